@@ -1,0 +1,44 @@
+"""Where Rampline keeps things: `RAMPLINE_HOME`, by default `./.rampline`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Home:
+    """The folders of one Rampline installation; nothing is created by naming them."""
+
+    root: Path
+
+    @classmethod
+    def from_environment(cls) -> Home:
+        """`$RAMPLINE_HOME`, else `.rampline` in the current folder, as an absolute path."""
+        return cls(root=Path(os.environ.get("RAMPLINE_HOME") or ".rampline").absolute())
+
+    @property
+    def data(self) -> Path:
+        """Prepared datasets, one folder per content address."""
+        return self.root / "data"
+
+    @property
+    def runs(self) -> Path:
+        """Run directories: `runs/STUDY/EXECUTION/RUN`."""
+        return self.root / "runs"
+
+    @property
+    def reports(self) -> Path:
+        """Comparisons: `reports/STUDY/EXECUTION/{report.html,comparison.csv}`."""
+        return self.root / "reports"
+
+    @property
+    def tracking_database(self) -> Path:
+        """The default MLflow database."""
+        return self.root / "mlflow.db"
+
+    @property
+    def artifacts(self) -> Path:
+        """The default MLflow artifact root."""
+        return self.root / "mlartifacts"

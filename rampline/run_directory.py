@@ -1,0 +1,121 @@
+"""The run directory: the truth about a run, and the names of the files in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rampline.config import RunConfig, from_dict, to_dict
+from rampline.files import read_json, write_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunIdentity:
+    """What a run is, beside its configuration (`run.json`).
+
+    Attributes:
+        study: name of the study, which is the MLflow experiment.
+        name: name of the run in the study.
+        dataset: directory of the prepared dataset.
+        git_commit: commit of the code, or `unknown`.
+        published: other people's figures for this run, by metric name.
+    """
+
+    study: str
+    name: str
+    dataset: str
+    git_commit: str = "unknown"
+    published: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """A run directory by its path; reading and writing of its small files."""
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        """`RunConfig` as JSON."""
+        return self.path / "config.json"
+
+    @property
+    def identity_file(self) -> Path:
+        """`RunIdentity` as JSON."""
+        return self.path / "run.json"
+
+    @property
+    def roles_file(self) -> Path:
+        """Which processes the run has: `{"roles": [{"role", "index", "pid", "host", "address", "log"}, …]}`."""
+        return self.path / "roles.json"
+
+    @property
+    def events_file(self) -> Path:
+        """One JSON object per line, appended by the chief: what `rampline.events` describes."""
+        return self.path / "events.jsonl"
+
+    @property
+    def tracking_file(self) -> Path:
+        """The MLflow run that this directory is logged to."""
+        return self.path / "mlflow.json"
+
+    @property
+    def result_file(self) -> Path:
+        """Written last: its presence means that training is complete."""
+        return self.path / "result.json"
+
+    @property
+    def evaluation_file(self) -> Path:
+        """Scores of the best checkpoint on the test split."""
+        return self.path / "evaluation.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Checkpoints, one folder each."""
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        """`ROLE-INDEX.log` of every role."""
+        return self.path / "logs"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether training has ended well."""
+        return self.result_file.is_file()
+
+    def create(self, config: RunConfig, identity: RunIdentity) -> None:
+        """Write what a role needs to start. A directory that holds the same run already is left as it is.
+
+        Raises:
+            FileExistsError: when the directory holds another configuration.
+        """
+        if self.config_file.is_file() and self.identity_file.is_file():
+            if self.read_config() != config:
+                raise FileExistsError(f"{self.path} holds a run with another configuration")
+            return
+        write_json(self.identity_file, dataclasses.asdict(identity))
+        write_json(self.config_file, to_dict(config))
+
+    def read_config(self) -> RunConfig:
+        """The run's configuration."""
+        return from_dict(read_json(self.config_file))
+
+    def read_identity(self) -> RunIdentity:
+        """What the run is."""
+        return RunIdentity(**read_json(self.identity_file))
+
+    def read_events(self) -> list[dict[str, Any]]:
+        """All complete events so far, oldest first; a last line that is still being written is left out."""
+        if not self.events_file.is_file():
+            return []
+        lines = self.events_file.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
