@@ -1,0 +1,104 @@
+"""One role as a process of this machine: started in its own group, ended without remains."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rampline.cluster.roles import role_environment
+from rampline.cluster.tf_config import Task
+from rampline.config import RunConfig
+from rampline.run_directory import RunDirectory
+
+TERMINATE_GRACE_SECONDS = 5.0
+ERROR_MARK = "rampline: error: "
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleProcess:
+    """A started role.
+
+    Attributes:
+        task: its place in the cluster.
+        process: in a session and group of its own.
+        log: file with all it prints.
+    """
+
+    task: Task
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def label(self) -> str:
+        """`worker 1`, for messages."""
+        return f"{self.task.role} {self.task.index}"
+
+    @property
+    def exit_status(self) -> int | None:
+        """`None` while it runs, negative if a signal ended it."""
+        return self.process.poll()
+
+    def last_line(self) -> str:
+        """Why it ended: its own error line, else the last line of its log."""
+        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        own = [line.removeprefix(ERROR_MARK) for line in lines if line.startswith(ERROR_MARK)]
+        return (own or lines or [""])[-1]
+
+    def describe(self) -> dict[str, object]:
+        """Its entry in `roles.json`."""
+        return {
+            "role": self.task.role,
+            "index": self.task.index,
+            "pid": self.process.pid,
+            "host": socket.gethostname(),
+            "address": self.task.cluster[self.task.role][self.task.index],
+            "log": str(self.log),
+        }
+
+
+def start_role(task: Task, run_directory: RunDirectory, config: RunConfig, launched_at: float) -> RoleProcess:
+    """Start `python -m rampline.worker RUN_DIR` as `task`; its output is appended to `logs/ROLE-INDEX.log`."""
+    log = run_directory.logs / f"{task.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {
+        **os.environ,
+        **role_environment(task, config),
+        "RAMPLINE_PARENT_PID": str(os.getpid()),
+        "RAMPLINE_LAUNCHED_AT": repr(launched_at),
+        "PYTHONUNBUFFERED": "1",
+    }
+    command = [sys.executable, "-m", "rampline.worker", str(run_directory.path)]
+    with open(log, "ab") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    return RoleProcess(task=task, process=process, log=log)
+
+
+def end_all(roles: Sequence[RoleProcess], log: Callable[[str], None]) -> None:
+    """End every role that still runs: SIGTERM to its group, SIGKILL after a grace. TensorFlow may swallow the first."""
+    for role in roles:
+        _signal(role, signal.SIGTERM)
+    deadline = time.monotonic() + TERMINATE_GRACE_SECONDS
+    while time.monotonic() < deadline and any(role.exit_status is None for role in roles):
+        time.sleep(0.05)
+    stubborn = [role for role in roles if role.exit_status is None]
+    for role in roles:
+        _signal(role, signal.SIGKILL)
+    for role in stubborn:
+        role.process.wait()
+        log(f"{role.label} did not leave within {TERMINATE_GRACE_SECONDS:.0f} s and was killed")
+
+
+def _signal(role: RoleProcess, number: signal.Signals) -> None:
+    # The group outlives its leader as long as one member runs, so it is signalled in any case.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(role.process.pid, number)

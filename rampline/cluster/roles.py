@@ -1,0 +1,70 @@
+"""Which roles a run has on this machine, with addresses, threads and GPUs for each."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from rampline.cluster.tf_config import Task
+from rampline.config import RunConfig
+from rampline.devices import find_devices
+
+LOOPBACK = "127.0.0.1"
+
+
+def local_tasks(config: RunConfig) -> list[Task]:
+    """One task per role, with free loopback ports; the chief, or worker 0, comes first."""
+    counts = role_counts(config)
+    ports = iter(free_ports(sum(counts.values())))
+    cluster = {role: tuple(f"{LOOPBACK}:{next(ports)}" for _ in range(count)) for role, count in counts.items()}
+    return [Task(cluster=cluster, role=role, index=i) for role, count in counts.items() for i in range(count)]
+
+
+def role_counts(config: RunConfig) -> dict[str, int]:
+    """Number of processes by role, such as `{"chief": 1, "worker": 2, "ps": 1}`."""
+    if config.strategy == "parameter_server":
+        return {"chief": 1, "worker": config.cluster.workers, "ps": config.cluster.parameter_servers}
+    if config.strategy == "multi_worker":
+        return {"worker": config.cluster.workers}
+    return {"chief": 1}
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on at the moment, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for s in sockets:
+            s.bind((LOOPBACK, 0))
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
+
+
+def role_environment(task: Task, config: RunConfig) -> dict[str, str]:
+    """What a role's environment has beside its parent's: TF_CONFIG, its share of the cores and of the GPUs."""
+    environment = {"TF_CONFIG": task.to_json(), "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")}
+    computing = config.cluster.workers
+    if computing > 1 and "TF_NUM_INTRAOP_THREADS" not in os.environ:
+        cores = len(os.sched_getaffinity(0))
+        environment["TF_NUM_INTRAOP_THREADS"] = str(max(1, cores // computing))
+    gpus = _visible_gpu_ids()
+    if gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(_gpus_of(task, config, gpus)) or "-1"
+    return environment
+
+
+def _visible_gpu_ids() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES may name: its own entries where it is set, else every GPU's number."""
+    count = len(find_devices().gpus)
+    entries = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return entries.split(",")[:count] if entries else [str(i) for i in range(count)]
+
+
+def _gpus_of(task: Task, config: RunConfig, gpus: list[str]) -> list[str]:
+    if config.cluster.virtual_devices:
+        return []
+    if config.strategy == "parameter_server":
+        return gpus[task.index : task.index + 1] if task.role == "worker" else []
+    first = task.worker_number * config.cluster.replicas
+    return gpus[first : first + config.cluster.replicas]

@@ -1,0 +1,69 @@
+"""The learning rate as a function of the training step."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from rampline.config import RunConfig
+
+
+class StepLearningRate(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule driven by our own step counter instead of `optimizer.iterations`.
+
+    Under parameter servers Keras' `iterations` loses updates (a read-modify-write), so the rate would lag behind.
+
+    Args:
+        config: gives the schedule, its peak after scaling, and the number of epochs.
+        steps_per_epoch: updates per epoch.
+        step: the counter, a scalar int64 variable; `None` uses what the optimizer passes (`Model.fit`).
+    """
+
+    def __init__(self, config: RunConfig, steps_per_epoch: int, step: tf.Variable | None = None) -> None:
+        self.config = config
+        self.steps_per_epoch = steps_per_epoch
+        self.step = step
+
+    def __call__(self, iterations: tf.Tensor) -> tf.Tensor:
+        """The rate of the update that is about to be made: scalar float32."""
+        step = iterations if self.step is None else self.step
+        return learning_rate_at(self.config, self.steps_per_epoch, tf.cast(step, tf.float32))
+
+    def get_config(self) -> dict:
+        """Refused: a schedule is rebuilt from the `RunConfig`, never from a saved optimizer."""
+        raise TypeError("StepLearningRate is rebuilt from the RunConfig, it is not serialised")
+
+
+def learning_rate_at(config: RunConfig, steps_per_epoch: int, step: tf.Tensor) -> tf.Tensor:
+    """Rate at 0-based `step` (any shape, float32), same shape, float32.
+
+    `ramp` is that of the Keras TPU and multi-GPU fine-tuning write-ups: start → peak linearly over `ramp_epochs`, hold, then
+    `(peak - floor) * decay ** epochs_since + floor`; here continuous in the step instead of once per epoch. `cosine`:
+    Loshchilov & Hutter 2017, one half period. Linear scaling of the peak: Goyal et al. 2017.
+    """
+    rate, peak = config.learning_rate, config.peak_learning_rate
+    epoch = tf.cast(step, tf.float32) / steps_per_epoch
+    if rate.schedule == "constant":
+        return tf.fill(tf.shape(epoch), tf.constant(peak, tf.float32))
+    if rate.schedule == "steps":
+        passed = tf.add_n([tf.cast(epoch >= boundary, tf.float32) for boundary in rate.step_epochs] or [epoch * 0])
+        return peak * rate.decay**passed
+    after = tf.maximum(epoch - rate.ramp_epochs - rate.hold_epochs, 0.0)
+    if rate.schedule == "ramp":
+        share = rate.decay**after
+    else:
+        length = max(config.epochs - rate.ramp_epochs - rate.hold_epochs, 1e-9)
+        share = 0.5 * (1.0 + tf.cos(math.pi * tf.minimum(after / length, 1.0)))
+    falling = (peak - rate.floor) * share + rate.floor
+    rising = rate.start + (peak - rate.start) * epoch / max(rate.ramp_epochs, 1e-9)
+    return tf.where(epoch < rate.ramp_epochs, rising, falling)
+
+
+def learning_rate_curve(config: RunConfig, steps_per_epoch: int, points: int = 200) -> list[list[float]]:
+    """`[[epoch, rate], …]` over the whole run, for the plot."""
+    steps = np.unique(np.linspace(0, config.epochs * steps_per_epoch - 1, points).astype(np.int64))
+    rates = learning_rate_at(config, steps_per_epoch, tf.constant(steps, tf.float32)).numpy()
+    return [[float(step / steps_per_epoch), float(value)] for step, value in zip(steps, rates, strict=True)]

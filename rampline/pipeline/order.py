@@ -1,0 +1,78 @@
+"""Which examples a replica sees at a step: a function of (seed, epoch) alone, startable at any step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """One replica's part of one global batch.
+
+    Attributes:
+        indices: (n,) int64, examples in the split; n >= 1.
+        weights: (n,) float32, 1 for an example that counts, 0 for filling (a batch smaller than the replica count).
+        global_examples: scalar float32, examples that count over all replicas: what the loss is divided by.
+        offset: scalar int64, position of `indices[0]` in the global batch.
+    """
+
+    indices: tf.Tensor
+    weights: tf.Tensor
+    global_examples: tf.Tensor
+    offset: tf.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochOrder:
+    """A full shuffle of a split per epoch, without a buffer.
+
+    Source: `tf.random.experimental.index_shuffle`, a bijection on [0, examples) keyed by (seed, epoch).
+    """
+
+    examples: int
+    global_batch_size: int
+    seed: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Global batches per epoch, the partial last one included."""
+        return math.ceil(self.examples / self.global_batch_size)
+
+    def epoch_of(self, step: tf.Tensor) -> tf.Tensor:
+        """0-based epoch of 0-based `step`, int64."""
+        return tf.cast(step, tf.int64) // self.steps_per_epoch
+
+    def share(self, step: tf.Tensor, replica: tf.Tensor, replicas: int) -> Share:
+        """Part `replica` of `replicas` of the global batch at 0-based `step`: contiguous, sizes differ by at most one."""
+        step, replica = tf.cast(step, tf.int64), tf.cast(replica, tf.int64)
+        start = step % self.steps_per_epoch * self.global_batch_size
+        count = tf.minimum(start + self.global_batch_size, self.examples) - start
+        low, high = replica * count // replicas, (replica + 1) * count // replicas
+        # A replica without an example still takes part in the step: one row of weight 0 keeps every shape non-empty.
+        first = tf.minimum(low, count - 1)
+        positions = tf.range(start + first, start + tf.maximum(high, first + 1))
+        weights = tf.fill(tf.shape(positions), tf.cast(high > low, tf.float32))
+        seed = tf.stack([tf.constant(self.seed, tf.int64), self.epoch_of(step)])
+        indices = tf.random.experimental.index_shuffle(positions, seed, tf.constant(self.examples - 1, tf.int64))
+        return Share(indices=indices, weights=weights, global_examples=tf.cast(count, tf.float32), offset=first)
+
+
+def evaluation_rows(
+    step: tf.Tensor, replica: tf.Tensor, *, replicas: int, batch_size: int, examples: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Rows of one replica at an evaluation step: every example once over all steps and replicas.
+
+    Returns:
+        indices (batch_size,) int64 and weights (batch_size,) float32, 0 where padded.
+    """
+    start = (tf.cast(step, tf.int64) * replicas + tf.cast(replica, tf.int64)) * batch_size
+    positions = tf.range(start, start + batch_size)
+    return tf.minimum(positions, examples - 1), tf.cast(positions < examples, tf.float32)
+
+
+def evaluation_steps(*, replicas: int, batch_size: int, examples: int) -> int:
+    """Steps that every replica makes in one evaluation."""
+    return math.ceil(examples / (replicas * batch_size))

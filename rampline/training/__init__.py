@@ -1,0 +1,1 @@
+"""One training inside a role process: strategy, state, engine, controller, checkpoints."""

@@ -1,0 +1,137 @@
+"""Our training loop for `parameter_server`: the chief schedules steps by number, any worker carries them out.
+
+A worker computes the examples of a step from the step's number, so each example is used once per epoch whichever worker runs
+the step, and a step that is repeated after a lost worker sees the same examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from rampline.config import RunConfig
+from rampline.data.dataset import PreparedDataset
+from rampline.pipeline.batches import make_steps_dataset
+from rampline.pipeline.examples import Examples, open_examples
+from rampline.pipeline.order import EpochOrder, evaluation_rows, evaluation_steps
+from rampline.training.engine import StepsDone
+from rampline.training.state import TrainingState
+from rampline.training.step import make_evaluation_step, make_train_step
+
+
+class ParameterServerEngine:
+    """Runs on the chief. Variables live on the parameter servers; updates are asynchronous.
+
+    Args:
+        config: the run.
+        dataset: what it trains on; its directory must be readable by every worker under the same path.
+        strategy: `ParameterServerStrategy`.
+        state: made in the strategy's scope.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: RunConfig,
+        dataset: PreparedDataset,
+        strategy: tf.distribute.ParameterServerStrategy,
+        state: TrainingState,
+    ) -> None:
+        self.state = state
+        self._config, self._dataset, self._strategy = config, dataset, strategy
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        self._order = EpochOrder(
+            examples=dataset.splits["train"], global_batch_size=config.global_batch_size, seed=config.seed
+        )
+        self._images: dict[str, Iterator] = {}
+        self._train_steps = self._make_train_steps()
+        self._evaluation_steps: dict[str, tf.types.experimental.GenericFunction] = {}
+
+    def run_steps(self, first_step: int, steps: int) -> Iterator[StepsDone]:
+        """See `Engine.run_steps`; all calls are scheduled at once, and told of in order."""
+        images = self._worker_images("train")
+        calls = []
+        for start in range(first_step, first_step + steps, self._config.steps_per_call):
+            count = min(self._config.steps_per_call, first_step + steps - start)
+            arguments = (images, tf.constant(start, tf.int64), tf.constant(count, tf.int64))
+            calls.append(self._coordinator.schedule(self._train_steps, args=arguments))
+        for call in calls:
+            sums, wait = call.fetch()
+            yield StepsDone(sums=np.asarray(sums), input_wait_seconds=float(wait) / self._config.cluster.workers)
+        self._coordinator.join()
+
+    def evaluate(self, split: str) -> np.ndarray:
+        """See `Engine.evaluate`; the steps are spread over the workers."""
+        batch_size = self._config.per_replica_batch_size
+        steps = evaluation_steps(replicas=1, batch_size=batch_size, examples=self._dataset.splits[split])
+        images, step = self._worker_images(split), self._evaluation_step(split)
+        calls = [self._coordinator.schedule(step, args=(images, tf.constant(i, tf.int64))) for i in range(steps)]
+        return np.sum([call.fetch() for call in calls], axis=0)
+
+    def average_moving_statistics(self) -> None:
+        """Nothing to do: the parameter servers hold one copy, which all workers update."""
+
+    def finish(self) -> None:
+        """Wait for everything that was scheduled."""
+        self._coordinator.join()
+
+    def _worker_images(self, split: str) -> Iterator:
+        """A per-worker source of the split's images, read by the worker itself and kept in its memory."""
+        if split not in self._images:
+            dataset = self._dataset
+
+            def make() -> tf.data.Dataset:
+                once = tf.data.Dataset.range(1).map(lambda _: open_examples(dataset, split).images)
+                return once.cache().repeat()
+
+            self._images[split] = iter(self._coordinator.create_per_worker_dataset(make))
+        return self._images[split]
+
+    def _examples(self, split: str, images: tf.Tensor) -> Examples:
+        dataset = self._dataset
+        labels = tf.constant(dataset.labels(split), tf.int32)
+        return Examples(storage=dataset.storage, image_shape=dataset.image_shape, labels=labels, images=images)
+
+    def _make_train_steps(self) -> tf.types.experimental.GenericFunction:
+        train_step = make_train_step(self.state, num_replicas_in_sync=1, xla=self._config.xla)
+        counter = self.state.step
+
+        @tf.function
+        def train_steps(images: Iterator, first_step: tf.Tensor, steps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            examples = self._examples("train", next(images))
+            batches = make_steps_dataset(
+                examples, order=self._order, data=self._config.data, first_step=first_step, steps=steps
+            )
+            sums = tf.TensorArray(tf.float32, size=tf.cast(steps, tf.int32), element_shape=(3,))
+            i, wait, before = tf.constant(0), tf.constant(0.0, tf.float64), tf.timestamp()
+            for batch in batches:
+                with tf.control_dependencies(tf.nest.flatten(batch)):
+                    wait += tf.timestamp() - before
+                sums = sums.write(i, self._strategy.run(train_step, (batch,)))
+                counter.assign_add(1)
+                i += 1
+                with tf.control_dependencies([counter.read_value()]):
+                    before = tf.timestamp()
+            return sums.stack(), wait
+
+        return train_steps
+
+    def _evaluation_step(self, split: str) -> tf.types.experimental.GenericFunction:
+        if split not in self._evaluation_steps:
+            self._evaluation_steps[split] = self._make_evaluation_step(split)
+        return self._evaluation_steps[split]
+
+    def _make_evaluation_step(self, split: str) -> tf.types.experimental.GenericFunction:
+        evaluation_step = make_evaluation_step(self.state.model)
+        size = {"examples": self._dataset.splits[split], "batch_size": self._config.per_replica_batch_size}
+
+        @tf.function
+        def evaluate(images: Iterator, step: tf.Tensor) -> tf.Tensor:
+            rows, weights = evaluation_rows(step, tf.constant(0), replicas=1, **size)
+            pixels, labels = self._examples(split, next(images)).take(rows)
+            batch = {"images": pixels, "labels": labels, "weights": weights}
+            return self._strategy.run(evaluation_step, (batch,))
+
+        return evaluate

@@ -1,0 +1,87 @@
+"""One training in this process, from the strategy to the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tensorflow as tf
+
+from rampline.cluster.tf_config import Task
+from rampline.config import RunConfig
+from rampline.data.dataset import PreparedDataset
+from rampline.events import EventWriter
+from rampline.learning_rate import learning_rate_curve
+from rampline.run_directory import RunDirectory
+from rampline.training.controller import Controller
+from rampline.training.engine import Engine
+from rampline.training.fit import FitEngine, fit_with_controller
+from rampline.training.parameter_server import ParameterServerEngine
+from rampline.training.state import TrainingState, make_state
+from rampline.training.synchronous import SynchronousEngine
+
+
+def train(
+    config: RunConfig,
+    task: Task,
+    run_directory: RunDirectory,
+    strategy: tf.distribute.Strategy,
+    events: EventWriter | None,
+    launched_at: float,
+) -> None:
+    """Train this role's part of a run; returns when the run is complete.
+
+    Raises:
+        RunFailed: when training cannot go on.
+    """
+    dataset = PreparedDataset.open(Path(run_directory.read_identity().dataset))
+    state = make_state(config, dataset, strategy)
+    engine = make_engine(config, dataset, strategy, state, task)
+    steps_per_epoch = config.steps_per_epoch(dataset.splits["train"])
+    controller = Controller(
+        config=config,
+        engine=engine,
+        run_directory=run_directory,
+        steps_per_epoch=steps_per_epoch,
+        events=events,
+        launched_at=launched_at,
+    )
+    if events:
+        _tell_start(config, dataset, state, steps_per_epoch, controller, events)
+    if config.engine == "fit":
+        fit_with_controller(config=config, dataset=dataset, state=state, strategy=strategy, controller=controller)
+    controller.train()
+
+
+def make_engine(
+    config: RunConfig, dataset: PreparedDataset, strategy: tf.distribute.Strategy, state: TrainingState, task: Task
+) -> Engine:
+    """The engine of the run's strategy and `engine` setting."""
+    if config.strategy == "parameter_server":
+        return ParameterServerEngine(config=config, dataset=dataset, strategy=strategy, state=state)
+    make = FitEngine if config.engine == "fit" else SynchronousEngine
+    return make(config=config, dataset=dataset, strategy=strategy, state=state, worker=task.worker_number)
+
+
+def _tell_start(
+    config: RunConfig,
+    dataset: PreparedDataset,
+    state: TrainingState,
+    steps_per_epoch: int,
+    controller: Controller,
+    events: EventWriter,
+) -> None:
+    events.write(
+        "started",
+        replicas=config.replicas,
+        num_replicas_in_sync=config.num_replicas_in_sync,
+        per_replica_batch_size=config.per_replica_batch_size,
+        global_batch_size=config.global_batch_size,
+        steps_per_epoch=steps_per_epoch,
+        peak_learning_rate=config.peak_learning_rate,
+        epochs=config.epochs,
+        first_epoch=controller.progress.epoch + 1,
+        train_examples=dataset.splits["train"],
+        validation_examples=dataset.splits["validation"],
+        parameters=state.model.count_params(),
+        learning_rate_curve=learning_rate_curve(config, steps_per_epoch),
+    )

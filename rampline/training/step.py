@@ -1,0 +1,62 @@
+"""The work of one replica: forward, backward, update; and forward for evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from rampline.training.state import TrainingState
+
+Batch = dict[str, tf.Tensor]
+
+LOSS_SUM, CORRECT, EXAMPLES = range(3)
+
+
+def make_train_step(state: TrainingState, *, num_replicas_in_sync: int, xla: bool) -> Callable[[Batch], tf.Tensor]:
+    """A function of one replica's batch that updates the weights and returns its sums, see `_sums`.
+
+    The loss is the sum over the replica's examples divided by the examples of the whole global batch, so that the sum of the
+    replicas' gradients is the gradient of the mean over what was really there, also in a partial last batch.
+    """
+    model, optimizer = state.model, state.optimizer
+    variables = [v.value for v in model.trainable_variables]
+
+    @tf.function(jit_compile=xla or None, reduce_retracing=True)
+    def gradients(batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
+        with tf.GradientTape() as tape:
+            logits = model(batch["images"], training=True)
+            losses = _losses(logits, batch)
+            loss = tf.reduce_sum(losses) / batch["global_examples"]
+            loss += tf.add_n([tf.cast(term, tf.float32) for term in model.losses] or [0.0]) / num_replicas_in_sync
+            scaled = optimizer.scale_loss(loss)
+        return tape.gradient(scaled, variables), _sums(logits, losses, batch)
+
+    def train_step(batch: Batch) -> tf.Tensor:
+        values, sums = gradients(batch)
+        optimizer.apply(values, model.trainable_variables)
+        return sums
+
+    return train_step
+
+
+def make_evaluation_step(model: keras.Model) -> Callable[[Batch], tf.Tensor]:
+    """A function of one replica's padded batch that returns its sums, see `_sums`."""
+
+    def evaluation_step(batch: Batch) -> tf.Tensor:
+        logits = model(batch["images"], training=False)
+        return _sums(logits, _losses(logits, batch), batch)
+
+    return evaluation_step
+
+
+def _losses(logits: tf.Tensor, batch: Batch) -> tf.Tensor:
+    losses = keras.losses.sparse_categorical_crossentropy(batch["labels"], logits, from_logits=True)
+    return tf.cast(losses, tf.float32) * batch["weights"]
+
+
+def _sums(logits: tf.Tensor, losses: tf.Tensor, batch: Batch) -> tf.Tensor:
+    """(3,) float32: sum of losses, correct predictions, examples; rows of weight 0 count for nothing."""
+    correct = tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == batch["labels"], tf.float32) * batch["weights"]
+    return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(correct), tf.reduce_sum(batch["weights"])])
