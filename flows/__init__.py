@@ -1,0 +1,1 @@
+"""What runs, as Prefect flows: one file = one flow = one deployment."""

@@ -40,7 +40,8 @@ class StepLearningRate(keras.optimizers.schedules.LearningRateSchedule):
 def learning_rate_at(config: RunConfig, steps_per_epoch: int, step: tf.Tensor) -> tf.Tensor:
     """Rate at 0-based `step` (any shape, float32), same shape, float32.
 
-    `ramp` is that of the Keras TPU and multi-GPU fine-tuning write-ups: start → peak linearly over `ramp_epochs`, hold, then
+    `ramp` is that of the Keras TPU and multi-GPU fine-tuning write-ups: start → peak linearly over `ramp_epochs`, hold,
+    then
     `(peak - floor) * decay ** epochs_since + floor`; here continuous in the step instead of once per epoch. `cosine`:
     Loshchilov & Hutter 2017, one half period. Linear scaling of the peak: Goyal et al. 2017.
     """

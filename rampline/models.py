@@ -17,7 +17,8 @@ ImageShape = tuple[int, int, int]
 def make_model(config: ModelConfig, *, image_shape: ImageShape, classes: int) -> keras.Model:
     """Build a classifier from (batch, height, width, channels) uint8 to (batch, classes) float32 logits.
 
-    Weights of `keras.applications` backbones are loaded here (`imagenet` or a weight file); a checkpoint of ours is loaded
+    Weights of `keras.applications` backbones are loaded here (`imagenet` or a weight file); a checkpoint of ours is
+    loaded
     by the caller, over the whole model.
 
     Raises:
@@ -79,7 +80,7 @@ def _load_backbone(make_backbone: Callable[..., keras.Model], config: ModelConfi
     weights = config.weights if is_backbone_file or config.weights == "imagenet" else None
     try:
         return make_backbone(include_top=False, weights=weights, input_shape=shape)
-    except Exception as error:  # noqa: BLE001 - a failed download is a bare Exception in keras.utils.get_file
+    except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"model.weights={config.weights} cannot be loaded into {config.name}: {reason}") from error
 
@@ -88,8 +89,8 @@ def _application(name: str) -> Callable[..., keras.Model]:
     found = getattr(keras.applications, name, None)
     if not inspect.isfunction(found) or "include_top" not in inspect.signature(found).parameters:
         known = ", ".join(BUILT_IN)
-        message = f"model.name={name!r} is not known: it must be {known}, a keras.applications name, or package.module:function"
-        raise ConfigError(message)
+        allowed = f"{known}, a keras.applications name, or package.module:function"
+        raise ConfigError(f"model.name={name!r} is not known: it must be {allowed}")
     return found
 
 

@@ -28,13 +28,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a role to its end, or evaluate finished runs; returns the exit status (0, 1 failed, 2 wrong input)."""
     parser = argparse.ArgumentParser(prog="rampline.worker", description="One role of a run, as TF_CONFIG says.")
     parser.add_argument("run_directories", nargs="+", type=Path, metavar="RUN_DIR")
-    parser.add_argument("--evaluate", action="store_true", help="score the best checkpoint of each RUN_DIR instead")
+    parser.add_argument(
+        "--evaluate", type=Path, metavar="EVENTS", help="score the best checkpoint of each RUN_DIR instead"
+    )
+    parser.add_argument("--data", type=Path, metavar="DIR", help="with --evaluate: the prepared dataset to score on")
     options = parser.parse_args(arguments)
     if os.environ.get("RAMPLINE_PARENT_PID"):
         end_with_parent(int(os.environ["RAMPLINE_PARENT_PID"]))
     try:
         if options.evaluate:
-            return _evaluate(options.run_directories)
+            return _evaluate(options.run_directories, options.evaluate, options.data)
         return run_role(RunDirectory(options.run_directories[0]))
     except RamplineError as error:
         print(f"{ERROR_MARK}{error}", file=sys.stderr)  # noqa: T201
@@ -45,11 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _evaluate(run_directories: Sequence[Path]) -> int:
+def _evaluate(run_directories: Sequence[Path], events_file: Path, data: Path | None) -> int:
     from rampline.evaluation import evaluate_run_directory
 
+    events = EventWriter(events_file)
     for path in run_directories:
-        evaluate_run_directory(RunDirectory(path))
+        evaluate_run_directory(RunDirectory(path), data)
+        events.write("evaluated", run_directory=str(path))
     return 0
 
 
@@ -61,7 +66,9 @@ def run_role(run_directory: RunDirectory) -> int:
         RunFailed: when training cannot go on.
     """
     if not run_directory.config_file.is_file():
-        raise ClusterConfigError(f"{run_directory.path} is no run directory: it has no {run_directory.config_file.name}")
+        raise ClusterConfigError(
+            f"{run_directory.path} is no run directory: it has no {run_directory.config_file.name}"
+        )
     config = run_directory.read_config()
     task = _read_task(config)
     if run_directory.is_complete:

@@ -108,5 +108,3 @@ def _failure(role: RoleProcess) -> Exception:
 
 def _write_roles(run_directory: RunDirectory, roles: Sequence[RoleProcess]) -> None:
     write_json(run_directory.roles_file, {"roles": [role.describe() for role in roles]})
-
-

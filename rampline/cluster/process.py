@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,10 +47,8 @@ class RoleProcess:
         return self.process.poll()
 
     def last_line(self) -> str:
-        """Why it ended: its own error line, else the last line of its log."""
-        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        own = [line.removeprefix(ERROR_MARK) for line in lines if line.startswith(ERROR_MARK)]
-        return (own or lines or [""])[-1]
+        """Why it ended, see `last_line`."""
+        return last_line(self.log)
 
     def describe(self) -> dict[str, object]:
         """Its entry in `roles.json`."""
@@ -67,38 +65,56 @@ class RoleProcess:
 def start_role(task: Task, run_directory: RunDirectory, config: RunConfig, launched_at: float) -> RoleProcess:
     """Start `python -m rampline.worker RUN_DIR` as `task`; its output is appended to `logs/ROLE-INDEX.log`."""
     log = run_directory.logs / f"{task.name}.log"
+    environment = {**role_environment(task, config), "RAMPLINE_LAUNCHED_AT": repr(launched_at)}
+    return RoleProcess(task=task, process=start_worker([str(run_directory.path)], log, environment), log=log)
+
+
+def start_worker(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start `python -m rampline.worker ARGUMENTS` in a session of its own; it ends when this process is gone."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = {
-        **os.environ,
-        **role_environment(task, config),
-        "RAMPLINE_PARENT_PID": str(os.getpid()),
-        "RAMPLINE_LAUNCHED_AT": repr(launched_at),
-        "PYTHONUNBUFFERED": "1",
-    }
-    command = [sys.executable, "-m", "rampline.worker", str(run_directory.path)]
+    own = {"RAMPLINE_PARENT_PID": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
     with open(log, "ab") as output:
-        process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        return subprocess.Popen(
+            [sys.executable, "-m", "rampline.worker", *arguments],
+            env={**os.environ, **environment, **own},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
-    return RoleProcess(task=task, process=process, log=log)
 
 
 def end_all(roles: Sequence[RoleProcess], log: Callable[[str], None]) -> None:
     """End every role that still runs: SIGTERM to its group, SIGKILL after a grace. TensorFlow may swallow the first."""
+    killed = end_processes([role.process for role in roles])
     for role in roles:
-        _signal(role, signal.SIGTERM)
+        if role.process in killed:
+            log(f"{role.label} did not leave within {TERMINATE_GRACE_SECONDS:.0f} s and was killed")
+
+
+def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> list[subprocess.Popen[bytes]]:
+    """End the groups of these processes; returns those that had to be killed."""
+    for process in processes:
+        _signal(process, signal.SIGTERM)
     deadline = time.monotonic() + TERMINATE_GRACE_SECONDS
-    while time.monotonic() < deadline and any(role.exit_status is None for role in roles):
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
         time.sleep(0.05)
-    stubborn = [role for role in roles if role.exit_status is None]
-    for role in roles:
-        _signal(role, signal.SIGKILL)
-    for role in stubborn:
-        role.process.wait()
-        log(f"{role.label} did not leave within {TERMINATE_GRACE_SECONDS:.0f} s and was killed")
+    stubborn = [process for process in processes if process.poll() is None]
+    for process in processes:
+        _signal(process, signal.SIGKILL)
+    for process in stubborn:
+        process.wait()
+    return stubborn
 
 
-def _signal(role: RoleProcess, number: signal.Signals) -> None:
+def last_line(log: Path) -> str:
+    """Why a process ended: its own error line, else the last line of its log."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    own = [line.removeprefix(ERROR_MARK) for line in lines if line.startswith(ERROR_MARK)]
+    return (own or lines or [""])[-1]
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     # The group outlives its leader as long as one member runs, so it is signalled in any case.
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(role.process.pid, number)
+        os.killpg(process.pid, number)

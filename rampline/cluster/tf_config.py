@@ -76,7 +76,9 @@ def _parse(text: str) -> Task:
     place = _mapping(content, "task")
     role, index = place.get("type"), place.get("index")
     if role not in cluster:
-        raise ClusterConfigError(f"TF_CONFIG: task.type={role!r} must be one of the cluster's roles: {', '.join(cluster)}")
+        raise ClusterConfigError(
+            f"TF_CONFIG: task.type={role!r} must be one of the cluster's roles: {', '.join(cluster)}"
+        )
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(cluster[role]):
         raise ClusterConfigError(f"TF_CONFIG: task.index={index!r} must be 0 to {len(cluster[role]) - 1} for {role}")
     everyone = [address for addresses in cluster.values() for address in addresses]
@@ -111,7 +113,9 @@ def _check_roles(task: Task, config: RunConfig) -> None:
     if config.strategy == "parameter_server":
         _check_parameter_server_roles(counts, config)
     elif counts["ps"]:
-        raise ClusterConfigError(f"TF_CONFIG: cluster.ps is for strategy parameter_server, this run's is {config.strategy}")
+        raise ClusterConfigError(
+            f"TF_CONFIG: cluster.ps is for strategy parameter_server, this run's is {config.strategy}"
+        )
     elif counts["chief"] + counts["worker"] != config.cluster.workers:
         found, wanted = counts["chief"] + counts["worker"], config.cluster.workers
         raise ClusterConfigError(f"TF_CONFIG has {found} chief and workers, the run has cluster.workers={wanted}")

@@ -22,9 +22,15 @@ def check_integer(name: str, value: object, minimum: int) -> None:
 def check_number(name: str, value: object, minimum: float, maximum: float = math.inf, *, open_at: str = "") -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     inside = is_number and minimum <= value <= maximum  # type: ignore[operator]
-    inside = inside and not ("minimum" in open_at and value == minimum) and not ("maximum" in open_at and value == maximum)
+    inside = (
+        inside and not ("minimum" in open_at and value == minimum) and not ("maximum" in open_at and value == maximum)
+    )
     low = f"greater than {minimum:g}" if "minimum" in open_at else f"at least {minimum:g}"
-    high = "" if maximum == math.inf else (f" and less than {maximum:g}" if "maximum" in open_at else f" and at most {maximum:g}")
+    high = (
+        ""
+        if maximum == math.inf
+        else (f" and less than {maximum:g}" if "maximum" in open_at else f" and at most {maximum:g}")
+    )
     check(inside, name, value, f"a number {low}{high}")
 
 

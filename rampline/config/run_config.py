@@ -74,7 +74,9 @@ class RunConfig:
     def _check_cluster(self) -> None:
         cluster = self.cluster
         distributed = self.strategy in ("multi_worker", "parameter_server")
-        check(distributed or cluster.workers == 1, "cluster.workers", cluster.workers, f"1 for strategy {self.strategy}")
+        check(
+            distributed or cluster.workers == 1, "cluster.workers", cluster.workers, f"1 for strategy {self.strategy}"
+        )
         many = self.strategy in ("mirrored", "multi_worker")
         check(many or cluster.replicas == 1, "cluster.replicas", cluster.replicas, f"1 for strategy {self.strategy}")
         servers = cluster.parameter_servers
@@ -83,7 +85,12 @@ class RunConfig:
         else:
             check(servers == 0, "cluster.parameter_servers", servers, f"0 for strategy {self.strategy}")
         enough = cluster.virtual_devices == 0 or cluster.virtual_devices >= cluster.replicas
-        check(enough, "cluster.virtual_devices", cluster.virtual_devices, f"0 or at least cluster.replicas={cluster.replicas}")
+        check(
+            enough,
+            "cluster.virtual_devices",
+            cluster.virtual_devices,
+            f"0 or at least cluster.replicas={cluster.replicas}",
+        )
 
     @property
     def replicas(self) -> int:

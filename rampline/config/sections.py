@@ -25,7 +25,8 @@ class DataConfig:
         channels: 1 (grey) or 3 (RGB); `None` keeps what the source has (folders and CSV: 3).
         limit: at most this many examples per class, in every split; `None` keeps all.
         validation_fraction: share of the training split that becomes validation where the source has none; stratified.
-        split_seed: seed of that split and of `limit`; apart from `seed` so that runs with other seeds keep the same split.
+        split_seed: seed of that split and of `limit`; apart from `seed` so that runs with other seeds keep the same
+            split.
         max_undecodable_share: preparation fails if a larger share of the files does not decode, in [0, 1].
         cache: `memory` (decoded images in RAM), `disk` (decoded images, read per batch), `none` (decoded every epoch).
         prefetch: `auto`, `off`, or the number of batches prepared ahead of the training step.
@@ -74,7 +75,8 @@ class ModelConfig:
     Attributes:
         name: `convnet`, `convnet7`, a `keras.applications` name such as `MobileNetV2`, or `package.module:function`
             (called with `input_shape` and `classes`, returns a `keras.Model` from uint8 images to logits).
-        weights: `none`, `imagenet`, a weight file or checkpoint path, or `run:NAME` (best checkpoint of that run of the study).
+        weights: `none`, `imagenet`, a weight file or checkpoint path, or `run:NAME` (best checkpoint of that run of the
+            study).
         trainable: `all` layers or only the `head` (what follows the pretrained backbone).
         head_units: width of a dense relu layer before the classifier of a `keras.applications` model; 0 for none.
         dropout: share of units dropped before the classifier of a `keras.applications` model, in [0, 1).
@@ -120,8 +122,10 @@ class LearningRateConfig:
         hold_epochs: time at the peak, in epochs.
         decay: factor per epoch (`ramp`) or per boundary (`steps`), in (0, 1].
         step_epochs: boundaries of `steps`, in epochs, rising.
-        scale_with: what the peak is multiplied by: `none`, `replicas`, or `global_batch` (global batch / base_batch_size).
-        base_batch_size: global batch for which `peak` was chosen (`scale_with: global_batch`; Goyal et al. 2017 use 256).
+        scale_with: what the peak is multiplied by: `none`, `replicas`, or `global_batch` (global batch /
+            base_batch_size).
+        base_batch_size: global batch for which `peak` was chosen (`scale_with: global_batch`; Goyal et al. 2017 use
+            256).
     """
 
     schedule: str = "constant"

@@ -10,7 +10,8 @@ from rampline.pipeline.order import EpochOrder, Share
 def augment(images: tf.Tensor, *, kind: str, order: EpochOrder, step: tf.Tensor, share: Share) -> tf.Tensor:
     """Augment (n, height, width, channels) uint8 images of one share of the global batch at `step`.
 
-    `flip`: left-right with probability 1/2. `crop`: 1/8 reflected padding on each side, then a random window of the old size
+    `flip`: left-right with probability 1/2. `crop`: 1/8 reflected padding on each side, then a random window of the old
+    size
     (He et al. 2016 pad 4 of 32 pixels).
     """
     # The draw is made for the whole global batch, and each replica keeps its rows.

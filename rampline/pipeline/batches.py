@@ -30,13 +30,16 @@ def make_train_dataset(
     `strategy.distribute_datasets_from_function` expects.
 
     Returns:
-        dataset of `{"images": (n, h, w, c) uint8, "labels": (n,) int32, "weights": (n,) float32, "global_examples": () float32}`.
+        dataset of `{"images": (n, h, w, c) uint8, "labels": (n,) int32, "weights": (n,) float32, "global_examples": ()
+        float32}`.
     """
     calls = tf.data.Dataset.counter(first_step * replicas.count)
 
     def make_batch(call: tf.Tensor) -> dict[str, tf.Tensor]:
         step, replica = call // replicas.count, replicas.first + call % replicas.count
-        return _make_batch(examples, order=order, data=data, step=step, share=order.share(step, replica, replicas.total))
+        return _make_batch(
+            examples, order=order, data=data, step=step, share=order.share(step, replica, replicas.total)
+        )
 
     return _prefetched(calls, make_batch, data)
 
@@ -58,7 +61,8 @@ def make_evaluation_dataset(
 ) -> tf.data.Dataset:
     """One pass over a split, padded and masked: every example has weight 1 exactly once over all replicas.
 
-    Each element is one replica's batch of `batch_size` rows: `{"images", "labels", "weights"}` as in `make_train_dataset`.
+    Each element is one replica's batch of `batch_size` rows: `{"images", "labels", "weights"}` as in
+    `make_train_dataset`.
     """
     steps = evaluation_steps(replicas=replicas.total, batch_size=batch_size, examples=total_examples)
 

@@ -46,7 +46,7 @@ class EpochOrder:
         return tf.cast(step, tf.int64) // self.steps_per_epoch
 
     def share(self, step: tf.Tensor, replica: tf.Tensor, replicas: int) -> Share:
-        """Part `replica` of `replicas` of the global batch at 0-based `step`: contiguous, sizes differ by at most one."""
+        """Part `replica` of `replicas` of the global batch at 0-based `step`; sizes differ by at most one."""
         step, replica = tf.cast(step, tf.int64), tf.cast(replica, tf.int64)
         start = step % self.steps_per_epoch * self.global_batch_size
         count = tf.minimum(start + self.global_batch_size, self.examples) - start

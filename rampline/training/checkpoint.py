@@ -1,6 +1,7 @@
 """Checkpoints: complete or absent, independent of the strategy that wrote them.
 
-One folder `step-00000042` per checkpoint with `variables.npz` (plain arrays, no pickle) and `progress.json`. Variables are
+One folder `step-00000042` per checkpoint with `variables.npz` (plain arrays, no pickle) and `progress.json`. Variables
+are
 stored in the model's own order, so a checkpoint of eight replicas loads into one.
 """
 
@@ -10,7 +11,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 import keras
@@ -19,40 +20,14 @@ import tensorflow as tf
 
 from rampline.errors import ConfigError
 from rampline.files import complete_directory, read_json
+from rampline.training.progress import PROGRESS, Progress, best_checkpoint, list_checkpoints, read_progress
 
 VARIABLES = "variables.npz"
-PROGRESS = "progress.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """How far a training is: what a continued run needs beside its variables.
-
-    Attributes:
-        step: updates made; with the seed it fixes the next example.
-        epoch: epochs completed.
-        epoch_sums: loss sum, correct, examples of the running epoch; zeros at an epoch's end.
-        epoch_seconds: training time of the running epoch.
-        elapsed_seconds: since training began, over all attempts.
-        train_seconds: sum over completed epochs.
-        wall_seconds: with start-up, over all attempts.
-        best_epoch, best_step, best_val_accuracy: the best epoch so far; 0 and -1 before the first.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    epoch_sums: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    epoch_seconds: float = 0.0
-    elapsed_seconds: float = 0.0
-    train_seconds: float = 0.0
-    wall_seconds: float = 0.0
-    best_epoch: int = 0
-    best_step: int = 0
-    best_val_accuracy: float = -1.0
-    metrics: dict[str, float | None] = field(default_factory=dict)
-
-
-def save_checkpoint(folder: Path, progress: Progress, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> Path:
+def save_checkpoint(
+    folder: Path, progress: Progress, model: keras.Model, optimizer: keras.optimizers.Optimizer
+) -> Path:
     """Write `folder/step-…` aside, sync, rename; then drop every checkpoint but this one and the best."""
     arrays = {f"model/{i:05d}": _value(v) for i, v in enumerate(model.variables)}
     arrays |= {f"optimizer/{i:05d}": _value(v) for i, v in enumerate(optimizer.variables)}
@@ -60,7 +35,7 @@ def save_checkpoint(folder: Path, progress: Progress, model: keras.Model, optimi
     if path.exists():
         shutil.rmtree(path)
     with complete_directory(path) as aside:
-        np.savez(aside / VARIABLES, **arrays)
+        np.savez(aside / VARIABLES, allow_pickle=False, **arrays)
         digest = hashlib.sha256((aside / VARIABLES).read_bytes()).hexdigest()
         names = [v.path for v in model.variables]
         content = {"sha256": digest, "progress": asdict(progress), "model_variables": names}
@@ -69,29 +44,6 @@ def save_checkpoint(folder: Path, progress: Progress, model: keras.Model, optimi
         if old != path and old != best_checkpoint(folder):
             shutil.rmtree(old)
     return path
-
-
-def list_checkpoints(folder: Path) -> list[Path]:
-    """Complete checkpoints, oldest first."""
-    return sorted(path for path in folder.glob("step-*") if (path / PROGRESS).is_file())
-
-
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint."""
-    return next(reversed(list_checkpoints(folder)), None)
-
-
-def best_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint with the best validation accuracy, as the newest one remembers it; else the newest."""
-    last = last_checkpoint(folder)
-    best = folder / f"step-{read_progress(last).best_step:08d}" if last else None
-    return best if best and best.is_dir() else last
-
-
-def read_progress(path: Path) -> Progress:
-    """How far the training was when `path` was written."""
-    values = read_json(path / PROGRESS)["progress"]
-    return Progress(**{**values, "epoch_sums": tuple(values["epoch_sums"])})
 
 
 def load_checkpoint(path: Path, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> Progress:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 import time
 
 import numpy as np
@@ -15,8 +15,9 @@ from rampline.events import EventWriter
 from rampline.files import write_json
 from rampline.learning_rate import learning_rate_at
 from rampline.run_directory import RunDirectory
-from rampline.training.checkpoint import Progress, last_checkpoint, load_checkpoint, save_checkpoint
+from rampline.training.checkpoint import load_checkpoint, save_checkpoint
 from rampline.training.engine import Engine, StepsDone
+from rampline.training.progress import Progress, last_checkpoint
 from rampline.training.step import CORRECT, EXAMPLES, LOSS_SUM
 
 
@@ -74,9 +75,9 @@ class Controller:
         step = self.progress.step if step is None else step
         return (step // self.steps_per_epoch + 1) * self.steps_per_epoch
 
-    def _next_checkpoint(self) -> int | float:
+    def _next_checkpoint(self) -> int:
         every = self.config.checkpoint_every_steps
-        return (self.progress.step // every + 1) * every if every else math.inf
+        return (self.progress.step // every + 1) * every if every else sys.maxsize
 
     def _train_until(self, step: int) -> None:
         started = time.perf_counter()
@@ -95,7 +96,9 @@ class Controller:
         if bad.size:
             step = self.progress.step + int(bad[0]) + 1
             epoch = self.progress.epoch + 1
-            raise RunFailed(f"the loss is {done.losses[bad[0]]} at step {step} (epoch {epoch}): try a lower learning_rate.peak")
+            raise RunFailed(
+                f"the loss is {done.losses[bad[0]]} at step {step} (epoch {epoch}): try a lower learning_rate.peak"
+            )
         if done.input_wait_seconds is None or self._input_wait_seconds is None:
             self._input_wait_seconds = None
         else:

@@ -29,7 +29,12 @@ class FitEngine(SynchronousEngine):
 
 
 def fit_with_controller(
-    *, config: RunConfig, dataset: PreparedDataset, state: TrainingState, strategy: tf.distribute.Strategy, controller: Controller
+    *,
+    config: RunConfig,
+    dataset: PreparedDataset,
+    state: TrainingState,
+    strategy: tf.distribute.Strategy,
+    controller: Controller,
 ) -> None:
     """Train with `Model.fit` from the epoch the controller is at; the same examples in the same order as the loop."""
     with strategy.scope():
@@ -43,7 +48,9 @@ def fit_with_controller(
     order = EpochOrder(examples=dataset.splits["train"], global_batch_size=config.global_batch_size, seed=config.seed)
     examples = open_examples(dataset, "train")
     first_step = controller.progress.step
-    batches = make_train_dataset(examples, order=order, data=config.data, replicas=ReplicaRange(), first_step=first_step)
+    batches = make_train_dataset(
+        examples, order=order, data=config.data, replicas=ReplicaRange(), first_step=first_step
+    )
     state.model.fit(
         batches.map(lambda batch: (batch["images"], batch["labels"])),
         steps_per_epoch=order.steps_per_epoch,
@@ -76,7 +83,11 @@ class _Bridge(keras.callbacks.Callback):
             )
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        seconds, steps, examples = time.perf_counter() - self._started, self._controller.steps_per_epoch, self._train_examples
+        seconds, steps, examples = (
+            time.perf_counter() - self._started,
+            self._controller.steps_per_epoch,
+            self._train_examples,
+        )
         means = np.array([logs["loss"], logs["accuracy"], 1.0]) if logs else np.full(3, np.nan)
         # Keras gives the epoch's means alone; spread evenly they add up to the same sums.
         sums = np.tile(means * examples / steps, (steps, 1))

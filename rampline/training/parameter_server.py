@@ -1,6 +1,7 @@
 """Our training loop for `parameter_server`: the chief schedules steps by number, any worker carries them out.
 
-A worker computes the examples of a step from the step's number, so each example is used once per epoch whichever worker runs
+A worker computes the examples of a step from the step's number, so each example is used once per epoch whichever worker
+runs
 the step, and a step that is repeated after a lost worker sees the same examples.
 """
 

@@ -68,7 +68,8 @@ def make_optimizer(
 def make_iterations_atomic(optimizer: keras.optimizers.Optimizer) -> None:
     """Let `optimizer.iterations` count every update, also when workers update at once.
 
-    Keras 3.15 writes `assign(self + value)`: two parameter-server workers read the same count and one update is lost, which
+    Keras 3.15 writes `assign(self + value)`: two parameter-server workers read the same count and one update is lost,
+    which
     skews Adam's bias correction. Can go once `KerasVariable.assign_add` adds in place; a test tells when.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)

@@ -17,7 +17,8 @@ LOSS_SUM, CORRECT, EXAMPLES = range(3)
 def make_train_step(state: TrainingState, *, num_replicas_in_sync: int, xla: bool) -> Callable[[Batch], tf.Tensor]:
     """A function of one replica's batch that updates the weights and returns its sums, see `_sums`.
 
-    The loss is the sum over the replica's examples divided by the examples of the whole global batch, so that the sum of the
+    The loss is the sum over the replica's examples divided by the examples of the whole global batch, so that the sum
+    of the
     replicas' gradients is the gradient of the mean over what was really there, also in a partial last batch.
     """
     model, optimizer = state.model, state.optimizer
@@ -58,5 +59,7 @@ def _losses(logits: tf.Tensor, batch: Batch) -> tf.Tensor:
 
 def _sums(logits: tf.Tensor, losses: tf.Tensor, batch: Batch) -> tf.Tensor:
     """(3,) float32: sum of losses, correct predictions, examples; rows of weight 0 count for nothing."""
-    correct = tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == batch["labels"], tf.float32) * batch["weights"]
+    correct = (
+        tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == batch["labels"], tf.float32) * batch["weights"]
+    )
     return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(correct), tf.reduce_sum(batch["weights"])])

@@ -1,4 +1,4 @@
-"""From a `RunConfig` and TF_CONFIG to a `tf.distribute.Strategy`, with the devices set up before TensorFlow starts them."""
+"""From a `RunConfig` and TF_CONFIG to a `tf.distribute.Strategy`; devices are set up before TensorFlow starts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def replica_devices(config: RunConfig) -> list[str]:
 
 
 def make_strategy(config: RunConfig) -> tf.distribute.Strategy:
-    """The strategy of a synchronous run or of the parameter-server chief; a `multi_worker` role meets its peers here."""
+    """The strategy of a training role; a `multi_worker` role meets its peers here."""
     if config.strategy == "single":
         return tf.distribute.OneDeviceStrategy(replica_devices(config)[0])
     if config.strategy == "mirrored":
@@ -54,7 +54,8 @@ def make_strategy(config: RunConfig) -> tf.distribute.Strategy:
 
 def serve(role: str, index: int) -> tf.distribute.Server:
     """Start the gRPC server of a parameter-server worker or ps; it answers the chief until the process ends."""
-    # A worker must accept the chief's functions while it runs one: TensorFlow's tutorial sets this for several workers per host.
+    # A worker must accept the chief's functions while it runs one: TensorFlow's tutorial sets this for several workers
+    # per host.
     options = tf.compat.v1.ConfigProto()
     threads = int(os.environ.get("TF_NUM_INTEROP_THREADS", "0"))
     options.inter_op_parallelism_threads = max(threads, 4)

@@ -1,0 +1,49 @@
+"""Flow `baseline`: a run on one device, which the others are compared with."""
+
+from typing import Annotated, Literal
+
+from prefect import flow
+from pydantic import Field
+
+from flows.evaluate import evaluate
+from flows.prepare import prepare
+from rampline.stages import closing, plan_stage, with_values
+from tasks.start import start
+from tasks.train import train
+
+
+@flow(name="baseline", flow_run_name="{run} on one device")
+def baseline(
+    study: str = "digits",
+    run: str = "baseline",
+    engine: Literal["loop", "fit"] | None = None,
+    epochs: Annotated[int, Field(ge=1)] | None = None,
+    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] | None = None,
+    overrides: dict[str, str] = {},  # noqa: B006
+    execution: str = "",
+) -> None:
+    """Train a run of a study on one device.
+
+    Started by itself it makes an execution of its own: it prepares the data, trains the run (and those whose weights it
+    starts from), evaluates and compares.
+
+    Args:
+        study: Name of a study that comes with Rampline, such as digits, or the path of a study file (.yaml).
+        run: Name of a run of the study with strategy single.
+        engine: loop (Rampline's training loop) or fit (Model.fit); none for what the study says.
+        epochs: Passes over the training images, at least 1; none for what the study says.
+        precision: Number format of the computation; none for what the study says.
+        overrides: Further settings by dotted key, such as {"batch.size": "128"}.
+        execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
+    """
+    if execution:
+        train(execution, run)
+        return
+    overrides = with_values(overrides, engine=engine, epochs=epochs, precision=precision)
+    runs = plan_stage("baseline", study, run, overrides)
+    prepare(study, runs, overrides)
+    own = start(study, runs, overrides)
+    with closing(own):
+        for name in runs:
+            train(own, name)
+        evaluate(study, own, runs)

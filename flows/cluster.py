@@ -1,0 +1,47 @@
+"""Flow `cluster`: a run on several processes that find each other by TF_CONFIG."""
+
+from typing import Annotated, Literal
+
+from prefect import flow
+from pydantic import Field
+
+from flows.evaluate import evaluate
+from flows.prepare import prepare
+from rampline.stages import closing, plan_stage, with_values
+from tasks.start import start
+from tasks.train import train
+
+
+@flow(name="cluster", flow_run_name="{run} on several processes")
+def cluster(
+    study: str = "digits",
+    run: str = "multi-worker",
+    epochs: Annotated[int, Field(ge=1)] | None = None,
+    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] | None = None,
+    overrides: dict[str, str] = {},  # noqa: B006
+    execution: str = "",
+) -> None:
+    """Train a run of a study on several processes: workers that all-reduce, or workers and parameter servers.
+
+    Started by itself it makes an execution of its own: it prepares the data, trains the run (and those whose weights it
+    starts from), evaluates and compares.
+
+    Args:
+        study: Name of a study that comes with Rampline, such as digits, or the path of a study file (.yaml).
+        run: Name of a run of the study with strategy multi_worker or parameter_server.
+        epochs: Passes over the training images, at least 1; none for what the study says.
+        precision: Number format of the computation; none for what the study says.
+        overrides: Further settings by dotted key, such as {"batch.size": "128"}.
+        execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
+    """
+    if execution:
+        train(execution, run)
+        return
+    overrides = with_values(overrides, epochs=epochs, precision=precision)
+    runs = plan_stage("cluster", study, run, overrides)
+    prepare(study, runs, overrides)
+    own = start(study, runs, overrides)
+    with closing(own):
+        for name in runs:
+            train(own, name)
+        evaluate(study, own, runs)

@@ -1,0 +1,21 @@
+"""Flow `evaluate`: scores of trained runs on the test split, and their comparison."""
+
+from prefect import flow
+
+from rampline.stages import trained_runs
+from tasks.compare import compare
+from tasks.evaluate import score
+
+
+@flow(name="evaluate", flow_run_name="evaluate {study}")
+def evaluate(study: str = "digits", execution: str = "", runs: list[str] = []) -> str:  # noqa: B006
+    """Score the best checkpoint of trained runs on the test images, and compare the runs; returns the report's path.
+
+    Args:
+        study: Name of the study.
+        execution: Folder of the execution; empty for the latest one of the study.
+        runs: Names of the runs to score; none for all that are trained.
+    """
+    execution, runs = trained_runs(study, execution, runs)
+    score(execution, runs)
+    return compare(study, execution)

@@ -1,0 +1,44 @@
+"""Flow `prepare`: every dataset of a study, decoded, resized and stored once."""
+
+from prefect import flow, get_run_logger
+
+from rampline.config import DataConfig
+from rampline.progress import progress_to
+from rampline.stages import datasets_of, study_of
+from tasks.prepare import prepare_data, publish_data_report
+
+DOWNLOAD_RETRIES = 2
+DOWNLOAD_RETRY_SECONDS = 30
+
+
+@flow(name="prepare", flow_run_name="prepare data of {study}")
+def prepare(
+    study: str = "digits",
+    only: list[str] = [],  # noqa: B006
+    overrides: dict[str, str] = {},  # noqa: B006
+    execution: str = "",
+) -> list[str]:
+    """Prepare the data of a study: decode, resize and store it once, and publish the data report.
+
+    Data that is there already is left as it is.
+
+    Args:
+        study: Name of a study that comes with Rampline, such as digits, or the path of a study file (.yaml).
+        only: Names of the runs whose data is prepared; none for all runs of the study.
+        overrides: Settings laid over every run, by dotted key, such as {"data.image_size": "64"}.
+        execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
+    """
+    return [_prepare(config) for config in datasets_of(study_of(study, only, overrides, execution))]
+
+
+def _prepare(config: DataConfig) -> str:
+    downloads = config.source.startswith("tfds:") and config.manual_dir is None
+    retries = DOWNLOAD_RETRIES if downloads else 0
+    state = prepare_data.with_options(retries=retries, retry_delay_seconds=DOWNLOAD_RETRY_SECONDS)(
+        config, return_state=True
+    )
+    directory = state.result()
+    if state.name == "Cached":
+        progress_to(get_run_logger().info).line(f"prepared already: {directory}")
+    publish_data_report(config.source, directory)
+    return directory

@@ -1,0 +1,57 @@
+"""The command `rampline`: its subcommands, how errors are shown, and the exit status (0, 1 failed, 2 wrong input)."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import typer
+
+from rampline.cli.compare import compare
+from rampline.cli.doctor import doctor
+from rampline.cli.environment import make_quiet
+from rampline.cli.evaluate import evaluate
+from rampline.cli.plan import plan
+from rampline.cli.run import run
+from rampline.cli.studies import studies
+from rampline.cli.worker import worker
+from rampline.errors import RamplineError
+
+INTERRUPTED = 128 + signal.SIGINT
+# click's UsageError: typer brings its own click and does not name it.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+app = typer.Typer(
+    help="Train Keras image classifiers under every tf.distribute strategy, and compare what was measured.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (run, plan, compare, evaluate, studies, doctor):
+    app.command()(command)
+app.command(context_settings={"ignore_unknown_options": True})(worker)
+
+
+def main() -> int:
+    """Run the command line; returns the exit status."""
+    make_quiet()
+    # What ends a command from outside must unwind it like Ctrl-C, so that executions are closed and processes ended.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    try:
+        return app(standalone_mode=False) or 0
+    except RamplineError as error:
+        return _fail(str(error), error.exit_status)
+    except UsageError as error:
+        return _fail(error.format_message(), 2)  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", INTERRUPTED)
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"rampline: error: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+    return status
+
+
+def _leave(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)

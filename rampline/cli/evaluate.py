@@ -1,0 +1,25 @@
+"""`rampline evaluate RUN_ID`: the best checkpoint of a run on a test set."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from rampline.home import Home
+
+
+def evaluate(
+    run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="MLflow run id, or the path of a run directory.")],
+    data: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="Other images: digits, tfds:NAME, folder:PATH or csv:PATH.")
+    ] = None,
+) -> None:
+    """Load the best checkpoint of a run and score it on a test set; by default that of its own data."""
+    from rampline.scoring import evaluate_one  # brings in MLflow: too slow for the other commands
+
+    scores = evaluate_one(run_id, data, home=Home.from_environment())
+    text = f"{scores['split']}: {scores['examples']:,} images"
+    text += f", accuracy {scores['test_accuracy']:.4f}, loss {scores['test_loss']:.4f} ({scores['checkpoint']})"
+    Console().print(text, highlight=False, soft_wrap=True)

@@ -1,0 +1,110 @@
+"""A Prefect server for the length of one command, where the user has none running.
+
+Prefect would start one by itself, but in the terminal's process group (Ctrl-C would end it before the flow can report
+how it ended), with a 20 s limit, and with its output in the terminal.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from rampline.cli.environment import private_prefect
+from rampline.errors import RamplineError
+from rampline.home import Home
+
+START_TIMEOUT_SECONDS = 120
+STOP_TIMEOUT_SECONDS = 5
+# A process of its own session, so that Ctrl-C does not reach it, which ends with us even after a `kill -9`.
+SERVE = """
+import sys, uvicorn
+from rampline.parent import end_with_parent
+end_with_parent(int(sys.argv[1]))
+app = "prefect.server.api.server:create_app"
+uvicorn.run(app, factory=True, host="127.0.0.1", port=int(sys.argv[2]), log_level="error", lifespan="on")
+"""
+
+
+def start_prefect(home: Home) -> Callable[[], None]:
+    """Begin to have a Prefect API at `PREFECT_API_URL`: the user's own if that is set, else one of ours.
+
+    Ours ends with this process. To be called before Prefect is imported: what Prefect still sends when the process ends
+    (logs, events) goes out before our server is stopped, because exit handlers run in the reverse of their order.
+
+    Returns:
+        a function that waits until it answers; importing the flows meanwhile takes no time of its own.
+
+    Raises:
+        RamplineError: from that function, when our server does not answer within two minutes; names its log.
+    """
+    if os.environ.get("PREFECT_API_URL"):
+        return _nothing
+    os.environ.update(private_prefect(home))
+    folder = Path(os.environ["PREFECT_HOME"])
+    folder.mkdir(parents=True, exist_ok=True)
+    # Two servers that migrate the same fresh database at once fail: the second waits until the first answers.
+    lock = open(folder / "start.lock", "w")  # noqa: SIM115 - held until the server answers
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    port = _free_port()
+    server = _start(port, folder / "server.log")
+    atexit.register(_stop, server)
+    os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
+
+    def wait() -> None:
+        with lock:
+            _wait_for(f"http://127.0.0.1:{port}/api/health", server, folder / "server.log")
+
+    return wait
+
+
+def _nothing() -> None:
+    pass
+
+
+def _start(port: int, log: Path) -> subprocess.Popen[bytes]:
+    # The names are Prefect's own for the servers that it starts itself: no UI, only the services that a flow run needs.
+    names = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-c", SERVE, str(os.getpid()), str(port)],
+            env=os.environ | names,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise RamplineError(f"the Prefect server did not start: see {log}, or run `rampline doctor`")
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    server.terminate()
+    try:
+        server.wait(STOP_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

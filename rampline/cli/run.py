@@ -1,0 +1,91 @@
+"""`rampline run STUDY`: a study through its flow, with progress in the terminal and the comparison at the end."""
+
+from __future__ import annotations
+
+import importlib
+import secrets
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from rampline.cli.arguments import OnlyOption, SetOption, StudyArgument
+from rampline.cli.compare import show_comparison
+from rampline.cli.prefect_server import start_prefect
+from rampline.config import parse_overrides
+from rampline.errors import InputError
+from rampline.home import Home
+from rampline.progress import TERMINAL, BarProgress, LineProgress
+from rampline.run_directory import RunDirectory
+from rampline.stages import check_study
+
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Continue the study's latest execution, with the settings it was started with.")
+]
+
+
+def run(study: StudyArgument, only: OnlyOption = None, set_: SetOption = None, resume: ResumeOption = False) -> None:
+    """Run a study: prepare its data, train its runs, evaluate and compare them."""
+    home, console = Home.from_environment(), Console()
+    overrides = parse_overrides(set_ or [])
+    checked = check_study(study, only or [], overrides)
+    if resume:
+        execution = _unfinished(checked.name, home, settings_given=bool(only or overrides))
+    else:
+        execution = home.runs / checked.name / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    console.print(f"study {checked.name}, execution {execution.name}", highlight=False)
+    parameters = {"study": study, "only": only or [], "overrides": overrides, "execution": str(execution)}
+    try:
+        _run_flow(home, parameters, console)
+    finally:
+        _show_what_there_is(checked.name, execution, home, console)
+
+
+def _run_flow(home: Home, parameters: dict[str, Any], console: Console) -> None:
+    with console.status("starting Prefect") if console.is_terminal else nullcontext():
+        wait = start_prefect(home)
+        # By name, because nothing in rampline may import Prefect; here, because that takes seconds.
+        flow = importlib.import_module("flows.study").study
+        wait()
+    with BarProgress(console) if console.is_terminal else nullcontext(LineProgress(_print)) as progress:
+        token = TERMINAL.set(progress)
+        try:
+            flow(**parameters)
+        finally:
+            TERMINAL.reset(token)
+
+
+def _show_what_there_is(study: str, execution: Path, home: Home, console: Console) -> None:
+    """The comparison also after a failure, as long as there is one."""
+    if (home.reports / study / execution.name / "comparison.csv").is_file():
+        from rampline.execution_file import read_execution
+
+        show_comparison(study, home, console, read_execution(execution).parent_run_id)
+
+
+def _unfinished(study: str, home: Home, *, settings_given: bool) -> Path:
+    """The latest execution, if it has runs to train.
+
+    Raises:
+        InputError: when there is none.
+    """
+    # They bring in MLflow: too slow for the checks before them.
+    from rampline.execution import latest_execution
+    from rampline.execution_file import read_execution
+
+    if settings_given:
+        raise InputError("--resume continues an execution with its own settings: leave out --only and --set")
+    execution = latest_execution(study, home)
+    if execution is None:
+        raise InputError(f"study {study} has no execution in {home.runs}: leave out --resume")
+    runs = read_execution(execution).study.runs
+    if all(RunDirectory(execution / run.name).is_complete for run in runs):
+        raise InputError(f"the latest execution of study {study}, {execution.name}, is complete: leave out --resume")
+    return execution
+
+
+def _print(text: str) -> None:
+    print(text, flush=True)  # noqa: T201

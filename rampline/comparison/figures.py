@@ -1,0 +1,142 @@
+"""The charts of the report: accuracy by epoch and by time, learning rate, throughput, best against last epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from rampline.comparison.canvas import FONT_SIZE, WIDTH, grid, make_axes, shorten, write_svg
+from rampline.comparison.columns import is_missing, write_accuracy, write_quantity, write_ratio
+from rampline.comparison.lines import accuracy_limits, draw_lines
+from rampline.comparison.palette import INK, PAPER, style_runs
+from rampline.comparison.scaling import steady_throughput
+from rampline.comparison.table import Comparison
+
+ROW_HEIGHT = 34  # SVG units
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """One chart of the report: `svg` is a complete element for HTML, `caption` says how to read it."""
+
+    title: str
+    caption: str
+    svg: str
+
+
+def make_charts(comparison: Comparison) -> list[Chart]:
+    """All charts that the comparison has figures for."""
+    epochs, runs = comparison.epochs, comparison.runs
+    charts: list[Chart] = []
+    if len(epochs.dropna(subset=["val_accuracy"])):
+        charts.append(_by_epoch(comparison))
+    if len(epochs.dropna(subset=["val_accuracy", "elapsed_seconds"])):
+        charts.append(_by_time(comparison))
+    if len(runs.dropna(subset=["images_per_second"])):
+        charts.append(_throughput(comparison))
+    if len(runs.dropna(subset=["best_val_accuracy"])):
+        charts.append(_best_and_last(comparison))
+    if len(epochs.dropna(subset=["learning_rate"])):
+        charts.append(_learning_rate(comparison))
+    return charts
+
+
+def _by_epoch(comparison: Comparison) -> Chart:
+    axes = draw_lines(comparison, "epoch", "val_accuracy", "validation accuracy", accuracy_limits(comparison))
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    return Chart(
+        title="Validation accuracy by epoch",
+        caption="Equal epochs are equal numbers of images seen, whatever they cost.",
+        svg=write_svg(axes, "by-epoch"),
+    )
+
+
+def _by_time(comparison: Comparison) -> Chart:
+    limits = accuracy_limits(comparison)
+    axes = draw_lines(comparison, "elapsed_seconds", "val_accuracy", "validation accuracy", limits)
+    axes.set_xlabel("seconds since training began")
+    axes.set_xlim(left=0)
+    return Chart(
+        title="Validation accuracy by wall-clock",
+        caption="The same points against time: what a run has reached if you stop waiting.",
+        svg=write_svg(axes, "by-time"),
+    )
+
+
+def _learning_rate(comparison: Comparison) -> Chart:
+    highest = max(comparison.epochs["learning_rate"].dropna().tolist())
+    axes = draw_lines(comparison, "epoch", "learning_rate", "learning rate", (0, 1.06 * highest or 1))
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    axes.yaxis.set_major_formatter(FuncFormatter(_write_learning_rate))
+    return Chart(
+        title="Learning rate by epoch",
+        caption="At the end of each epoch, scaling included. Runs with the same curve share one line.",
+        svg=write_svg(axes, "learning-rate"),
+    )
+
+
+def _write_learning_rate(value: float, _: int) -> str:
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent)}" if value else "0"
+
+
+def _throughput(comparison: Comparison) -> Chart:
+    runs = comparison.runs.dropna(subset=["images_per_second"])
+    styles = style_runs(comparison.runs["run"].tolist())
+    axes = _rows(runs["run"].tolist(), "training throughput, images/s", right=62)
+    for row, figures in enumerate(runs.to_dict("records")):
+        run, height = figures["run"], figures["images_per_second"]
+        axes.barh(row, height, height=0.5, color=styles[run].color, alpha=0.75, linewidth=0)
+        epochs = steady_throughput(comparison.epochs_of(run))
+        axes.plot(epochs, [row] * len(epochs), "|", color=INK, markersize=9, markeredgewidth=0.9, alpha=0.55)
+        label = write_quantity(height)
+        if not is_missing(figures["speedup"]):
+            label += f"\N{EN SPACE}{write_ratio(figures['speedup'])}"
+        end = max(height, figures["images_per_second_max"])
+        axes.annotate(label, (end, row), (6, 0), textcoords="offset points", va="center", color=INK, fontsize=FONT_SIZE)
+    axes.set_xlim(0, max(runs["images_per_second_max"].tolist()) * 1.04)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    against = f" The factor is the speed-up against {comparison.reference}." if comparison.reference else ""
+    return Chart(
+        title="Throughput",
+        caption=f"Median over epochs without the first, which holds tracing; each tick is one epoch.{against}",
+        svg=write_svg(axes, "throughput"),
+    )
+
+
+def _best_and_last(comparison: Comparison) -> Chart:
+    runs = comparison.runs.dropna(subset=["best_val_accuracy"])
+    styles = style_runs(comparison.runs["run"].tolist())
+    axes = _rows(runs["run"].tolist(), "validation accuracy", right=96)
+    for row, figures in enumerate(runs.to_dict("records")):
+        color = styles[figures["run"]].color
+        best, last = figures["best_val_accuracy"], figures["last_val_accuracy"]
+        axes.plot([last, best], [row, row], color=color, linewidth=2, alpha=0.6)
+        axes.plot(last, row, "o", markerfacecolor=PAPER, markeredgecolor=color, markeredgewidth=1.6, markersize=7)
+        axes.plot(best, row, "o", color=color, markersize=7, markeredgewidth=0)
+        text = f"{write_accuracy(best)}\N{EN SPACE}epoch {figures['best_epoch']}"
+        axes.text(1.03, row, text, transform=axes.get_yaxis_transform(), va="center", color=INK, fontsize=FONT_SIZE)
+    low, high = min(runs["last_val_accuracy"].tolist()), max(runs["best_val_accuracy"].tolist())
+    room = max(0.08 * (high - low), 0.002)
+    axes.set_xlim(low - room, high + room)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    return Chart(
+        title="Best against last epoch",
+        caption="Filled: the best epoch, whose checkpoint is scored. Open: the last. A gap is training too long.",
+        svg=write_svg(axes, "best-last"),
+    )
+
+
+def _rows(runs: list[str], title: str, *, right: float) -> Axes:
+    """Axes with one row per run, first run on top."""
+    left = 12 + 6.2 * max(len(shorten(run)) for run in runs)
+    axes = make_axes(66 + ROW_HEIGHT * len(runs), left=min(left, WIDTH / 2), right=right, title=title)
+    grid(axes, "x")
+    axes.set_ylim(len(runs) - 0.5, -0.5)
+    axes.set_yticks(range(len(runs)), [shorten(run) for run in runs], parse_math=False, color=INK)
+    return axes

@@ -1,0 +1,51 @@
+"""Colours: one per run, the same in every chart and in the table, told apart by the colour-blind, in light and dark.
+
+Charts are drawn in placeholder colours that become CSS variables, so that one SVG serves both colour schemes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# After Okabe and Ito (2008), darkened for white paper and lightened for a dark screen.
+LIGHT = ("#0072b2", "#d55e00", "#00875f", "#b0508a", "#b98100", "#4f9fd8", "#6a6a6a", "#7d5a2b")
+DARK = ("#4fb0ea", "#ff8b4a", "#33cfa0", "#e594c6", "#f2bf3f", "#a5d5fa", "#b4b4b4", "#cda878")
+DASHES = ((), (5, 2), (1.5, 1.5), (5, 1.5, 1.5, 1.5))
+
+INK, MUTED, RULE, PAPER = "#010203", "#020304", "#030405", "#040506"
+_VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)", PAPER: "var(--paper)"}
+_RUNS = tuple(f"#0a0b{number:02x}" for number in range(len(LIGHT)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStyle:
+    """How one run is drawn: `color` in charts, `variable` in HTML; `dashes` tell apart what shares a colour."""
+
+    color: str
+    variable: str
+    dashes: tuple[float, ...]
+
+    @property
+    def dash_array(self) -> str:
+        """`dashes` as SVG writes them; `none` for a solid line."""
+        return " ".join(f"{length:g}" for length in self.dashes) or "none"
+
+
+def style_runs(runs: list[str]) -> dict[str, RunStyle]:
+    """A style for each run: colours in order, then the same colours with other dashes."""
+    return {run: _style(number) for number, run in enumerate(runs)}
+
+
+def _style(number: int) -> RunStyle:
+    color = number % len(LIGHT)
+    dashes = DASHES[number // len(LIGHT) % len(DASHES)]
+    return RunStyle(color=_RUNS[color], variable=f"var(--run-{color})", dashes=dashes)
+
+
+def use_variables(svg: str) -> str:
+    """The SVG with CSS variables in place of the placeholder colours."""
+    for number, color in enumerate(_RUNS):
+        svg = svg.replace(color, f"var(--run-{number})")
+    for color, variable in _VARIABLES.items():
+        svg = svg.replace(color, variable)
+    return svg

@@ -1,0 +1,69 @@
+"""Figures derived from epochs and from other runs: best epoch, throughput, speed-up, scaling efficiency.
+
+**Throughput** of a run is the median of its epochs' images/s without its first epoch, which holds the tracing of the
+graph (a run of one epoch has only that one).
+
+**Speed-up** = throughput of the run / throughput of the reference: how much faster the same number of images is
+trained on. A ratio of training times says the same only where both trained on equally many images, so
+`train_seconds_vs_reference` (time of the run / time of the reference) is given for equal epochs on equal data alone.
+
+**Scaling efficiency** = speed-up / (replicas of the run / replicas of the reference): 1 is ideal linear scaling.
+
+Speed-up, efficiency and time ratio compare complete trainings: runs that did not finish have none.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+import pandas as pd
+
+FINISHED = "FINISHED"
+
+
+def epoch_figures(epochs: pd.DataFrame) -> dict[str, Any]:
+    """Best and last epoch, and the steady throughput with its range, of one run's epochs (in order)."""
+    figures: dict[str, Any] = {"epochs": len(epochs)}
+    accuracy = {row["epoch"]: row["val_accuracy"] for row in epochs.dropna(subset=["val_accuracy"]).to_dict("records")}
+    if accuracy:
+        figures["best_epoch"] = max(accuracy, key=lambda epoch: accuracy[epoch])
+        figures["best_val_accuracy"] = max(accuracy.values())
+        figures["last_val_accuracy"] = list(accuracy.values())[-1]
+    steady = steady_throughput(epochs)
+    if steady:
+        figures["images_per_second"] = statistics.median(steady)
+        figures["images_per_second_min"] = min(steady)
+        figures["images_per_second_max"] = max(steady)
+    return figures
+
+
+def steady_throughput(epochs: pd.DataFrame) -> list[float]:
+    """Images/s of one run's epochs without the first, unless there is no other."""
+    throughput = epochs["images_per_second"].tolist()
+    steady = throughput[1:] if len(throughput) > 1 else throughput
+    return [value for value in steady if math.isfinite(value)]
+
+
+def choose_reference(runs: pd.DataFrame, declared: str) -> str:
+    """The declared reference if it finished, else the first run that did, else none (an empty name)."""
+    usable = runs.query("status == @FINISHED").dropna(subset=["images_per_second"])["run"].tolist()
+    if declared in usable:
+        return declared
+    return usable[0] if usable else ""
+
+
+def with_scaling(runs: pd.DataFrame, reference: str) -> pd.DataFrame:
+    """`runs` with `speedup`, `scaling_efficiency` and `train_seconds_vs_reference` (NaN where they say nothing)."""
+    runs = runs.copy()
+    if not reference:
+        return runs.assign(speedup=math.nan, scaling_efficiency=math.nan, train_seconds_vs_reference=math.nan)
+    base = runs.set_index("run").loc[reference]
+    finished = runs["status"] == FINISHED
+    same_work = (runs["epochs"] == base["epochs"]) & (runs["fingerprint"] == base["fingerprint"])
+    replicas = runs["replicas"].astype("float64") / float(base["replicas"] or math.nan)
+    runs["speedup"] = (runs["images_per_second"] / base["images_per_second"]).where(finished)
+    runs["scaling_efficiency"] = runs["speedup"] / replicas
+    runs["train_seconds_vs_reference"] = (runs["train_seconds"] / base["train_seconds"]).where(finished & same_work)
+    return runs

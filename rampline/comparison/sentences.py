@@ -1,0 +1,107 @@
+"""The answer in plain words: which run is fastest, what it does to accuracy, and whether scaling paid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rampline.comparison.columns import is_missing, write_accuracy, write_percent, write_quantity, write_ratio
+from rampline.comparison.scaling import FINISHED
+from rampline.comparison.table import Comparison
+
+# Below this, two throughputs measured once each are not told apart.
+CLEARLY_FASTER = 1.05
+
+
+def summarise_speed(comparison: Comparison) -> str:
+    """Which finished run trains fastest, against the reference."""
+    if not comparison.reference:
+        return "No run has finished, so there is nothing to compare yet."
+    throughput = f"{write_quantity(_reference(comparison)['images_per_second'])} images/s"
+    others = [row for row in _ranked(comparison, "speedup") if row["run"] != comparison.reference]
+    if not others:
+        only = f"{comparison.reference} trains on {throughput}"
+        return f"{only}; no other run has finished, so there is nothing to compare it with."
+    best, speedup = others[0], write_ratio(others[0]["speedup"])
+    if best["speedup"] >= CLEARLY_FASTER:
+        own = f"{write_quantity(best['images_per_second'])} images/s"
+        return f"{best['run']} is the fastest: {own}, {speedup} the reference {comparison.reference}."
+    if best["speedup"] > 1 / CLEARLY_FASTER:
+        reference = f"the reference {comparison.reference} ({throughput})"
+        return f"No run is clearly faster than {reference}: {best['run']} is at {speedup}."
+    return (
+        f"The reference {comparison.reference} is the fastest with {throughput}: "
+        f"the next, {best['run']}, reaches {speedup} of that."
+    )
+
+
+def summarise_accuracy(comparison: Comparison) -> str:
+    """What the fastest run does to accuracy, and which run is the most accurate; empty when nothing was scored."""
+    scored = _ranked(comparison, "test_accuracy")
+    if not scored or not comparison.reference:
+        return ""
+    best, fastest, reference = scored[0], find_fastest(comparison), _reference(comparison)
+    kind = f"{best['test_split'] or 'test'} accuracy"
+    top = f"{best['run']} with {write_accuracy(best['test_accuracy'])}"
+    pair = [fastest["test_accuracy"], reference["test_accuracy"]]
+    if fastest["run"] == comparison.reference or any(is_missing(accuracy) for accuracy in pair):
+        return f"The best {kind} is that of {top}." if len(scored) > 1 else f"Its {kind} is {write_accuracy(pair[0])}."
+    own = f"Its {kind} is {write_accuracy(pair[0])}, {_points(pair[0] - pair[1])} the reference"
+    return f"{own}, and the best of all." if pair[0] == best["test_accuracy"] else f"{own}; the best is {top}."
+
+
+def summarise_scaling(comparison: Comparison) -> str:
+    """Whether more replicas than the reference has made training faster; empty where none has more."""
+    ranked = [row for row in _ranked(comparison, "speedup") if not is_missing(row["scaling_efficiency"])]
+    scaled = [row for row in ranked if row["replicas"] > _reference(comparison)["replicas"]]
+    if not scaled:
+        return ""
+    best = scaled[0]
+    reach = f"{write_ratio(best['speedup'])} on {best['replicas']} replicas"
+    what = f"reaches {reach}, {write_percent(best['scaling_efficiency'])} of ideal scaling"
+    if best["speedup"] >= CLEARLY_FASTER:
+        return f"Scaling paid: {best['run']} {what}."
+    if len(scaled) == 1:
+        return f"Scaling did not pay: {best['run']} {what}."
+    return f"Scaling did not pay: the best of {len(scaled)} scaled runs, {best['run']}, {what}."
+
+
+def list_remarks(comparison: Comparison) -> list[str]:
+    """What a reader must know before trusting the figures: another reference, unfinished runs, shared processors."""
+    remarks: list[str] = []
+    declared, reference = comparison.declared_reference, comparison.reference
+    if reference and declared and reference != declared:
+        known = any(row["run"] == declared for row in comparison.rows)
+        why = "did not finish" if known else "is not part of this execution"
+        remarks.append(f"The study's reference {declared} {why}: speed-up is measured against {reference} instead.")
+    for row in comparison.rows:
+        if row["status"] != FINISHED:
+            failure = f": {row['failure']}" if row["failure"] else ""
+            remarks.append(f"{row['run']} did not finish ({row['status'].lower()}){failure}")
+    virtual = [row["run"] for row in comparison.runs.query("virtual_devices > 0").to_dict("records")]
+    if virtual:
+        remarks.append(f"The replicas of {_and(virtual)} are virtual devices that share one processor.")
+    return remarks
+
+
+def find_fastest(comparison: Comparison) -> dict[str, Any]:
+    """The finished run with the highest throughput; there must be a reference."""
+    return _ranked(comparison, "speedup")[0]
+
+
+def _ranked(comparison: Comparison, key: str) -> list[dict[str, Any]]:
+    rows = [row for row in comparison.finished if not is_missing(row[key])]
+    return sorted(rows, key=lambda row: row[key], reverse=True)
+
+
+def _reference(comparison: Comparison) -> dict[str, Any]:
+    return next(row for row in comparison.rows if row["run"] == comparison.reference)
+
+
+def _points(difference: float) -> str:
+    if abs(difference) < 0.0005:
+        return "the same as"
+    return f"{abs(difference) * 100:.1f} points {'above' if difference > 0 else 'below'}"
+
+
+def _and(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

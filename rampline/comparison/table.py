@@ -1,0 +1,149 @@
+"""The comparison of the runs of one execution of a study, read from MLflow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pandas as pd
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from rampline.comparison.scaling import FINISHED, choose_reference, epoch_figures, with_scaling
+from rampline.comparison.tracked import CURVES, environment_of, epoch_rows, find_execution, read_children, run_row
+from rampline.errors import InputError
+
+COUNTS = ("replicas", "per_replica_batch_size", "global_batch_size", "virtual_devices", "epochs", "best_epoch")
+# The columns of comparison.csv, in this order; `published_METRIC` columns follow where a study has them.
+FIGURES = (
+    "run",
+    "run_id",
+    "strategy",
+    "engine",
+    "replicas",
+    "per_replica_batch_size",
+    "global_batch_size",
+    "status",
+    "failure",
+    "test_split",
+    "test_accuracy",
+    "test_loss",
+    "epochs",
+    "best_epoch",
+    "best_val_accuracy",
+    "last_val_accuracy",
+    "train_seconds",
+    "wall_seconds",
+    "images_per_second",
+    "images_per_second_min",
+    "images_per_second_max",
+    "speedup",
+    "scaling_efficiency",
+    "train_seconds_vs_reference",
+    "cost_usd",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The runs of one execution, side by side.
+
+    Attributes:
+        study: name of the study.
+        execution: name of the execution.
+        parent_run_id: the execution's MLflow run.
+        reference: the run that speed-up is measured against; empty when no run has finished.
+        declared_reference: the run that the study names as its reference.
+        started: when the execution began.
+        command: what repeats it; empty when unknown.
+        runs: one row per run, in the order they were started; columns `FIGURES`, then `published_METRIC`,
+            `virtual_devices` and `fingerprint`. `scaling` tells how the derived ones are made.
+        epochs: one row per run and epoch: run, epoch, val_accuracy, learning_rate, images_per_second, elapsed_seconds.
+        environment: one row per run, one column per item (git commit, seed, versions, …), as text.
+    """
+
+    study: str
+    execution: str
+    parent_run_id: str
+    reference: str
+    declared_reference: str
+    started: datetime
+    command: str
+    runs: pd.DataFrame
+    epochs: pd.DataFrame
+    environment: pd.DataFrame
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """`runs` as one mapping per run."""
+        return [{str(key): value for key, value in row.items()} for row in self.runs.to_dict("records")]
+
+    @property
+    def finished(self) -> list[dict[str, Any]]:
+        """The rows whose training ended well."""
+        return [row for row in self.rows if row["status"] == FINISHED]
+
+    def epochs_of(self, run: str) -> pd.DataFrame:
+        """The rows of `epochs` of one run, in order."""
+        return select_run(self.epochs, run)
+
+    @property
+    def published_metrics(self) -> tuple[str, ...]:
+        """Metrics for which someone else's figures stand beside ours."""
+        return tuple(c.removeprefix("published_") for c in self.runs.columns if c.startswith("published_"))
+
+    @property
+    def csv_table(self) -> pd.DataFrame:
+        """All figures, as `comparison.csv` holds them."""
+        return self.runs.filter(items=[*FIGURES, *(f"published_{metric}" for metric in self.published_metrics)])
+
+
+def read_comparison(client: MlflowClient, study: str, parent_run_id: str | None = None) -> Comparison:
+    """The comparison of an execution of `study`: the one of that parent run, else the latest.
+
+    Raises:
+        InputError: when MLflow has no such execution, or it has no runs.
+    """
+    parent = find_execution(client, study, parent_run_id)
+    children = read_children(client, parent)
+    tags = parent.data.tags
+    execution = tags.get("rampline.execution") or parent.info.run_name or parent.info.run_id
+    if not children:
+        raise InputError(f"study {study}: execution {execution} has no runs in MLflow at {client.tracking_uri}")
+    declared = tags.get("rampline.reference") or parent.data.params.get("rampline.reference", "")
+    epochs = _epochs(client, children)
+    runs = _runs(children, epochs)
+    reference = choose_reference(runs, declared)
+    return Comparison(
+        study=tags.get("rampline.study", study),
+        execution=execution,
+        parent_run_id=parent.info.run_id,
+        reference=reference,
+        declared_reference=declared,
+        started=datetime.fromtimestamp(parent.info.start_time / 1000).astimezone(),
+        command=tags.get("rampline.command", ""),
+        runs=with_scaling(runs, reference),
+        epochs=epochs,
+        environment=environment_of(children, parent),
+    )
+
+
+def select_run(epochs: pd.DataFrame, run: str) -> pd.DataFrame:
+    """The epochs of one run."""
+    return pd.DataFrame(epochs[epochs["run"] == run])
+
+
+def _epochs(client: MlflowClient, children: list[Run]) -> pd.DataFrame:
+    rows = [row for child in children for row in epoch_rows(client, child)]
+    return pd.DataFrame(rows, columns=["run", "epoch", *CURVES]).astype(dict.fromkeys(CURVES, "float64"))
+
+
+def _runs(children: list[Run], epochs: pd.DataFrame) -> pd.DataFrame:
+    rows = [run_row(child) for child in children]
+    rows = [row | epoch_figures(select_run(epochs, row["run"])) for row in rows]
+    runs = pd.DataFrame(rows)
+    published = [column for column in runs.columns if column.startswith("published_")]
+    runs = runs.reindex(columns=[*FIGURES, *published, "virtual_devices", "fingerprint"])
+    floats = [c for c in runs.columns if "accuracy" in c or "seconds" in c or c.startswith("images_per_second")]
+    return runs.astype(dict.fromkeys(floats, "float64") | dict.fromkeys(COUNTS, "Int64"))

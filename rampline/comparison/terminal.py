@@ -1,0 +1,60 @@
+"""The comparison in a terminal: a table with as many columns as fit, then the answer in words."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from rampline.comparison.columns import Column, make_columns
+from rampline.comparison.scaling import FINISHED
+from rampline.comparison.sentences import list_remarks, summarise_accuracy, summarise_scaling, summarise_speed
+from rampline.comparison.table import Comparison
+
+MUTED = "dim"
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print the table and the summary; the least important columns are left out until every row fits on one line."""
+    console.print(make_table(comparison, console))
+    if comparison.reference:
+        console.print(Text("* reference", style=MUTED))
+    for sentence in (summarise_speed(comparison), summarise_accuracy(comparison), summarise_scaling(comparison)):
+        if sentence:
+            console.print(Text(sentence))
+    for remark in list_remarks(comparison):
+        console.print(Text(remark, style=MUTED))
+
+
+def make_table(comparison: Comparison, console: Console) -> Table:
+    """The widest table that `console` shows without cutting or wrapping a figure."""
+    columns = make_columns(comparison)
+    while True:
+        table = _build(comparison, columns)
+        width = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+        droppable = [column for column in columns if column.rank]
+        if width <= console.width or not droppable:
+            return table
+        columns.remove(max(reversed(droppable), key=lambda column: column.rank))
+
+
+def _build(comparison: Comparison, columns: list[Column]) -> Table:
+    title = Text(f"{comparison.study} · {comparison.execution}", style="bold")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, header_style=MUTED)
+    for column in columns:
+        justify = "right" if column.numeric else "left"
+        table.add_column(Text(column.title), justify=justify, no_wrap=True, overflow="ellipsis")
+    for row in comparison.rows:
+        style = "" if row["status"] == FINISHED else MUTED
+        table.add_row(*(_cell(column, row, comparison.reference) for column in columns), style=style)
+    return table
+
+
+def _cell(column: Column, row: dict, reference: str) -> Text:
+    if column.key == "run":
+        return Text(row["run"], style="bold") + Text(" *" if row["run"] == reference else "", style=MUTED)
+    if column.key == "status":
+        return Text(column.text(row), style="" if row["status"] == FINISHED else "red")
+    return Text(column.text(row))

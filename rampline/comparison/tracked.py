@@ -1,0 +1,144 @@
+"""What MLflow holds about one execution of a study: its parent run, its children and their epochs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from mlflow import MlflowClient
+from mlflow.entities import Run, RunStatus, ViewType
+from mlflow.exceptions import MlflowException
+
+from rampline.errors import InputError
+
+CURVES = ("val_accuracy", "learning_rate", "images_per_second", "elapsed_seconds")
+PUBLISHED = "rampline.published."
+ENVIRONMENT = "rampline.environment."
+PAGE = 1000
+
+
+def find_execution(client: MlflowClient, study: str, parent_run_id: str | None) -> Run:
+    """The parent run of an execution of `study`: the one of that id, else the newest.
+
+    Raises:
+        InputError: when MLflow has no such execution.
+    """
+    if parent_run_id is not None:
+        return _get_execution(client, study, parent_run_id)
+    experiment = client.get_experiment_by_name(study)
+    found: Sequence[Run] = ()
+    if experiment is not None:
+        found = client.search_runs(
+            [experiment.experiment_id],
+            "tags.`rampline.kind` = 'study'",
+            ViewType.ACTIVE_ONLY,
+            max_results=1,
+            order_by=["attributes.start_time DESC"],
+        )
+    if not found:
+        raise InputError(
+            f"study {study} has no execution in MLflow at {client.tracking_uri}: `rampline run {study}` makes one"
+        )
+    return found[0]
+
+
+def _get_execution(client: MlflowClient, study: str, run_id: str) -> Run:
+    try:
+        run = client.get_run(run_id)
+    except MlflowException as error:
+        raise InputError(f"study {study}: MLflow at {client.tracking_uri} has no run {run_id}") from error
+    if run.data.tags.get("rampline.kind") != "study":
+        raise InputError(f"study {study}: MLflow run {run_id} is not an execution of a study")
+    return run
+
+
+def read_children(client: MlflowClient, parent: Run) -> list[Run]:
+    """The runs of an execution in the order they were started; of two with the same name, the later one."""
+    children: list[Run] = []
+    token = None
+    while True:
+        page = client.search_runs(
+            [parent.info.experiment_id],
+            f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'",
+            ViewType.ACTIVE_ONLY,
+            max_results=PAGE,
+            order_by=["attributes.start_time ASC"],
+            page_token=token,
+        )
+        children.extend(page)
+        token = page.token
+        if not token:
+            break
+    return list({run_name(child): child for child in children}.values())
+
+
+def run_name(run: Run) -> str:
+    """The name of a run in its study."""
+    return run.data.tags.get("rampline.run") or run.info.run_name or run.info.run_id
+
+
+def run_row(run: Run) -> dict[str, Any]:
+    """What one child run says about itself: one row, before anything is derived from its epochs or other runs."""
+    params, metrics, tags = run.data.params, run.data.metrics, run.data.tags
+    row: dict[str, Any] = {
+        "run": run_name(run),
+        "run_id": run.info.run_id,
+        "strategy": tags.get("rampline.strategy") or params.get("strategy", ""),
+        "engine": params.get("engine", ""),
+        "status": RunStatus.to_string(RunStatus.from_string(run.info.status)),
+        "failure": tags.get("rampline.failure", ""),
+        "test_split": tags.get("rampline.test_split", ""),
+        "fingerprint": tags.get("rampline.data_fingerprint", ""),
+        "virtual_devices": _integer(params.get("cluster.virtual_devices")),
+    }
+    for key in ("replicas", "per_replica_batch_size", "global_batch_size"):
+        row[key] = _integer(params.get(key))
+    for key in ("test_accuracy", "test_loss", "train_seconds", "wall_seconds", "cost_usd"):
+        row[key] = metrics.get(key, math.nan)
+    published = {tag.removeprefix(PUBLISHED): value for tag, value in tags.items() if tag.startswith(PUBLISHED)}
+    return row | {f"published_{metric}": _number(value) for metric, value in sorted(published.items())}
+
+
+def epoch_rows(client: MlflowClient, run: Run) -> list[dict[str, Any]]:
+    """One row per epoch of a run; an epoch that was logged twice counts as it was logged last."""
+    epochs: dict[int, dict[str, Any]] = {}
+    for key in CURVES:
+        if key not in run.data.metrics:
+            continue
+        for point in client.get_metric_history(run.info.run_id, key):
+            epochs.setdefault(point.step, {})[key] = point.value
+    name = run_name(run)
+    return [{"run": name, "epoch": epoch} | values for epoch, values in sorted(epochs.items())]
+
+
+def environment_of(runs: Sequence[Run], parent: Run) -> pd.DataFrame:
+    """What the runs ran on: one row per run, one column per item; a run's own tags go before its parent's."""
+    return pd.DataFrame({run_name(run): _environment(run, parent) for run in runs}).T.fillna("")
+
+
+def _environment(run: Run, parent: Run) -> dict[str, str]:
+    tags = parent.data.tags | run.data.tags
+    items = {
+        "git commit": tags.get("rampline.git_commit") or tags.get("mlflow.source.git.commit", ""),
+        "data source": run.data.params.get("data.source", ""),
+        "data fingerprint": tags.get("rampline.data_fingerprint", ""),
+        "model": run.data.params.get("model.name", ""),
+        "seed": run.data.params.get("seed", ""),
+        "precision": run.data.params.get("precision", ""),
+    }
+    logged = {tag.removeprefix(ENVIRONMENT): value for tag, value in tags.items() if tag.startswith(ENVIRONMENT)}
+    return items | dict(sorted(logged.items()))
+
+
+def _integer(text: str | None) -> int | None:
+    number = _number(text)
+    return int(number) if math.isfinite(number) else None
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return math.nan

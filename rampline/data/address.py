@@ -1,0 +1,78 @@
+"""Where a prepared dataset lies: an address made from the source's content and the preprocessing.
+
+The content is known only after every example has been read. So that a second run need not read them, an index leads
+from a quick fingerprint of the source (names, sizes, times) to the directory that was prepared from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from rampline.config import DataConfig
+from rampline.data.dataset import FORMAT_VERSION
+from rampline.files import read_json, write_json
+from rampline.home import Home
+
+STORAGES = {"memory": "tensor", "disk": "raw_files", "none": "encoded_files"}
+_KEY_LENGTH = 16
+
+
+def tfds_directory(home: Home) -> Path:
+    """Where TensorFlow Datasets keeps what it downloads and prepares."""
+    return home.data / "tfds"
+
+
+def describe_preprocessing(config: DataConfig, *, channels: int, carve_validation: bool) -> dict[str, Any]:
+    """Everything beside the source's content that decides what is stored.
+
+    Args:
+        config: the data configuration.
+        channels: of the stored images.
+        carve_validation: whether the validation split is taken out of the source's train split.
+    """
+    values: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "image_shape": [config.image_size, config.image_size, channels],
+        "resize": "bilinear, antialias",
+        "storage": STORAGES[config.cache],
+        "limit": config.limit,
+    }
+    if carve_validation:
+        values["validation_fraction"] = config.validation_fraction
+    if carve_validation or config.limit is not None:
+        values["split_seed"] = config.split_seed
+    return values
+
+
+def dataset_directory(home: Home, name: str, fingerprint: str, preprocessing: dict[str, Any]) -> Path:
+    """`home.data/<name>-<content key>`: equal for equal content and preprocessing."""
+    readable = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "images"
+    return home.data / f"{readable}-{_digest([fingerprint, preprocessing])}"
+
+
+def look_up(home: Home, config: DataConfig, stat_fingerprint: str) -> Path | None:
+    """The directory that was prepared from this source as it stands, or `None`."""
+    entry = _index_entry(home, config, stat_fingerprint)
+    directory = home.data / read_json(entry)["directory"] if entry.is_file() else None
+    return directory if directory and directory.is_dir() else None
+
+
+def remember(home: Home, config: DataConfig, stat_fingerprint: str, directory: Path) -> None:
+    """Let `look_up` find `directory`."""
+    entry = {"directory": directory.name, "source": config.source}
+    write_json(_index_entry(home, config, stat_fingerprint), entry)
+
+
+def _index_entry(home: Home, config: DataConfig, stat_fingerprint: str) -> Path:
+    request = describe_preprocessing(config, channels=config.channels or 0, carve_validation=True)
+    # The seed counts where a limit or a split is drawn, which is known only to who has opened the source.
+    request["split_seed"] = config.split_seed
+    return home.data / "index" / f"{_digest([config.source, stat_fingerprint, request])}.json"
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:_KEY_LENGTH]

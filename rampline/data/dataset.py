@@ -1,0 +1,122 @@
+"""A prepared dataset as it lies on disk: what is in it, and the names of its files. No TensorFlow."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rampline.errors import DatasetError
+from rampline.files import read_json
+
+FORMAT_VERSION = 1
+SPLITS = ("train", "validation", "test")
+EXAMPLES_PER_FOLDER = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedDataset:
+    """A directory that holds decoded (or encoded) images, their labels, a manifest and a data report.
+
+    Attributes:
+        directory: where it lies; named after the source and the content.
+        source: `data.source` of the configuration that it was prepared for.
+        fingerprint: sha256 (hex) over split, class, name and content of every example of the source.
+        class_names: name of every label; label `i` is `class_names[i]`.
+        image_shape: `(height, width, channels)` after resizing.
+        splits: examples per split; `train` and `validation` always, `test` where the source has one.
+        storage: `tensor` (one file of fixed-length uint8 records per split), `raw_files` (one file of uint8 pixels per
+            example) or `encoded_files` (one file per example, encoded as in the source, in its original size).
+        undecodable: examples that were chosen and left out because they do not decode.
+    """
+
+    directory: Path
+    source: str
+    fingerprint: str
+    class_names: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    splits: dict[str, int]
+    storage: str
+    undecodable: int = 0
+
+    @classmethod
+    def open(cls, directory: Path) -> PreparedDataset:
+        """Read the manifest of a prepared directory.
+
+        Raises:
+            DatasetError: when there is no prepared dataset, or it was damaged after it had been written.
+        """
+        try:
+            manifest = read_json(directory / "manifest.json")
+        except (OSError, ValueError) as error:
+            raise DatasetError(f"{directory} holds no prepared dataset: {error}") from error
+        dataset = cls._from_manifest(directory, manifest)
+        dataset._check_images_files()
+        return dataset
+
+    @classmethod
+    def _from_manifest(cls, directory: Path, manifest: dict[str, Any]) -> PreparedDataset:
+        if manifest.get("format_version") != FORMAT_VERSION:
+            raise DatasetError(f"{directory} was prepared by another version of Rampline: delete it and prepare again")
+        return cls(
+            directory=directory,
+            source=manifest["source"],
+            fingerprint=manifest["fingerprint"],
+            class_names=tuple(manifest["class_names"]),
+            image_shape=tuple(manifest["image_shape"]),
+            splits=dict(manifest["splits"]),
+            storage=manifest["storage"],
+            undecodable=manifest["undecodable"],
+        )
+
+    def _check_images_files(self) -> None:
+        for split, examples in self.splits.items() if self.storage == "tensor" else ():
+            path, expected = self.images_file(split), examples * math.prod(self.image_shape)
+            size = path.stat().st_size if path.is_file() else 0
+            if size != expected:
+                raise DatasetError(f"{path} is damaged ({size} of {expected} bytes): delete {self.directory}")
+
+    @property
+    def has_test(self) -> bool:
+        """Whether the source has a test split."""
+        return "test" in self.splits
+
+    @property
+    def evaluation_split(self) -> str:
+        """The split that final scores come from: `test` if there is one, else `validation`."""
+        return "test" if self.has_test else "validation"
+
+    def labels(self, split: str) -> np.ndarray:
+        """Labels of a split, `(examples,) int32`, in the order of its images."""
+        return np.load(labels_file(self.directory, split))
+
+    def images_file(self, split: str) -> Path:
+        """File of a `tensor` storage: `examples * height * width * channels` bytes, uint8, C order, no header."""
+        return images_file(self.directory, split)
+
+    def example_prefix(self, split: str) -> str:
+        """Begin of the paths of `raw_files` and `encoded_files`: example `i` is `PREFIX{i//1000:05d}/{i:08d}`."""
+        return example_prefix(self.directory, split)
+
+
+def labels_file(directory: Path, split: str) -> Path:
+    """NumPy file with the labels of a split."""
+    return directory / f"{split}_labels.npy"
+
+
+def images_file(directory: Path, split: str) -> Path:
+    """File with all pixels of a split (storage `tensor`)."""
+    return directory / f"{split}_images.bin"
+
+
+def example_prefix(directory: Path, split: str) -> str:
+    """What the paths of a split's example files begin with (storages `raw_files` and `encoded_files`)."""
+    return f"{directory / split}/"
+
+
+def example_file(directory: Path, split: str, index: int) -> Path:
+    """File of example `index` of a split (storages `raw_files` and `encoded_files`)."""
+    return Path(f"{example_prefix(directory, split)}{index // EXAMPLES_PER_FOLDER:05d}/{index:08d}")

@@ -1,0 +1,64 @@
+"""Many encoded images to pixels, naming those that do not decode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from rampline.data.decode import decode, resize
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodedImage:
+    """What became of one encoded image.
+
+    Attributes:
+        pixels: `(height, width, channels) uint8` after resizing; `None` if it does not decode.
+        width: in pixels, before resizing; 0 if it does not decode.
+        height: likewise.
+        problem: why it does not decode, else empty.
+    """
+
+    pixels: np.ndarray | None
+    width: int = 0
+    height: int = 0
+    problem: str = ""
+
+
+class Decoder:
+    """Decodes lists of images with the function that the input pipeline uses; safe to call from several threads."""
+
+    def __init__(self, image_shape: tuple[int, int, int]) -> None:
+        def decode_one(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            original = decode(encoded, image_shape[2])
+            return resize(original, image_shape), tf.shape(original)[:2]
+
+        def decode_all(encoded: tf.Tensor) -> Any:
+            signature = (tf.TensorSpec(image_shape, tf.uint8), tf.TensorSpec((2,), tf.int32))
+            return tf.map_fn(decode_one, encoded, fn_output_signature=signature)
+
+        # One call for many images: a call per image would cost more than decoding a small one.
+        self._decode_all = tf.function(decode_all, input_signature=[tf.TensorSpec((None,), tf.string)])
+
+    def __call__(self, encoded: list[bytes]) -> list[DecodedImage]:
+        """Decode and resize each of `encoded`; one that is broken does not disturb the others."""
+        try:
+            images, sizes = self._decode_all(encoded)
+        except tf.errors.InvalidArgumentError as error:
+            if len(encoded) == 1:
+                return [DecodedImage(pixels=None, problem=_reason(error))]
+            return [self([content])[0] for content in encoded]
+        return [
+            DecodedImage(pixels=image, width=int(width), height=int(height))
+            for image, (height, width) in zip(images.numpy(), sizes.numpy(), strict=True)
+        ]
+
+
+def _reason(error: tf.errors.OpError) -> str:
+    """What the decoder says, without TensorFlow's account of where in the graph it was said."""
+    lines = [line.strip() for line in error.message.splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(("Graph execution", "Detected at", "{{", "[[", "File"))]
+    return (said or ["it does not decode"])[0].partition("{{node")[0].strip()

@@ -1,0 +1,172 @@
+"""The data report: what is in a prepared dataset, what was left out, and what is in it twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from rampline.data.dataset import SPLITS
+from rampline.errors import DatasetError
+from rampline.files import read_json, write_json, write_text
+
+# Of width and height, in pixels before resizing.
+_STATISTICS = ("min", "median", "max")
+_LISTED = 20
+
+
+class ReportRow(NamedTuple):
+    """One example that was selected; width and height are 0, and `problem` says why, where it does not decode."""
+
+    split: str
+    class_name: str
+    label: int
+    name: str
+    sha256: str
+    width: int
+    height: int
+    problem: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataReport:
+    """What a person should know about a dataset before training on it.
+
+    Attributes:
+        source: `data.source` of the configuration that it was prepared for.
+        fingerprint: sha256 of the source.
+        summary: a row per split and class: `split class examples`, and `min_width median_width max_width min_height
+            median_height max_height` in pixels, before resizing.
+        undecodable: `split class name problem` of the examples that were left out.
+        duplicates: `group kind split class name sha256` of every example whose bytes another one has too; `group`
+            numbers the images, `kind` is `across` where an image is in more than one split (leakage), else `within`.
+    """
+
+    source: str
+    fingerprint: str
+    summary: pd.DataFrame
+    undecodable: pd.DataFrame
+    duplicates: pd.DataFrame
+
+    def repeated(self, kind: str) -> pd.DataFrame:
+        """The duplicates of one kind, `across` or `within`."""
+        return self.duplicates.loc[self.duplicates["kind"] == kind]
+
+    def to_markdown(self) -> str:
+        """The whole report as GitHub markdown; long lists are cut, with a line that says so."""
+        across, within = self.repeated("across"), self.repeated("within")
+        parts = [
+            f"# Data report: {self.source}",
+            f"Fingerprint `{self.fingerprint}`. Sizes are pixels before resizing.",
+            _markdown_table(self.summary),
+            f"## Files that do not decode: {len(self.undecodable)}",
+            _markdown_list(self.undecodable),
+            f"## Images in more than one split (leakage): {_count_groups(across)}",
+            _markdown_list(across),
+            f"## Images more than once in one split: {_count_groups(within)}",
+            _markdown_list(within),
+        ]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def make_report(rows: Sequence[ReportRow], *, source: str, fingerprint: str) -> DataReport:
+    """Summarise the examples that were selected.
+
+    Args:
+        rows: one per example.
+        source: see `DataReport`.
+        fingerprint: see `DataReport`.
+    """
+    examples = pd.DataFrame(rows, columns=pd.Index(ReportRow._fields)).rename(columns={"class_name": "class"})
+    decoded, broken = examples.query("problem == ''"), examples.query("problem != ''")
+    return DataReport(
+        source=source,
+        fingerprint=fingerprint,
+        summary=_summarise(decoded),
+        undecodable=broken.reindex(columns=["split", "class", "name", "problem"]).reset_index(drop=True),
+        duplicates=_find_duplicates(decoded),
+    )
+
+
+# `Any` below: pandas' own annotations do not tell a table from a column.
+def _summarise(decoded: Any) -> pd.DataFrame:
+    columns = [(f"{statistic}_{side}", side, statistic) for side in ("width", "height") for statistic in _STATISTICS]
+    # A categorical sorts the splits as people list them, not by the alphabet.
+    ordered = decoded.assign(split=pd.Categorical(decoded["split"], SPLITS))
+    grouped = ordered.groupby(["split", "label", "class"], observed=True)
+    table = grouped.agg(examples=("name", "size"), **{name: (side, statistic) for name, side, statistic in columns})
+    return table.reset_index().drop(columns="label").astype({"split": str})
+
+
+def _find_duplicates(decoded: Any) -> pd.DataFrame:
+    repeated = decoded[decoded.duplicated("sha256", keep=False)]
+    groups = repeated.groupby("sha256", sort=False)
+    across = groups["split"].transform("nunique") > 1
+    table = repeated.assign(group=groups.ngroup() + 1, kind=across.map({True: "across", False: "within"}))
+    return table[["group", "kind", "split", "class", "name", "sha256"]].sort_values(
+        ["group", "name"], ignore_index=True
+    )
+
+
+def _count_groups(duplicates: Any) -> int:
+    return int(duplicates["group"].nunique())
+
+
+def write_report(directory: Path, report: DataReport) -> None:
+    """Write `data_report.{json,csv}`, `undecodable.csv` and `duplicates.csv`."""
+    examples: Any = report.summary.groupby("split", sort=False)["examples"].sum()
+    overview = {
+        "source": report.source,
+        "fingerprint": report.fingerprint,
+        "examples": {split: int(number) for split, number in examples.items()},
+        "undecodable": len(report.undecodable),
+        "duplicates_across_splits": _count_groups(report.repeated("across")),
+        "duplicates_within_splits": _count_groups(report.repeated("within")),
+    }
+    write_json(directory / "data_report.json", overview)
+    write_text(directory / "data_report.csv", report.summary.to_csv(index=False))
+    write_text(directory / "undecodable.csv", report.undecodable.to_csv(index=False))
+    write_text(directory / "duplicates.csv", report.duplicates.to_csv(index=False))
+
+
+def read_report(directory: Path) -> DataReport:
+    """The report of a prepared directory.
+
+    Raises:
+        DatasetError: when it has none.
+    """
+    try:
+        overview = read_json(directory / "data_report.json")
+        return DataReport(
+            source=overview["source"],
+            fingerprint=overview["fingerprint"],
+            summary=_read_table(directory / "data_report.csv"),
+            undecodable=_read_table(directory / "undecodable.csv"),
+            duplicates=_read_table(directory / "duplicates.csv"),
+        )
+    except (OSError, ValueError) as error:
+        raise DatasetError(f"{directory} holds no data report: {error}") from error
+
+
+def _read_table(path: Path) -> pd.DataFrame:
+    # Classes and names are texts, even those that look like numbers or like "NA".
+    texts: Any = dict.fromkeys(("split", "class", "name", "problem", "kind", "sha256"), str)
+    return pd.read_csv(path, dtype=texts, keep_default_na=False)
+
+
+def _markdown_list(table: pd.DataFrame) -> str:
+    more = f"\n\n… and {len(table) - _LISTED} more." if len(table) > _LISTED else ""
+    return _markdown_table(table.head(_LISTED)) + more if len(table) else ""
+
+
+def _markdown_table(table: pd.DataFrame) -> str:
+    rows = [list(table.columns), ["---"] * len(table.columns), *table.itertuples(index=False, name=None)]
+    return "\n".join("| " + " | ".join(_cell(value) for value in row) + " |" for row in rows)
+
+
+def _cell(value: object) -> str:
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text.replace("|", "\\|").replace("\n", " ")

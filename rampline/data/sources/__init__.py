@@ -1,0 +1,20 @@
+"""The sources by the first word of `data.source`: one module each.
+
+A source module has `directory_name(config)`, `stat_fingerprint(config, tfds_directory)` (quick, without TensorFlow:
+also run by the flow process) and `open_source(config, tfds_directory) -> Source`. Each raises `DatasetError` where the
+source cannot be read.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from rampline.config import DataConfig
+from rampline.data.sources import csv_file, digits, folder, tfds_set
+
+_MODULES = {"digits": digits, "folder": folder, "csv": csv_file, "tfds": tfds_set}
+
+
+def source_module(config: DataConfig) -> ModuleType:
+    """The module that reads `config.source`."""
+    return _MODULES[config.source.partition(":")[0]]

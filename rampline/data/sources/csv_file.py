@@ -1,0 +1,92 @@
+"""`csv:PATH`: a table with the columns `path,label[,split]`; paths are relative to the table, or absolute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rampline.config import DataConfig
+from rampline.data.sources.image_files import SPLIT_NAMES, ImageFile, files_fingerprint, files_source
+from rampline.data.sources.source import Source
+from rampline.errors import DatasetError
+
+
+def directory_name(config: DataConfig) -> str:
+    """What the prepared directory is named after."""
+    return _table_path(config).stem
+
+
+def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:  # noqa: ARG001
+    """A digest of the table's rows and of the sizes and times of the files that it names."""
+    return files_fingerprint(_list_files(_table_path(config)))
+
+
+def open_source(config: DataConfig, tfds_directory: Path) -> Source:  # noqa: ARG001
+    """Classes are the labels, as texts, sorted; rows without a `split` column are all `train`.
+
+    Raises:
+        DatasetError: when the table is missing or lacks a column or a value, or names files that do not exist.
+    """
+    table = _table_path(config)
+    return files_source(_list_files(table), origin=f"csv {table}")
+
+
+def _table_path(config: DataConfig) -> Path:
+    return Path(config.source.partition(":")[2]).expanduser().absolute()
+
+
+def _list_files(path: Path) -> list[ImageFile]:
+    table = _read_table(path)
+    files, missing = [], []
+    for name, label, split in zip(table["path"], table["label"], table["split"], strict=True):
+        image = path.parent / name
+        try:
+            stat = image.stat()
+        except OSError:
+            missing.append(image)
+            continue
+        files.append(
+            ImageFile(
+                split=split,
+                class_name=label,
+                name=name,
+                path=image,
+                size_bytes=stat.st_size,
+                modified_nanoseconds=stat.st_mtime_ns,
+            )
+        )
+    if missing:
+        raise DatasetError(f"csv {path}: {len(missing)} of {len(table)} files do not exist, the first is {missing[0]}")
+    return files
+
+
+def _read_table(path: Path) -> pd.DataFrame:
+    """Columns path, label, split (ours: train, validation, test), all texts and none empty."""
+    try:
+        # Texts as they stand: a class may be called "NA" or "007".
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise DatasetError(f"csv {path} cannot be read: {reason}") from error
+    absent = [column for column in ("path", "label") if column not in table.columns]
+    if absent:
+        has = ", ".join(table.columns)
+        raise DatasetError(
+            f"csv {path} has no column {absent[0]!r} (it has {has}): the columns must be path,label[,split]"
+        )
+    if "split" not in table.columns:
+        table["split"] = "train"
+    for column in ("path", "label", "split"):
+        table[column] = table[column].str.strip()
+        _check_cells(path, table, column, table[column] != "", "a non-empty text")
+    _check_cells(path, table, "split", table["split"].isin(SPLIT_NAMES), "one of " + ", ".join(SPLIT_NAMES))
+    return table.replace({"split": SPLIT_NAMES})
+
+
+def _check_cells(path: Path, table: pd.DataFrame, column: str, good: Any, allowed: str) -> None:
+    for row in table.index[~good][:1]:
+        # Row 0 is the second line of the file.
+        where, value = f"csv {path}, line {row + 2}", table.at[row, column]
+        raise DatasetError(f"{where}: {column}={value!r} is not allowed: it must be {allowed}")

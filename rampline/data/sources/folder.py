@@ -1,0 +1,106 @@
+"""`folder:PATH`: a sub-folder per class, all below `PATH` or below `PATH/train`, `PATH/validation` and `PATH/test`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from rampline.config import DataConfig
+from rampline.data.sources.image_files import SPLIT_NAMES, ImageFile, files_fingerprint, files_source
+from rampline.data.sources.source import Source
+from rampline.errors import DatasetError
+
+DECODABLE_SUFFIXES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp"))
+# Images to a person, but not to TensorFlow: they are listed as undecodable rather than overlooked.
+OTHER_SUFFIXES = frozenset((".webp", ".tif", ".tiff", ".heic", ".avif", ".ppm", ".pgm"))
+
+
+def directory_name(config: DataConfig) -> str:
+    """What the prepared directory is named after."""
+    return _root(config).resolve().name
+
+
+def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:  # noqa: ARG001
+    """A digest of names, sizes and times of all image files."""
+    return files_fingerprint(_list_files(_root(config))[0])
+
+
+def open_source(config: DataConfig, tfds_directory: Path) -> Source:  # noqa: ARG001
+    """Classes are the names of the sub-folders, sorted.
+
+    Raises:
+        DatasetError: when the folder is missing, holds no images, or has fewer than two classes.
+    """
+    root = _root(config)
+    files, others = _list_files(root)
+    notes = (f"{others} files below {root} are no images by their names and are left alone",) if others else ()
+    return files_source(files, origin=f"folder {root}", notes=notes)
+
+
+def _root(config: DataConfig) -> Path:
+    return Path(config.source.partition(":")[2]).expanduser().absolute()
+
+
+def _list_files(root: Path) -> tuple[list[ImageFile], int]:
+    """The image files in order, and how many other files there are."""
+    if not root.is_dir():
+        found = "is a file" if root.exists() else "does not exist"
+        raise DatasetError(f"folder {root} {found}: data.source=folder:PATH needs a folder with a sub-folder per class")
+    files: list[ImageFile] = []
+    others = 0
+    for split, folder in _split_folders(root):
+        for class_folder in _sub_folders(folder):
+            for path in _walk(class_folder):
+                if path.suffix.lower() in DECODABLE_SUFFIXES | OTHER_SUFFIXES:
+                    files.append(_image_file(path, root, split=split, class_name=class_folder.name))
+                else:
+                    others += 1
+    if not files:
+        raise DatasetError(
+            f"folder {root} holds no images: they are looked for in a sub-folder per class (.jpg, .png, .gif, .bmp)"
+        )
+    return files, others
+
+
+def _split_folders(root: Path) -> list[tuple[str, Path]]:
+    """`(split, folder of class folders)`; all is `train` unless there is a `train` folder with sub-folders."""
+    folders = {folder.name: folder for folder in _sub_folders(root)}
+    if "train" not in folders or not _sub_folders(folders["train"]):
+        return [("train", root)]
+    splits: dict[str, Path] = {}
+    for name, folder in folders.items():
+        split = SPLIT_NAMES.get(name)
+        if split is None:
+            allowed = ", ".join(SPLIT_NAMES)
+            raise DatasetError(f"folder {root} has {name!r} beside 'train': beside it only {allowed} are allowed")
+        if split in splits:
+            raise DatasetError(f"folder {root} has {splits[split].name!r} and {name!r}: only one of them is allowed")
+        splits[split] = folder
+    return sorted(splits.items())
+
+
+def _sub_folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """All files below, hidden ones apart, in the order of their paths."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
+
+
+def _image_file(path: Path, root: Path, *, split: str, class_name: str) -> ImageFile:
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {error.strerror}") from error
+    return ImageFile(
+        split=split,
+        class_name=class_name,
+        name=path.relative_to(root).as_posix(),
+        path=path,
+        size_bytes=stat.st_size,
+        modified_nanoseconds=stat.st_mtime_ns,
+    )

@@ -1,0 +1,190 @@
+"""`tfds:NAME`: any image classification set of TensorFlow Datasets, downloaded or from files in `manual_dir`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rampline.config import DataConfig
+from rampline.data.sources.image_files import SPLIT_NAMES
+from rampline.data.sources.source import Example, Source, SourceSplit
+from rampline.errors import DatasetError
+
+_READ_BATCH = 256
+_DOWNLOAD_RETRIES = 5
+
+
+def directory_name(config: DataConfig) -> str:
+    """What the prepared directory is named after."""
+    return "tfds-" + _tfds_name(config)
+
+
+def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
+    """A digest of the set's name, the version of TFDS (which fixes the set's), and what TFDS has written already."""
+    _manual_dir(config)
+    digest = hashlib.sha256(f"{_tfds_name(config)} {version('tensorflow-datasets')}".encode())
+    for path in sorted(_set_directory(config, tfds_directory).rglob("dataset_info.json")):
+        stat = path.stat()
+        digest.update(f"{path.relative_to(tfds_directory)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def open_source(config: DataConfig, tfds_directory: Path) -> Source:
+    """Prepare the set with TFDS, which verifies checksums, and map its splits to ours; others are left out.
+
+    Raises:
+        DatasetError: on an unknown name, a set that is no image classification, missing or wrong files, or no network.
+    """
+    name = _tfds_name(config)
+    builder = _make_builder(name, tfds_directory)
+    image, label = _image_and_label(name, builder.info)
+    _download_and_prepare(config, builder, tfds_directory)
+    return _make_source(name, builder, image, label, stat_fingerprint(config, tfds_directory))
+
+
+def _tfds_name(config: DataConfig) -> str:
+    return config.source.partition(":")[2]
+
+
+def _make_builder(name: str, tfds_directory: Path) -> Any:
+    # Imported here because the flow process asks for the fingerprint and must not load TensorFlow.
+    import tensorflow_datasets as tfds
+
+    tfds.disable_progress_bar()
+    try:
+        return tfds.builder(name, data_dir=tfds_directory)
+    except tfds.core.DatasetNotFoundError as error:
+        raise DatasetError(
+            f"tfds:{name} is not known: TensorFlow Datasets {tfds.__version__} has no such set"
+        ) from error
+    except (ValueError, KeyError, AssertionError, ImportError) as error:
+        raise DatasetError(f"tfds:{name} cannot be opened: {_first_line(error)}") from error
+
+
+def _image_and_label(name: str, info: Any) -> tuple[str, str]:
+    """The keys of the image and of its class: those that the set is supervised by, else the only ones there are."""
+    import tensorflow_datasets as tfds
+
+    features: Any = info.features if isinstance(info.features, tfds.features.FeaturesDict) else {}
+    supervised = info.supervised_keys or ()
+    images = [key for key, feature in features.items() if isinstance(feature, tfds.features.Image)]
+    labels = [key for key, feature in features.items() if isinstance(feature, tfds.features.ClassLabel)]
+    if len(supervised) == 2 and supervised[0] in images and supervised[1] in labels:
+        image, label = supervised
+    elif len(images) == 1 and len(labels) == 1:
+        image, label = images[0], labels[0]
+    else:
+        held = ", ".join(f"{key} ({type(feature).__name__})" for key, feature in features.items())
+        raise DatasetError(
+            f"tfds:{name} is no image classification set: one image and one class label are needed, it has {held}"
+        )
+    if np.dtype(features[image].np_dtype) != np.uint8 or (features[image].shape[-1] or 3) not in (1, 3, 4):
+        raise DatasetError(f"tfds:{name} has images of {features[image]}: uint8 with 1, 3 or 4 channels is needed")
+    return image, label
+
+
+def _download_and_prepare(config: DataConfig, builder: Any, tfds_directory: Path) -> None:
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.download import downloader
+    from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
+    from tensorflow_datasets.core.download.util import DownloadError
+
+    # TFDS's own ten take minutes to find out that there is no network.
+    downloader.MAX_RETRIES = _DOWNLOAD_RETRIES
+    download = tfds.core.download.DownloadConfig(manual_dir=_manual_dir(config), try_download_gcs=False)
+    _remove_leftovers(config, tfds_directory)
+    try:
+        builder.download_and_prepare(download_config=download)
+    except (NonMatchingChecksumError, AssertionError) as error:
+        raise DatasetError(f"{config.source}: {_first_line(error)}") from error
+    except (OSError, DownloadError, tf.errors.OpError) as error:
+        raise DatasetError(f"{config.source} cannot be had: {_how_to_get(error, builder)}") from error
+    finally:
+        _remove_leftovers(config, tfds_directory)
+
+
+def _manual_dir(config: DataConfig) -> Path | None:
+    if config.manual_dir is None:
+        return None
+    folder = Path(config.manual_dir).expanduser().absolute()
+    if not folder.is_dir():
+        raise DatasetError(
+            f"data.manual_dir={str(folder)!r} does not exist: it must be a folder with the files that TFDS would download"
+        )
+    return folder
+
+
+def _remove_leftovers(config: DataConfig, tfds_directory: Path) -> None:
+    """What an interrupted TFDS has left; the caller holds the lock."""
+    folder = _set_directory(config, tfds_directory)
+    unfinished = list(folder.rglob("*incomplete*")) + list((tfds_directory / "downloads" / folder.name).glob("*.tmp.*"))
+    for path in unfinished:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _set_directory(config: DataConfig, tfds_directory: Path) -> Path:
+    """Where TFDS keeps the set, all versions and configurations of it: `NAME/CONFIG:VERSION` is in `NAME`."""
+    return tfds_directory / re.split("[/:]", _tfds_name(config))[0]
+
+
+def _how_to_get(error: Exception, builder: Any) -> str:
+    url = getattr(getattr(error, "request", None), "url", None)
+    if url is None:
+        return _first_line(error)
+    known = builder.url_infos.get(url)
+    file = known.filename if known and known.filename else "the file"
+    return f"{url} does not answer; without a network, put {file} into a folder and set data.manual_dir to it"
+
+
+def _make_source(name: str, builder: Any, image: str, label: str, fingerprint: str) -> Source:
+    splits: dict[str, SourceSplit] = {}
+    notes: list[str] = []
+    for tfds_split, info in builder.info.splits.items():
+        split = SPLIT_NAMES.get(tfds_split)
+        if split is None or _is_unlabelled(builder, tfds_split, label):
+            reason = "it has no labels" if split else "only train, validation and test are used"
+            notes.append(f"tfds:{name}: the split {tfds_split!r} is left out: {reason}")
+            continue
+        splits[split] = SourceSplit(
+            examples=info.num_examples, iterate=partial(_iterate, builder, tfds_split, image, label)
+        )
+    if "train" not in splits:
+        raise DatasetError(f"tfds:{name} has no train split: it has {', '.join(builder.info.splits)}")
+    features = builder.info.features
+    return Source(
+        class_names=tuple(features[label].names),
+        channels=1 if features[image].shape[-1] == 1 else 3,
+        splits=splits,
+        stat_fingerprint=fingerprint,
+        notes=tuple(notes),
+    )
+
+
+def _is_unlabelled(builder: Any, tfds_split: str, label: str) -> bool:
+    """TFDS marks examples whose class is not published by the label -1."""
+    return any(example[label] < 0 for example in builder.as_dataset(split=f"{tfds_split}[:1]").as_numpy_iterator())
+
+
+def _iterate(builder: Any, tfds_split: str, image: str, label: str) -> Iterator[Example]:
+    """Examples in the order of TFDS's files, still encoded."""
+    import tensorflow_datasets as tfds
+
+    encoded = tfds.decode.PartialDecoding({image: True, label: True}, decoders={image: tfds.decode.SkipDecoding()})
+    dataset = builder.as_dataset(split=tfds_split, decoders=encoded, read_config=tfds.ReadConfig(add_tfds_id=True))
+    # Batches, because one step of a TensorFlow iterator costs more than reading a small image.
+    for batch in dataset.batch(_READ_BATCH).as_numpy_iterator():
+        for name, number, content in zip(batch["tfds_id"], batch[label], batch[image], strict=True):
+            yield Example(name=name.decode(), label=int(number), read=partial(bytes, content))
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

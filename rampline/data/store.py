@@ -1,0 +1,88 @@
+"""The work of the preparation process: find the dataset prepared, or read its source and store it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rampline.config import DataConfig
+from rampline.data.address import dataset_directory, describe_preprocessing, look_up, remember, tfds_directory
+from rampline.data.catalog import fingerprint_catalog, read_catalog
+from rampline.data.checks import check_present
+from rampline.data.dataset import PreparedDataset
+from rampline.data.filling import Plan, fill
+from rampline.data.lock import locked
+from rampline.data.selection import select
+from rampline.data.sources import source_module
+from rampline.data.sources.source import Source
+from rampline.files import complete_directory
+from rampline.home import Home
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reporter:
+    """Where a preparation tells how far it is: `progress(done, total)` in examples, and lines for the user."""
+
+    progress: Callable[[int, int], None]
+    log: Callable[[str], None]
+
+
+def store_dataset(config: DataConfig, home: Home, reporter: Reporter) -> Path:
+    """Prepare `config.source`, or find it prepared; one process at a time in a home, the others wait.
+
+    Returns:
+        The prepared directory.
+
+    Raises:
+        DatasetError: when the source cannot be read or trained on; nothing is stored then.
+    """
+    module = source_module(config)
+    with locked(home.data / ".lock", lambda: reporter.log(f"waiting for another preparation in {home.data}")):
+        directory = look_up(home, config, module.stat_fingerprint(config, tfds_directory(home)))
+        if directory is not None:
+            reporter.log(f"prepared already: {directory}")
+            return directory
+        _remove_leftovers(home)
+        source = module.open_source(config, tfds_directory(home))
+        for note in source.notes:
+            reporter.log(note)
+        directory = _store_source(config, home, source, module.directory_name(config), reporter)
+        remember(home, config, source.stat_fingerprint, directory)
+        return directory
+
+
+def _remove_leftovers(home: Home) -> None:
+    """Directories of preparations that were killed: whoever holds the lock is the only one to have any."""
+    for path in home.data.glob(".*/"):
+        shutil.rmtree(path)
+
+
+def _store_source(config: DataConfig, home: Home, source: Source, name: str, reporter: Reporter) -> Path:
+    reporter.log(f"reading {source.examples} images of {config.source}")
+    catalog = read_catalog(source, lambda done: reporter.progress(done, 2 * source.examples))
+    fingerprint = fingerprint_catalog(catalog, source.class_names)
+    carve_validation = "validation" not in source.splits
+    channels = config.channels or source.channels
+    preprocessing = describe_preprocessing(config, channels=channels, carve_validation=carve_validation)
+    directory = dataset_directory(home, name, fingerprint, preprocessing)
+    if directory.is_dir():
+        check_present(config, PreparedDataset.open(directory))
+        reporter.log(f"prepared already: {directory}")
+        return directory
+    splits = select(catalog, source.class_names, config)
+    plan = Plan(
+        config=config,
+        source=source,
+        catalog=catalog,
+        splits=splits,
+        fingerprint=fingerprint,
+        preprocessing=preprocessing,
+    )
+    with complete_directory(directory) as aside:
+        # It was made for this user alone; a prepared dataset is for all.
+        aside.chmod(0o755)
+        fill(aside, plan, lambda done, total: reporter.progress(source.examples + done, source.examples + total))
+    reporter.log(f"prepared {directory}")
+    return directory

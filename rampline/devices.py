@@ -1,0 +1,93 @@
+"""What this machine has to train on, found without TensorFlow, and whether a run fits on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from rampline.config import RunConfig
+from rampline.errors import ClusterConfigError
+
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/gpus")
+NVIDIA_SMI_TIMEOUT_SECONDS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Devices:
+    """GPUs that TensorFlow would see, by name; without any, the CPU counts as one device."""
+
+    gpus: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Devices that can each hold one replica."""
+        return len(self.gpus) or 1
+
+    def __str__(self) -> str:
+        return f"{self.count} ({', '.join(self.gpus) or 'CPU'})"
+
+
+def find_devices() -> Devices:
+    """The GPUs of this machine that `CUDA_VISIBLE_DEVICES` leaves visible, in its order."""
+    gpus = _installed_gpus()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return Devices(gpus=gpus)
+    chosen: list[str] = []
+    for entry in (part.strip() for part in visible.split(",")):
+        # CUDA stops reading at the first entry that names no device.
+        if not entry or (entry.lstrip("-").isdigit() and not 0 <= int(entry) < len(gpus)):
+            break
+        chosen.append(gpus[int(entry)] if entry.isdigit() else entry)
+    return Devices(gpus=tuple(chosen) if gpus else ())
+
+
+def check_devices(config: RunConfig) -> None:
+    """Refuse a run whose replicas do not fit on this machine's devices.
+
+    What counts is one process: worker processes without a GPU of their own share the CPU. Virtual devices always fit.
+
+    Raises:
+        ClusterConfigError: naming what is asked for, what there is and the way out.
+    """
+    cluster = config.cluster
+    if cluster.virtual_devices >= cluster.replicas:
+        return
+    devices = find_devices()
+    if cluster.replicas > devices.count:
+        raise ClusterConfigError(
+            f"cluster.replicas={cluster.replicas} needs {cluster.replicas} devices: this machine has {devices}; "
+            f"set cluster.virtual_devices={cluster.replicas} to run them as virtual devices on the CPU"
+        )
+
+
+def _installed_gpus() -> tuple[str, ...]:
+    by_driver = _gpus_of_driver()
+    return by_driver or _gpus_of_smi()
+
+
+def _gpus_of_driver() -> tuple[str, ...]:
+    """Each `information` file has a line `Model: NVIDIA H200`; folders are in PCI order, as CUDA has them."""
+    names = []
+    for file in sorted(NVIDIA_DRIVER.glob("*/information")):
+        models = [line.partition(":")[2].strip() for line in file.read_text().splitlines() if line.startswith("Model:")]
+        names.append(models[0] if models else "NVIDIA GPU")
+    return tuple(names)
+
+
+def _gpus_of_smi() -> tuple[str, ...]:
+    """Lines are `GPU 0: NVIDIA H200 (UUID: GPU-…)`; a driver without /proc entries is common in containers."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ()
+    try:
+        output = subprocess.run(
+            [program, "-L"], capture_output=True, text=True, check=True, timeout=NVIDIA_SMI_TIMEOUT_SECONDS
+        ).stdout
+    except (subprocess.SubprocessError, OSError):
+        return ()
+    lines = [line for line in output.splitlines() if line.startswith("GPU ")]
+    return tuple(line.partition(":")[2].partition("(")[0].strip() for line in lines)

@@ -1,0 +1,137 @@
+"""Scores of a run's best checkpoint on a test set; runs in a TensorFlow process, on one device."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pandas as pd
+from sklearn.metrics import classification_report, confusion_matrix
+
+from rampline.data.dataset import PreparedDataset
+from rampline.errors import ConfigError, DatasetError
+from rampline.files import read_json, write_json, write_text
+from rampline.models import make_model
+from rampline.pipeline.batches import ReplicaRange, make_evaluation_dataset
+from rampline.pipeline.examples import open_examples
+from rampline.run_directory import RunDirectory
+from rampline.training.checkpoint import load_model_weights
+from rampline.training.progress import best_checkpoint, read_progress
+
+BATCH_SIZE = 256
+
+
+def evaluate_run_directory(run_directory: RunDirectory, other_data: Path | None = None) -> dict[str, Any]:
+    """Score the best checkpoint and write `evaluation.json`, `predictions.csv`, `model.keras` and `model_summary.txt`.
+
+    Args:
+        run_directory: a run with at least one checkpoint.
+        other_data: another prepared dataset with the same classes; its scores go to `evaluation-other.json` alone.
+
+    Returns:
+        the content of the JSON file.
+
+    Raises:
+        ConfigError: when the run has no checkpoint.
+        DatasetError: when the other dataset has other classes or another image shape.
+    """
+    checkpoint = best_checkpoint(run_directory.checkpoints)
+    if checkpoint is None:
+        raise ConfigError(f"{run_directory.path} has no checkpoint to evaluate")
+    own = PreparedDataset.open(Path(run_directory.read_identity().dataset))
+    dataset = PreparedDataset.open(other_data) if other_data else own
+    _check_same_classes(own, dataset)
+    if other_data is None and _is_evaluated(run_directory, checkpoint):
+        return read_json(run_directory.evaluation_file)
+    model = load_model(run_directory, own, checkpoint)
+    labels, probabilities = predict(model, dataset, dataset.evaluation_split)
+    content = {
+        "split": dataset.evaluation_split,
+        "source": dataset.source,
+        "checkpoint": str(checkpoint),
+        "best_epoch": read_progress(checkpoint).best_epoch,
+        **_scores(labels, probabilities, dataset.class_names),
+    }
+    if other_data:
+        write_json(run_directory.path / "evaluation-other.json", content)
+        return content
+    _write_model(model, run_directory.path)
+    _write_predictions(labels, probabilities, run_directory.path / "predictions.csv")
+    write_json(run_directory.evaluation_file, content)
+    return content
+
+
+def load_model(run_directory: RunDirectory, dataset: PreparedDataset, checkpoint: Path) -> keras.Model:
+    """The run's network with the weights of `checkpoint`, without its pretrained weights being needed again."""
+    config = run_directory.read_config()
+    keras.backend.clear_session()
+    keras.mixed_precision.set_global_policy(config.precision)
+    bare = dataclasses.replace(config.model, weights="none")
+    model = make_model(bare, image_shape=dataset.image_shape, classes=len(dataset.class_names))
+    load_model_weights(checkpoint, model)
+    return model
+
+
+def predict(model: keras.Model, dataset: PreparedDataset, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Labels (examples,) int32 and probabilities (examples, classes) float32 of a split, in its order."""
+    examples = dataset.splits[split]
+    batches = make_evaluation_dataset(
+        open_examples(dataset, split), total_examples=examples, batch_size=BATCH_SIZE, replicas=ReplicaRange()
+    )
+    logits = model.predict(batches.map(lambda batch: batch["images"]), verbose=0)[:examples]
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return dataset.labels(split), shifted / shifted.sum(axis=1, keepdims=True)
+
+
+def _is_evaluated(run_directory: RunDirectory, checkpoint: Path) -> bool:
+    file = run_directory.evaluation_file
+    return file.is_file() and read_json(file)["checkpoint"] == str(checkpoint)
+
+
+def _check_same_classes(own: PreparedDataset, other: PreparedDataset) -> None:
+    if other.class_names != own.class_names:
+        expected, found = ", ".join(own.class_names), ", ".join(other.class_names)
+        raise DatasetError(f"{other.source} has the classes {found}; the run was trained on {expected}")
+    if other.image_shape != own.image_shape:
+        raise DatasetError(
+            f"{other.source} has images of {other.image_shape}; the run was trained on {own.image_shape}"
+        )
+
+
+def _scores(labels: np.ndarray, probabilities: np.ndarray, class_names: tuple[str, ...]) -> dict[str, Any]:
+    predictions, numbers = probabilities.argmax(axis=1), list(range(len(class_names)))
+    likelihood = np.clip(probabilities[np.arange(len(labels)), labels], 1e-12, 1.0)
+    report = classification_report(
+        labels,
+        predictions,
+        labels=numbers,
+        target_names=list(class_names),
+        output_dict=True,
+        zero_division=0,  # type: ignore[arg-type]
+    )
+    return {
+        "examples": len(labels),
+        "test_loss": float(-np.log(likelihood).mean()),
+        "test_accuracy": float((predictions == labels).mean()),
+        "class_names": list(class_names),
+        "confusion_matrix": confusion_matrix(labels, predictions, labels=numbers).tolist(),
+        "classification_report": report,
+    }
+
+
+def _write_predictions(labels: np.ndarray, probabilities: np.ndarray, path: Path) -> None:
+    predictions = probabilities.argmax(axis=1)
+    columns = {"label": labels, "prediction": predictions, "probability": probabilities.max(axis=1)}
+    write_text(path, pd.DataFrame(columns).to_csv(index_label="index"))
+
+
+def _write_model(model: keras.Model, folder: Path) -> None:
+    aside = folder / ".model.keras"
+    model.save(aside)
+    aside.rename(folder / "model.keras")
+    lines: list[str] = []
+    model.summary(print_fn=lines.append, line_length=110)
+    write_text(folder / "model_summary.txt", "\n".join(lines) + "\n")

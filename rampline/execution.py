@@ -1,0 +1,192 @@
+"""One execution of a study, stage by stage: what the flows call. No Prefect, no TensorFlow.
+
+An execution is the folder `runs/STUDY/EXECUTION` with `execution.json` and a run directory per run, and a parent run in
+MLflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rampline.cluster.evaluator import run_evaluation
+from rampline.cluster.launcher import run_roles
+from rampline.comparison.report import ComparisonFiles, write_comparison
+from rampline.comparison.summary import derived_metrics, summarise
+from rampline.comparison.table import read_comparison
+from rampline.data.preparation import prepare_dataset
+from rampline.data.report import read_report
+from rampline.execution_file import FILE, Execution, read_execution, resolve_weights, write_execution
+from rampline.files import read_json
+from rampline.home import Home
+from rampline.run_directory import RunDirectory, RunIdentity
+from rampline.stages import check_study
+from rampline.study import StudyRun
+from rampline.tracking.figures import log_figures
+from rampline.tracking.provenance import git_commit
+from rampline.tracking.run_artifacts import log_evaluation
+from rampline.tracking.run_log import RunLog
+from rampline.tracking.store import experiment_id, open_tracking
+from rampline.tracking.study_log import StudyLog
+
+OnEvent = Callable[[dict[str, Any]], None]
+Log = Callable[[str], None]
+
+
+def start_execution(
+    study: str, *, home: Home, only: Sequence[str] = (), overrides: Mapping[str, str] | None = None, name: str
+) -> Path:
+    """Check a study and open an execution of it, or open an earlier one again.
+
+    Args:
+        study: name of a built-in study, or path of a YAML file.
+        home: where executions lie.
+        only: runs to keep; all if empty.
+        overrides: dotted keys laid over every run.
+        name: name of the execution; one that exists is continued, with the settings it was started with.
+
+    Returns:
+        its folder.
+
+    Raises:
+        InputError: when the study or this machine does not allow it; nothing is written then.
+        TrackingError: when MLflow cannot be used.
+    """
+    loaded = check_study(study, only, overrides or {})
+    folder = home.runs / loaded.name / name
+    client = open_tracking(home)
+    if (folder / FILE).is_file():
+        StudyLog.reopen(client, read_execution(folder).parent_run_id)
+        return folder
+    tags = {"rampline.reference": loaded.reference, "rampline.command": _command(study, only, overrides or {})}
+    experiment = experiment_id(client, loaded.name, home)
+    log = StudyLog.open(client, experiment, study=loaded.name, execution=name, tags=tags)
+    write_execution(folder, Execution(study=loaded, home=home, parent_run_id=log.run_id))
+    return folder
+
+
+def train_run(execution: Path, run: str, *, on_event: OnEvent, log: Log) -> dict[str, Any]:
+    """Train a run of an execution; a complete one is skipped, an unfinished one goes on from its last checkpoint.
+
+    Returns:
+        the content of `result.json`.
+
+    Raises:
+        RunFailed: when it did not complete; MLflow then says FAILED.
+        InputError: when a role found its configuration wrong.
+    """
+    opened = read_execution(execution)
+    chosen, directory = opened.study.run(run), RunDirectory(execution / run)
+    if not directory.config_file.is_file():
+        _create(opened, chosen, directory)
+    tracking = RunLog.open(open_tracking(opened.home), directory, parent_run_id=opened.parent_run_id)
+    if directory.is_complete:
+        log(f"{run}: complete already: {directory.path}")
+        return _close_complete(tracking, directory)
+
+    def handle(event: dict[str, Any]) -> None:
+        tracking.handle(event)
+        on_event(event)
+
+    try:
+        run_roles(directory, on_event=handle, log=log)
+    except Exception as error:
+        tracking.close("FAILED", str(error))
+        raise
+    except BaseException:
+        tracking.close("KILLED", "interrupted")
+        raise
+    return _close_complete(tracking, directory)
+
+
+def _close_complete(tracking: RunLog, directory: RunDirectory) -> dict[str, Any]:
+    result = read_json(directory.result_file)
+    tracking.log_result(result)
+    tracking.close("FINISHED")
+    return result
+
+
+def _create(opened: Execution, run: StudyRun, directory: RunDirectory) -> None:
+    dataset = prepare_dataset(run.config.data, opened.home)
+    identity = RunIdentity(
+        study=opened.study.name,
+        name=run.name,
+        dataset=str(dataset.directory),
+        git_commit=git_commit(),
+        published=dict(run.published),
+    )
+    directory.create(resolve_weights(run.config, directory.path.parent), identity)
+
+
+def evaluate_runs(execution: Path, runs: Sequence[str], *, on_event: OnEvent) -> dict[str, dict[str, Any]]:
+    """Score the best checkpoint of each run in one process, and log the scores; returns them by run.
+
+    Raises:
+        RunFailed: when the evaluation process fails.
+    """
+    client = open_tracking(read_execution(execution).home)
+    scores: dict[str, dict[str, Any]] = {}
+
+    def on_evaluated(path: Path) -> None:
+        directory = RunDirectory(path)
+        scores[path.name] = read_json(directory.evaluation_file)
+        log_evaluation(client, directory, scores[path.name])
+        on_event({"event": "evaluated", "run": path.name, **scores[path.name]})
+
+    run_evaluation([execution / run for run in runs], execution / "evaluation.log", on_evaluated=on_evaluated)
+    return scores
+
+
+def compare_runs(execution: Path) -> ComparisonFiles:
+    """Compare what MLflow holds of the execution; writes the report and logs it on the study's run.
+
+    Raises:
+        InputError: when MLflow holds no run of it.
+    """
+    opened = read_execution(execution)
+    client = open_tracking(opened.home)
+    comparison = read_comparison(client, opened.study.name, opened.parent_run_id)
+    tables = _data_tables(execution, opened)
+    files = write_comparison(comparison, opened.home.reports / opened.study.name / execution.name, data_tables=tables)
+    for run_id, figures in derived_metrics(comparison).items():
+        log_figures(client, run_id, figures)
+    summary = summarise(comparison)
+    study_log = StudyLog(client, opened.parent_run_id)
+    paths = (files.csv, files.report)
+    study_log.log_comparison(params=summary.params, metrics=summary.metrics, tags=summary.tags, files=paths)
+    return files
+
+
+def close_execution(execution: Path, status: str) -> None:
+    """End the execution in MLflow: `FINISHED`, `FAILED` or `KILLED`; a run of it that is still RUNNING ends KILLED."""
+    opened = read_execution(execution)
+    client = open_tracking(opened.home)
+    StudyLog(client, opened.parent_run_id).close(status)
+
+
+def latest_execution(study: str, home: Home) -> Path | None:
+    """The newest execution of a study in `home`, finished or not."""
+    folders = [file.parent for file in (home.runs / study).glob(f"*/{FILE}")]
+    return max(folders, key=lambda folder: (folder / FILE).stat().st_mtime, default=None)
+
+
+def _command(study: str, only: Sequence[str], overrides: Mapping[str, str]) -> str:
+    parts = ["rampline", "run", study, *(f"--only {run}" for run in only)]
+    return " ".join(parts + [f"--set {key}={value}" for key, value in overrides.items()])
+
+
+def _data_tables(execution: Path, opened: Execution) -> dict[str, Any]:
+    folders = {
+        RunDirectory(execution / run.name).read_identity().dataset
+        for run in opened.study.runs
+        if RunDirectory(execution / run.name).identity_file.is_file()
+    }
+    if not folders:
+        return {}
+    report = read_report(Path(sorted(folders)[0]))
+    return {
+        "Examples per class and split": report.summary,
+        "Files that do not decode": report.undecodable,
+        "Byte-identical images": report.duplicates,
+    }

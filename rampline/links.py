@@ -1,0 +1,39 @@
+"""Where to look at an execution in MLflow: the address of its run, and how to open MLflow on it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from rampline.execution_file import read_execution
+from rampline.home import Home
+from rampline.tracking.store import open_tracking, tracking_uri
+
+LOCAL_SERVER = "http://127.0.0.1:5000"
+
+
+def study_run_link(execution: Path, home: Home) -> str:
+    """The page of the execution's MLflow run, on the tracking server or on the one that `how_to_open_mlflow` starts."""
+    run_id = read_execution(execution).parent_run_id
+    experiment = open_tracking(home).get_run(run_id).info.experiment_id
+    server = tracking_uri(home).rstrip("/") if _has_server(home) else LOCAL_SERVER
+    return f"{server}/#/experiments/{experiment}/runs/{run_id}"
+
+
+def how_to_open_mlflow(home: Home) -> str:
+    """The one command that opens MLflow on the runs, or the address where a tracking server is running already."""
+    if _has_server(home):
+        return tracking_uri(home)
+    program = shorten(Path(sys.executable).with_name("mlflow"))
+    return f"{shlex.quote(program)} server --backend-store-uri {shlex.quote(tracking_uri(home))} --port 5000"
+
+
+def shorten(path: Path) -> str:
+    """Relative to the current folder where that is shorter."""
+    return min(os.path.relpath(path), str(path), key=len)
+
+
+def _has_server(home: Home) -> bool:
+    return tracking_uri(home).startswith("http")

@@ -1,0 +1,59 @@
+"""What a flow run page shows: of a run its epochs and its learning rate, of a study its comparison."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+
+from rampline.run_directory import RunDirectory
+from rampline.tracking.artifacts import draw_learning_rate
+
+EPOCH_FIGURES = (
+    "train_loss",
+    "train_accuracy",
+    "val_loss",
+    "val_accuracy",
+    "learning_rate",
+    "epoch_seconds",
+    "images_per_second",
+)
+COMPARISON_COLUMNS = (
+    "run",
+    "strategy",
+    "replicas",
+    "global_batch_size",
+    "test_accuracy",
+    "train_seconds",
+    "wall_seconds",
+)
+COMPARISON_COLUMNS += ("images_per_second", "speedup", "scaling_efficiency", "cost_usd", "status")
+
+
+def epoch_rows(run_directory: RunDirectory) -> list[dict[str, float | None]]:
+    """A row per epoch, in order; of an epoch that was trained twice (after a kill) the later one."""
+    epochs = {event["epoch"]: event["metrics"] for event in run_directory.read_events() if event["event"] == "epoch"}
+    return [{"epoch": epoch} | {key: epochs[epoch].get(key) for key in EPOCH_FIGURES} for epoch in sorted(epochs)]
+
+
+def learning_rate_markdown(run_directory: RunDirectory) -> str:
+    """The schedule and the recorded rates as a picture inside the markdown itself: the page can fetch no file."""
+    events = run_directory.read_events()
+    curve = next((event["learning_rate_curve"] for event in reversed(events) if "learning_rate_curve" in event), [])
+    rates = {int(row["epoch"] or 0): row["learning_rate"] or 0.0 for row in epoch_rows(run_directory)}
+    with tempfile.TemporaryDirectory() as folder:
+        picture = Path(folder) / "learning_rate.png"
+        draw_learning_rate(picture, curve, rates)
+        encoded = base64.b64encode(picture.read_bytes()).decode()
+    heading = f"# Learning rate of {run_directory.path.name}"
+    return f"{heading}\n\n![learning rate over epochs](data:image/png;base64,{encoded})\n"
+
+
+def comparison_rows(csv_file: Path) -> list[dict[str, object]]:
+    """The columns of `comparison.csv` that fit on a page; figures as the file has them, nothing for what is missing."""
+    table = pd.read_csv(csv_file)
+    table = table[[column for column in COMPARISON_COLUMNS if column in table.columns]]
+    return json.loads(str(table.to_json(orient="records", double_precision=4)))

@@ -1,0 +1,108 @@
+"""What a study would run, worked out without starting or writing anything."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rampline.cluster.roles import role_counts
+from rampline.config import RunConfig, flatten
+from rampline.data.preparation import locate_prepared
+from rampline.devices import Devices, find_devices
+from rampline.home import Home
+from rampline.run_directory import RunDirectory
+from rampline.study import Study, StudyRun
+
+# They change what a training leads to, not how long an epoch of it takes.
+WITHOUT_EFFECT_ON_TIME = (
+    "epochs",
+    "seed",
+    "learning_rate.",
+    "model.weights",
+    "cluster.price_per_hour",
+    "cluster.rendezvous",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """A run as it would be started.
+
+    Attributes:
+        name: its name in the study.
+        config: its checked configuration.
+        processes: roles with their number, such as `1 chief, 2 worker, 1 ps`.
+        devices: where the replicas of one process would be.
+        steps_per_epoch: updates per epoch; `None` until the data is prepared.
+        expected_seconds: training time, from the epochs that were measured last with these settings; `None` if never.
+    """
+
+    name: str
+    config: RunConfig
+    processes: str
+    devices: str
+    steps_per_epoch: int | None
+    expected_seconds: float | None
+
+    @property
+    def expected_cost_usd(self) -> float | None:
+        """Expected time at `cluster.price_per_hour`; `None` without either."""
+        price = self.config.cluster.price_per_hour
+        return None if price is None or self.expected_seconds is None else self.expected_seconds / 3600 * price
+
+
+def plan_study(study: Study, home: Home) -> list[PlannedRun]:
+    """Every run of the study as it would be started on this machine.
+
+    Raises:
+        DatasetError: when a data source is missing.
+    """
+    devices = find_devices()
+    return [_plan_run(study.name, run, home, devices) for run in study.runs]
+
+
+def _plan_run(study: str, run: StudyRun, home: Home, devices: Devices) -> PlannedRun:
+    config = run.config
+    prepared = locate_prepared(config.data, home)
+    return PlannedRun(
+        name=run.name,
+        config=config,
+        processes=", ".join(f"{count} {role}" for role, count in role_counts(config).items()),
+        devices=_place(config, devices),
+        steps_per_epoch=config.steps_per_epoch(prepared.splits["train"]) if prepared else None,
+        expected_seconds=expected_seconds(home.runs / study, run.name, config),
+    )
+
+
+def _place(config: RunConfig, devices: Devices) -> str:
+    replicas = config.cluster.replicas
+    if config.cluster.virtual_devices:
+        return f"{replicas} virtual on the CPU"
+    return f"{replicas} GPU" if devices.gpus else "CPU"
+
+
+def expected_seconds(executions: Path, run: str, config: RunConfig) -> float | None:
+    """Training time of `config.epochs` epochs, from the newest execution that ran `run` with the same settings.
+
+    The first epoch compiles, so it counts once with its own time and the others with the median of the rest.
+    """
+    for seconds in _measured_epochs(executions, run, config):
+        if seconds:
+            later = statistics.median(seconds[1:] or seconds)
+            return seconds[0] + later * (config.epochs - 1)
+    return None
+
+
+def _measured_epochs(executions: Path, run: str, config: RunConfig) -> Iterator[list[float]]:
+    """Seconds of each epoch, newest execution first: their names begin with the time."""
+    for execution in sorted(executions.glob("*/"), reverse=True):
+        directory = RunDirectory(execution / run)
+        if directory.config_file.is_file() and _settings(directory.read_config()) == _settings(config):
+            epochs = [event["metrics"] for event in directory.read_events() if event["event"] == "epoch"]
+            yield [metrics["epoch_seconds"] for metrics in epochs if metrics.get("epoch_seconds")]
+
+
+def _settings(config: RunConfig) -> dict[str, object]:
+    return {key: value for key, value in flatten(config).items() if not key.startswith(WITHOUT_EFFECT_ON_TIME)}

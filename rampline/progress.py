@@ -1,0 +1,171 @@
+"""What a person sees while runs train: a bar per run in a terminal, one line per event that matters elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import Progress as RichProgress
+
+Event = Mapping[str, Any]
+
+
+class Progress(Protocol):
+    """Whoever is told what goes on; events are those of `rampline.events`, `preparing` and `evaluated`."""
+
+    def line(self, text: str) -> None:
+        """A sentence, such as that a dataset was prepared already."""
+
+    def event(self, name: str, event: Event) -> None:
+        """An event of the run, or of the preparation, of that name."""
+
+
+# Set by the command line round a flow that it calls: what the flow's tasks report is shown in the terminal as well.
+TERMINAL: ContextVar[Progress | None] = ContextVar("terminal", default=None)
+
+
+class LineProgress:
+    """One line per event that matters, given to `write`: a logger's `info`, or `print`."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._epochs: dict[str, int] = {}
+
+    def line(self, text: str) -> None:
+        """Pass the sentence on."""
+        self._write(text)
+
+    def event(self, name: str, event: Event) -> None:
+        """Write the event's line; steps inside an epoch have none."""
+        if event["event"] == "started":
+            self._epochs[name] = event["epochs"]
+        text = describe(event, epochs=self._epochs.get(name))
+        if text:
+            self._write(f"{name}: {text}")
+
+
+class BarProgress(AbstractContextManager["BarProgress"]):
+    """A bar per run and per preparation; the bars of what is done stay."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (
+            TextColumn("{task.fields[name]}", style="bold"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.description}"),
+        )
+        self._bars = RichProgress(*columns, console=console, refresh_per_second=8)
+        self._tasks: dict[str, TaskID] = {}
+        self._started: dict[str, Event] = {}
+
+    def __enter__(self) -> BarProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def line(self, text: str) -> None:
+        """Print the sentence above the bars."""
+        self._bars.console.print(escape(text), highlight=False)
+
+    def event(self, name: str, event: Event) -> None:
+        """Move the bar of `name` to where the event says."""
+        kind = event["event"]
+        if name not in self._tasks:
+            self._tasks[name] = self._bars.add_task("", name=name, total=None)
+        task = self._tasks[name]
+        if kind == "preparing":
+            text = f"preparing {event['done']:,} of {event['total']:,} images"
+            self._bars.update(task, total=event["total"], completed=event["done"], description=text)
+        elif kind == "started":
+            self._started[name] = event
+            done = (event["first_epoch"] - 1) * event["steps_per_epoch"]
+            self._bars.update(
+                task, total=event["epochs"] * event["steps_per_epoch"], completed=done, description="compiling"
+            )
+        elif kind in ("progress", "epoch"):
+            self._move(name, event)
+        elif text := describe(event, epochs=None):
+            self._bars.update(task, description=escape(text))
+
+    def _move(self, name: str, event: Event) -> None:
+        started = self._started.get(name)
+        if started is None:
+            return
+        steps = started["steps_per_epoch"]
+        done = event["epoch"] * steps if event["event"] == "epoch" else (event["epoch"] - 1) * steps + event["step"]
+        text = describe(event, epochs=started["epochs"]) or describe_step(event, epochs=started["epochs"])
+        self._bars.update(self._tasks[name], completed=done, description=text)
+
+
+class BothProgress:
+    """Tells two listeners: the flow run's log and the terminal."""
+
+    def __init__(self, first: Progress, second: Progress) -> None:
+        self._all = (first, second)
+
+    def line(self, text: str) -> None:
+        """Tell both the sentence."""
+        for progress in self._all:
+            progress.line(text)
+
+    def event(self, name: str, event: Event) -> None:
+        """Tell both the event."""
+        for progress in self._all:
+            progress.event(name, event)
+
+
+def progress_to(write: Callable[[str], object]) -> Progress:
+    """Progress as lines to `write` (a flow run's logger), and to the terminal where a command shows one."""
+    lines, terminal = LineProgress(write), TERMINAL.get()
+    return lines if terminal is None else BothProgress(lines, terminal)
+
+
+def describe(event: Event, *, epochs: int | None) -> str | None:
+    """The line for an event; `None` for those that need none. Images per second are global, times are in seconds."""
+    kind = event["event"]
+    if kind == "started":
+        replicas = f"{event['replicas']} replica" + "s" * (event["replicas"] > 1)
+        batch = f"global batch {event['global_batch_size']} ({event['per_replica_batch_size']} per replica)"
+        steps = f"{event['steps_per_epoch']} steps per epoch, peak learning rate {event['peak_learning_rate']:g}"
+        return f"{replicas}, {batch}, {steps}"
+    if kind == "epoch":
+        figures = event["metrics"]
+        names = ("train_loss", "train_accuracy", "val_accuracy", "images_per_second", "epoch_seconds")
+        return f"{_epoch(event, epochs)}  " + "  ".join(
+            _figure(name, figures[name]) for name in names if name in figures
+        )
+    if kind == "finished":
+        best = f"best validation accuracy {_number(event['best_val_accuracy'], '.4f')} (epoch {event['best_epoch']})"
+        return f"trained in {event['metrics']['train_seconds']:.1f} s, {best}"
+    if kind == "evaluated":
+        scores = f"accuracy {_number(event['test_accuracy'], '.4f')}, loss {_number(event['test_loss'], '.4f')}"
+        return f"{event['split']}: {event['examples']:,} images, {scores}"
+    return f"failed: {event['message']}" if kind == "failed" else None
+
+
+def describe_step(event: Event, *, epochs: int) -> str:
+    """The text beside a bar inside an epoch."""
+    names = ("loss", "accuracy", "images_per_second")
+    return f"{_epoch(event, epochs)}  " + "  ".join(_figure(name, event[name]) for name in names if name in event)
+
+
+def _epoch(event: Event, epochs: int | None) -> str:
+    return f"epoch {event['epoch']}" + (f"/{epochs}" if epochs else "")
+
+
+def _figure(name: str, value: float | None) -> str:
+    if name == "images_per_second":
+        return f"{_number(value, ',.0f')} images/s"
+    if name == "epoch_seconds":
+        return f"{_number(value, '.1f')} s"
+    return f"{name.removeprefix('train_').replace('val_', 'val. ')} {_number(value, '.4f')}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

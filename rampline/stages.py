@@ -1,0 +1,114 @@
+"""How the runs of a study become stages: what is checked first, which flow trains which run, how an execution ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rampline.config import DataConfig
+from rampline.devices import check_devices
+from rampline.errors import ConfigError, InputError
+from rampline.home import Home
+from rampline.run_directory import RunDirectory
+from rampline.study import Study, load_study
+
+FLOW_OF_STRATEGY = {
+    "single": "baseline",
+    "mirrored": "finetune",
+    "multi_worker": "cluster",
+    "parameter_server": "cluster",
+}
+
+
+def check_study(study: str, only: Sequence[str], overrides: Mapping[str, str]) -> Study:
+    """Read a study and check all that can be checked before anything is written or started.
+
+    Raises:
+        InputError: on a study, setting, device count or data source that cannot be used.
+    """
+    loaded = load_study(study, only=only, overrides=overrides)
+    for run in loaded.runs:
+        try:
+            check_devices(run.config)
+        except InputError as error:
+            raise type(error)(f"run {run.name}: {error}") from error
+    from rampline.data.preparation import locate_prepared  # pandas: a wrong study should be told of before a second
+
+    for config in datasets_of(loaded):
+        locate_prepared(config, Home.from_environment())
+    return loaded
+
+
+def study_of(study: str, only: Sequence[str], overrides: Mapping[str, str], execution: str) -> Study:
+    """The study as the folder `execution` was started with, where there is such an execution; else `check_study`."""
+    from rampline.execution_file import FILE, read_execution
+
+    if execution and (Path(execution) / FILE).is_file():
+        return read_execution(Path(execution)).study
+    return check_study(study, only, overrides)
+
+
+def trained_runs(study: str, execution: str, runs: Sequence[str]) -> tuple[str, list[str]]:
+    """The folder of an execution (empty: the latest of `study`), and which of `runs` (empty: of all) are trained.
+
+    Raises:
+        InputError: when there is no execution, no such run, or nothing is trained.
+    """
+    from rampline.execution import latest_execution
+    from rampline.execution_file import read_execution
+
+    name = check_study(study, (), {}).name
+    folder = Path(execution) if execution else latest_execution(name, Home.from_environment())
+    if folder is None:
+        raise InputError(f"study {name} has no execution in {Home.from_environment().runs}: run it first")
+    opened = read_execution(folder).study
+    chosen = [opened.run(run).name for run in runs] or [run.name for run in opened.runs]
+    trained = [run for run in chosen if RunDirectory(folder / run).is_complete]
+    if not trained:
+        raise InputError(f"nothing to evaluate: none of {', '.join(chosen)} is trained in {folder}")
+    return str(folder), trained
+
+
+def datasets_of(study: Study) -> list[DataConfig]:
+    """The distinct data settings of the study's runs, in the order of the runs."""
+    return list(dict.fromkeys(run.config.data for run in study.runs))
+
+
+def plan_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) -> list[str]:
+    """Runs to train so that `run` can be trained by itself: those it starts from, then `run`.
+
+    Raises:
+        ConfigError: when the study has no such run, or another flow trains its strategy.
+    """
+    loaded = load_study(study, overrides=overrides)
+    strategy = loaded.run(run).config.strategy
+    if FLOW_OF_STRATEGY[strategy] != flow:
+        raise ConfigError(
+            f"run {run} has strategy {strategy}: the flow {FLOW_OF_STRATEGY[strategy]} trains it, not {flow}"
+        )
+    runs = [run]
+    while parent := loaded.run(runs[0]).starts_from:
+        runs.insert(0, parent)
+    return runs
+
+
+def with_values(overrides: Mapping[str, str], **values: object) -> dict[str, str]:
+    """`overrides` with those `values` laid over them that are not `None`."""
+    return {**overrides, **{key: str(value) for key, value in values.items() if value is not None}}
+
+
+@contextmanager
+def closing(execution: str) -> Iterator[None]:
+    """End the execution with the block: `FINISHED`, `FAILED` after an error, `KILLED` after Ctrl-C or cancellation."""
+    from rampline.execution import close_execution  # brings in MLflow: too slow for a check on the command line
+
+    status = "KILLED"
+    try:
+        yield
+        status = "FINISHED"
+    except Exception:
+        status = "FAILED"
+        raise
+    finally:
+        close_execution(Path(execution), status)

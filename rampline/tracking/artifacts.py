@@ -1,0 +1,100 @@
+"""The files that a run draws for MLflow: learning-rate curve, confusion matrix, classification report."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+MOST_COUNTS_SHOWN = 20  # classes, up to which a number fits into its cell
+MOST_NAMES_SHOWN = 60
+BLUE, ORANGE = "#2b6cb0", "#c05621"
+SCORES = ("precision", "recall", "f1-score", "support")
+
+# Its first use on a machine announces the font cache, which nobody can act on.
+logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+
+
+def draw_learning_rate(path: Path, curve: Sequence[Sequence[float]], epochs: Mapping[int, float]) -> None:
+    """PNG of the learning rate over epochs.
+
+    Args:
+        path: the file, replaced if it exists.
+        curve: `[[epoch, rate], …]` of the schedule, epoch 0 at the first step; may be empty.
+        epochs: rate at the end of each epoch (1-based), as it was recorded.
+    """
+    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    axes: Axes = figure.subplots()
+    if curve:
+        axes.plot([point[0] for point in curve], [point[1] for point in curve], color=BLUE, label="schedule")
+    if epochs:
+        line = "" if curve else "-"
+        axes.plot(list(epochs), list(epochs.values()), "o", linestyle=line, color=ORANGE, label="recorded per epoch")
+    axes.set(xlabel="epoch", ylabel="learning rate")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2))
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    _save(figure, path)
+
+
+def draw_confusion_matrix(path: Path, counts: Sequence[Sequence[int]], class_names: Sequence[str]) -> None:
+    """PNG of a confusion matrix, `counts[true][predicted]`; colours are shares of each true class."""
+    matrix = np.asarray(counts, dtype=np.int64)
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    size = min(4 + 0.35 * len(matrix), 16)
+    figure = Figure(figsize=(size + 1, size), dpi=120, layout="constrained")
+    axes: Axes = figure.subplots()
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
+    axes.set(xlabel="predicted", ylabel="true")
+    if len(matrix) <= MOST_NAMES_SHOWN:
+        _name_classes(axes, class_names)
+    if len(matrix) <= MOST_COUNTS_SHOWN:
+        _write_counts(axes, matrix, shares)
+    _save(figure, path)
+
+
+def write_classification_report(path: Path, report: Mapping[str, Any]) -> None:
+    """CSV of scikit-learn's report: one row per class and average with precision, recall, f1-score and support.
+
+    The row `accuracy`, which has a single figure, holds it as f1-score, as scikit-learn's text form does.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["class", *SCORES])
+        for name, scores in report.items():
+            row = scores if isinstance(scores, Mapping) else {"f1-score": scores}
+            writer.writerow([name, *(row.get(score, "") for score in SCORES)])
+
+
+def _name_classes(axes: Axes, class_names: Sequence[str]) -> None:
+    ticks = range(len(class_names))
+    # A class may be called `$100`: that is no formula.
+    axes.set_xticks(ticks, labels=class_names, rotation=90, parse_math=False)
+    axes.set_yticks(ticks, labels=class_names, parse_math=False)
+
+
+def _write_counts(axes: Axes, matrix: np.ndarray, shares: np.ndarray) -> None:
+    for (row, column), count in np.ndenumerate(matrix):
+        if count:
+            color = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, str(count), ha="center", va="center", fontsize=8, color=color)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with warnings.catch_warnings():
+        # Names in a script the font lacks come out as boxes; the figure is still right.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
+        figure.savefig(path, format="png")

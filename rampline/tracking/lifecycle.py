@@ -1,0 +1,58 @@
+"""The state of MLflow runs: taken over, ended, and closed when the process they belonged to is gone."""
+
+from __future__ import annotations
+
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
+
+from rampline.tracking.figures import PARENT_TAG
+from rampline.tracking.provenance import process_identity, process_is_gone
+
+STATUSES = ("FINISHED", "FAILED", "KILLED")
+PROCESS_TAG = "rampline.process"
+FAILURE_TAG = "rampline.failure"
+
+
+def take_over(client: MlflowClient, run_id: str) -> None:
+    """Set a run RUNNING, in the name of this process."""
+    client.set_tag(run_id, PROCESS_TAG, process_identity())
+    client.update_run(run_id, status="RUNNING")
+    if FAILURE_TAG in client.get_run(run_id).data.tags:
+        client.delete_tag(run_id, FAILURE_TAG)
+
+
+def end(client: MlflowClient, run_id: str, status: str, failure: str | None = None) -> None:
+    """Set the final status of a run, and why it did not end well.
+
+    Raises:
+        ValueError: when `status` is none of `STATUSES`.
+    """
+    if status not in STATUSES:
+        raise ValueError(f"status={status!r} is not allowed: it must be one of {', '.join(STATUSES)}")
+    if failure:
+        client.set_tag(run_id, FAILURE_TAG, failure)
+    client.set_terminated(run_id, status=status)
+
+
+def end_running_children(client: MlflowClient, parent: Run, status: str) -> None:
+    """End the runs of an execution that were left RUNNING, so that none outlives it."""
+    ours = f"tags.`{PARENT_TAG}` = '{parent.info.run_id}'"
+    for run in _running(client, parent.info.experiment_id, f" and {ours}"):
+        end(client, run.info.run_id, status, "its execution ended before it did")
+
+
+def end_abandoned(client: MlflowClient, experiment_id: str) -> list[str]:
+    """Set KILLED what processes of this machine left RUNNING when they were killed; returns the names of those runs.
+
+    Nobody can do that at the moment of a `kill -9`, so the next execution does. Runs of other machines are left alone.
+    """
+    ended = []
+    for run in _running(client, experiment_id):
+        if process_is_gone(run.data.tags.get(PROCESS_TAG, "")):
+            end(client, run.info.run_id, "KILLED", "the process that ran it is gone")
+            ended.append(run.info.run_name or run.info.run_id)
+    return ended
+
+
+def _running(client: MlflowClient, experiment_id: str, condition: str = "") -> list[Run]:
+    return list(client.search_runs([experiment_id], f"attributes.status = 'RUNNING'{condition}", max_results=1000))

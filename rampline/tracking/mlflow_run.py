@@ -1,0 +1,50 @@
+"""Which MLflow run a run directory is logged to (`RUN_DIR/mlflow.json`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from rampline.data.dataset import PreparedDataset
+from rampline.files import read_json, write_json
+from rampline.run_directory import RunDirectory
+from rampline.tracking.figures import PARENT_TAG
+from rampline.tracking.provenance import commit_tags
+
+
+def find_run(client: MlflowClient, run_directory: RunDirectory) -> str | None:
+    """Id of the run that the directory was logged to; `None` if this store has none, or it was deleted there."""
+    if not run_directory.tracking_file.is_file():
+        return None
+    run_id = read_json(run_directory.tracking_file)["run_id"]
+    try:
+        run = client.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
+    return run_id if run.info.lifecycle_stage == "active" else None
+
+
+def create_run(client: MlflowClient, run_directory: RunDirectory, parent_run_id: str) -> str:
+    """Id of a new run below that of the execution, with its tags; the directory keeps it."""
+    config, identity = run_directory.read_config(), run_directory.read_identity()
+    dataset = PreparedDataset.open(Path(identity.dataset))
+    tags = {
+        PARENT_TAG: parent_run_id,
+        "rampline.kind": "run",
+        "rampline.run": identity.name,
+        "rampline.study": identity.study,
+        "rampline.strategy": config.strategy,
+        "rampline.run_dir": str(run_directory.path.absolute()),
+        "rampline.attempts": "1",
+        "rampline.data_fingerprint": dataset.fingerprint,
+        **commit_tags(identity.git_commit),
+        **{f"rampline.published.{metric}": str(value) for metric, value in identity.published.items()},
+    }
+    experiment = client.get_run(parent_run_id).info.experiment_id
+    run = client.create_run(experiment, tags=tags, run_name=identity.name)
+    write_json(run_directory.tracking_file, {"run_id": run.info.run_id})
+    return run.info.run_id

@@ -1,0 +1,71 @@
+"""Which code, on which machine, by which process a run was made."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+PACKAGE = Path(__file__).parents[1]
+LIBRARIES = ("tensorflow", "keras", "numpy")
+START_TOLERANCE_SECONDS = 2.0
+
+
+def git_commit() -> str:
+    """Commit of the checkout this package is in, 40 hex digits; `unknown` if it is installed, or git is missing."""
+    # A package in the virtual environment of somebody else's checkout is not tracked there: that commit is not ours.
+    if _git("ls-files", "--error-unmatch", "__init__.py") is None:
+        return "unknown"
+    return _git("rev-parse", "HEAD") or "unknown"
+
+
+def commit_tags(commit: str) -> dict[str, str]:
+    """The tag of ours, and the one that MLflow links to; an unknown commit is no link."""
+    return {"rampline.git_commit": commit} | ({"mlflow.source.git.commit": commit} if commit != "unknown" else {})
+
+
+def environment() -> dict[str, str]:
+    """Host, CPU cores, Python and library versions of this machine, without importing the libraries."""
+    items = {"host": platform.node(), "cpu cores": str(os.cpu_count()), "python": platform.python_version()}
+    return items | {library: _version(library) for library in LIBRARIES}
+
+
+def process_identity() -> str:
+    """`HOST:PID:START` of this process, START in unix seconds: told apart from a later process with the same number."""
+    return f"{platform.node()}:{os.getpid()}:{psutil.Process().create_time():.0f}"
+
+
+def process_is_gone(identity: str) -> bool:
+    """Whether the process of that identity ran on this machine and does not exist any more."""
+    rest, _, started = identity.rpartition(":")
+    host, _, pid = rest.rpartition(":")
+    if host != platform.node() or not pid.isdigit() or not started.isdigit():
+        return False
+    try:
+        process = psutil.Process(int(pid))
+        is_same = abs(process.create_time() - int(started)) <= START_TOLERANCE_SECONDS
+        return not is_same or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.AccessDenied:
+        return False
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(PACKAGE), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "not installed"

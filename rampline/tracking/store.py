@@ -1,0 +1,127 @@
+"""Opening the MLflow store: the user's `MLFLOW_TRACKING_URI`, else sqlite and local artifacts in `RAMPLINE_HOME`."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mlflow.entities import LifecycleStage
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+from sqlalchemy.exc import SQLAlchemyError
+
+from rampline.errors import RamplineError
+from rampline.files import sync_directory
+from rampline.home import Home
+
+LOCAL_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql")
+
+
+class TrackingError(RamplineError):
+    """The tracking store cannot be opened or written to."""
+
+
+def tracking_uri(home: Home) -> str:
+    """`$MLFLOW_TRACKING_URI`, else the sqlite database of `home`."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or _default_uri(home)
+
+
+def open_tracking(home: Home) -> MlflowClient:
+    """A client of the tracking store, which is made first if it is the default one and does not exist.
+
+    Raises:
+        TrackingError: when the store cannot be reached, or is from another version of MLflow.
+    """
+    uri = tracking_uri(home)
+    _quiet()
+    try:
+        with _initialisation_lock(home):
+            if uri == _default_uri(home) and not home.tracking_database.exists():
+                _make_database(home)
+            return _connect(uri)
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        raise TrackingError(f"MLflow at {uri} cannot be used: {first_line(error)}".replace(*_password(uri))) from error
+
+
+def experiment_id(client: MlflowClient, study: str, home: Home) -> str:
+    """The experiment of a study, made if there is none; one that was deleted in MLflow is restored with its runs.
+
+    Raises:
+        TrackingError: when the store refuses.
+    """
+    try:
+        return _find_experiment(client, study) or client.create_experiment(
+            study, _artifact_location(client, study, home)
+        )
+    except MlflowException as error:
+        # Another process may have made it between the two calls.
+        found = _find_experiment(client, study)
+        if found is None:
+            raise TrackingError(f"MLflow experiment {study} cannot be created: {first_line(error)}") from error
+        return found
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's text, for a message of one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _default_uri(home: Home) -> str:
+    return f"sqlite:///{home.tracking_database}"
+
+
+def _connect(uri: str) -> MlflowClient:
+    """A client that has been answered; a database gets its tables here."""
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    client.search_experiments(max_results=1)
+    return client
+
+
+def _make_database(home: Home) -> None:
+    """Made aside and renamed: a process killed in between would leave tables that MLflow can neither use nor mend."""
+    aside = home.tracking_database.with_name(f".{home.tracking_database.name}.{os.getpid()}")
+    aside.unlink(missing_ok=True)
+    _connect(f"sqlite:///{aside}")
+    os.replace(aside, home.tracking_database)
+    sync_directory(home.root)
+
+
+def _password(uri: str) -> tuple[str, str]:
+    """`USER:PASSWORD@` of a URI, and what stands for it in a message."""
+    found = re.search(r"//([^/@]+@)", uri)
+    return (found[1], "") if found else ("", "")
+
+
+def _find_experiment(client: MlflowClient, study: str) -> str | None:
+    found = client.get_experiment_by_name(study)
+    if found is None:
+        return None
+    if found.lifecycle_stage == LifecycleStage.DELETED:
+        client.restore_experiment(found.experiment_id)
+    return found.experiment_id
+
+
+def _artifact_location(client: MlflowClient, study: str, home: Home) -> str | None:
+    """A database has no artifacts of its own, so they go to `home`; a server decides for itself."""
+    is_database = client.tracking_uri.startswith(LOCAL_SCHEMES)
+    return (home.artifacts / study).as_uri() if is_database else None
+
+
+def _quiet() -> None:
+    """Leave out lines about tables that are created, and those about errors and retries: in the end one is raised."""
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+
+
+@contextmanager
+def _initialisation_lock(home: Home) -> Iterator[None]:
+    """One process at a time: of several that create the tables of a fresh sqlite database, all but one fail."""
+    home.root.mkdir(parents=True, exist_ok=True)
+    with open(home.root / ".mlflow.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,98 @@
+"""The parent run: one execution of a study in MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlflow.entities import RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from rampline.tracking.figures import log_figures, log_params
+from rampline.tracking.lifecycle import end, end_abandoned, end_running_children, take_over
+from rampline.tracking.provenance import commit_tags, environment, git_commit
+from rampline.tracking.store import TrackingError, first_line
+
+
+@dataclass(frozen=True)
+class StudyLog:
+    """What an execution of a study writes to its MLflow run."""
+
+    client: MlflowClient
+    run_id: str
+
+    @classmethod
+    def open(
+        cls,
+        client: MlflowClient,
+        experiment_id: str,
+        *,
+        study: str,
+        execution: str,
+        tags: Mapping[str, str] | None = None,
+    ) -> StudyLog:
+        """Begin the run of a new execution; runs of earlier ones whose process was killed are closed first.
+
+        `tags` come on top of those every execution has, such as `rampline.reference` and `rampline.command`.
+
+        Raises:
+            TrackingError: when MLflow refuses.
+        """
+        fixed = {
+            "rampline.kind": "study",
+            "rampline.study": study,
+            "rampline.execution": execution,
+            **commit_tags(git_commit()),
+            **{f"rampline.environment.{name}": value for name, value in environment().items()},
+        }
+        try:
+            end_abandoned(client, experiment_id)
+            run = client.create_run(experiment_id, tags=fixed | dict(tags or {}), run_name=execution)
+            take_over(client, run.info.run_id)
+        except MlflowException as error:
+            raise TrackingError(f"MLflow run of execution {execution} cannot be begun: {first_line(error)}") from error
+        return cls(client, run.info.run_id)
+
+    @classmethod
+    def reopen(cls, client: MlflowClient, run_id: str) -> StudyLog:
+        """Take over the run of an execution that is continued.
+
+        Raises:
+            TrackingError: when MLflow has no such run, or it was deleted there.
+        """
+        try:
+            run = client.get_run(run_id)
+            end_abandoned(client, run.info.experiment_id)
+            take_over(client, run_id)
+        except MlflowException as error:
+            raise TrackingError(f"MLflow run {run_id} cannot be continued: {first_line(error)}") from error
+        return cls(client, run_id)
+
+    def log_comparison(
+        self,
+        *,
+        params: Mapping[str, str],
+        metrics: Mapping[str, float],
+        tags: Mapping[str, str],
+        files: Iterable[Path],
+    ) -> None:
+        """Log the comparison's summary and files; after a second comparison the newer figures count."""
+        log_params(self.client, self.run_id, params)
+        log_figures(self.client, self.run_id, metrics)
+        self.client.log_batch(self.run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+        for path in files:
+            self.client.log_artifact(self.run_id, str(path))
+
+    def close(self, status: str, failure: str | None = None) -> None:
+        """End the execution as `FINISHED`, `FAILED` or `KILLED`; a run of it that is still RUNNING ends `KILLED`.
+
+        Raises:
+            TrackingError: when MLflow cannot be reached.
+        """
+        try:
+            end_running_children(self.client, self.client.get_run(self.run_id), "KILLED")
+            end(self.client, self.run_id, status, failure)
+        except MlflowException as error:
+            raise TrackingError(f"MLflow run {self.run_id} cannot be closed: {first_line(error)}") from error

@@ -1,0 +1,24 @@
+"""Comparing the runs of an execution, and showing the comparison on the flow run's page."""
+
+from pathlib import Path
+
+from prefect import task
+from prefect.artifacts import create_link_artifact, create_table_artifact
+
+from rampline.execution import compare_runs
+from rampline.home import Home
+from rampline.links import study_run_link
+from rampline.markdown import comparison_rows
+from tasks.keys import artifact_key
+from tasks.retry import unless_ours
+
+
+@task(task_run_name="compare", retries=2, retry_delay_seconds=5, retry_condition_fn=unless_ours)
+def compare(study: str, execution: str) -> str:
+    """Compare what MLflow holds of the execution; returns the path of `report.html`."""
+    files = compare_runs(Path(execution))
+    table, report = comparison_rows(files.csv), f"Comparison of {study}. Full report: {files.report}"
+    create_table_artifact(table, key=artifact_key("comparison", study), description=report)
+    link = study_run_link(Path(execution), Home.from_environment())
+    create_link_artifact(link, link_text=f"{study} in MLflow", key=artifact_key("mlflow", study))
+    return str(files.report)

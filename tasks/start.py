@@ -1,0 +1,28 @@
+"""Starting an execution: the study is checked, and its MLflow run opened."""
+
+from pathlib import Path
+
+from prefect import task
+from prefect.context import FlowRunContext
+
+from rampline.execution import start_execution
+from rampline.home import Home
+from tasks.retry import unless_ours
+
+
+@task(task_run_name="start {study}", retries=2, retry_delay_seconds=5, retry_condition_fn=unless_ours)
+def start(study: str, only: list[str], overrides: dict[str, str], execution: str = "") -> str:
+    """Open an execution of the study, or again the one in the folder `execution`; returns its folder.
+
+    The name of a new one comes from the flow run: a retry of the flow run goes on where the first attempt stopped.
+    """
+    name = Path(execution).name if execution else _name_from_flow_run()
+    home = Home.from_environment()
+    return str(start_execution(study, home=home, only=only, overrides=overrides, name=name))
+
+
+def _name_from_flow_run() -> str:
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        raise RuntimeError("start is a step of a flow: call it from one")
+    return f"{context.flow_run.created:%Y%m%d-%H%M%S}-{context.flow_run.id.hex[-6:]}"

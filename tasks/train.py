@@ -1,0 +1,28 @@
+"""Training one run, and what its page shows afterwards."""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import get_run_logger, task
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+
+from rampline.execution import train_run
+from rampline.markdown import epoch_rows, learning_rate_markdown
+from rampline.progress import progress_to
+from rampline.run_directory import RunDirectory
+from tasks.keys import artifact_key
+
+
+@task(task_run_name="train {run}")
+def train(execution: str, run: str) -> dict[str, Any]:
+    """Train the run in role processes, or continue it, or skip it where it is complete; returns `result.json`.
+
+    To be called, never submitted: cancelling then raises in here, and `train_run` ends the role processes.
+    """
+    progress = progress_to(get_run_logger().info)
+    result = train_run(Path(execution), run, on_event=lambda event: progress.event(run, event), log=progress.line)
+    directory = RunDirectory(Path(execution) / run)
+    epochs, picture = epoch_rows(directory), learning_rate_markdown(directory)
+    create_table_artifact(epochs, key=artifact_key("epochs", run), description=f"Epochs of {run}")
+    create_markdown_artifact(picture, key=artifact_key("learning-rate", run), description=f"Learning rate of {run}")
+    return result

@@ -1,0 +1,51 @@
+"""How figures are written."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+
+from rampline.comparison import read_comparison
+from rampline.comparison.columns import make_columns, write_accuracy, write_dollars, write_quantity, write_ratio
+
+
+@pytest.mark.parametrize(
+    ("write", "value", "text"),
+    [
+        (write_accuracy, 0.97777, "0.9778"),
+        (write_quantity, 3.417, "3.42"),
+        (write_quantity, 42.04, "42.0"),
+        (write_quantity, 5210.4, "5,210"),
+        (write_ratio, 1.3149, "1.31\N{MULTIPLICATION SIGN}"),
+        (write_dollars, 0.03124, "$0.0312"),
+        (write_dollars, 1234.5, "$1,234.50"),
+    ],
+)
+def test_written_figures(write, value, text):
+    assert write(value) == text
+
+
+def test_missing_figures_are_dashes(client, log_study, four_runs):
+    log_study("dashes", four_runs)
+    columns = make_columns(read_comparison(client, "dashes"))
+    for value in (None, math.nan, pd.NA, ""):
+        assert {column.text({column.key: value}) for column in columns} == {"\N{EN DASH}"}
+
+
+def test_cost_and_published_figures_only_where_there_are_any(client, log_study, four_runs):
+    log_study("plain", [four_runs[1]])
+    plain = {column.key for column in make_columns(read_comparison(client, "plain"))}
+    assert not plain & {"cost_usd", "published_train_seconds"}
+    log_study("priced", four_runs)
+    priced = {column.key for column in make_columns(read_comparison(client, "priced"))}
+    assert priced - plain == {"cost_usd", "published_train_seconds", "published_test_accuracy"}
+
+
+def test_score_on_the_validation_split_is_called_so(client, log_study, four_runs):
+    parent = log_study("split", [four_runs[0]])
+    run_id = read_comparison(client, "split", parent).rows[0]["run_id"]
+    client.set_tag(run_id, "rampline.test_split", "validation")
+    titles = {column.key: column.title for column in make_columns(read_comparison(client, "split", parent))}
+    assert titles["test_accuracy"] == "val acc"

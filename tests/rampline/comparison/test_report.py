@@ -1,0 +1,149 @@
+"""The written files: `comparison.csv` and the self-contained `report.html`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+
+from rampline.comparison import make_data_tables, read_comparison, summarise, write_comparison
+from rampline.comparison.columns import make_columns
+from rampline.comparison.report import render_report
+from rampline.data.report import ReportRow, make_report
+
+VOID = {"meta", "link", "br", "line", "path", "use", "rect"}
+
+
+class Page(HTMLParser):
+    """Cells of the comparison table by run, ids, headings, and every address that a browser would fetch."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.cells: dict[str, dict[str, str]] = {}
+        self.addresses: list[str] = []
+        self.tags: set[str] = set()
+        self._row: dict[str, str] = {}
+        self._cell = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.tags.add(tag)
+        self.ids += [value for key, value in attrs if key == "id" and value]
+        self.addresses += [value or "" for key, value in attrs if key in ("src", "href", "xlink:href")]
+        if tag == "td":
+            self._cell = values.get("data-label") or ""
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+        if tag == "tr" and "run" in self._row:
+            self.cells[self._row["run"]] = self._row
+        if tag == "tr":
+            self._row = {}
+        if tag == "td":
+            self._cell = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._cell and data.strip():
+            self._row.setdefault(self._cell, data.strip())
+
+
+@pytest.fixture
+def comparison(client, log_study, four_runs):
+    parent = log_study("report", four_runs, reference="baseline", command="rampline run report --set seed=7")
+    return read_comparison(client, "report", parent)
+
+
+def test_csv_table_and_summary_hold_the_same_figures(comparison, tmp_path):
+    files = write_comparison(comparison, tmp_path / "reports")
+    csv = pd.read_csv(files.csv).set_index("run")
+    page = Page(files.report.read_text())
+    summary = summarise(comparison).metrics
+    assert csv.index.tolist() == list(page.cells) == ["baseline", "short", "mirrored", "multi-worker"]
+    for column in make_columns(comparison):
+        for run, cells in page.cells.items():
+            if column.key not in csv.columns or column.title not in cells:
+                continue
+            assert cells[column.title] == column.text(csv.loc[run].to_dict())
+    for key, value in summary.items():
+        metric, run = key.split("/")
+        assert csv.at[run, metric] == value
+    assert csv.at["mirrored", "speedup"] == 1.5
+    assert csv.at["baseline", "published_test_accuracy"] == 0.98
+    assert page.cells["mirrored"]["images/s"] == "1,500"
+
+
+def test_report_is_one_whole_page_without_network(comparison):
+    html = render_report(comparison)
+    page = Page(html)
+    assert page.open == []
+    assert page.tags.isdisjoint({"script", "img", "iframe"})
+    assert all(address.startswith(("#", "data:")) for address in page.addresses)
+    assert not re.search(r"https?://|@import|url\((?!#)", html)
+    assert len(page.ids) == len(set(page.ids))
+    assert {"runs", "charts", "environment", "command", "method"} <= set(page.ids)
+    assert html.count("<figure>") == 5
+    assert "prefers-color-scheme: dark" in html
+
+
+def test_report_says_what_it_is_about(comparison):
+    html = render_report(comparison)
+    assert "mirrored is the fastest: 1,500 images/s" in html
+    assert "worker 1 ended with exit status -9" in html
+    assert "rampline run report --set seed=7" in html
+    assert "0123abc" in html
+    assert "publ. 2,090" in html
+
+
+def test_names_are_escaped(client, log_study, four_runs):
+    odd = "<script>alert('$x$')</script>"
+    log_study("escape", [replace(four_runs[0], name=odd), four_runs[1]], command="echo <b>")
+    html = render_report(read_comparison(client, "escape"), data_tables={"<i>": pd.DataFrame({"<u>": ["<s>"]})})
+    page = Page(html)
+    assert page.tags.isdisjoint({"script", "b", "i", "u", "s"})
+    assert "&lt;script&gt;alert" in html
+
+
+def test_every_run_keeps_its_colour(client, log_study, four_runs):
+    runs = [replace(four_runs[0], name=f"run-{number}") for number in range(10)]
+    log_study("colours", runs)
+    html = render_report(read_comparison(client, "colours"))
+    assert len(set(re.findall(r"var\(--run-\d\)", html))) == 8
+    assert re.search(r'--run-1\)" stroke-dasharray="5 2"', html)  # the tenth shares the second's colour
+    assert not re.search("#0a0b0|#01020|#02030|#03040|#04050", html)  # no placeholder is left
+
+
+@pytest.mark.parametrize("kept", [[0], [3], []], ids=["one run", "failed only", "no epochs"])
+def test_little_to_show(client, log_study, four_runs, kept):
+    runs = [four_runs[index] for index in kept] or [replace(four_runs[3], epochs=())]
+    html = render_report(read_comparison(client, "little", log_study("little", runs)))
+    assert len(Page(html).cells) == 1
+    assert ("nothing to draw" in html) == (not kept)
+
+
+def test_data_report(comparison):
+    rows = [
+        ReportRow("train", "cat", 0, "train/cat/1.png", "aa", 8, 9, ""),
+        ReportRow("test", "cat", 0, "test/cat/2.png", "aa", 8, 9, ""),
+        ReportRow("train", "dog", 1, "train/dog/3.png", "bb", 0, 0, "not an image"),
+    ]
+    tables = make_data_tables([make_report(rows, source="folder:pets", fingerprint="f" * 64)])
+    html = render_report(comparison, data_tables=tables)
+    for text in ("Images by split and class", "not an image", "test/cat/2.png"):
+        assert text in html
+    long = {"Many": pd.DataFrame({"number": range(100)})}
+    assert "and 60 more rows" in render_report(comparison, data_tables=long)

@@ -1,0 +1,70 @@
+"""The answer in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rampline.comparison import read_comparison
+from rampline.comparison.sentences import list_remarks, summarise_accuracy, summarise_scaling, summarise_speed
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def test_faster_run(client, log_study, four_runs):
+    log_study("faster", four_runs, reference="baseline")
+    comparison = read_comparison(client, "faster")
+    fastest = f"mirrored is the fastest: 1,500 images/s, 1.50{TIMES} the reference baseline."
+    assert summarise_speed(comparison) == fastest
+    accuracy = "Its test accuracy is 0.9520, 1.2 points above the reference, and the best of all."
+    assert summarise_accuracy(comparison) == accuracy
+    scaling = f"Scaling paid: mirrored reaches 1.50{TIMES} on 2 replicas, 75 % of ideal scaling."
+    assert summarise_scaling(comparison) == scaling
+    assert list_remarks(comparison) == [
+        "multi-worker did not finish (failed): worker 1 ended with exit status -9",
+        "The replicas of mirrored are virtual devices that share one processor.",
+    ]
+
+
+def test_scaling_that_did_not_pay(client, log_study, four_runs):
+    slow = replace(four_runs[2], epochs=[(0.8, 10, 1e-3, 1), (0.9, 600, 1e-3, 2)])
+    log_study("slower", [four_runs[0], slow], reference="baseline")
+    comparison = read_comparison(client, "slower")
+    assert summarise_speed(comparison) == (
+        f"The reference baseline is the fastest with 1,000 images/s: the next, mirrored, reaches 0.60{TIMES} of that."
+    )
+    assert summarise_accuracy(comparison) == "The best test accuracy is that of mirrored with 0.9520."
+    scaling = f"Scaling did not pay: mirrored reaches 0.60{TIMES} on 2 replicas, 30 % of ideal scaling."
+    assert summarise_scaling(comparison) == scaling
+
+
+def test_differences_within_five_percent_are_no_difference(client, log_study, four_runs):
+    log_study("equal", four_runs[:2], reference="baseline")
+    comparison = read_comparison(client, "equal")
+    assert summarise_speed(comparison) == (
+        f"No run is clearly faster than the reference baseline (1,000 images/s): short is at 1.00{TIMES}."
+    )
+    assert summarise_scaling(comparison) == ""
+
+
+def test_one_run(client, log_study, four_runs):
+    log_study("one", four_runs[:1], reference="baseline")
+    comparison = read_comparison(client, "one")
+    assert summarise_speed(comparison).startswith("baseline trains on 1,000 images/s; no other run has finished")
+    assert summarise_accuracy(comparison) == "Its test accuracy is 0.9400."
+    assert list_remarks(comparison) == []
+
+
+def test_nothing_finished(client, log_study, four_runs):
+    log_study("nothing-finished", four_runs[3:], reference="baseline")
+    comparison = read_comparison(client, "nothing-finished")
+    assert summarise_speed(comparison) == "No run has finished, so there is nothing to compare yet."
+    assert summarise_accuracy(comparison) == summarise_scaling(comparison) == ""
+
+
+def test_another_reference_is_said(client, log_study, four_runs):
+    log_study("left-out", four_runs[1:3], reference="baseline")
+    assert list_remarks(read_comparison(client, "left-out"))[0] == (
+        "The study's reference baseline is not part of this execution: speed-up is measured against short instead."
+    )
+    log_study("broken", [replace(four_runs[0], status="KILLED"), four_runs[1]], reference="baseline")
+    assert list_remarks(read_comparison(client, "broken"))[0].startswith("The study's reference baseline did not fin")

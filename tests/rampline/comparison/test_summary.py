@@ -1,0 +1,55 @@
+"""The comparison as params, metrics, tags and note of MLflow runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from mlflow.entities import Metric, Param, RunTag
+
+from rampline.comparison import derived_metrics, read_comparison, summarise
+
+
+def test_mlflow_takes_and_keeps_the_summary(client, log_study, four_runs):
+    parent = log_study("summary", four_runs, reference="baseline")
+    for _ in range(2):  # an execution may be compared again
+        summary = summarise(read_comparison(client, "summary"))
+        client.log_batch(
+            parent,
+            params=[Param(key, value) for key, value in summary.params.items()],
+            metrics=[Metric(key, value, 0, 0) for key, value in summary.metrics.items()],
+            tags=[RunTag(key, value) for key, value in summary.tags.items()],
+        )
+    data = client.get_run(parent).data
+    assert data.metrics["speedup/mirrored"] == 1.5
+    assert data.metrics["scaling_efficiency/mirrored"] == 0.75
+    assert data.metrics["test_accuracy/baseline"] == 0.94
+    assert data.metrics["images_per_second/multi-worker"] == 400
+    assert "speedup/multi-worker" not in data.metrics
+    assert data.params["strategy/mirrored"] == "mirrored"
+    assert data.params["replicas/mirrored"] == "2"
+    assert data.tags["rampline.fastest_run"] == "mirrored"
+    assert data.tags["rampline.compared_with"] == "baseline"
+    note = data.tags["mlflow.note.content"]
+    assert note.startswith("mirrored is the fastest")
+    assert "| 0.9520 |" in note
+
+
+def test_derived_metrics_by_run_id(client, log_study, four_runs):
+    log_study("derived", four_runs, reference="baseline")
+    comparison = read_comparison(client, "derived")
+    ids = dict(zip(comparison.runs["run"], comparison.runs["run_id"], strict=True))
+    derived = derived_metrics(comparison)
+    assert derived[ids["mirrored"]] == pytest.approx({"speedup": 1.5, "scaling_efficiency": 0.75})
+    assert ids["multi-worker"] not in derived
+    assert len(derived) == 3
+
+
+def test_long_note_is_cut_at_a_row(client, log_study, four_runs):
+    log_study("long", four_runs)
+    comparison = read_comparison(client, "long")
+    long = replace(comparison, runs=pd.concat([comparison.runs] * 30, ignore_index=True))
+    note = summarise(long).tags["mlflow.note.content"]
+    assert len(note) <= 7900
+    assert note.endswith("|")

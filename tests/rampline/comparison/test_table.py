@@ -1,0 +1,122 @@
+"""Reading executions back from MLflow, and the figures derived on the way."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Metric
+
+from rampline.comparison import read_comparison
+from rampline.comparison.columns import is_missing
+from rampline.errors import InputError
+
+
+def test_figures_of_every_run(client, log_study, four_runs):
+    log_study("figures", four_runs, reference="baseline", command="rampline run figures")
+    comparison = read_comparison(client, "figures")
+    assert comparison.execution == "first"
+    assert (comparison.reference, comparison.declared_reference) == ("baseline", "baseline")
+    assert comparison.command == "rampline run figures"
+    assert comparison.runs["run"].tolist() == ["baseline", "short", "mirrored", "multi-worker"]
+
+    baseline, short, mirrored, failed = comparison.rows
+    assert baseline["images_per_second"] == 1000  # median of 1000, 1100, 900: the first epoch traces
+    assert (baseline["images_per_second_min"], baseline["images_per_second_max"]) == (900, 1100)
+    assert (baseline["best_epoch"], baseline["best_val_accuracy"], baseline["last_val_accuracy"]) == (2, 0.95, 0.94)
+    assert (baseline["speedup"], baseline["scaling_efficiency"]) == (1.0, 1.0)
+    assert baseline["published_train_seconds"] == 2090
+    assert (baseline["test_accuracy"], baseline["test_split"]) == (0.94, "test")
+
+    assert (short["epochs"], short["speedup"]) == (2, 1.0)
+    assert math.isnan(short["train_seconds_vs_reference"])  # two epochs against four
+
+    assert (mirrored["strategy"], mirrored["engine"], mirrored["replicas"]) == ("mirrored", "loop", 2)
+    assert (mirrored["per_replica_batch_size"], mirrored["global_batch_size"]) == (32, 64)
+    assert mirrored["speedup"] == pytest.approx(1.5)
+    assert mirrored["scaling_efficiency"] == pytest.approx(0.75)
+    assert mirrored["train_seconds_vs_reference"] == pytest.approx(0.8)
+    assert mirrored["cost_usd"] == 0.02
+
+    assert (failed["status"], failed["failure"]) == ("FAILED", "worker 1 ended with exit status -9")
+    assert failed["images_per_second"] == 400  # its only epoch
+    assert all(math.isnan(failed[key]) for key in ("test_accuracy", "train_seconds", "speedup", "scaling_efficiency"))
+
+
+def test_epochs_in_order(client, log_study, four_runs):
+    log_study("epochs", four_runs)
+    epochs = read_comparison(client, "epochs").epochs_of("mirrored")
+    assert epochs["epoch"].tolist() == [1, 2, 3, 4]
+    assert epochs["val_accuracy"].tolist() == [0.70, 0.90, 0.95, 0.96]
+    assert epochs["learning_rate"].tolist() == [1e-5, 1e-3, 1e-3, 5e-4]
+    assert epochs["elapsed_seconds"].tolist() == [3, 4, 5, 6]
+
+
+def test_epoch_logged_again_counts_once(client: MlflowClient, log_study, four_runs):
+    parent = log_study("again", four_runs[:1])
+    run_id = read_comparison(client, "again", parent).rows[0]["run_id"]
+    later = client.get_run(run_id).info.start_time + 60_000
+    client.log_batch(run_id, metrics=[Metric("val_accuracy", 0.97, later, 3)])
+    row = read_comparison(client, "again").rows[0]
+    assert (row["epochs"], row["best_epoch"], row["best_val_accuracy"]) == (4, 3, 0.97)
+
+
+def test_latest_execution_unless_named(client, log_study, four_runs):
+    older = log_study("twice", four_runs, execution="older", reference="baseline")
+    log_study("twice", four_runs[:2], execution="newer", reference="baseline")
+    assert read_comparison(client, "twice").execution == "newer"
+    assert len(read_comparison(client, "twice").runs) == 2
+    assert read_comparison(client, "twice", older).execution == "older"
+    assert len(read_comparison(client, "twice", older).runs) == 4
+
+
+@pytest.mark.parametrize(
+    ("kept", "reference"),
+    [([1, 2], "short"), ([3, 2], "mirrored"), ([3], "")],
+    ids=["not run", "first one failed", "none finished"],
+)
+def test_first_finished_run_stands_in_for_the_reference(client, log_study, four_runs, kept, reference):
+    parent = log_study("stand-in", [four_runs[index] for index in kept], reference="baseline")
+    comparison = read_comparison(client, "stand-in", parent)
+    assert comparison.reference == reference
+    speedups = comparison.runs.set_index("run")["speedup"]
+    assert speedups.get(reference, 1.0) == 1.0
+    assert speedups.isna().tolist().count(True) == (1 if 3 in kept else 0)
+
+
+def test_run_without_epochs_or_params(client: MlflowClient, log_study, four_runs):
+    parent = log_study("bare", four_runs[:1], reference="baseline")
+    experiment = client.get_run(parent).info.experiment_id
+    bare = client.create_run(experiment, tags={"mlflow.parentRunId": parent, "rampline.run": "bare"}, run_name="bare")
+    row = read_comparison(client, "bare").rows[1]
+    assert (row["run"], row["run_id"], row["status"], row["epochs"]) == ("bare", bare.info.run_id, "RUNNING", 0)
+    assert is_missing(row["replicas"])
+
+
+def test_run_made_again_counts_once(client, log_study, four_runs):
+    log_study("remade", [four_runs[3], four_runs[0], four_runs[3]])
+    assert read_comparison(client, "remade").runs["run"].tolist() == ["multi-worker", "baseline"]
+
+
+def test_environment(client, log_study, four_runs):
+    log_study("environment", four_runs[:2], **{"environment.keras": "3.15.1"})
+    environment = read_comparison(client, "environment").environment
+    assert environment.loc["short", ["git commit", "seed", "keras"]].tolist() == ["0123abc", "7", "3.15.1"]
+
+
+def test_study_without_execution(client: MlflowClient, log_study, four_runs):
+    with pytest.raises(InputError, match=r"study nothing has no execution in MLflow at sqlite.*rampline run nothing"):
+        read_comparison(client, "nothing")
+    client.create_experiment("no-executions")
+    with pytest.raises(InputError, match="no execution"):
+        read_comparison(client, "no-executions")
+    with pytest.raises(InputError, match="has no run 0123"):
+        read_comparison(client, "nothing", "0123")
+    log_study("no-runs", [])
+    with pytest.raises(InputError, match="execution first has no runs"):
+        read_comparison(client, "no-runs")
+    log_study("children", four_runs[:1])
+    child = read_comparison(client, "children").rows[0]["run_id"]
+    with pytest.raises(InputError, match="is not an execution"):
+        read_comparison(client, "children", child)

@@ -1,0 +1,203 @@
+"""A run in MLflow: every figure once, with its step and time, however often the run is opened again."""
+
+import contextlib
+import logging
+import math
+import sqlite3
+
+import pytest
+
+from rampline.config import flatten
+from rampline.errors import RamplineError
+from rampline.home import Home
+from rampline.tracking.run_log import EPOCH_METRICS, RunLog
+from rampline.tracking.store import TrackingError, open_tracking
+
+RESULT = {
+    "status": "complete",
+    "epochs": 3,
+    "best_epoch": 2,
+    "best_val_accuracy": 0.42,
+    "train_seconds": 4.5,
+    "wall_seconds": 12.0,
+    "attempts": 2,
+}
+
+
+def test_params_are_every_leaf_of_the_configuration_and_what_the_chief_derived(
+    client, study_log, make_run_directory, started
+):
+    directory = make_run_directory()
+    log = RunLog.open(client, directory, parent_run_id=study_log.run_id)
+    log.handle(started())
+    log.close("FINISHED")
+
+    params = client.get_run(log.run_id).data.params
+    assert set(flatten(directory.read_config())) <= set(params)
+    assert params["learning_rate.peak"] == "0.001"
+    assert params["data.manual_dir"] == "None"
+    assert params["learning_rate.step_epochs"] == "[3.0, 6.0]"
+    derived = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch", "peak_learning_rate")
+    assert [params[name] for name in derived] == ["2", "32", "64", "21", "0.002"]
+
+
+def test_tags_are_those_of_the_contract(client, study_log, make_run_directory):
+    directory = make_run_directory("mirrored", strategy="mirrored", cluster={"replicas": 2, "virtual_devices": 2})
+    log = RunLog.open(client, directory, parent_run_id=study_log.run_id)
+    tags = client.get_run(log.run_id).data.tags
+    assert tags["mlflow.parentRunId"] == study_log.run_id
+    expected = {
+        "rampline.kind": "run",
+        "rampline.run": "mirrored",
+        "rampline.study": "digits",
+        "rampline.strategy": "mirrored",
+        "rampline.run_dir": str(directory.path),
+        "rampline.attempts": "1",
+        "rampline.data_fingerprint": "0123abcd" * 8,
+        "rampline.git_commit": "a" * 40,
+        "mlflow.source.git.commit": "a" * 40,
+        "rampline.published.train_seconds": "2090.0",
+        "rampline.published.test_accuracy": "0.94",
+    }
+    assert {name: tags.get(name) for name in expected} == expected
+    assert client.get_run(log.run_id).info.run_name == "mirrored"
+
+
+def test_epochs_have_their_number_as_step_and_the_time_of_their_event(
+    client, study_log, make_run_directory, started, epoch, history
+):
+    log = RunLog.open(client, make_run_directory(), parent_run_id=study_log.run_id)
+    for event in (started(), epoch(1), {"event": "progress", "time": 1.0, "loss": 9.0}, epoch(2), epoch(3)):
+        log.handle(event)
+    log.close("FINISHED")
+
+    assert history(client, log.run_id, "train_loss") == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
+    assert history(client, log.run_id, "elapsed_seconds") == [(1, 1.5), (2, 3.0), (3, 4.5)]
+    assert set(client.get_run(log.run_id).data.metrics) == set(EPOCH_METRICS)
+    times = [point.timestamp for point in client.get_metric_history(log.run_id, "val_accuracy")]
+    assert times == [1_010_000, 1_020_000, 1_030_000]
+
+
+def test_figures_that_are_not_finite_are_left_out(client, study_log, make_run_directory, epoch, history):
+    log = RunLog.open(client, make_run_directory(), parent_run_id=study_log.run_id)
+    log.handle(epoch(1, train_loss=None, val_loss=math.nan, learning_rate=math.inf))
+    log.handle(epoch(2))
+    log.close("FAILED", "loss is not finite")
+    assert history(client, log.run_id, "train_loss") == [(2, 0.5)]
+    assert history(client, log.run_id, "val_loss") == [(2, 1.0)]
+    assert history(client, log.run_id, "learning_rate") == [(2, 0.002)]
+    assert [step for step, _ in history(client, log.run_id, "val_accuracy")] == [1, 2]
+
+
+def test_a_run_that_is_opened_again_gets_what_is_missing_and_nothing_twice(
+    client, home, study_log, make_run_directory, started, epoch, append_events, history
+):
+    directory = make_run_directory()
+    append_events(directory, started())
+    first = RunLog.open(client, directory, parent_run_id=study_log.run_id)
+    for number in (1, 2):
+        append_events(directory, epoch(number))
+        first.handle(epoch(number))
+    # The process that delivers dies here; the chief writes on, and is itself continued from epoch 2's checkpoint.
+    append_events(directory, epoch(3, val_accuracy=0.1), started(attempt=2, time=2000.0), epoch(3))
+
+    again = RunLog.open(open_tracking(home), directory, parent_run_id=study_log.run_id)
+    for event in (started(attempt=2), epoch(1), epoch(2), epoch(3), epoch(4)):
+        again.handle(event)
+    again.log_result(RESULT)
+    again.log_result(RESULT)
+    again.close("FINISHED")
+
+    assert again.run_id == first.run_id
+    assert history(client, again.run_id, "val_accuracy") == [(n, pytest.approx(0.4 + n / 100)) for n in (1, 2, 3, 4)]
+    for metric in EPOCH_METRICS:
+        assert [step for step, _ in history(client, again.run_id, metric)] == [1, 2, 3, 4]
+    assert history(client, again.run_id, "train_seconds") == [(0, 4.5)]
+    assert client.get_run(again.run_id).data.tags["rampline.attempts"] == "2"
+    assert len(client.search_runs([client.get_run(again.run_id).info.experiment_id])) == 2
+
+
+def test_the_cost_is_the_price_of_the_hours_from_start_to_end(client, study_log, make_run_directory):
+    priced = RunLog.open(
+        client, make_run_directory("priced", cluster={"price_per_hour": 36.0}), parent_run_id=study_log.run_id
+    )
+    free = RunLog.open(client, make_run_directory("free"), parent_run_id=study_log.run_id)
+    priced.log_result(RESULT)
+    free.log_result(RESULT)
+    metrics = client.get_run(priced.run_id).data.metrics
+    assert metrics["cost_usd"] == pytest.approx(36.0 * 12.0 / 3600)
+    assert (metrics["train_seconds"], metrics["wall_seconds"]) == (4.5, 12.0)
+    assert (metrics["best_epoch"], metrics["best_val_accuracy"]) == (2, 0.42)
+    assert "cost_usd" not in client.get_run(free.run_id).data.metrics
+
+
+@pytest.mark.parametrize("status", ["FINISHED", "FAILED", "KILLED"])
+def test_a_closed_run_has_its_status_and_what_made_it_fail(client, study_log, make_run_directory, status):
+    log = RunLog.open(client, make_run_directory(), parent_run_id=study_log.run_id)
+    assert client.get_run(log.run_id).info.status == "RUNNING"
+    log.handle({"event": "failed", "time": 1.0, "message": "worker 1 died"})
+    log.close(status, None if status == "FINISHED" else "worker 1 died: see logs/worker-1.log")
+    run = client.get_run(log.run_id)
+    assert run.info.status == status
+    expected = "worker 1 died" + ("" if status == "FINISHED" else ": see logs/worker-1.log")
+    assert run.data.tags["rampline.failure"] == expected
+
+    RunLog.open(client, make_run_directory(), parent_run_id=study_log.run_id).close("FINISHED")
+    run = client.get_run(log.run_id)
+    assert run.info.status == "FINISHED"
+    assert "rampline.failure" not in run.data.tags
+
+
+def test_a_run_whose_store_was_deleted_is_logged_anew_from_its_directory(
+    client, study_log, make_run_directory, started, epoch, append_events, history
+):
+    directory = make_run_directory()
+    append_events(directory, started(), epoch(1), epoch(2))
+    first = RunLog.open(client, directory, parent_run_id=study_log.run_id)
+    first.close("KILLED")
+    client.delete_run(first.run_id)
+    second = RunLog.open(client, directory, parent_run_id=study_log.run_id)
+    second.close("FINISHED")
+    assert second.run_id != first.run_id
+    assert [step for step, _ in history(client, second.run_id, "train_loss")] == [1, 2]
+
+
+def test_artifacts_of_a_trained_run(client, study_log, make_run_directory, started, epoch, append_events):
+    directory = make_run_directory()
+    append_events(directory, started(), epoch(1), epoch(2))
+    log = RunLog.open(client, directory, parent_run_id=study_log.run_id)
+    log.close("FINISHED")
+    assert [file.path for file in client.list_artifacts(log.run_id)] == [
+        "config.json",
+        "data_report",
+        "learning_rate.png",
+    ]
+    report = [file.path for file in client.list_artifacts(log.run_id, "data_report")]
+    assert report == ["data_report/data_report.csv", "data_report/data_report.json"]
+
+
+def rename_table(home: Home, name: str, new_name: str) -> None:
+    with contextlib.closing(sqlite3.connect(home.tracking_database)) as connection:
+        connection.execute(f"ALTER TABLE {name} RENAME TO {new_name}")
+
+
+def test_training_goes_on_without_mlflow_and_what_was_not_taken_comes_later(
+    client, home, study_log, make_run_directory, started, epoch, history, caplog
+):
+    log = RunLog.open(client, make_run_directory(), parent_run_id=study_log.run_id)
+    log.handle(started())
+    rename_table(home, "metrics", "metrics_away")
+    with caplog.at_level(logging.WARNING, logger="rampline"):
+        log.handle(epoch(1))
+        log.handle(epoch(2))
+    assert [record.name for record in caplog.records if record.name.startswith("rampline")] == [
+        "rampline.tracking.run_log"
+    ]
+    with pytest.raises(TrackingError, match="cannot be closed: "):
+        log.close("FINISHED")
+    assert issubclass(TrackingError, RamplineError)
+
+    rename_table(home, "metrics_away", "metrics")
+    log.close("FINISHED")
+    assert [step for step, _ in history(client, log.run_id, "train_loss")] == [1, 2]
+    assert client.get_run(log.run_id).info.status == "FINISHED"
