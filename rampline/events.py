@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ class EventWriter:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _drop_half_line(path)
         self._file = open(path, "a", buffering=1)  # noqa: SIM115 - lives as long as the process
         self._last_progress = -math.inf
 
@@ -41,7 +43,7 @@ class EventReader:
 
     def __init__(self, path: Path, *, from_end: bool = False) -> None:
         self._path = path
-        self._offset = path.stat().st_size if from_end and path.is_file() else 0
+        self._offset = _complete_size(path) if from_end else 0
 
     def read(self) -> Iterator[dict[str, Any]]:
         """New events, oldest first."""
@@ -56,9 +58,21 @@ class EventReader:
                 yield json.loads(line)
 
 
+def _drop_half_line(path: Path) -> None:
+    """Cut off what a writer that was killed left behind its last line, so that the next event is a line of its own."""
+    if path.is_file():
+        os.truncate(path, _complete_size(path))
+
+
+def _complete_size(path: Path) -> int:
+    return path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

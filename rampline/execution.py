@@ -10,11 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+from mlflow import MlflowClient
+
 from rampline.cluster.evaluator import run_evaluation
 from rampline.cluster.launcher import run_roles
-from rampline.comparison.report import ComparisonFiles, write_comparison
-from rampline.comparison.summary import derived_metrics, summarise
-from rampline.comparison.table import read_comparison
+from rampline.comparison import (
+    ComparisonFiles,
+    derived_metrics,
+    make_data_tables,
+    read_comparison,
+    summarise,
+    write_comparison,
+)
 from rampline.data.preparation import prepare_dataset
 from rampline.data.report import read_report
 from rampline.execution_file import FILE, Execution, read_execution, resolve_weights, write_execution
@@ -22,8 +30,9 @@ from rampline.files import read_json
 from rampline.home import Home
 from rampline.run_directory import RunDirectory, RunIdentity
 from rampline.stages import check_study
-from rampline.study import StudyRun
+from rampline.study import Study, StudyRun
 from rampline.tracking.figures import log_figures
+from rampline.tracking.mlflow_run import find_run
 from rampline.tracking.provenance import git_commit
 from rampline.tracking.run_artifacts import log_evaluation
 from rampline.tracking.run_log import RunLog
@@ -80,9 +89,12 @@ def train_run(execution: Path, run: str, *, on_event: OnEvent, log: Log) -> dict
     chosen, directory = opened.study.run(run), RunDirectory(execution / run)
     if not directory.config_file.is_file():
         _create(opened, chosen, directory)
-    tracking = RunLog.open(open_tracking(opened.home), directory, parent_run_id=opened.parent_run_id)
-    if directory.is_complete:
+    client = open_tracking(opened.home)
+    if directory.is_complete and _is_finished(client, directory):
         log(f"{run}: complete already: {directory.path}")
+        return read_json(directory.result_file)
+    tracking = RunLog.open(client, directory, parent_run_id=opened.parent_run_id)
+    if directory.is_complete:
         return _close_complete(tracking, directory)
 
     def handle(event: dict[str, Any]) -> None:
@@ -98,6 +110,11 @@ def train_run(execution: Path, run: str, *, on_event: OnEvent, log: Log) -> dict
         tracking.close("KILLED", "interrupted")
         raise
     return _close_complete(tracking, directory)
+
+
+def _is_finished(client: MlflowClient, directory: RunDirectory) -> bool:
+    run_id = find_run(client, directory)
+    return run_id is not None and client.get_run(run_id).info.status == "FINISHED"
 
 
 def _close_complete(tracking: RunLog, directory: RunDirectory) -> dict[str, Any]:
@@ -147,7 +164,7 @@ def compare_runs(execution: Path) -> ComparisonFiles:
     opened = read_execution(execution)
     client = open_tracking(opened.home)
     comparison = read_comparison(client, opened.study.name, opened.parent_run_id)
-    tables = _data_tables(execution, opened)
+    tables = _data_tables(execution, opened.study)
     files = write_comparison(comparison, opened.home.reports / opened.study.name / execution.name, data_tables=tables)
     for run_id, figures in derived_metrics(comparison).items():
         log_figures(client, run_id, figures)
@@ -176,17 +193,7 @@ def _command(study: str, only: Sequence[str], overrides: Mapping[str, str]) -> s
     return " ".join(parts + [f"--set {key}={value}" for key, value in overrides.items()])
 
 
-def _data_tables(execution: Path, opened: Execution) -> dict[str, Any]:
-    folders = {
-        RunDirectory(execution / run.name).read_identity().dataset
-        for run in opened.study.runs
-        if RunDirectory(execution / run.name).identity_file.is_file()
-    }
-    if not folders:
-        return {}
-    report = read_report(Path(sorted(folders)[0]))
-    return {
-        "Examples per class and split": report.summary,
-        "Files that do not decode": report.undecodable,
-        "Byte-identical images": report.duplicates,
-    }
+def _data_tables(execution: Path, study: Study) -> dict[str, pd.DataFrame]:
+    directories = [RunDirectory(execution / run.name) for run in study.runs]
+    datasets = dict.fromkeys(d.read_identity().dataset for d in directories if d.identity_file.is_file())
+    return make_data_tables([read_report(Path(dataset)) for dataset in datasets])

@@ -49,6 +49,7 @@ def complete_directory(path: Path) -> Iterator[Path]:
     aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         yield aside
+        os.chmod(aside, 0o755)
         _sync_tree(aside)
         try:
             os.rename(aside, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 
 import keras
 
@@ -24,11 +25,19 @@ def make_model(config: ModelConfig, *, image_shape: ImageShape, classes: int) ->
     Raises:
         ConfigError: on an unknown name, or weights that do not fit.
     """
+    _check_weights(config.weights)
     if ":" in config.name:
         return _import_factory(config.name)(input_shape=image_shape, classes=classes)
     if config.name in BUILT_IN:
-        return BUILT_IN[config.name](image_shape, classes)
+        return _make_built_in(config.name, image_shape, classes)
     return _make_application(config, image_shape, classes)
+
+
+def _check_weights(weights: str) -> None:
+    """Weights that nothing would read must not end as a training from scratch."""
+    if weights not in ("none", "imagenet") and not weights.endswith(".h5") and not Path(weights).is_dir():
+        allowed = "none, imagenet, a .h5 weight file, the folder of a checkpoint, or run:NAME"
+        raise ConfigError(f"model.weights={weights!r} cannot be found: it must be {allowed}")
 
 
 def convnet(image_shape: ImageShape, classes: int) -> keras.Model:
@@ -55,6 +64,13 @@ def convnet7(image_shape: ImageShape, classes: int) -> keras.Model:
 
 
 BUILT_IN: dict[str, Callable[[ImageShape, int], keras.Model]] = {"convnet": convnet, "convnet7": convnet7}
+
+
+def _make_built_in(name: str, image_shape: ImageShape, classes: int) -> keras.Model:
+    try:
+        return BUILT_IN[name](image_shape, classes)
+    except ValueError as error:
+        raise ConfigError(f"data.image_size={image_shape[0]} is too small for {name}") from error
 
 
 def _make_application(config: ModelConfig, image_shape: ImageShape, classes: int) -> keras.Model:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from rampline.config import RunConfig, apply_overrides, from_dict, merge
+from rampline.config.checks import check_number
 from rampline.errors import ConfigError
 
 BUILT_IN = Path(__file__).parent / "studies"
@@ -35,7 +36,7 @@ class StudyRun:
     def starts_from(self) -> str | None:
         """The run whose best checkpoint this one starts from (`model.weights: run:NAME`), if any."""
         kind, _, name = self.config.model.weights.partition(":")
-        return name if kind == "run" and name else None
+        return name if kind == "run" else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +78,27 @@ def load_study(name_or_path: str, *, only: Sequence[str] = (), overrides: Mappin
     """
     path = _find(name_or_path)
     try:
-        return _read(yaml.safe_load(path.read_text()), default_name=path.stem, only=only, overrides=overrides or {})
+        content = yaml.load(path.read_text(), Loader=_UniqueKeys)
+        return _read(content, default_name=path.stem, only=only, overrides=overrides or {})
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a date that does not exist
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     except ConfigError as error:
         raise ConfigError(f"{path.name}: {error}") from error
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML in which a key given twice is an error: `safe_load` would drop all but the last."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise ConfigError(f"line {key.start_mark.line + 1}: key {key.value} is given twice")
+            seen.add(key.value)
+        return node
 
 
 def _find(name_or_path: str) -> Path:
@@ -102,13 +117,13 @@ def _read(content: Any, *, default_name: str, only: Sequence[str], overrides: Ma
     runs = content.get("runs")
     if not isinstance(runs, Mapping) or not runs:
         raise ConfigError("runs is missing: it must map the name of each run to its settings")
-    name = str(content.get("name", default_name))
+    name = str(content.get("name") or default_name)
     _check_name("name", name)
     base = content.get("base") or {}
     study = Study(
         name=name,
-        description=str(content.get("description", "")).strip(),
-        reference=str(content.get("reference", next(iter(runs)))),
+        description=str(content.get("description") or "").strip(),
+        reference=str(content.get("reference") or next(iter(runs))),
         runs=tuple(_read_run(run, settings or {}, base, overrides) for run, settings in runs.items()),
     )
     study.run(study.reference)
@@ -122,18 +137,22 @@ def _read_run(name: str, settings: Any, base: Any, overrides: Mapping[str, str])
         _check_mapping("base", base)
         changes = settings.get("set") or {}
         _check_mapping("set", changes)
+        published = settings.get("published") or {}
+        _check_mapping("published", published)
+        for metric, value in published.items():
+            check_number(f"published.{metric}", value, 0)
         values = apply_overrides(merge(base, changes), overrides)
         config = from_dict(values)
     except ConfigError as error:
         raise ConfigError(f"run {name}: {error}") from error
-    description = str(settings.get("description", "")).strip()
-    return StudyRun(name=name, config=config, description=description, published=settings.get("published") or {})
+    description = str(settings.get("description") or "").strip()
+    return StudyRun(name=name, config=config, description=description, published=published)
 
 
 def _check_order(study: Study) -> Study:
     earlier: set[str] = set()
     for run in study.runs:
-        if run.starts_from and run.starts_from not in earlier:
+        if run.starts_from is not None and run.starts_from not in earlier:
             raise ConfigError(f"run {run.name}: model.weights=run:{run.starts_from} must name a run above it")
         earlier.add(run.name)
     return study

@@ -6,7 +6,6 @@ import argparse
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -20,8 +19,7 @@ from rampline.errors import ClusterConfigError, RamplineError
 from rampline.events import EventWriter
 from rampline.parent import end_with_parent
 from rampline.run_directory import RunDirectory
-
-RENDEZVOUS_FAILED = 1
+from rampline.system_metrics import SystemSampler
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,9 +71,12 @@ def run_role(run_directory: RunDirectory) -> int:
     task = _read_task(config)
     if run_directory.is_complete:
         return 0
+    SystemSampler(run_directory.path / "system" / f"{task.name}.jsonl").start()
     from rampline.training.strategy import configure_devices
 
     configure_devices(config)
+    if len(task.cluster) > 1 or config.cluster.workers > 1:
+        _guard_server(task)
     if config.strategy == "parameter_server" and task.role != "chief":
         return _serve(task, run_directory)
     return _train(config, task, run_directory)
@@ -88,6 +89,17 @@ def _read_task(config: RunConfig) -> Task:
     if config.strategy in ("single", "mirrored"):
         return Task(cluster={"chief": ("127.0.0.1:0",)}, role="chief", index=0)
     raise ClusterConfigError(f"TF_CONFIG is not set: a role of strategy {config.strategy} needs it")
+
+
+def _guard_server(task: Task) -> None:
+    """TensorFlow's gRPC server has no authentication: keep it on loopback where the cluster is, else warn."""
+    from rampline.cluster.loopback import listen_on_loopback
+
+    if task.is_on_loopback and listen_on_loopback():
+        return
+    address = task.cluster[task.role][task.index]
+    warning = "TensorFlow's gRPC server has no authentication and listens on every interface"
+    print(f"rampline: warning: {warning} (port of {address}): use a private network")  # noqa: T201
 
 
 def _serve(task: Task, run_directory: RunDirectory) -> int:
@@ -107,7 +119,7 @@ def _train(config: RunConfig, task: Task, run_directory: RunDirectory) -> int:
     from rampline.training.run import train
     from rampline.training.strategy import make_strategy
 
-    with _deadline(config.cluster.rendezvous_timeout_seconds, f"{task.role} {task.index} did not find the other roles"):
+    with _rendezvous_deadline(config.cluster.rendezvous_timeout_seconds):
         strategy = make_strategy(config)
     _leave_on_sigterm()
     events = EventWriter(run_directory.events_file) if task.is_chief else None
@@ -127,20 +139,17 @@ def _leave_on_sigterm() -> None:
 
 
 @contextmanager
-def _deadline(seconds: float, message: str) -> Iterator[None]:
-    """End the process unless the block is left in time: TensorFlow's rendezvous waits for ever and ignores signals."""
-    done = threading.Event()
+def _rendezvous_deadline(seconds: int) -> Iterator[None]:
+    """End the process with SIGALRM unless the block is left in time.
 
-    def watch() -> None:
-        if not done.wait(seconds):
-            print(f"{ERROR_MARK}{message} within {seconds:.0f} s", file=sys.stderr, flush=True)  # noqa: T201
-            os._exit(RENDEZVOUS_FAILED)
-
-    threading.Thread(target=watch, daemon=True).start()
+    TensorFlow waits for the other roles for ever, holds the interpreter's lock meanwhile and swallows SIGTERM: no thread
+    and no Python handler would run, so the kernel has to do it.
+    """
+    signal.alarm(seconds)
     try:
         yield
     finally:
-        done.set()
+        signal.alarm(0)
 
 
 def _one_line(error: BaseException) -> str:

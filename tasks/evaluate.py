@@ -10,7 +10,7 @@ from rampline.progress import progress_to
 from tasks.retry import unless_ours
 
 
-@task(task_run_name="score {runs}", retries=2, retry_delay_seconds=5, retry_condition_fn=unless_ours)
+@task(task_run_name="score the test images", retries=2, retry_delay_seconds=5, retry_condition_fn=unless_ours)
 def score(execution: str, runs: list[str]) -> dict[str, dict[str, Any]]:
     """Score the best checkpoint of each run in one process; returns each run's `evaluation.json`."""
     progress = progress_to(get_run_logger().info)

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from rampline.home import Home
+from rampline.progress import describe
 
 
 def evaluate(
@@ -19,7 +20,7 @@ def evaluate(
     """Load the best checkpoint of a run and score it on a test set; by default that of its own data."""
     from rampline.scoring import evaluate_one  # brings in MLflow: too slow for the other commands
 
-    scores = evaluate_one(run_id, data, home=Home.from_environment())
-    text = f"{scores['split']}: {scores['examples']:,} images"
-    text += f", accuracy {scores['test_accuracy']:.4f}, loss {scores['test_loss']:.4f} ({scores['checkpoint']})"
-    Console().print(text, highlight=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    scores = evaluate_one(run_id, data, home=Home.from_environment(), log=console.print)
+    console.print(describe({"event": "evaluated", **scores}, epochs=None))
+    console.print(f"checkpoint  {scores['checkpoint']} (epoch {scores['best_epoch']})")

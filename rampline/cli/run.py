@@ -40,6 +40,9 @@ def run(study: StudyArgument, only: OnlyOption = None, set_: SetOption = None, r
     parameters = {"study": study, "only": only or [], "overrides": overrides, "execution": str(execution)}
     try:
         _run_flow(home, parameters, console)
+    except KeyboardInterrupt:
+        console.print(f"interrupted: `rampline run {study} --resume` continues it", highlight=False)
+        raise
     finally:
         _show_what_there_is(checked.name, execution, home, console)
 

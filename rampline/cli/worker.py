@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from rampline.errors import RunFailed
+
 
 def worker(run_directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run directory.")]) -> None:
     """Run one role of a run; TF_CONFIG says which, and it is used as it is."""
-    from rampline.worker import main  # brings in what only a role needs
-
-    raise typer.Exit(main([str(run_directory)]))
+    role = subprocess.Popen([sys.executable, "-m", "rampline.worker", str(run_directory)])
+    try:
+        status = role.wait()
+    except BaseException:
+        role.terminate()
+        role.wait()
+        raise
+    if status == -signal.SIGALRM:
+        raise RunFailed("the other roles of TF_CONFIG did not answer within cluster.rendezvous_timeout_seconds")
+    raise typer.Exit(status if status >= 0 else 128 - status)

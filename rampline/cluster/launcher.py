@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -99,6 +100,8 @@ def _wait_for_workers(config: RunConfig, roles: Sequence[RoleProcess]) -> None:
 
 def _failure(role: RoleProcess) -> Exception:
     status = role.exit_status or 0
+    if status == -signal.SIGALRM:
+        return RunFailed(f"{role.label} did not find the other roles in time (log: {role.log})")
     if status == InputError.exit_status:
         return InputError(role.last_line() or f"{role.label} refused its configuration; its log is {role.log}")
     how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"

@@ -41,6 +41,12 @@ class Task:
         return self.role == "chief" or (self.role == "worker" and self.index == 0 and "chief" not in self.cluster)
 
     @property
+    def is_on_loopback(self) -> bool:
+        """Whether all processes talk on this machine's loopback addresses."""
+        hosts = [address.rpartition(":")[0] for addresses in self.cluster.values() for address in addresses]
+        return all(host == "localhost" or host.startswith("127.") for host in hosts)
+
+    @property
     def worker_number(self) -> int:
         """Position among all processes that train synchronously: the chief, then the workers."""
         return self.index + (1 if self.role == "worker" and "chief" in self.cluster else 0)
@@ -68,14 +74,14 @@ def parse_tf_config(text: str, config: RunConfig) -> Task:
 def _parse(text: str) -> Task:
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ClusterConfigError(f"TF_CONFIG is not JSON: {error}") from error
     if not isinstance(content, Mapping):
         raise ClusterConfigError("TF_CONFIG must be an object with cluster and task")
     cluster = {role: _addresses(role, hosts) for role, hosts in _mapping(content, "cluster").items()}
     place = _mapping(content, "task")
     role, index = place.get("type"), place.get("index")
-    if role not in cluster:
+    if not isinstance(role, str) or role not in cluster:
         raise ClusterConfigError(
             f"TF_CONFIG: task.type={role!r} must be one of the cluster's roles: {', '.join(cluster)}"
         )
@@ -101,7 +107,7 @@ def _addresses(role: str, hosts: Any) -> tuple[str, ...]:
         raise ClusterConfigError(f"TF_CONFIG: cluster.{role} must be a list of host:port")
     for address in hosts:
         host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
             raise ClusterConfigError(f"TF_CONFIG: cluster.{role} has {address!r}: it must be host:port")
     return tuple(hosts)
 
@@ -134,7 +140,7 @@ def _is_local(address: str) -> bool:
     host = address.rpartition(":")[0].strip("[]")
     try:
         found = {info[4][0] for info in socket.getaddrinfo(host, None)}
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a label that is empty or too long
         raise ClusterConfigError(f"TF_CONFIG: {address} cannot be resolved: {error}") from error
     return any(ip.startswith("127.") or ip in _local_addresses() for ip in map(str, found))
 

@@ -1,5 +1,6 @@
 """The comparison of a study's runs, read from MLflow: as a table, in a terminal, as a report and as MLflow figures."""
 
+import rampline.tracking  # noqa: F401 - its settings must be there before mlflow is imported
 from rampline.comparison.data_tables import make_data_tables
 from rampline.comparison.report import ComparisonFiles, write_comparison
 from rampline.comparison.summary import StudySummary, derived_metrics, summarise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 from collections.abc import Sequence
 
@@ -17,6 +18,9 @@ WIDTH = 430  # in SVG units: close to a phone's width, so that text keeps its si
 FONT_SIZE = 11
 LABEL_LENGTH = 18
 POINTS_PER_INCH = 72
+
+# Its first use on a machine announces the font cache, which nobody can act on.
+logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
 
 
 def make_axes(height: float, *, left: float, right: float, title: str) -> Axes:

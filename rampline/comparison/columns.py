@@ -130,7 +130,7 @@ def make_columns(comparison: Comparison) -> list[Column]:
             note="{} of ideal",
         ),
         *(_published(metric) for metric in comparison.published_metrics),
-        Column(key="status", title="status", write=str.lower, rank=12 if complete else 3, numeric=False, under="run"),
+        Column(key="status", title="status", write=str.lower, rank=12 if complete else 1, numeric=False, under="run"),
     ]
 
 

@@ -87,7 +87,7 @@ def _write_learning_rate(value: float, _: int) -> str:
 def _throughput(comparison: Comparison) -> Chart:
     runs = comparison.runs.dropna(subset=["images_per_second"])
     styles = style_runs(comparison.runs["run"].tolist())
-    axes = _rows(runs["run"].tolist(), "training throughput, images/s", right=62)
+    axes = _rows(runs["run"].tolist(), "training throughput, images/s", right=78)
     for row, figures in enumerate(runs.to_dict("records")):
         run, height = figures["run"], figures["images_per_second"]
         axes.barh(row, height, height=0.5, color=styles[run].color, alpha=0.75, linewidth=0)

@@ -1,6 +1,7 @@
 """What a configuration value may be; each check names the field, the value and what is allowed."""
 
 import math
+import sys
 
 from rampline.errors import ConfigError
 
@@ -20,7 +21,7 @@ def check_integer(name: str, value: object, minimum: int) -> None:
 
 
 def check_number(name: str, value: object, minimum: float, maximum: float = math.inf, *, open_at: str = "") -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     inside = is_number and minimum <= value <= maximum  # type: ignore[operator]
     inside = (
         inside and not ("minimum" in open_at and value == minimum) and not ("maximum" in open_at and value == maximum)

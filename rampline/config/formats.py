@@ -59,9 +59,9 @@ def _exponents(value: Any) -> Any:
     return value
 
 
-def _check_known(key: str, known: list[str], *, prefix: str) -> None:
+def _check_known(key: Any, known: list[str], *, prefix: str) -> None:
     if key not in known:
-        near = difflib.get_close_matches(key, known, n=1)
+        near = difflib.get_close_matches(str(key), known, n=1)
         hint = f"did you mean {prefix}{near[0]}?" if near else f"known: {', '.join(prefix + k for k in known)}"
         raise ConfigError(f"unknown key {prefix}{key}: {hint}")
 
@@ -113,7 +113,7 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, str]) -> 
         _check_known(key, known_keys(), prefix="")
         try:
             value = yaml.safe_load(text) if isinstance(text, str) else text
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
             raise ConfigError(f"--set {key}={text} is not allowed: it must be a YAML value") from error
         for part in reversed(key.split(".")):
             value = {part: value}

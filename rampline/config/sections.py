@@ -11,6 +11,7 @@ CACHES = ("none", "memory", "disk")
 AUGMENTATIONS = ("none", "flip", "crop", "flip_crop")
 SCHEDULES = ("constant", "ramp", "steps", "cosine")
 LR_SCALINGS = ("none", "replicas", "global_batch")
+OWN_NETWORKS = ("convnet", "convnet7")
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop")
 
 
@@ -54,7 +55,9 @@ class DataConfig:
             check_text("data.manual_dir", self.manual_dir)
             check(kind == "tfds", "data.manual_dir", self.manual_dir, "left out unless data.source is tfds:NAME")
         check_integer("data.image_size", self.image_size, 8)
-        check(self.channels in (None, 1, 3), "data.channels", self.channels, "1, 3 or null")
+        is_whole = isinstance(self.channels, int) and not isinstance(self.channels, bool)
+        fits = self.channels is None or (is_whole and self.channels in (1, 3))
+        check(fits, "data.channels", self.channels, "1, 3 or null")
         if self.limit is not None:
             check_integer("data.limit", self.limit, 1)
         check_number("data.validation_fraction", self.validation_fraction, 0, 1, open_at="minimum maximum")
@@ -92,6 +95,11 @@ class ModelConfig:
         check_text("model.name", self.name)
         check_text("model.weights", self.weights)
         check_choice("model.trainable", self.trainable, ("all", "head"))
+        if ":" in self.name or self.name in OWN_NETWORKS:
+            only = f"for {self.name}: only a keras.applications model has pretrained weights and a head"
+            check(self.trainable == "all", "model.trainable", self.trainable, f"all {only}")
+            pretrained = self.weights == "imagenet" or self.weights.endswith(".h5")
+            check(not pretrained, "model.weights", self.weights, f"none, a checkpoint or run:NAME {only}")
         check_integer("model.head_units", self.head_units, 0)
         check_number("model.dropout", self.dropout, 0, 1, open_at="maximum")
 

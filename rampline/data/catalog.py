@@ -53,8 +53,8 @@ def _digest_chunk(examples: list[Example]) -> list[tuple[Example, str]]:
 
 def fingerprint_catalog(catalog: Iterable[CatalogEntry], class_names: tuple[str, ...]) -> str:
     """sha256 over split, class, name and content of every example, and over the class names in order."""
-    digest = hashlib.sha256("\0".join(class_names).encode(errors="surrogateescape"))
+    digest = hashlib.sha256("\0".join(class_names).encode())
     for entry in catalog:
         line = "\0".join((entry.split, class_names[entry.label], entry.name, entry.sha256)) + "\n"
-        digest.update(line.encode(errors="surrogateescape"))
+        digest.update(line.encode())
     return digest.hexdigest()

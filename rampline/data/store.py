@@ -42,15 +42,21 @@ def store_dataset(config: DataConfig, home: Home, reporter: Reporter) -> Path:
     with locked(home.data / ".lock", lambda: reporter.log(f"waiting for another preparation in {home.data}")):
         directory = look_up(home, config, module.stat_fingerprint(config, tfds_directory(home)))
         if directory is not None:
-            reporter.log(f"prepared already: {directory}")
-            return directory
+            return _accept_present(config, directory, reporter)
         _remove_leftovers(home)
+        reporter.log(f"preparing {config.source} in {home.data}")
         source = module.open_source(config, tfds_directory(home))
         for note in source.notes:
             reporter.log(note)
         directory = _store_source(config, home, source, module.directory_name(config), reporter)
         remember(home, config, source.stat_fingerprint, directory)
         return directory
+
+
+def _accept_present(config: DataConfig, directory: Path, reporter: Reporter) -> Path:
+    check_present(config, PreparedDataset.open(directory))
+    reporter.log(f"prepared already: {directory}")
+    return directory
 
 
 def _remove_leftovers(home: Home) -> None:
@@ -68,9 +74,7 @@ def _store_source(config: DataConfig, home: Home, source: Source, name: str, rep
     preprocessing = describe_preprocessing(config, channels=channels, carve_validation=carve_validation)
     directory = dataset_directory(home, name, fingerprint, preprocessing)
     if directory.is_dir():
-        check_present(config, PreparedDataset.open(directory))
-        reporter.log(f"prepared already: {directory}")
-        return directory
+        return _accept_present(config, directory, reporter)
     splits = select(catalog, source.class_names, config)
     plan = Plan(
         config=config,

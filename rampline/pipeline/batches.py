@@ -49,11 +49,14 @@ def make_steps_dataset(
 ) -> tf.data.Dataset:
     """Whole batches of `steps` steps from `first_step` on, for one worker; may be made inside a `tf.function`."""
     numbers = tf.data.Dataset.range(first_step, first_step + steps)
+    return _prefetched(numbers, lambda step: make_step_batch(examples, order=order, data=data, step=step), data)
 
-    def make_batch(step: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _make_batch(examples, order=order, data=data, step=step, share=order.share(step, tf.constant(0), 1))
 
-    return _prefetched(numbers, make_batch, data)
+def make_step_batch(
+    examples: Examples, *, order: EpochOrder, data: DataConfig, step: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """The whole global batch of one step, as in `make_train_dataset` with one replica."""
+    return _make_batch(examples, order=order, data=data, step=step, share=order.share(step, tf.constant(0), 1))
 
 
 def make_evaluation_dataset(

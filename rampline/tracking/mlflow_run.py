@@ -11,7 +11,8 @@ from rampline.data.dataset import PreparedDataset
 from rampline.files import read_json, write_json
 from rampline.run_directory import RunDirectory
 from rampline.tracking.figures import PARENT_TAG
-from rampline.tracking.provenance import commit_tags
+from rampline.tracking.lifecycle import PROCESS_TAG
+from rampline.tracking.provenance import commit_tags, process_identity
 
 
 def find_run(client: MlflowClient, run_directory: RunDirectory) -> str | None:
@@ -34,6 +35,7 @@ def create_run(client: MlflowClient, run_directory: RunDirectory, parent_run_id:
     dataset = PreparedDataset.open(Path(identity.dataset))
     tags = {
         PARENT_TAG: parent_run_id,
+        PROCESS_TAG: process_identity(),
         "rampline.kind": "run",
         "rampline.run": identity.name,
         "rampline.study": identity.study,

@@ -11,8 +11,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from rampline.tracking.figures import log_figures, log_params
-from rampline.tracking.lifecycle import end, end_abandoned, end_running_children, take_over
-from rampline.tracking.provenance import commit_tags, environment, git_commit
+from rampline.tracking.lifecycle import PROCESS_TAG, end, end_abandoned, end_running_children, take_over
+from rampline.tracking.provenance import commit_tags, environment, git_commit, process_identity
 from rampline.tracking.store import TrackingError, first_line
 
 
@@ -41,6 +41,7 @@ class StudyLog:
             TrackingError: when MLflow refuses.
         """
         fixed = {
+            PROCESS_TAG: process_identity(),
             "rampline.kind": "study",
             "rampline.study": study,
             "rampline.execution": execution,

@@ -69,8 +69,11 @@ def load_model_weights(path: Path, model: keras.Model) -> None:
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     file = path / VARIABLES
-    expected = read_json(path / PROGRESS)["sha256"]
-    if hashlib.sha256(file.read_bytes()).hexdigest() != expected:
+    try:
+        expected, content = read_json(path / PROGRESS)["sha256"], file.read_bytes()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"checkpoint {path} is damaged: {error}") from error
+    if hashlib.sha256(content).hexdigest() != expected:
         raise ConfigError(f"checkpoint {path} is damaged: {VARIABLES} does not have the checksum it was written with")
     with np.load(file, allow_pickle=False) as arrays:
         return dict(arrays)

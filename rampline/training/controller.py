@@ -47,6 +47,7 @@ class Controller:
         self.steps_per_epoch, self.events = steps_per_epoch, events
         self._launched_at, self._resumed_at = launched_at, time.monotonic()
         self._input_wait_seconds: float | None = 0.0
+        self.attempt = 1 + sum(event["event"] == "started" for event in run_directory.read_events())
         self.progress = self._restore()
         self._restored = self.progress
 
@@ -195,6 +196,7 @@ class Controller:
             "best_val_accuracy": progress.best_val_accuracy,
             "train_seconds": progress.train_seconds,
             "wall_seconds": self._wall_seconds(),
+            "attempts": self.attempt,
             "metrics": progress.metrics,
         }
         write_json(self.run_directory.result_file, result)

@@ -14,12 +14,14 @@ import tensorflow as tf
 
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
-from rampline.pipeline.batches import make_steps_dataset
+from rampline.pipeline.batches import make_step_batch, make_steps_dataset
 from rampline.pipeline.examples import Examples, open_examples
 from rampline.pipeline.order import EpochOrder, evaluation_rows, evaluation_steps
 from rampline.training.engine import StepsDone
 from rampline.training.state import TrainingState
 from rampline.training.step import make_evaluation_step, make_train_step
+
+CALLS_PER_WORKER = 4
 
 
 class ParameterServerEngine:
@@ -54,8 +56,12 @@ class ParameterServerEngine:
         """See `Engine.run_steps`; all calls are scheduled at once, and told of in order."""
         images = self._worker_images("train")
         calls = []
-        for start in range(first_step, first_step + steps, self._config.steps_per_call):
-            count = min(self._config.steps_per_call, first_step + steps - start)
+        # Short enough that no worker waits long for the last call of another.
+        steps_per_call = min(
+            self._config.steps_per_call, max(1, steps // (CALLS_PER_WORKER * self._config.cluster.workers))
+        )
+        for start in range(first_step, first_step + steps, steps_per_call):
+            count = min(steps_per_call, first_step + steps - start)
             arguments = (images, tf.constant(start, tf.int64), tf.constant(count, tf.int64))
             calls.append(self._coordinator.schedule(self._train_steps, args=arguments))
         for call in calls:
@@ -99,25 +105,47 @@ class ParameterServerEngine:
         train_step = make_train_step(self.state, num_replicas_in_sync=1, xla=self._config.xla)
         counter = self.state.step
 
+        def run(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+            sums = self._strategy.run(train_step, (batch,))
+            counter.assign_add(1)
+            return sums
+
         @tf.function
         def train_steps(images: Iterator, first_step: tf.Tensor, steps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             examples = self._examples("train", next(images))
-            batches = make_steps_dataset(
-                examples, order=self._order, data=self._config.data, first_step=first_step, steps=steps
-            )
             sums = tf.TensorArray(tf.float32, size=tf.cast(steps, tf.int32), element_shape=(3,))
             i, wait, before = tf.constant(0), tf.constant(0.0, tf.float64), tf.timestamp()
-            for batch in batches:
+            for batch in self._batches(examples, first_step, steps):
                 with tf.control_dependencies(tf.nest.flatten(batch)):
                     wait += tf.timestamp() - before
-                sums = sums.write(i, self._strategy.run(train_step, (batch,)))
-                counter.assign_add(1)
+                sums = sums.write(i, run(batch))
                 i += 1
                 with tf.control_dependencies([counter.read_value()]):
                     before = tf.timestamp()
             return sums.stack(), wait
 
-        return train_steps
+        @tf.function
+        def train_steps_in_memory(
+            images: Iterator, first_step: tf.Tensor, steps: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor]:
+            examples = self._examples("train", next(images))
+            sums = tf.TensorArray(tf.float32, size=tf.cast(steps, tf.int32), element_shape=(3,))
+            wait = tf.constant(0.0, tf.float64)
+            for i in tf.range(steps):
+                before = tf.timestamp()
+                batch = make_step_batch(examples, order=self._order, data=self._config.data, step=first_step + i)
+                with tf.control_dependencies(tf.nest.flatten(batch)):
+                    wait += tf.timestamp() - before
+                sums = sums.write(tf.cast(i, tf.int32), run(batch))
+            return sums.stack(), wait
+
+        # Making a dataset iterator costs tens of milliseconds on a remote worker, far more than gathering a batch from
+        # memory; where images are read and decoded, its parallelism is worth that.
+        return train_steps_in_memory if self._dataset.storage == "tensor" else train_steps
+
+    def _batches(self, examples: Examples, first_step: tf.Tensor, steps: tf.Tensor) -> tf.data.Dataset:
+        data = self._config.data
+        return make_steps_dataset(examples, order=self._order, data=data, first_step=first_step, steps=steps)
 
     def _evaluation_step(self, split: str) -> tf.types.experimental.GenericFunction:
         if split not in self._evaluation_steps:

@@ -72,6 +72,7 @@ def _tell_start(
 ) -> None:
     events.write(
         "started",
+        attempt=controller.attempt,
         replicas=config.replicas,
         num_replicas_in_sync=config.num_replicas_in_sync,
         per_replica_batch_size=config.per_replica_batch_size,

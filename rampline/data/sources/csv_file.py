@@ -18,12 +18,12 @@ def directory_name(config: DataConfig) -> str:
     return _table_path(config).stem
 
 
-def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:  # noqa: ARG001
+def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
     """A digest of the table's rows and of the sizes and times of the files that it names."""
     return files_fingerprint(_list_files(_table_path(config)))
 
 
-def open_source(config: DataConfig, tfds_directory: Path) -> Source:  # noqa: ARG001
+def open_source(config: DataConfig, tfds_directory: Path) -> Source:
     """Classes are the labels, as texts, sorted; rows without a `split` column are all `train`.
 
     Raises:

@@ -22,12 +22,12 @@ def directory_name(config: DataConfig) -> str:
     return config.source
 
 
-def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:  # noqa: ARG001
+def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
     """A constant."""
     return _STAT_FINGERPRINT
 
 
-def open_source(config: DataConfig, tfds_directory: Path) -> Source:  # noqa: ARG001
+def open_source(config: DataConfig, tfds_directory: Path) -> Source:
     """All ten classes; `test` is a fixed stratified fifth, the rest is `train`."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

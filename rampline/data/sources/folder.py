@@ -21,12 +21,12 @@ def directory_name(config: DataConfig) -> str:
     return _root(config).resolve().name
 
 
-def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:  # noqa: ARG001
+def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
     """A digest of names, sizes and times of all image files."""
     return files_fingerprint(_list_files(_root(config))[0])
 
 
-def open_source(config: DataConfig, tfds_directory: Path) -> Source:  # noqa: ARG001
+def open_source(config: DataConfig, tfds_directory: Path) -> Source:
     """Classes are the names of the sub-folders, sorted.
 
     Raises:
@@ -98,9 +98,14 @@ def _image_file(path: Path, root: Path, *, split: str, class_name: str) -> Image
         raise DatasetError(f"cannot read {path}: {error.strerror}") from error
     return ImageFile(
         split=split,
-        class_name=class_name,
-        name=path.relative_to(root).as_posix(),
+        class_name=_printable(class_name),
+        name=_printable(path.relative_to(root).as_posix()),
         path=path,
         size_bytes=stat.st_size,
         modified_nanoseconds=stat.st_mtime_ns,
     )
+
+
+def _printable(name: str) -> str:
+    """A file name may hold bytes that are no text; reports hold only text."""
+    return os.fsencode(name).decode(errors="replace")

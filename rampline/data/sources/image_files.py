@@ -34,7 +34,7 @@ def files_fingerprint(files: Iterable[ImageFile]) -> str:
     digest = hashlib.sha256()
     for file in files:
         parts = (file.split, file.class_name, file.name, str(file.size_bytes), str(file.modified_nanoseconds))
-        digest.update("\0".join(parts).encode(errors="surrogateescape") + b"\n")
+        digest.update("\0".join(parts).encode() + b"\n")
     return digest.hexdigest()
 
 

@@ -93,21 +93,20 @@ def _image_and_label(name: str, info: Any) -> tuple[str, str]:
 
 def _download_and_prepare(config: DataConfig, builder: Any, tfds_directory: Path) -> None:
     import tensorflow as tf
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.core.download import downloader
+    from tensorflow_datasets.core.download import DownloadConfig, downloader
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
     from tensorflow_datasets.core.download.util import DownloadError
 
     # TFDS's own ten take minutes to find out that there is no network.
     downloader.MAX_RETRIES = _DOWNLOAD_RETRIES
-    download = tfds.core.download.DownloadConfig(manual_dir=_manual_dir(config), try_download_gcs=False)
+    download = DownloadConfig(manual_dir=_manual_dir(config), try_download_gcs=False)
     _remove_leftovers(config, tfds_directory)
     try:
         builder.download_and_prepare(download_config=download)
     except (NonMatchingChecksumError, AssertionError) as error:
         raise DatasetError(f"{config.source}: {_first_line(error)}") from error
     except (OSError, DownloadError, tf.errors.OpError) as error:
-        raise DatasetError(f"{config.source} cannot be had: {_how_to_get(error, builder)}") from error
+        raise DatasetError(f"{config.source} cannot be prepared: {_how_to_get(error, builder)}") from error
     finally:
         _remove_leftovers(config, tfds_directory)
 
@@ -118,7 +117,7 @@ def _manual_dir(config: DataConfig) -> Path | None:
     folder = Path(config.manual_dir).expanduser().absolute()
     if not folder.is_dir():
         raise DatasetError(
-            f"data.manual_dir={str(folder)!r} does not exist: it must be a folder with the files that TFDS would download"
+            f"data.manual_dir={str(folder)!r} does not exist: it must hold the files that TFDS would download"
         )
     return folder
 
@@ -183,6 +182,8 @@ def _iterate(builder: Any, tfds_split: str, image: str, label: str) -> Iterator[
     # Batches, because one step of a TensorFlow iterator costs more than reading a small image.
     for batch in dataset.batch(_READ_BATCH).as_numpy_iterator():
         for name, number, content in zip(batch["tfds_id"], batch[label], batch[image], strict=True):
+            if number < 0:
+                raise DatasetError(f"tfds split {tfds_split!r} has examples without a label, such as {name.decode()}")
             yield Example(name=name.decode(), label=int(number), read=partial(bytes, content))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import mlflow.artifacts
 import numpy as np
+import pytest
 import yaml
 from mlflow.models import Model
 
@@ -39,6 +40,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_the_model_predicts_the_same_after_mlflow_loads_it(client, study_log, make_run_directory):
     directory = make_run_directory()
     run_id = RunLog.open(client, directory, parent_run_id=study_log.run_id).run_id

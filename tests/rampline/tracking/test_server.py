@@ -65,6 +65,7 @@ def server(home, monkeypatch):
         server.stop()
 
 
+@pytest.mark.slow
 def test_a_run_over_http_survives_a_server_that_restarts(
     server, home, make_run_directory, started, epoch, append_events, evaluation, history, capfd, caplog
 ):

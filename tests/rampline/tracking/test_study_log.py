@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rampline.tracking.provenance import git_commit
+from rampline.tracking.provenance import git_commit, process_identity
 from rampline.tracking.run_log import RunLog
 from rampline.tracking.store import TrackingError
 from rampline.tracking.study_log import StudyLog
@@ -32,6 +32,7 @@ def test_tags_say_what_the_execution_is(client, study_log):
         "rampline.study": "digits",
         "rampline.execution": "e1",
         "rampline.git_commit": git_commit(),
+        "rampline.process": process_identity(),
         "rampline.environment.cpu cores": str(os.cpu_count()),
     }
     assert {name: run.data.tags.get(name) for name in expected} == expected

@@ -1,0 +1,45 @@
+"""What all tests share: a home of their own, and small prepared copies of the `digits` dataset."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rampline.config import DataConfig
+from rampline.data.dataset import PreparedDataset
+from rampline.data.preparation import prepare_dataset
+from rampline.home import Home
+
+# Before anything imports TensorFlow.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+EXAMPLES_PER_CLASS = 12
+
+
+@pytest.fixture(scope="session", autouse=True)
+def rampline_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """RAMPLINE_HOME of the whole session, so that no test writes into the folder it is started in."""
+    root = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAMPLINE_HOME", str(root))
+        yield root
+
+
+def _prepare(root: Path, cache: str) -> PreparedDataset:
+    return prepare_dataset(DataConfig(limit=EXAMPLES_PER_CLASS, cache=cache), Home(root=root))
+
+
+@pytest.fixture(scope="session")
+def digits(rampline_home: Path) -> PreparedDataset:
+    """`digits` by the real preparation: 12 examples of each class in every split, (28, 28, 1), in memory."""
+    return _prepare(rampline_home, "memory")
+
+
+@pytest.fixture(scope="session")
+def digits_by_cache(rampline_home: Path) -> dict[str, PreparedDataset]:
+    """The same examples in the storage of every `data.cache`."""
+    caches = ("memory", "disk", "none")
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(caches, pool.map(lambda cache: _prepare(rampline_home, cache), caches), strict=True))

@@ -1,0 +1,35 @@
+"""Names and parameters of the flows: what deployments, the CLI and people's scripts call."""
+
+import importlib
+import inspect
+
+import pytest
+from prefect import Flow
+
+PARAMETERS = {
+    "prepare": ["study", "only", "overrides", "execution"],
+    "baseline": ["study", "run", "engine", "epochs", "precision", "overrides", "execution"],
+    "finetune": ["study", "run", "engine", "epochs", "precision", "overrides", "execution"],
+    "cluster": ["study", "run", "epochs", "precision", "overrides", "execution"],
+    "evaluate": ["study", "execution", "runs"],
+    "study": ["study", "only", "overrides", "execution"],
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_flow_has_its_name_parameters_and_a_story_for_a_name(name):
+    flow = getattr(importlib.import_module(f"flows.{name}"), name)
+    assert isinstance(flow, Flow)
+    assert flow.name == name
+    assert list(inspect.signature(flow.fn).parameters) == PARAMETERS[name]
+    assert flow.flow_run_name
+    assert flow.description
+
+
+def test_every_strategy_has_a_stage():
+    from flows.study import STAGES
+    from rampline.config.run_config import STRATEGIES
+    from rampline.stages import FLOW_OF_STRATEGY
+
+    assert sorted(FLOW_OF_STRATEGY) == sorted(STRATEGIES)
+    assert set(FLOW_OF_STRATEGY.values()) == set(STAGES)

@@ -1,0 +1,120 @@
+"""`rampline run` with everything real: Prefect's server, role processes, MLflow."""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from mlflow.tracking import MlflowClient
+
+pytestmark = pytest.mark.slow
+SMALL = ("--only", "baseline", "--set", "data.limit=20")
+STUDY = """
+name: partly
+base: {epochs: 2, data: {source: digits, limit: 20}}
+runs:
+  good: {}
+  late: {set: {cluster: {run_timeout_seconds: 1}}}
+  child: {set: {model: {weights: "run:late"}}}
+"""
+
+
+def statuses(home: Path, study: str) -> dict[str, str]:
+    """Status by name of all MLflow runs of a study, `study` for that of the execution."""
+    client = MlflowClient(tracking_uri=f"sqlite:///{home}/mlflow.db")
+    experiment = client.get_experiment_by_name(study)
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    return {run.data.tags.get("rampline.run", "study"): run.info.status for run in runs}
+
+
+def left_behind(home: Path) -> list[list[str]]:
+    """Commands of processes that were started with this home and still live."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("RAMPLINE_HOME") == str(home):
+                found.append(process.cmdline())
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_a_run_is_quiet_compared_and_measured_for_the_next_plan(rampline, home):
+    result = rampline("run", "digits", *SMALL, "--set", "epochs=2")
+    assert (result.returncode, result.stderr) == (0, "")
+    for part in (
+        "baseline: epoch 2/2",
+        "test: 200 images, accuracy",
+        "report  ",
+        "MLflow  ",
+        "server --backend-store-uri",
+    ):
+        assert part in result.stdout
+    for noise in ("prefect.", "INFO", "WARNING", "tensorflow", "Traceback", "sqlalchemy"):
+        assert noise not in result.stdout
+    assert statuses(home, "digits") == {"study": "FINISHED", "baseline": "FINISHED"}
+    assert left_behind(home) == []
+    plan = rampline("plan", "digits", *SMALL, "--set", "epochs=3")
+    assert re.search(r"baseline +single +1 chief +CPU +64 +64 +3 +\d+ +0.001 +\d+ s", plan.stdout)
+    compared = rampline("compare", "digits")
+    assert compared.returncode == 0
+    assert "report  " in compared.stdout
+
+
+def test_ctrl_c_closes_everything_and_resume_goes_on(rampline, command, home):
+    started = command("run", "digits", *SMALL, "--set", "epochs=150")
+    assert started.stdout is not None
+    for line in started.stdout:
+        if "epoch 2/" in line:
+            break
+    os.killpg(started.pid, signal.SIGINT)
+    rest = started.stdout.read()
+    assert started.wait(30) == 128 + signal.SIGINT
+    assert "--resume` continues it" in rest
+    assert "Traceback" not in rest
+    assert statuses(home, "digits") == {"study": "KILLED", "baseline": "KILLED"}
+    assert left_behind(home) == []
+    resumed = rampline("run", "digits", "--resume")
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert "epoch 1/150" not in resumed.stdout
+    assert "epoch 150/150" in resumed.stdout
+    assert statuses(home, "digits") == {"study": "FINISHED", "baseline": "FINISHED"}
+    assert "is complete: leave out --resume" in rampline("run", "digits", "--resume").stderr
+
+
+def test_a_failed_run_stops_only_what_starts_from_it(rampline, home, tmp_path):
+    (tmp_path / "partly.yaml").write_text(STUDY)
+    result = rampline("run", "partly.yaml")
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert re.match(r"rampline: error: run late: .*run_timeout_seconds=1; run child: not started", result.stderr)
+    assert "good: test: 200 images" in result.stdout
+    assert "report  " in result.stdout
+    assert statuses(home, "partly") == {"study": "FAILED", "good": "FINISHED", "late": "FAILED"}
+    assert left_behind(home) == []
+
+
+def test_images_that_do_not_decode_leave_no_execution(rampline, home, tmp_path):
+    for label in ("cat", "dog"):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        for number in range(4):
+            (tmp_path / "images" / label / f"{number}.jpg").write_bytes(b"no image")
+    result = rampline("run", "digits", "--only", "baseline", "--set", f"data.source=folder:{tmp_path}/images")
+    assert result.returncode == 2
+    assert result.stderr.startswith("rampline: error: ")
+    assert result.stderr.count("\n") == 1
+    assert not (home / "runs").exists()
+    assert not (home / "mlflow.db").exists()
+
+
+def test_sigterm_ends_every_process(command, home):
+    started = command("run", "digits", "--only", "multi-worker", "--set", "data.limit=20", "--set", "epochs=500")
+    assert started.stdout is not None
+    assert any("epoch 1/" in line for line in started.stdout)
+    started.send_signal(signal.SIGTERM)
+    assert started.wait(30) == 128 + signal.SIGTERM
+    assert statuses(home, "digits") == {"study": "KILLED", "multi-worker": "KILLED"}
+    assert left_behind(home) == []

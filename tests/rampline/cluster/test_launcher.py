@@ -1,0 +1,146 @@
+"""Whatever ends a run, its roles are gone, and the user is told which one was lost."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from runs import make_config, role_environment
+
+from rampline.cluster.launcher import run_roles
+from rampline.config import ClusterConfig, RunConfig
+from rampline.data.dataset import PreparedDataset
+from rampline.errors import InputError, RunFailed
+from rampline.files import read_json
+from rampline.run_directory import RunDirectory, RunIdentity
+
+
+@pytest.fixture
+def make_run(digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator:
+    """`make_run(config)` creates a run directory on a part of `digits`; processes it leaves behind fail the test."""
+    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
+    made: list[RunDirectory] = []
+
+    def make(config: RunConfig, **changes: object) -> RunDirectory:
+        directory = RunDirectory(tmp_path / f"run-{len(made)}")
+        identity = RunIdentity(study="test", name="run", dataset=str(digits.directory))
+        directory.create(dataclasses.replace(config, **changes), identity)  # type: ignore[arg-type]
+        made.append(directory)
+        return directory
+
+    yield make
+    for directory in made:
+        assert alive(directory) == []
+
+
+def alive(directory: RunDirectory) -> list[int]:
+    """Processes of this run directory that still run."""
+    name = str(directory.path)
+    processes = [p for p in psutil.process_iter(["pid", "cmdline", "status"]) if name in (p.info["cmdline"] or [])]
+    return [p.pid for p in processes if p.info["status"] != psutil.STATUS_ZOMBIE]
+
+
+def wait_for_roles(directory: RunDirectory, event: str = "epoch") -> dict[str, int]:
+    """Process ids by role once the run has told `event`."""
+    deadline = time.monotonic() + 150
+    while event not in [e["event"] for e in directory.read_events()]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    roles = read_json(directory.roles_file)["roles"]
+    return {f"{role['role']}-{role['index']}": role["pid"] for role in roles}
+
+
+def test_a_killed_worker_fails_the_run_by_name(make_run) -> None:
+    directory = make_run(make_config("multi_worker", workers=2), epochs=2000)
+    lost_at: list[float] = []
+
+    def kill() -> None:
+        os.kill(wait_for_roles(directory)["worker-1"], signal.SIGKILL)
+        lost_at.append(time.monotonic())
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(RunFailed, match=r"worker 1 was ended by signal 9"):
+        run_roles(directory, on_event=lambda event: None, log=print)
+    killer.join()
+    assert time.monotonic() - lost_at[0] < 30
+    assert not directory.is_complete
+
+
+def test_roles_end_with_a_killed_launcher_and_the_run_goes_on_later(make_run) -> None:
+    directory = make_run(make_config("multi_worker", workers=2), epochs=40)
+    code = "import sys; from pathlib import Path; from rampline.cluster.launcher import run_roles;"
+    code += "from rampline.run_directory import RunDirectory;"
+    code += "run_roles(RunDirectory(Path(sys.argv[1])), on_event=lambda event: None, log=print)"
+    launcher = subprocess.Popen([sys.executable, "-c", code, str(directory.path)], env=role_environment())
+    wait_for_roles(directory, "checkpoint")
+    launcher.kill()
+    launcher.wait()
+    deadline = time.monotonic() + 15
+    while alive(directory) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert alive(directory) == []
+    assert not directory.is_complete
+    events: list[dict] = []
+    result = run_roles(directory, on_event=events.append, log=print)
+    assert result["epochs"] == 40
+    assert result["attempts"] == 2
+    assert events[0]["event"] == "started"
+    assert events[0]["first_epoch"] > 1
+
+
+def test_interrupt_ends_every_role(make_run) -> None:
+    directory = make_run(make_config("parameter_server", workers=2, parameter_servers=1), epochs=2000)
+
+    def interrupt(event: dict) -> None:
+        if event["event"] == "epoch":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_roles(directory, on_event=interrupt, log=print)
+    assert len(read_json(directory.roles_file)["roles"]) == 4
+
+
+def test_servers_listen_on_loopback_alone(make_run) -> None:
+    directory = make_run(make_config("multi_worker", workers=2), epochs=20)
+    hosts: set[str] = set()
+
+    def look(event: dict) -> None:
+        if event["event"] == "epoch":
+            for role in read_json(directory.roles_file)["roles"]:
+                connections = psutil.Process(role["pid"]).net_connections()
+                hosts.update(c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN)
+
+    run_roles(directory, on_event=look, log=print)
+    assert hosts == {"::ffff:127.0.0.1"}
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_with_the_step(make_run) -> None:
+    directory = make_run(make_config("single", model="small_models:exploding"))
+    with pytest.raises(RunFailed, match=r"the loss is (nan|inf) at step \d+ \(epoch 1\)"):
+        run_roles(directory, on_event=lambda event: None, log=print)
+
+
+def test_a_rendezvous_that_fails_ends_in_time(make_run) -> None:
+    cluster = ClusterConfig(workers=2, rendezvous_timeout_seconds=5)
+    directory = make_run(make_config("multi_worker", workers=2), cluster=cluster)
+    task = {"cluster": {"worker": ["127.0.0.1:45991", "127.0.0.1:45992"]}, "task": {"type": "worker", "index": 1}}
+    command = [str(Path(sys.executable).with_name("rampline")), "worker", str(directory.path)]
+    environment = {**role_environment(), "TF_CONFIG": json.dumps(task)}
+    alone = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert alone.returncode == 1
+    assert "the other roles of TF_CONFIG did not answer" in alone.stderr
+
+
+def test_a_wrong_model_is_an_input_error(make_run) -> None:
+    directory = make_run(make_config("single", model="MobilNet"))
+    with pytest.raises(InputError, match=r"model\.name='MobilNet' is not known"):
+        run_roles(directory, on_event=lambda event: None, log=print)

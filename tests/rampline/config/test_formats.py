@@ -1,0 +1,122 @@
+"""A configuration as JSON, as dotted leaves, and from overrides."""
+
+import json
+
+import pytest
+
+from rampline.config import (
+    BatchConfig,
+    ClusterConfig,
+    DataConfig,
+    LearningRateConfig,
+    RunConfig,
+    apply_overrides,
+    flatten,
+    from_dict,
+    merge,
+    parse_overrides,
+    to_dict,
+)
+from rampline.errors import ConfigError
+
+# The keys that people script against; they may grow in number, never go.
+CONTRACT = """
+strategy engine epochs seed precision steps_per_call
+data.source data.manual_dir data.image_size data.limit data.validation_fraction data.cache data.prefetch data.augment
+model.name model.weights model.trainable batch.size batch.per
+learning_rate.schedule learning_rate.start learning_rate.peak learning_rate.floor learning_rate.ramp_epochs
+learning_rate.hold_epochs learning_rate.decay learning_rate.scale_with optimizer.name
+cluster.replicas cluster.workers cluster.parameter_servers cluster.virtual_devices
+""".split()
+
+
+def test_every_contract_key_is_a_leaf():
+    assert len(CONTRACT) == 32
+    assert set(CONTRACT) <= set(flatten(RunConfig()))
+
+
+def test_leaves_have_their_values():
+    leaves = flatten(RunConfig(epochs=3, learning_rate=LearningRateConfig(peak=0.002)))
+    assert (leaves["epochs"], leaves["learning_rate.peak"], leaves["data.limit"]) == (3, 0.002, None)
+
+
+@pytest.mark.parametrize("key", CONTRACT)
+def test_every_contract_key_can_be_set(key):
+    """Set to its own default, the configuration stays what it is."""
+    text = json.dumps(flatten(RunConfig())[key])
+    assert from_dict(apply_overrides({}, parse_overrides([f"{key}={text}"]))) == RunConfig()
+
+
+def test_json_and_back_gives_the_same_configuration():
+    config = RunConfig(
+        strategy="mirrored",
+        seed=7,
+        data=DataConfig(source="tfds:mnist", manual_dir="/m", limit=50, prefetch=4, channels=3),
+        batch=BatchConfig(size=32, per="replica"),
+        learning_rate=LearningRateConfig(schedule="steps", step_epochs=(1.5, 3)),
+        cluster=ClusterConfig(replicas=2, virtual_devices=2, price_per_hour=1.25),
+    )
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    assert from_dict({}) == RunConfig()
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"epoch": 3}, "unknown key epoch: did you mean epochs?"),
+        ({"batch": {"sizes": 3}}, "unknown key batch.sizes: did you mean batch.size?"),
+        ({"batch": {"zzz": 3}}, "unknown key batch.zzz: known: batch.size, batch.per"),
+        ({"batch": {1: 3}}, "unknown key batch.1: known: batch.size, batch.per"),
+        ({"batch": 64}, "batch=64 is not allowed: it must be a mapping of keys, such as batch: {…}"),
+        ({"data": None}, "data=None is not allowed: it must be a mapping of keys, such as data: {…}"),
+    ],
+)
+def test_unknown_keys_and_wrong_sections(values, message):
+    with pytest.raises(ConfigError) as failure:
+        from_dict(values)
+    assert str(failure.value) == message
+
+
+@pytest.mark.parametrize("key", [1, None, "zzz"])
+def test_an_unknown_key_without_a_near_one_lists_what_is_known(key):
+    with pytest.raises(ConfigError, match=f"^unknown key {key}: known: strategy, engine, epochs,"):
+        from_dict({key: 2})
+
+
+@pytest.mark.parametrize("text, value", [("1e-3", 0.001), ("5E-4", 0.0005), ("1e0", 1.0), ("0.01", 0.01)])
+def test_rates_may_be_written_with_an_exponent(text, value):
+    overrides = {"learning_rate.peak": text}
+    assert from_dict(apply_overrides({}, overrides)).learning_rate.peak == value
+
+
+def test_merge_lays_sections_over_each_other():
+    base = {"epochs": 5, "data": {"limit": 10, "cache": "disk"}}
+    assert merge(base, {"data": {"limit": 20}}) == {"epochs": 5, "data": {"limit": 20, "cache": "disk"}}
+    assert base["data"]["limit"] == 10
+
+
+def test_overrides_are_read_as_yaml():
+    overrides = parse_overrides(["epochs=2", "data.limit = 50 ", "data.manual_dir=null", "data.source=folder:/a=b"])
+    values = apply_overrides({"epochs": 9, "data": {"cache": "disk"}}, overrides)
+    data = {"cache": "disk", "limit": 50, "manual_dir": None, "source": "folder:/a=b"}
+    assert values == {"epochs": 2, "data": data}
+
+
+@pytest.mark.parametrize(
+    "assignment, message",
+    [
+        ("epochs", "--set 'epochs' is not allowed: it must be KEY=VALUE, such as epochs=2"),
+        ("epoch=2", "unknown key epoch: did you mean epochs?"),
+        ("data=2", "unknown key data: "),
+        ("batch.sise=2", "unknown key batch.sise: did you mean batch.size?"),
+        ("epochs=[1", "--set epochs=[1 is not allowed: it must be a YAML value"),
+        ("epochs=2024-13-45", "--set epochs=2024-13-45 is not allowed: it must be a YAML value"),
+        ("epochs=", "epochs=None is not allowed: it must be a whole number of at least 1"),
+        ("epochs={a: 1}", "epochs={'a': 1} is not allowed: it must be a whole number of at least 1"),
+    ],
+)
+def test_a_wrong_override_is_one_clear_line(assignment, message):
+    with pytest.raises(ConfigError) as failure:
+        from_dict(apply_overrides({}, parse_overrides([assignment])))
+    assert str(failure.value).startswith(message)
+    assert "\n" not in str(failure.value)

@@ -1,0 +1,100 @@
+"""Which strategy goes with which cluster and engine, and the arithmetic of batches and rates."""
+
+import pytest
+
+from rampline.config import BatchConfig, ClusterConfig, LearningRateConfig, RunConfig
+from rampline.errors import ConfigError
+
+WRONG = [
+    ("strategy", "horovod", "one of single, mirrored, multi_worker, parameter_server"),
+    ("engine", "estimator", "one of loop, fit"),
+    ("epochs", 0, "a whole number of at least 1"),
+    ("epochs", 2.5, "a whole number of at least 1"),
+    ("seed", -1, "a whole number of at least 0"),
+    ("precision", "float16", "one of float32, mixed_float16, mixed_bfloat16"),
+    ("steps_per_call", 0, "a whole number of at least 1"),
+    ("xla", 1, "true or false"),
+    ("checkpoint_every_steps", -1, "a whole number of at least 0"),
+]
+TOGETHER = [
+    ("multi_worker", {}, {"engine": "fit"}, "engine='fit'", "loop for strategy multi_worker"),
+    ("parameter_server", {"parameter_servers": 1}, {"engine": "fit"}, "engine='fit'", "loop for strategy"),
+    ("single", {}, {"engine": "fit", "xla": True}, "xla=True", "false with engine=fit"),
+    ("single", {"workers": 2}, {}, "cluster.workers=2", "1 for strategy single"),
+    ("mirrored", {"workers": 2}, {}, "cluster.workers=2", "1 for strategy mirrored"),
+    ("single", {"replicas": 2}, {}, "cluster.replicas=2", "1 for strategy single"),
+    ("parameter_server", {"replicas": 2, "parameter_servers": 1}, {}, "cluster.replicas=2", "1 for strategy"),
+    ("parameter_server", {}, {}, "cluster.parameter_servers=0", "at least 1 for strategy parameter_server"),
+    ("multi_worker", {"parameter_servers": 1}, {}, "cluster.parameter_servers=1", "0 for strategy multi_worker"),
+    ("mirrored", {"replicas": 4, "virtual_devices": 2}, {}, "cluster.virtual_devices=2", "0 or at least"),
+    ("mirrored", {"replicas": 4}, {"batch": BatchConfig(size=3)}, "batch.size=3", "each of 4 replicas"),
+    ("multi_worker", {"replicas": 2, "workers": 2}, {"batch": BatchConfig(size=3)}, "batch.size=3", "each of 4"),
+]
+
+
+@pytest.mark.parametrize("key, value, allowed", WRONG)
+def test_a_wrong_value_is_named_with_what_is_allowed(key, value, allowed):
+    with pytest.raises(ConfigError) as failure:
+        RunConfig(**{key: value})
+    assert str(failure.value) == f"{key}={value!r} is not allowed: it must be {allowed}"
+
+
+@pytest.mark.parametrize("strategy, cluster, values, named, allowed", TOGETHER)
+def test_values_that_do_not_go_together_are_named(strategy, cluster, values, named, allowed):
+    with pytest.raises(ConfigError) as failure:
+        RunConfig(strategy=strategy, cluster=ClusterConfig(**cluster), **values)
+    assert str(failure.value).startswith(f"{named} is not allowed: it must be ")
+    assert allowed in str(failure.value)
+    assert "\n" not in str(failure.value)
+
+
+# strategy, cluster, batch -> replicas, in sync, per replica, global, steps for 1,000 examples
+BATCHES = [
+    ("single", {}, (64, "global"), (1, 1, 64, 64, 16)),
+    ("single", {}, (64, "replica"), (1, 1, 64, 64, 16)),
+    ("mirrored", {"replicas": 4}, (64, "global"), (4, 4, 16, 64, 16)),
+    ("mirrored", {"replicas": 4}, (64, "replica"), (4, 4, 64, 256, 4)),
+    ("mirrored", {"replicas": 3}, (64, "global"), (3, 3, 22, 64, 16)),
+    ("multi_worker", {"workers": 3}, (50, "replica"), (3, 3, 50, 150, 7)),
+    ("multi_worker", {"workers": 2, "replicas": 2}, (30, "global"), (4, 4, 8, 30, 34)),
+    ("parameter_server", {"workers": 2, "parameter_servers": 1}, (64, "global"), (2, 1, 64, 64, 16)),
+    ("parameter_server", {"workers": 2, "parameter_servers": 1}, (64, "replica"), (2, 1, 64, 64, 16)),
+]
+
+
+@pytest.mark.parametrize("strategy, cluster, batch, expected", BATCHES)
+def test_batches_of_every_strategy(strategy, cluster, batch, expected):
+    size, per = batch
+    config = RunConfig(strategy=strategy, cluster=ClusterConfig(**cluster), batch=BatchConfig(size=size, per=per))
+    found = (config.replicas, config.num_replicas_in_sync, config.per_replica_batch_size, config.global_batch_size)
+    assert (*found, config.steps_per_epoch(1000)) == expected
+    assert config.is_synchronous == (strategy != "parameter_server")
+
+
+def test_cassava_takes_89_steps_on_one_replica_and_45_on_two():
+    batch = BatchConfig(size=64, per="replica")
+    one = RunConfig(batch=batch)
+    two = RunConfig(strategy="mirrored", batch=batch, cluster=ClusterConfig(replicas=2))
+    assert (one.steps_per_epoch(5656), two.steps_per_epoch(5656)) == (89, 45)
+    assert (one.global_batch_size, two.global_batch_size) == (64, 128)
+
+
+def test_an_epoch_that_fits_exactly_has_no_extra_step():
+    assert [RunConfig().steps_per_epoch(n) for n in (1, 64, 65, 128)] == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("scale_with, expected", [("none", 0.001), ("replicas", 0.004), ("global_batch", 0.0005)])
+def test_the_peak_follows_replicas_or_global_batch(scale_with, expected):
+    config = RunConfig(
+        strategy="mirrored",
+        cluster=ClusterConfig(replicas=4),
+        batch=BatchConfig(size=32, per="replica"),
+        learning_rate=LearningRateConfig(peak=0.001, scale_with=scale_with, base_batch_size=256),
+    )
+    assert config.peak_learning_rate == pytest.approx(expected, rel=1e-12)
+
+
+def test_parameter_servers_do_not_scale_the_peak_with_replicas():
+    cluster = ClusterConfig(workers=4, parameter_servers=1)
+    rate = LearningRateConfig(peak=0.001, scale_with="replicas")
+    assert RunConfig(strategy="parameter_server", cluster=cluster, learning_rate=rate).peak_learning_rate == 0.001

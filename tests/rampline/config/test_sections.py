@@ -1,0 +1,114 @@
+"""Every value that is not allowed gives one line with the field, the value and what is allowed."""
+
+import math
+
+import pytest
+
+from rampline.config import (
+    BatchConfig,
+    ClusterConfig,
+    DataConfig,
+    LearningRateConfig,
+    ModelConfig,
+    OptimizerConfig,
+)
+from rampline.errors import ConfigError
+
+SOURCES = "one of digits, tfds:NAME, folder:PATH, csv:PATH"
+AT_LEAST_1 = "a whole number of at least 1"
+AT_LEAST_0 = "a whole number of at least 0"
+FRACTION = "a number greater than 0 and less than 1"
+
+WRONG = [
+    (DataConfig, "data.source", "", "a non-empty text"),
+    (DataConfig, "data.source", 5, "a non-empty text"),
+    (DataConfig, "data.source", "mnist", SOURCES),
+    (DataConfig, "data.source", "folder:", SOURCES),
+    (DataConfig, "data.source", "Digits", SOURCES),
+    (DataConfig, "data.manual_dir", "/data", "left out unless data.source is tfds:NAME"),
+    (DataConfig, "data.image_size", 7, "a whole number of at least 8"),
+    (DataConfig, "data.image_size", 28.0, "a whole number of at least 8"),
+    (DataConfig, "data.image_size", "28", "a whole number of at least 8"),
+    (DataConfig, "data.channels", 2, "1, 3 or null"),
+    (DataConfig, "data.channels", True, "1, 3 or null"),
+    (DataConfig, "data.channels", 3.0, "1, 3 or null"),
+    (DataConfig, "data.limit", 0, AT_LEAST_1),
+    (DataConfig, "data.limit", True, AT_LEAST_1),
+    (DataConfig, "data.validation_fraction", 0, FRACTION),
+    (DataConfig, "data.validation_fraction", 1, FRACTION),
+    (DataConfig, "data.validation_fraction", math.nan, FRACTION),
+    (DataConfig, "data.validation_fraction", None, FRACTION),
+    (DataConfig, "data.split_seed", -1, AT_LEAST_0),
+    (DataConfig, "data.max_undecodable_share", 1.5, "a number at least 0 and at most 1"),
+    (DataConfig, "data.cache", "ram", "one of none, memory, disk"),
+    (DataConfig, "data.prefetch", "on", "auto, off or a number of batches"),
+    (DataConfig, "data.prefetch", 0, AT_LEAST_1),
+    (DataConfig, "data.prefetch", True, AT_LEAST_1),
+    (DataConfig, "data.augment", "rotate", "one of none, flip, crop, flip_crop"),
+    (ModelConfig, "model.name", "", "a non-empty text"),
+    (ModelConfig, "model.weights", None, "a non-empty text"),
+    (ModelConfig, "model.trainable", "backbone", "one of all, head"),
+    (ModelConfig, "model.head_units", -1, AT_LEAST_0),
+    (ModelConfig, "model.dropout", 1, "a number at least 0 and less than 1"),
+    (BatchConfig, "batch.size", 0, AT_LEAST_1),
+    (BatchConfig, "batch.size", 6.4, AT_LEAST_1),
+    (BatchConfig, "batch.per", "worker", "one of replica, global"),
+    (LearningRateConfig, "learning_rate.schedule", "linear", "one of constant, ramp, steps, cosine"),
+    (LearningRateConfig, "learning_rate.start", -0.1, "a number at least 0"),
+    (LearningRateConfig, "learning_rate.peak", 0, "a number greater than 0"),
+    (LearningRateConfig, "learning_rate.peak", math.inf, "a number greater than 0"),
+    (LearningRateConfig, "learning_rate.peak", 10**400, "a number greater than 0"),
+    (LearningRateConfig, "learning_rate.floor", 0.01, "a number at least 0 and at most 0.001"),
+    (LearningRateConfig, "learning_rate.ramp_epochs", -1, "a number at least 0"),
+    (LearningRateConfig, "learning_rate.hold_epochs", "1", "a number at least 0"),
+    (LearningRateConfig, "learning_rate.decay", 0, "a number greater than 0 and at most 1"),
+    (LearningRateConfig, "learning_rate.decay", 1.1, "a number greater than 0 and at most 1"),
+    (LearningRateConfig, "learning_rate.step_epochs", 3, "a list of epochs"),
+    (LearningRateConfig, "learning_rate.step_epochs", (6, 3), "rising"),
+    (LearningRateConfig, "learning_rate.step_epochs", (3, 3), "rising"),
+    (LearningRateConfig, "learning_rate.scale_with", "batch", "one of none, replicas, global_batch"),
+    (LearningRateConfig, "learning_rate.base_batch_size", 0, AT_LEAST_1),
+    (OptimizerConfig, "optimizer.name", "adagrad", "one of adam, adamw, sgd, rmsprop"),
+    (OptimizerConfig, "optimizer.momentum", 1, "a number at least 0 and less than 1"),
+    (OptimizerConfig, "optimizer.weight_decay", -1e-4, "a number at least 0"),
+    (ClusterConfig, "cluster.replicas", 0, AT_LEAST_1),
+    (ClusterConfig, "cluster.workers", -1, AT_LEAST_1),
+    (ClusterConfig, "cluster.parameter_servers", -1, AT_LEAST_0),
+    (ClusterConfig, "cluster.virtual_devices", "two", AT_LEAST_0),
+    (ClusterConfig, "cluster.rendezvous_timeout_seconds", 0, AT_LEAST_1),
+    (ClusterConfig, "cluster.run_timeout_seconds", 0, AT_LEAST_1),
+    (ClusterConfig, "cluster.price_per_hour", -1, "a number at least 0"),
+]
+
+
+@pytest.mark.parametrize("section, key, value, allowed", WRONG, ids=[f"{w[1]}={str(w[2])[:12]}" for w in WRONG])
+def test_a_wrong_value_is_named_with_what_is_allowed(section, key, value, allowed):
+    with pytest.raises(ConfigError) as failure:
+        section(**{key.partition(".")[2]: value})
+    assert str(failure.value) == f"{key}={value!r} is not allowed: it must be {allowed}"
+    assert failure.value.exit_status == 2
+
+
+def test_a_boundary_that_is_no_number_is_named():
+    with pytest.raises(ConfigError, match=r"^learning_rate\.step_epochs=0 is not allowed: .* greater than 0$"):
+        LearningRateConfig(step_epochs=(0, 3))
+
+
+@pytest.mark.parametrize("name", ["convnet", "convnet7", "my.models:net"])
+@pytest.mark.parametrize("key, value", [("weights", "imagenet"), ("weights", "backbone.h5"), ("trainable", "head")])
+def test_only_a_keras_application_has_pretrained_weights_and_a_head(name, key, value):
+    with pytest.raises(ConfigError) as failure:
+        ModelConfig(name=name, **{key: value})
+    message = str(failure.value)
+    assert message.startswith(f"model.{key}='{value}' is not allowed: it must be ")
+    assert message.endswith(f" for {name}: only a keras.applications model has pretrained weights and a head")
+
+
+def test_what_is_allowed_at_the_edges():
+    DataConfig(source="tfds:mnist", manual_dir="/data", image_size=8, channels=1, limit=1, prefetch=1)
+    DataConfig(source="csv:a:b.csv", channels=3, max_undecodable_share=0, prefetch="off")
+    ModelConfig(name="MobileNetV2", weights="imagenet", trainable="head", head_units=0, dropout=0)
+    ModelConfig(name="convnet", weights="run:baseline")
+    LearningRateConfig(peak=1, floor=1, decay=1, step_epochs=(), ramp_epochs=0)
+    assert LearningRateConfig(step_epochs=(0.5, 2)).step_epochs == (0.5, 2)
+    ClusterConfig(run_timeout_seconds=1, price_per_hour=0)

@@ -1,0 +1,68 @@
+from pathlib import Path
+
+import pytest
+
+from rampline.config import DataConfig
+from rampline.data.sources import csv_file
+from rampline.errors import DatasetError
+
+
+def open_table(path):
+    return csv_file.open_source(DataConfig(source=f"csv:{path}"), Path())
+
+
+@pytest.fixture
+def folder(make_folder):
+    return make_folder({"x": 6})
+
+
+def test_paths_are_relative_to_the_table_or_absolute(folder, tmp_path):
+    table = folder / "table.csv"
+    table.write_text(f"label,path,extra\nNA,x/000.png,1\n007,../images/x/001.jpg,2\nNA,{folder}/x/002.png,3\n")
+    source = open_table(table)
+    assert source.class_names == ("007", "NA")
+    examples = list(source.splits["train"].iterate())
+    assert [example.label for example in examples] == [1, 0, 1]
+    assert [example.read() for example in examples] == [
+        path.read_bytes() for path in sorted((folder / "x").iterdir())[:3]
+    ]
+
+
+def test_splits(folder):
+    table = folder / "table.csv"
+    rows = ["x/000.png,a,train", "x/001.jpg,b, train", "x/002.png,a,val", "x/003.jpg,b,test"]
+    table.write_text("\n".join(["path,label,split", *rows]))
+    counts = {split: examples.examples for split, examples in open_table(table).splits.items()}
+    assert counts == {"train": 2, "validation": 1, "test": 1}
+
+
+def test_prepared_with_a_per_class_limit(folder, store):
+    table = folder / "table.csv"
+    rows = [f"{path},{'ab'[index % 2]}" for index, path in enumerate(sorted((folder / "x").iterdir()))]
+    table.write_text("\n".join(["path,label", *rows]))
+    dataset = store(source=f"csv:{table}", limit=1)
+    assert dataset.splits == {"train": 2, "validation": 2}
+    assert sorted(dataset.labels("train")) == [0, 1]
+    assert dataset.directory.name.startswith("table-")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, r"csv /.*table.csv cannot be read: No such file or directory"),
+        ("", r"csv /.* cannot be read: No columns to parse"),
+        ("file,label\nx,y\n", r"has no column 'path' \(it has file, label\): the columns must be path,label\[,split\]"),
+        ("path,label\nx/000.png,a\nx/001.jpg,a\n", r"csv /.* has only the class 'a'"),
+        ("path,label\n", r"csv /.* has no training image"),
+        ("path,label\nx/000.png,a\nno.png,b\nnot.png,b\n", r"2 of 3 files do not exist, the first is /.*no.png"),
+        ("path,label\nx/000.png,a\nx/001.jpg,\n", r"line 3: label='' is not allowed: it must be a non-empty text"),
+        ("path,label,split\nx/000.png,a,dev\n", r"line 2: split='dev' is not allowed: it must be one of train, val"),
+    ],
+)
+def test_wrong_tables(folder, text, message):
+    table = folder / "table.csv"
+    if text is not None:
+        table.write_text(text)
+    with pytest.raises(DatasetError, match=message) as caught:
+        open_table(table)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,93 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from rampline.config import DataConfig
+from rampline.data.sources import folder
+from rampline.errors import DatasetError
+
+
+def open_folder(root):
+    return folder.open_source(DataConfig(source=f"folder:{root}"), Path())
+
+
+def test_classes_directly_below(make_folder):
+    source = open_folder(make_folder({"dogs": 2, "cats": 3, "birds/small": 1}))
+    assert source.class_names == ("birds", "cats", "dogs")
+    examples = list(source.splits["train"].iterate())
+    assert [example.label for example in examples] == [0, 1, 1, 1, 2, 2]
+    assert examples[0].name == "birds/small/000.png"
+    assert source.channels == 3
+
+
+@pytest.mark.parametrize("validation", ["validation", "val", "valid"])
+def test_splits_above(make_folder, validation):
+    source = open_folder(make_folder({"train/a": 2, "train/b": 2, f"{validation}/a": 1, "test/b": 3}))
+    assert {split: examples.examples for split, examples in source.splits.items()} == {
+        "train": 4,
+        "validation": 1,
+        "test": 3,
+    }
+
+
+def test_a_class_may_be_called_train(make_folder):
+    assert open_folder(make_folder({"train": 2, "plane": 2})).class_names == ("plane", "train")
+
+
+def test_other_and_hidden_files_are_left_alone(make_folder):
+    root = make_folder({"a": 1, "b": 1})
+    for name in ("a/notes.txt", "a/.hidden.png", "b/photo.webp", ".cache/x.png"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_bytes(b"x")
+    source = open_folder(root)
+    assert [example.name for example in source.splits["train"].iterate()] == ["a/000.png", "b/000.png", "b/photo.webp"]
+    assert source.notes == (f"1 files below {root} are no images by their names and are left alone",)
+
+
+def test_names_that_are_no_text(make_folder):
+    root = make_folder({"a": 1, "b": 1})
+    (root / os.fsdecode(b"a/caf\xe9.png")).touch()
+    assert [example.name for example in open_folder(root).splits["train"].iterate()][1] == "a/caf\ufffd.png"
+
+
+def test_the_quick_fingerprint_follows_sizes_times_and_names(make_folder):
+    root = make_folder({"a": 2, "b": 2})
+    config = DataConfig(source=f"folder:{root}")
+    before = folder.stat_fingerprint(config, Path())
+    assert folder.stat_fingerprint(config, Path()) == before == open_folder(root).stat_fingerprint
+    (root / "a/000.png").rename(root / "a/009.png")
+    assert folder.stat_fingerprint(config, Path()) != before
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ({}, r"folder /.* does not exist: data.source=folder:PATH needs a folder with a sub-folder per class"),
+        ({"a": 0, "b": 0}, r"folder /.* holds no images: they are looked for in a sub-folder per class"),
+        ({"a": 3}, r"folder /.* has only the class 'a': at least two classes"),
+        ({"train/a": 1, "train/b": 1, "val/c": 1}, r"has the class 'c' in validation but not in train"),
+        (
+            {"train/a": 1, "train/b": 1, "holdout/a": 1},
+            r"has 'holdout' beside 'train': beside it only train, .*test are",
+        ),
+        ({"train/a": 1, "train/b": 1, "val/a": 1, "valid/a": 1}, r"has 'val' and 'valid': only one of them is allowed"),
+    ],
+)
+def test_wrong_folders(make_folder, counts, message):
+    with pytest.raises(DatasetError, match=message) as caught:
+        open_folder(make_folder(counts))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "x").touch()
+    with pytest.raises(DatasetError, match="is a file"):
+        open_folder(tmp_path / "x")
+
+
+def test_a_link_to_nowhere(make_folder):
+    root = make_folder({"a": 1, "b": 1})
+    (root / "a/lost.png").symlink_to("/nowhere.png")
+    with pytest.raises(DatasetError, match=r"cannot read /.*lost.png: No such file"):
+        open_folder(root)

@@ -1,0 +1,146 @@
+import hashlib
+import json
+import os
+import stat
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from rampline.data.dataset import PreparedDataset
+from rampline.data.decode import decode_and_resize
+from rampline.data.report import read_report
+from rampline.errors import DatasetError
+
+
+def prepared_directories(home):
+    return sorted(path.name for path in home.data.glob("images-*"))
+
+
+def read_images(dataset, split):
+    """`(examples, height, width, channels)`, from whatever storage."""
+    if dataset.storage == "tensor":
+        return np.fromfile(dataset.images_file(split), np.uint8).reshape(-1, *dataset.image_shape)
+    prefix = dataset.example_prefix(split)
+    contents = [tf.io.read_file(f"{prefix}{i // 1000:05d}/{i:08d}") for i in range(dataset.splits[split])]
+    if dataset.storage == "raw_files":
+        return np.stack(
+            [tf.io.decode_raw(content, tf.uint8).numpy().reshape(dataset.image_shape) for content in contents]
+        )
+    return np.stack([decode_and_resize(content, dataset.image_shape).numpy() for content in contents])
+
+
+def test_pixels_and_labels_do_not_depend_on_the_cache(store, make_folder):
+    root = make_folder({"train/a": 6, "train/b": 5, "test/a": 2, "test/b": 2})
+    datasets = [store(source=f"folder:{root}", image_size=8, cache=cache) for cache in ("memory", "disk", "none")]
+    assert [dataset.storage for dataset in datasets] == ["tensor", "raw_files", "encoded_files"]
+    for split, examples in {"train": 9, "validation": 2, "test": 4}.items():
+        pixels, *others = [read_images(dataset, split) for dataset in datasets]
+        assert pixels.shape == (examples, 8, 8, 3)
+        for other in others:
+            np.testing.assert_array_equal(other, pixels)
+        labels, *others = [dataset.labels(split) for dataset in datasets]
+        assert labels.dtype == np.int32
+        assert all((other == labels).all() for other in others)
+    paths = sorted((root / "test").rglob("*.*"))
+    expected = [decode_and_resize(tf.io.read_file(str(path)), (8, 8, 3)).numpy() for path in paths]
+    np.testing.assert_array_equal(read_images(datasets[0], "test"), expected)
+    assert datasets[0].labels("test").tolist() == [0, 0, 1, 1]
+
+
+def test_the_manifest_describes_every_file(store, make_folder):
+    dataset = store(source=f"folder:{make_folder({'a': 4, 'b': 4})}", image_size=8)
+    manifest = json.loads((dataset.directory / "manifest.json").read_text())
+    content = dataset.images_file("train").read_bytes()
+    assert manifest["images"]["train"] == {
+        "examples": 6,
+        "bytes": 6 * 8 * 8 * 3,
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    for name, described in manifest["files"].items():
+        assert hashlib.sha256((dataset.directory / name).read_bytes()).hexdigest() == described["sha256"]
+    names = {path.name for path in dataset.directory.iterdir()}
+    assert names == {*manifest["files"], "train_images.bin", "validation_images.bin", "manifest.json"}
+    assert stat.S_IMODE(dataset.directory.stat().st_mode) == 0o755
+
+
+def test_a_second_time_is_skipped_and_says_so(store, make_folder):
+    source = f"folder:{make_folder({'a': 3, 'b': 3})}"
+    first, second = store(source=source), store(source=source, augment="flip", prefetch="off")
+    assert second == first
+    assert store.lines[-1] == f"prepared already: {first.directory}"
+
+
+def test_the_address_follows_content_and_preprocessing(store, make_folder, make_image, home):
+    root = make_folder({"train/a": 3, "train/b": 3})
+    first = store(source=f"folder:{root}", image_size=8)
+    for changes in ({"image_size": 9}, {"channels": 1}, {"limit": 2}, {"split_seed": 1}, {"cache": "disk"}):
+        store(source=f"folder:{root}", **{"image_size": 8, **changes})
+    assert len(prepared_directories(home)) == 6
+    os.utime(root / "train/a/000.png")
+    assert store(source=f"folder:{root}", image_size=8).directory == first.directory
+    (root / "train/a/000.png").write_bytes(make_image(99))
+    changed = store(source=f"folder:{root}", image_size=8)
+    assert changed.fingerprint != first.fingerprint
+    assert changed.directory != first.directory
+
+
+def test_a_split_seed_that_decides_nothing_is_no_new_dataset(store, make_folder):
+    source = f"folder:{make_folder({'train/a': 2, 'train/b': 2, 'val/a': 1, 'val/b': 1})}"
+    assert store(source=source, split_seed=1).directory == store(source=source, split_seed=2).directory
+
+
+def test_undecodable_files_are_left_out_and_listed(store, make_folder):
+    root = make_folder({"train/a": 10, "train/b": 10, "validation/a": 2, "validation/b": 2})
+    (root / "train/a/broken.jpg").write_bytes(b"no image")
+    (root / "validation/b/empty.png").touch()
+    dataset = store(source=f"folder:{root}", max_undecodable_share=0.1)
+    assert dataset.splits == {"train": 20, "validation": 4}
+    assert dataset.undecodable == 2
+    report = read_report(dataset.directory)
+    assert report.undecodable["name"].tolist() == ["train/a/broken.jpg", "validation/b/empty.png"]
+    assert report.summary["examples"].tolist() == [10, 10, 2, 2]
+    # A stricter limit later counts as well, though the dataset is there.
+    with pytest.raises(DatasetError, match=r"2 of 26 images of folder:.* do not decode, more than data.max_und.*=0.01"):
+        store(source=f"folder:{root}")
+
+
+def test_duplicates_within_and_across_splits(store, make_folder, make_image):
+    root = make_folder({"train/a": 3, "train/b": 3, "validation/a": 1, "validation/b": 1})
+    for name in ("train/a/x.png", "validation/a/y.png"):
+        (root / name).write_bytes(make_image(50))
+    for name in ("train/a/p.png", "train/b/q.png"):
+        (root / name).write_bytes(make_image(51))
+    report = read_report(store(source=f"folder:{root}").directory)
+    assert report.repeated("across")["name"].tolist() == ["train/a/x.png", "validation/a/y.png"]
+    assert report.repeated("within")["name"].tolist() == ["train/a/p.png", "train/b/q.png"]
+
+
+@pytest.mark.parametrize(
+    ("share", "message"),
+    [
+        (0.01, r"6 of 6 images of .* do not decode.*the first is a/000.png: \S"),
+        (1, "class 'a' of .* has no training image"),
+    ],
+)
+def test_all_images_corrupt(store, make_folder, home, share, message):
+    root = make_folder({"a": 3, "b": 3})
+    for path in root.rglob("*.*"):
+        path.write_bytes(b"corrupt " + path.name.encode())
+    with pytest.raises(DatasetError, match=message):
+        store(source=f"folder:{root}", max_undecodable_share=share)
+    assert [path.name for path in home.data.iterdir()] == [".lock"]
+
+
+def test_leftovers_of_a_killed_preparation_are_removed(store, make_folder, home):
+    leftover = home.data / ".images-0123456789abcdef.x1y2"
+    (leftover / "train").mkdir(parents=True)
+    store(source=f"folder:{make_folder({'a': 2, 'b': 2})}")
+    assert not leftover.exists()
+
+
+def test_damage_is_noticed(store, make_folder):
+    dataset = store(source=f"folder:{make_folder({'a': 2, 'b': 2})}")
+    dataset.images_file("train").write_bytes(b"short")
+    with pytest.raises(DatasetError, match=r"train_images.bin is damaged \(5 of 4704 bytes\)"):
+        PreparedDataset.open(dataset.directory)

@@ -1,0 +1,54 @@
+"""`execution.json`: an execution is continued as it was started."""
+
+import dataclasses
+import json
+
+import pytest
+
+from rampline.config import ModelConfig, RunConfig
+from rampline.errors import InputError
+from rampline.execution_file import Execution, read_execution, resolve_weights, write_execution
+from rampline.home import Home
+from rampline.study import load_study
+
+
+def test_an_execution_is_read_back_with_its_overrides(tmp_path):
+    study = load_study("digits", overrides={"epochs": "2", "data.limit": "30"})
+    published = dataclasses.replace(study.runs[0], published={"test_accuracy": 0.97})
+    study = dataclasses.replace(study, runs=(published, *study.runs[1:]))
+    execution = Execution(study=study, home=Home(root=tmp_path / "home"), parent_run_id="0123abcd")
+    write_execution(tmp_path / "e1", execution)
+    found = read_execution(tmp_path / "e1")
+    assert found == execution
+    assert {(run.config.epochs, run.config.data.limit) for run in found.study.runs} == {(2, 30)}
+    assert json.loads((tmp_path / "e1" / "execution.json").read_text())["parent_run_id"] == "0123abcd"
+
+
+def test_a_folder_without_the_file_is_no_execution(tmp_path):
+    with pytest.raises(InputError) as failure:
+        read_execution(tmp_path)
+    assert str(failure.value) == f"{tmp_path} is no execution: it has no execution.json"
+
+
+def test_weights_of_a_run_are_its_best_checkpoint(tmp_path):
+    checkpoints = tmp_path / "baseline" / "checkpoints"
+    for step in (10, 20):
+        (checkpoints / f"step-{step:08d}").mkdir(parents=True)
+        progress = {"step": step, "best_step": 10, "epoch_sums": [0, 0, 0]}
+        (checkpoints / f"step-{step:08d}" / "progress.json").write_text(json.dumps({"progress": progress}))
+    config = RunConfig(seed=4, model=ModelConfig(weights="run:baseline"))
+    resolved = resolve_weights(config, tmp_path)
+    assert resolved.model.weights == str(checkpoints / "step-00000010")
+    assert dataclasses.replace(resolved, model=config.model) == config
+
+
+@pytest.mark.parametrize("weights", ["none", "/some/checkpoint"])
+def test_other_weights_stay_as_they_are(tmp_path, weights):
+    config = RunConfig(model=ModelConfig(weights=weights))
+    assert resolve_weights(config, tmp_path) is config
+
+
+def test_a_run_without_a_checkpoint_has_no_weights(tmp_path):
+    with pytest.raises(InputError) as failure:
+        resolve_weights(RunConfig(model=ModelConfig(weights="run:baseline")), tmp_path)
+    assert str(failure.value) == f"model.weights=run:baseline: run baseline of {tmp_path} has no checkpoint"

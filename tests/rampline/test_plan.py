@@ -1,0 +1,53 @@
+import dataclasses
+import json
+
+import pytest
+
+from rampline.config import ClusterConfig, RunConfig
+from rampline.home import Home
+from rampline.plan import expected_seconds, plan_study
+from rampline.run_directory import RunDirectory, RunIdentity
+from rampline.study import Study, StudyRun, load_study
+
+
+def record(executions, execution: str, config: RunConfig, seconds: list[float]) -> None:
+    """A run directory whose epochs took `seconds`."""
+    directory = RunDirectory(executions / execution / "baseline")
+    directory.create(config, RunIdentity(study="s", name="baseline", dataset="/data"))
+    events = [{"event": "epoch", "epoch": i + 1, "metrics": {"epoch_seconds": s}} for i, s in enumerate(seconds)]
+    directory.events_file.write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+def test_digits_plan_before_anything_ran(tmp_path):
+    runs = plan_study(load_study("digits"), Home(root=tmp_path / "home"))
+    figures = [(r.name, r.processes, r.config.per_replica_batch_size, r.config.global_batch_size) for r in runs]
+    assert figures == [
+        ("baseline", "1 chief", 64, 64),
+        ("baseline-fit", "1 chief", 64, 64),
+        ("mirrored-ramp", "1 chief", 32, 64),
+        ("multi-worker", "2 worker", 32, 64),
+        ("parameter-server", "1 chief, 2 worker, 1 ps", 64, 64),
+    ]
+    assert [run.config.peak_learning_rate for run in runs] == [0.001] * 5
+    assert {(run.steps_per_epoch, run.expected_seconds) for run in runs} == {(None, None)}
+    assert not (tmp_path / "home").exists()
+
+
+def test_expected_time_is_first_epoch_plus_median_of_the_others(tmp_path):
+    config = RunConfig(epochs=10)
+    record(tmp_path, "20260101-000000", config, [9.0, 9.0, 9.0])
+    record(tmp_path, "20260201-000000", dataclasses.replace(config, epochs=4), [5.0, 1.0, 3.0, 2.0])
+    assert expected_seconds(tmp_path, "baseline", config) == pytest.approx(5.0 + 9 * 2.0)
+
+
+def test_other_settings_are_no_measurement(tmp_path):
+    record(tmp_path, "20260101-000000", RunConfig(precision="mixed_bfloat16"), [1.0, 1.0])
+    assert expected_seconds(tmp_path, "baseline", RunConfig()) is None
+
+
+def test_cost_is_time_at_the_price(tmp_path):
+    config = RunConfig(epochs=3, cluster=ClusterConfig(price_per_hour=36.0))
+    home = Home(root=tmp_path)
+    record(home.runs / "s", "20260101-000000", config, [20.0, 10.0, 10.0])
+    study = Study(name="s", description="", reference="baseline", runs=(StudyRun(name="baseline", config=config),))
+    assert plan_study(study, home)[0].expected_cost_usd == pytest.approx(0.4)

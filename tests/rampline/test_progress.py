@@ -1,0 +1,70 @@
+import io
+
+from rich.console import Console
+
+from rampline.progress import TERMINAL, BarProgress, LineProgress, progress_to
+
+STARTED = {
+    "event": "started",
+    "replicas": 2,
+    "per_replica_batch_size": 32,
+    "global_batch_size": 64,
+    "steps_per_epoch": 21,
+    "peak_learning_rate": 0.001,
+    "epochs": 5,
+    "first_epoch": 1,
+}
+EPOCH = {
+    "event": "epoch",
+    "epoch": 3,
+    "metrics": {
+        "train_loss": 0.25,
+        "train_accuracy": 0.9,
+        "val_loss": 0.3,
+        "val_accuracy": None,
+        "images_per_second": 5300.4,
+        "epoch_seconds": 1.24,
+    },
+}
+STEP = {"event": "progress", "epoch": 4, "step": 7, "loss": 0.2, "accuracy": 0.95, "images_per_second": 5000.0}
+FINISHED = {"event": "finished", "metrics": {"train_seconds": 6.3}, "best_epoch": 4, "best_val_accuracy": 0.97}
+
+
+def test_lines_tell_one_line_per_event_that_matters():
+    lines: list[str] = []
+    progress = LineProgress(lines.append)
+    for event in (STARTED, EPOCH, STEP, FINISHED, {"event": "failed", "message": "loss is not finite"}):
+        progress.event("baseline", event)
+    assert lines == [
+        "baseline: 2 replicas, global batch 64 (32 per replica), 21 steps per epoch, peak learning rate 0.001",
+        "baseline: epoch 3/5  loss 0.2500  accuracy 0.9000  val. accuracy -  5,300 images/s  1.2 s",
+        "baseline: trained in 6.3 s, best validation accuracy 0.9700 (epoch 4)",
+        "baseline: failed: loss is not finite",
+    ]
+
+
+def test_bar_stands_where_the_run_is():
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with BarProgress(console) as progress:
+        for event in (STARTED, EPOCH, STEP):
+            progress.event("baseline", event)
+        bar = progress._bars.tasks[0]
+    assert (bar.completed, bar.total) == (3 * 21 + 7, 5 * 21)
+    assert bar.description == "epoch 4/5  loss 0.2000  accuracy 0.9500  5,000 images/s"
+
+
+def test_bar_of_a_continued_run_starts_where_it_stopped():
+    with BarProgress(Console(file=io.StringIO(), force_terminal=True)) as progress:
+        progress.event("baseline", STARTED | {"first_epoch": 3})
+        assert progress._bars.tasks[0].completed == 42
+
+
+def test_terminal_and_log_are_both_told():
+    shown: list[str] = []
+    logged: list[str] = []
+    token = TERMINAL.set(LineProgress(shown.append))
+    try:
+        progress_to(logged.append).line("prepared already")
+    finally:
+        TERMINAL.reset(token)
+    assert shown == logged == ["prepared already"]

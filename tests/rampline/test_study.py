@@ -1,0 +1,185 @@
+"""Studies: the built-in one, what may be in a file, and which runs are kept."""
+
+from pathlib import Path
+
+import pytest
+
+from rampline.errors import ConfigError
+from rampline.study import built_in_studies, load_study
+
+CHAIN = """
+name: chain
+description: Three runs, each from the one above.
+reference: second
+base: {epochs: 4, data: {limit: 20}}
+runs:
+  first: {description: From scratch.}
+  second: {set: {model: {weights: "run:first"}, epochs: 2}, published: {train_seconds: 2090, test_accuracy: 0.94}}
+  third: {set: {model: {weights: "run:second"}}}
+  apart:
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(content: str | bytes, name: str = "my-study.yaml") -> str:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return write
+
+
+def refusal(*arguments, **keywords) -> str:
+    with pytest.raises(ConfigError) as failure:
+        load_study(*arguments, **keywords)
+    assert "\n" not in str(failure.value)
+    return str(failure.value)
+
+
+def test_the_digits_study_has_all_four_strategies():
+    assert "digits" in built_in_studies()
+    study = load_study("digits")
+    strategies = {run.name: run.config.strategy for run in study.runs}
+    assert set(strategies.values()) == {"single", "mirrored", "multi_worker", "parameter_server"}
+    assert study.reference == next(iter(strategies))
+    assert {run.config.global_batch_size for run in study.runs} == {64}
+    assert {run.config.data.source for run in study.runs} == {"digits"}
+    assert study.run("mirrored-ramp").starts_from == "baseline"
+
+
+@pytest.mark.parametrize("name", built_in_studies())
+def test_every_built_in_study_is_allowed(name):
+    assert load_study(name).name == name
+
+
+def test_a_file_is_read_as_it_is_written(write):
+    study = load_study(write(CHAIN))
+    assert (study.name, study.reference) == ("chain", "second")
+    assert [run.name for run in study.runs] == ["first", "second", "third", "apart"]
+    assert [run.config.epochs for run in study.runs] == [4, 2, 4, 4]
+    assert [run.starts_from for run in study.runs] == [None, "first", "second", None]
+    assert study.run("first").description == "From scratch."
+    assert study.run("second").published == {"train_seconds": 2090, "test_accuracy": 0.94}
+    assert study.run("apart").description == ""
+    assert {run.config.data.limit for run in study.runs} == {20}
+
+
+def test_a_file_without_a_name_is_named_after_itself(write):
+    study = load_study(write("description:\nname:\nreference:\nruns: {only: {}}"))
+    assert (study.name, study.description, study.reference) == ("my-study", "", "only")
+
+
+def test_overrides_are_laid_over_every_run(write):
+    study = load_study(write(CHAIN), overrides={"epochs": "9", "batch.size": "16"})
+    assert [(run.config.epochs, run.config.batch.size) for run in study.runs] == [(9, 16)] * 4
+
+
+def test_only_keeps_the_order_of_the_study(write):
+    path = write(CHAIN)
+    assert [run.name for run in load_study(path, only=["apart", "first"]).runs] == ["first", "apart"]
+    assert len(load_study(path, only=[]).runs) == 4
+
+
+def test_only_must_keep_what_a_run_starts_from(write):
+    message = "my-study.yaml: run third starts from second: add --only second"
+    assert refusal(write(CHAIN), only=["third"]) == message
+
+
+def test_only_names_a_run_that_is_there(write):
+    message = "my-study.yaml: study chain has no run 'fourth': it has first, second, third, apart"
+    assert refusal(write(CHAIN), only=["fourth"]) == message
+
+
+@pytest.mark.parametrize("name", ["nothing", "/tmp", "no/such.yaml", "../digits", "", "a\0b.yaml"])
+def test_a_study_that_is_not_there(name):
+    known = ", ".join(built_in_studies())
+    assert refusal(name) == f"no study {name!r}: name one of {known}, or give the path of a .yaml file"
+
+
+def test_only_yaml_files_are_studies(write):
+    assert refusal(write(CHAIN, "study.txt")).startswith("no study ")
+
+
+WRONG = {
+    "a list": ("- epochs: 3\n", "the study must be a mapping, not [{'epochs': 3}]"),
+    "empty": ("", "the study must be a mapping, not None"),
+    "a text": ("hello", "the study must be a mapping, not 'hello'"),
+    "no runs": ("name: x", "runs is missing: it must map the name of each run to its settings"),
+    "empty runs": ("runs: {}", "runs is missing: it must map the name of each run to its settings"),
+    "runs are a list": ("runs: [a]", "runs is missing: it must map the name of each run to its settings"),
+    "an unknown key": ("run: {a: {}}", "unknown key run: the study may have name, description, reference, base, runs"),
+    "a numeric key": ("1: 2", "unknown key 1: the study may have name, description, reference, base, runs"),
+    "an unknown run key": (
+        "runs: {a: {epochs: 3}}",
+        "run a: unknown key epochs: its settings may have description, set, published",
+    ),
+    "settings are a number": ("runs: {a: 5}", "run a: its settings must be a mapping, not 5"),
+    "set is a list": ("runs: {a: {set: [1]}}", "run a: set must be a mapping, not [1]"),
+    "base is a list": ("base: [1]\nruns: {a: {}}", "run a: base must be a mapping, not [1]"),
+    "a wrong value": (
+        "runs: {a: {set: {epochs: 0}}}",
+        "run a: epochs=0 is not allowed: it must be a whole number of at least 1",
+    ),
+    "published is a number": ("runs: {a: {published: 5}}", "run a: published must be a mapping, not 5"),
+    "a published text": (
+        "runs: {a: {published: {accuracy: high}}}",
+        "run a: published.accuracy='high' is not allowed: it must be a number at least 0",
+    ),
+    "a reference that is not there": ("reference: b\nruns: {a: {}}", "study my-study has no run 'b': it has a"),
+    "a run given twice": ("runs:\n  a: {}\n  b: {}\n  a: {}\n", "line 4: key a is given twice"),
+    "a setting given twice": ("runs:\n  a: {set: {seed: 1, seed: 2}}\n", "line 2: key seed is given twice"),
+    "starts from itself": (
+        "runs: {a: {set: {model: {weights: 'run:a'}}}}",
+        "run a: model.weights=run:a must name a run above it",
+    ),
+    "starts from a later run": (
+        "runs: {a: {set: {model: {weights: 'run:b'}}}, b: {}}",
+        "run a: model.weights=run:b must name a run above it",
+    ),
+    "starts from no run": (
+        "runs: {a: {set: {model: {weights: 'run:'}}}}",
+        "run a: model.weights=run: must name a run above it",
+    ),
+}
+
+
+@pytest.mark.parametrize("content, message", WRONG.values(), ids=WRONG)
+def test_a_wrong_study_is_one_clear_line(write, content, message):
+    assert refusal(write(content)) == f"my-study.yaml: {message}"
+
+
+@pytest.mark.parametrize("name", ["Upper", "with space", "a/b", "..", "-a", "ä", "a.b", "''", "1", "null"])
+def test_a_run_has_a_name_that_can_be_a_folder(write, name):
+    message = refusal(write(f"runs: {{{name}: {{}}}}"))
+    assert "is not allowed: it must be lower-case letters, digits, - and _" in message
+
+
+def test_a_study_has_a_name_that_can_be_a_folder(write):
+    message = "my-study.yaml: name 'My Study' is not allowed: it must be lower-case letters, digits, - and _"
+    assert refusal(write("name: My Study\nruns: {a: {}}")) == message
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        ("runs: [", "not YAML: "),
+        ("runs: {? [a] : 1}", "not YAML: "),
+        ("runs: !!python/object/apply:os.getcwd []", "not YAML: "),
+        (b"\x89PNG\r\n\x1a\n\x00\xff\xfe", "cannot be read: 'utf-8' codec"),
+        ("name: 2024-13-45\nruns: {a: {}}", "cannot be read: month must be in 1..12"),
+    ],
+)
+def test_what_is_not_yaml_is_named_with_its_path(write, content, reason):
+    path = write(content)
+    assert refusal(path).startswith(f"{Path(path)}: {reason}")
+
+
+def test_merged_anchors_are_no_repeated_keys(write):
+    content = """
+        base: &base {epochs: 2, seed: 1}
+        runs:
+          a: {set: &a {<<: *base, seed: 3}}
+          b: {set: {<<: *a, seed: 4}}
+    """
+    assert [(run.config.epochs, run.config.seed) for run in load_study(write(content)).runs] == [(2, 3), (2, 4)]

@@ -1,0 +1,180 @@
+"""Checkpoints of real models and optimizers: exact, checked, and no more than the last and the best."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from rampline.errors import ConfigError
+from rampline.training.checkpoint import load_checkpoint, load_model_weights, save_checkpoint
+from rampline.training.progress import Progress, best_checkpoint, list_checkpoints
+
+PROGRESS = Progress(
+    step=21,
+    epoch=1,
+    epoch_sums=(0.1, 2.0, 3.0),
+    elapsed_seconds=1.25,
+    best_epoch=1,
+    best_step=21,
+    best_val_accuracy=0.9,
+    metrics={"val_loss": 0.3},
+)
+# Saves checkpoint after checkpoint of a model of 4 MB, without end.
+SAVING = """
+import sys
+from itertools import count
+from pathlib import Path
+import keras
+from rampline.training.checkpoint import save_checkpoint
+from rampline.training.progress import Progress
+model = keras.Sequential([keras.Input((1000,)), keras.layers.Dense(1000)])
+optimizer = keras.optimizers.SGD()
+optimizer.build(model.trainable_variables)
+for step in count(1):
+    model.weights[0].assign(keras.ops.full((1000, 1000), step))
+    save_checkpoint(Path(sys.argv[1]), Progress(step=step, best_step=1), model, optimizer)
+    print(step, flush=True)
+"""
+
+
+def make(units: int = 5, optimizer: str = "adam", steps: int = 2) -> tuple[keras.Model, keras.optimizers.Optimizer]:
+    """A small model with BatchNorm and Dropout, and its optimizer, after `steps` updates."""
+    layers = [keras.layers.Dense(units), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
+    model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(3)])
+    model.compile(optimizer=keras.optimizers.get(optimizer), loss="mse")
+    model.optimizer.build(model.trainable_variables)
+    for step in range(steps):
+        model.train_on_batch(np.full((8, 4), step + 1.0), np.ones((8, 3)))
+    return model, model.optimizer
+
+
+def values(*owners) -> list[np.ndarray]:
+    return [np.asarray(v.value) for owner in owners for v in owner.variables]
+
+
+def assert_equal(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    assert len(found) == len(expected)
+    for left, right in zip(found, expected, strict=True):
+        assert left.dtype == right.dtype
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.fixture
+def saved(tmp_path) -> tuple[Path, keras.Model, keras.optimizers.Optimizer]:
+    model, optimizer = make()
+    return save_checkpoint(tmp_path, PROGRESS, model, optimizer), model, optimizer
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd", "rmsprop"])
+def test_every_variable_and_the_progress_come_back(tmp_path, name):
+    keras.utils.set_random_seed(1)
+    model, optimizer = make(optimizer=name)
+    path = save_checkpoint(tmp_path, PROGRESS, model, optimizer)
+    assert path.name == "step-00000021"
+    keras.utils.set_random_seed(2)
+    other, other_optimizer = make(optimizer=name, steps=0)
+    assert not np.array_equal(values(other)[0], values(model)[0])
+    assert load_checkpoint(path, other, other_optimizer) == PROGRESS
+    assert_equal(values(other, other_optimizer), values(model, optimizer))
+    assert int(other_optimizer.iterations) == 2
+
+
+def test_loss_scaling_comes_back(tmp_path):
+    model, _ = make(steps=0)
+    scaled, other = (keras.mixed_precision.LossScaleOptimizer(keras.optimizers.Adam()) for _ in range(2))
+    for optimizer in (scaled, other):
+        optimizer.build(model.trainable_variables)
+    scaled.dynamic_scale.assign(512.0)
+    path = save_checkpoint(tmp_path, PROGRESS, model, scaled)
+    load_checkpoint(path, model, other)
+    assert float(other.dynamic_scale) == 512.0
+
+
+def test_a_fine_tune_takes_the_model_alone(saved):
+    path, model, _ = saved
+    other, optimizer = make(optimizer="sgd", steps=1)
+    before = values(optimizer)
+    load_model_weights(path, other)
+    assert_equal(values(other), values(model))
+    assert_equal(values(optimizer), before)
+
+
+@pytest.mark.parametrize("units, optimizer", [(6, "adam"), (5, "sgd")])
+def test_another_model_or_optimizer_is_refused(saved, units, optimizer):
+    model, other = make(units=units, optimizer=optimizer)
+    with pytest.raises(ConfigError) as failure:
+        load_checkpoint(saved[0], model, other)
+    assert str(failure.value).startswith(f"checkpoint {saved[0]} does not fit this model: ")
+
+
+def _flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "a flipped bit": lambda path: _flip_a_byte(path / "variables.npz"),
+    "a file cut off": lambda path: os.truncate(path / "variables.npz", 100),
+    "an empty file": lambda path: os.truncate(path / "variables.npz", 0),
+    "a missing file": lambda path: (path / "variables.npz").unlink(),
+    "a progress cut off": lambda path: os.truncate(path / "progress.json", 40),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_checkpoint_is_refused_by_name_and_nothing_is_changed(saved, damage):
+    path = saved[0]
+    damage(path)
+    model, optimizer = make()
+    before = values(model, optimizer)
+    for load in (lambda: load_checkpoint(path, model, optimizer), lambda: load_model_weights(path, model)):
+        with pytest.raises(ConfigError) as failure:
+            load()
+        assert str(failure.value).startswith(f"checkpoint {path} is damaged: ")
+        assert "\n" not in str(failure.value)
+    assert_equal(values(model, optimizer), before)
+
+
+def test_only_the_last_and_the_best_are_kept(tmp_path):
+    model, optimizer = make(steps=0)
+    best_steps = [10, 20, 20, 20, 50]
+    for epoch, best_step in enumerate(best_steps, start=1):
+        save_checkpoint(tmp_path, Progress(step=10 * epoch, best_step=best_step), model, optimizer)
+        kept = {10 * epoch, best_step}
+        assert [path.name for path in list_checkpoints(tmp_path)] == [f"step-{step:08d}" for step in sorted(kept)]
+        assert best_checkpoint(tmp_path) == tmp_path / f"step-{best_step:08d}"
+
+
+def test_a_step_saved_again_replaces_the_first(tmp_path):
+    model, optimizer = make(steps=0)
+    save_checkpoint(tmp_path, PROGRESS, model, optimizer)
+    model.weights[0].assign(keras.ops.ones_like(model.weights[0]))
+    path = save_checkpoint(tmp_path, dataclasses.replace(PROGRESS, epoch=2), model, optimizer)
+    other, other_optimizer = make(steps=0)
+    assert load_checkpoint(path, other, other_optimizer).epoch == 2
+    assert np.all(values(other)[0] == 1)
+
+
+def test_a_kill_while_saving_leaves_only_whole_checkpoints(tmp_path):
+    model = keras.Sequential([keras.Input((1000,)), keras.layers.Dense(1000)])
+    optimizer = keras.optimizers.SGD()
+    optimizer.build(model.trainable_variables)
+    command = [sys.executable, "-c", SAVING, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        told = [process.stdout.readline() for _ in range(3)]
+        os.kill(process.pid, signal.SIGKILL)
+    assert told == ["1\n", "2\n", "3\n"]
+    best, last = list_checkpoints(tmp_path)[0], list_checkpoints(tmp_path)[-1]
+    assert best.name == "step-00000001"
+    for path in (best, last):
+        progress = load_checkpoint(path, model, optimizer)
+        assert np.unique(values(model)[0]).tolist() == [progress.step]
+    assert progress.step >= 3

@@ -1,0 +1,54 @@
+"""N replicas train the same as one: loss per step and final weights, with partial last batches."""
+
+import numpy as np
+import pytest
+from runs import Steps, make_config
+
+from rampline.config import RunConfig
+from rampline.data.dataset import PreparedDataset
+
+STEPS = 25
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="session")
+def single(run_steps: Steps, digits: PreparedDataset) -> dict[str, np.ndarray]:
+    """The same steps on one device."""
+    config = make_config("single")
+    assert digits.splits["train"] % config.global_batch_size != 0
+    assert config.steps_per_epoch(digits.splits["train"]) * 2 < STEPS
+    return run_steps(config, STEPS)[0]
+
+
+def _variables(run: dict[str, np.ndarray]) -> list[np.ndarray]:
+    return [run[name] for name in sorted(run) if name.startswith("variable_")]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        make_config("mirrored", replicas=2, virtual_devices=2),
+        make_config("mirrored", replicas=4, virtual_devices=4),
+        make_config("multi_worker", workers=2),
+    ],
+    ids=["mirrored-2", "mirrored-4", "multi_worker-2"],
+)
+def test_replicas_train_as_one(config: RunConfig, single: dict[str, np.ndarray], run_steps: Steps) -> None:
+    for role in run_steps(config, STEPS):
+        assert len(role["losses"]) == STEPS
+        assert np.abs(role["losses"] - single["losses"]).max() < TOLERANCE
+        for ours, theirs in zip(_variables(role), _variables(single), strict=True):
+            assert np.abs(ours - theirs).max() < TOLERANCE
+        np.testing.assert_allclose(role["evaluated"], single["evaluated"], rtol=1e-5)
+
+
+def test_batch_norm_statistics_are_the_mean_over_workers(run_steps: Steps) -> None:
+    first, second = run_steps(make_config("multi_worker", model="small_models:with_batch_norm", workers=2), STEPS)
+    own = sorted(name for name in first if name.startswith("own_"))
+    assert len(own) == 2
+    assert any(np.abs(first[name] - second[name]).max() > 1e-6 for name in own), "each worker should see other batches"
+    for name in own:
+        mean = (first[name] + second[name]) / 2
+        averaged = name.replace("own_", "averaged_")
+        np.testing.assert_allclose(first[averaged], mean, rtol=1e-6)
+        np.testing.assert_array_equal(first[averaged], second[averaged])
