@@ -73,7 +73,8 @@ def _watch(
             on_event(event)
         lost = [role for role in roles if role.exit_status not in (None, 0)]
         if lost and not run_directory.is_complete:
-            raise _failure(lost[0])
+            # The others fail because of the one that a signal ended.
+            raise _failure(min(lost, key=lambda role: role.exit_status or 0))
         if chief.exit_status is not None:
             break
         _check_time(config, time.time() - launched_at, started)

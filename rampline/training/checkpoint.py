@@ -33,7 +33,7 @@ def save_checkpoint(
     arrays |= {f"optimizer/{i:05d}": _value(v) for i, v in enumerate(optimizer.variables)}
     path = folder / f"step-{progress.step:08d}"
     if path.exists():
-        shutil.rmtree(path)
+        _drop(path)
     with complete_directory(path) as aside:
         np.savez(aside / VARIABLES, allow_pickle=False, **arrays)
         digest = hashlib.sha256((aside / VARIABLES).read_bytes()).hexdigest()
@@ -42,7 +42,7 @@ def save_checkpoint(
         (aside / PROGRESS).write_text(json.dumps(content, indent=1))
     for old in list_checkpoints(folder):
         if old != path and old != best_checkpoint(folder):
-            shutil.rmtree(old)
+            _drop(old)
     return path
 
 
@@ -65,6 +65,12 @@ def load_model_weights(path: Path, model: keras.Model) -> None:
         ConfigError: when the checkpoint is damaged or belongs to another model.
     """
     _assign(model.variables, _group(_read_arrays(path), "model"), path)
+
+
+def _drop(path: Path) -> None:
+    # Its progress goes first: what a kill leaves of the folder is then no checkpoint.
+    (path / PROGRESS).unlink(missing_ok=True)
+    shutil.rmtree(path)
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:

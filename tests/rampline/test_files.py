@@ -78,9 +78,13 @@ def test_a_directory_appears_when_it_is_complete(tmp_path):
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_a_directory_that_fails_is_absent(tmp_path, error):
-    with pytest.raises(error), complete_directory(tmp_path / "data") as aside:
-        (aside / "file").write_text("content")
-        raise error
+    def fill() -> None:
+        with complete_directory(tmp_path / "data") as aside:
+            (aside / "file").write_text("content")
+            raise error
+
+    with pytest.raises(error):
+        fill()
     assert names(tmp_path) == []
 
 

@@ -10,6 +10,9 @@ from rampline.config import ModelConfig
 from rampline.errors import ConfigError
 from rampline.models import make_model
 
+# NumPy 2 complains about how Keras reads its variables.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
+
 FACTORY = """
 import keras
 

@@ -14,10 +14,10 @@ UNSET = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "TF_CONFIG", "CUDA_VISIBLE_DE
 Rampline = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def environment_with(home: Path) -> dict[str, str]:
-    """The environment of a user who has set nothing but RAMPLINE_HOME."""
+def environment_with(home: Path, prefect: dict[str, str] | None = None) -> dict[str, str]:
+    """The environment of a user who has set nothing but RAMPLINE_HOME, and perhaps what leads to a Prefect server."""
     kept = {name: value for name, value in os.environ.items() if name not in UNSET and not name.startswith("PREFECT_")}
-    return kept | {"RAMPLINE_HOME": str(home), "COLUMNS": "100"}
+    return kept | {"RAMPLINE_HOME": str(home), "COLUMNS": "100"} | (prefect or {})
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def home(tmp_path: Path) -> Path:
 def rampline(home: Path, tmp_path: Path) -> Rampline:
     """`rampline("run", "digits")` runs the command to its end."""
 
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command, environment = [str(RAMPLINE), *arguments], environment_with(home)
+    def call(*arguments: str, prefect: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        command, environment = [str(RAMPLINE), *arguments], environment_with(home, prefect)
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=280)
 
     return call
@@ -42,9 +42,9 @@ def command(home: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Pop
     """`command("run", "digits")` starts the command in a process group of its own, with one pipe for all it prints."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
+    def start(*arguments: str, prefect: dict[str, str] | None = None) -> subprocess.Popen[str]:
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        place = {"cwd": tmp_path, "env": environment_with(home), "start_new_session": True}
+        place = {"cwd": tmp_path, "env": environment_with(home, prefect), "start_new_session": True}
         started.append(subprocess.Popen([str(RAMPLINE), *arguments], **output, **place))
         return started[-1]
 

@@ -33,7 +33,7 @@ def arrays(dataset: tf.data.Dataset) -> Iterator[dict[str, np.ndarray]]:
 
 @pytest.fixture(scope="session")
 def train_batches(train: Examples, order: EpochOrder) -> Callable[..., Batches]:
-    """`train_batches(12, first=0, count=1, total=1, first_step=0, augment=…)`: as many elements of the train dataset."""
+    """`train_batches(12, first=0, count=1, total=1, first_step=0, augment=…)`: that many train batches."""
 
     def make(elements: int, *, first: int = 0, count: int = 1, total: int = 1, first_step: int = 0, **data) -> Batches:
         examples = data.pop("examples", train)
