@@ -1,6 +1,7 @@
 """`prefect deploy --all` against a running server, and what its UI makes forms of."""
 
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -17,7 +18,8 @@ pytestmark = pytest.mark.slow
 
 def prefect(server, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).with_name("prefect")), *arguments]
-    return subprocess.run(command, cwd=ROOT, env=server.environment, capture_output=True, text=True, timeout=200)
+    environment = os.environ | server.prefect
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
 
 
 def post(server, path: str, body: dict[str, Any]) -> Any:

@@ -9,6 +9,8 @@ from rampline.plan import expected_seconds, plan_study
 from rampline.run_directory import RunDirectory, RunIdentity
 from rampline.study import Study, StudyRun, load_study
 
+OVERRIDES = {"batch.size": "64"}
+
 
 def record(executions, execution: str, config: RunConfig, seconds: list[float]) -> None:
     """A run directory whose epochs took `seconds`."""
@@ -19,7 +21,7 @@ def record(executions, execution: str, config: RunConfig, seconds: list[float]) 
 
 
 def test_digits_plan_before_anything_ran(tmp_path):
-    runs = plan_study(load_study("digits"), Home(root=tmp_path / "home"))
+    runs = plan_study(load_study("digits", overrides=OVERRIDES), Home(root=tmp_path / "home"))
     figures = [(r.name, r.processes, r.config.per_replica_batch_size, r.config.global_batch_size) for r in runs]
     assert figures == [
         ("baseline", "1 chief", 64, 64),

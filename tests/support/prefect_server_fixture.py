@@ -17,10 +17,10 @@ START_SECONDS = 120
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A running Prefect server and the environment that leads a command to it."""
+    """A running Prefect server: its address, and the variables that lead a command to it."""
 
     url: str
-    environment: dict[str, str]
+    prefect: dict[str, str]
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         process = subprocess.Popen(command, env=kept | own, stdout=log, stderr=log, start_new_session=True)
     try:
         wait_for(f"{url}/health")
-        yield Server(url=url, environment=kept | own | {"PREFECT_API_URL": url})
+        yield Server(url=url, prefect=own | {"PREFECT_API_URL": url})
     finally:
         process.terminate()
         process.wait(30)

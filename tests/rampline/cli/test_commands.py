@@ -10,7 +10,9 @@ def test_studies_lists_digits_with_its_runs(rampline, home):
 
 
 def test_plan_shows_batches_and_processes_and_writes_nothing(rampline, home):
-    result = rampline("plan", "digits", "--set", "batch.size=96", "--set", "cluster.price_per_hour=2")
+    result = rampline(
+        "plan", "digits", "--set", "batch.size=96", "--set", "epochs=8", "--set", "cluster.price_per_hour=2"
+    )
     assert (result.returncode, result.stderr) == (0, "")
     rows = {line.split()[0]: line.split() for line in result.stdout.splitlines() if line.strip()}
     assert rows["baseline"] == ["baseline", "single", "1", "chief", "CPU", "96", "96", "8", "?", "0.001", "?", "?"]
