@@ -27,7 +27,10 @@ def how_to_open_mlflow(home: Home) -> str:
     if _has_server(home):
         return tracking_uri(home)
     program = shorten(Path(sys.executable).with_name("mlflow"))
-    return f"{shlex.quote(program)} server --backend-store-uri {shlex.quote(tracking_uri(home))} --port 5000"
+    store = shlex.quote(tracking_uri(home))
+    # Two processes and a start in seconds; with job execution and the default workers it is more than ten.
+    settings = "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false"
+    return f"{settings} {shlex.quote(program)} server --workers 1 --backend-store-uri {store} --port 5000"
 
 
 def shorten(path: Path) -> str:

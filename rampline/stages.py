@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from rampline.cluster.roles import tasks_to_start
 from rampline.config import DataConfig
 from rampline.devices import check_devices
 from rampline.errors import ConfigError, InputError
@@ -31,6 +32,7 @@ def check_study(study: str, only: Sequence[str], overrides: Mapping[str, str]) -
     for run in loaded.runs:
         try:
             check_devices(run.config)
+            tasks_to_start(run.config)
         except InputError as error:
             raise type(error)(f"run {run.name}: {error}") from error
     from rampline.data.preparation import locate_prepared  # pandas: a wrong study should be told of before a second

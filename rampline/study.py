@@ -71,7 +71,7 @@ def load_study(name_or_path: str, *, only: Sequence[str] = (), overrides: Mappin
     Args:
         name_or_path: `digits`, or `path/to/study.yaml`.
         only: names of the runs to keep; all if empty. A run that one of them starts from must be kept too.
-        overrides: dotted keys laid over every run, such as `{"epochs": "2"}`.
+        overrides: dotted keys laid over every run that is kept, such as `{"epochs": "2"}`.
 
     Raises:
         ConfigError: when there is no such study, or anything in it is not allowed.
@@ -124,7 +124,10 @@ def _read(content: Any, *, default_name: str, only: Sequence[str], overrides: Ma
         name=name,
         description=str(content.get("description") or "").strip(),
         reference=str(content.get("reference") or next(iter(runs))),
-        runs=tuple(_read_run(run, settings or {}, base, overrides) for run, settings in runs.items()),
+        runs=tuple(
+            _read_run(run, settings or {}, base, overrides if not only or run in only else {})
+            for run, settings in runs.items()
+        ),
     )
     study.run(study.reference)
     return _keep_only(_check_order(study), only)

@@ -142,8 +142,8 @@ def _leave_on_sigterm() -> None:
 def _rendezvous_deadline(seconds: int) -> Iterator[None]:
     """End the process with SIGALRM unless the block is left in time.
 
-    TensorFlow waits for the other roles for ever, holds the interpreter's lock meanwhile and swallows SIGTERM: no thread
-    and no Python handler would run, so the kernel has to do it.
+    TensorFlow waits for the other roles for ever, holds the interpreter's lock meanwhile and swallows SIGTERM: no
+    thread and no Python handler would run, so the kernel has to do it.
     """
     signal.alarm(seconds)
     try:
@@ -153,8 +153,11 @@ def _rendezvous_deadline(seconds: int) -> Iterator[None]:
 
 
 def _one_line(error: BaseException) -> str:
+    """The first line of an error that says something: TensorFlow puts the graph's call stack before it."""
+    noise = ("Graph execution error", "Detected at node", "File ", "<stack traces", "Traceback")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:500]
+    telling = [line for line in lines if not line.startswith(noise)] or lines
+    return f"{type(error).__name__}: {telling[0] if telling else 'no message'}"[:500]
 
 
 if __name__ == "__main__":

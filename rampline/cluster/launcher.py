@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rampline.cluster.process import RoleProcess, end_all, start_role
-from rampline.cluster.roles import local_tasks
+from rampline.cluster.roles import role_counts, tasks_to_start
 from rampline.config import RunConfig
 from rampline.errors import InputError, RunFailed
 from rampline.events import EventReader
@@ -46,7 +46,10 @@ def run_roles(run_directory: RunDirectory, *, on_event: OnEvent, log: Log) -> di
     roles: list[RoleProcess] = []
     try:
         launched_at = time.time()
-        for task in local_tasks(config):
+        tasks = tasks_to_start(config)
+        if len(tasks) < sum(role_counts(config).values()):
+            log(f"waiting for the other roles of TF_CONFIG: start each with  rampline worker {run_directory.path}")
+        for task in tasks:
             roles.append(start_role(task, run_directory, config, launched_at))
         _write_roles(run_directory, roles)
         _watch(run_directory, config, roles, events, on_event, launched_at)

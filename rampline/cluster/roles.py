@@ -5,11 +5,33 @@ from __future__ import annotations
 import os
 import socket
 
-from rampline.cluster.tf_config import Task
+from rampline.cluster.tf_config import Task, parse_tf_config
 from rampline.config import RunConfig
 from rampline.devices import find_devices
+from rampline.errors import ClusterConfigError
 
 LOOPBACK = "127.0.0.1"
+
+
+def tasks_to_start(config: RunConfig) -> list[Task]:
+    """The roles that a launcher on this machine starts.
+
+    All of them, on loopback; where TF_CONFIG is set and the run has several processes, the one that it names: the
+    others are started on their machines by `rampline worker`.
+
+    Raises:
+        ClusterConfigError: when TF_CONFIG is wrong, or names another role than the chief, which tells how the run goes.
+    """
+    text = os.environ.get("TF_CONFIG")
+    if not text or config.strategy in ("single", "mirrored"):
+        return local_tasks(config)
+    task = parse_tf_config(text, config)
+    if not task.is_chief:
+        chief = "the chief" if "chief" in task.cluster else "worker 0"
+        raise ClusterConfigError(
+            f"TF_CONFIG names {task.role} {task.index}: a run is started as {chief}, its other roles by rampline worker"
+        )
+    return [task]
 
 
 def local_tasks(config: RunConfig) -> list[Task]:

@@ -69,7 +69,13 @@ class RunConfig:
         if self.engine == "fit":
             allowed = "loop for strategy " + self.strategy + " (Keras 3's Model.fit fails there)"
             check(self.strategy in ("single", "mirrored"), "engine", self.engine, allowed)
+            every = self.checkpoint_every_steps
+            check(every == 0, "checkpoint_every_steps", every, "0 with engine=fit (resumed at whole epochs)")
             check(not self.xla, "xla", self.xla, "false with engine=fit (Model.fit cannot compile a mirrored step)")
+
+        if self.strategy == "parameter_server":
+            # A compiled function cannot read variables that live in another process.
+            check(not self.xla, "xla", self.xla, "false for strategy parameter_server")
 
     def _check_cluster(self) -> None:
         cluster = self.cluster

@@ -122,7 +122,7 @@ class LearningRateConfig:
 
     Attributes:
         schedule: `constant` (= peak), `ramp` (start → peak over `ramp_epochs`, hold, exponential decay to `floor`),
-            `steps` (peak × decay^k after the k-th of `step_epochs`) or `cosine` (ramp, hold, half cosine to `floor`).
+            `steps` (peak * decay^k after the k-th of `step_epochs`) or `cosine` (ramp, hold, half cosine to `floor`).
         start: rate at step 0 of a ramp.
         peak: highest rate, before scaling.
         floor: lowest rate after decay.

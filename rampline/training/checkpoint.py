@@ -46,6 +46,13 @@ def save_checkpoint(
     return path
 
 
+def drop_unfinished(folder: Path) -> None:
+    """Remove what a killed process has left of checkpoints that it had not finished."""
+    for path in [*folder.glob(".step-*"), *folder.glob("step-*")]:
+        if path not in list_checkpoints(folder):
+            shutil.rmtree(path)
+
+
 def load_checkpoint(path: Path, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> Progress:
     """Set all variables to those of `path`.
 

@@ -15,7 +15,7 @@ from rampline.events import EventWriter
 from rampline.files import write_json
 from rampline.learning_rate import learning_rate_at
 from rampline.run_directory import RunDirectory
-from rampline.training.checkpoint import load_checkpoint, save_checkpoint
+from rampline.training.checkpoint import drop_unfinished, load_checkpoint, save_checkpoint
 from rampline.training.engine import Engine, StepsDone
 from rampline.training.progress import Progress, last_checkpoint
 from rampline.training.step import CORRECT, EXAMPLES, LOSS_SUM
@@ -52,6 +52,8 @@ class Controller:
         self._restored = self.progress
 
     def _restore(self) -> Progress:
+        if self.events:
+            drop_unfinished(self.run_directory.checkpoints)
         checkpoint = last_checkpoint(self.run_directory.checkpoints)
         if checkpoint is None:
             return Progress()

@@ -50,7 +50,7 @@ def test_a_run_is_quiet_compared_and_measured_for_the_next_plan(rampline, home):
         "test: 200 images, accuracy",
         "report  ",
         "MLflow  ",
-        "server --backend-store-uri",
+        "--backend-store-uri sqlite:",
     ):
         assert part in result.stdout
     for noise in ("prefect.", "INFO", "WARNING", "tensorflow", "Traceback", "sqlalchemy"):
