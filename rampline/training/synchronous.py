@@ -83,7 +83,7 @@ class SynchronousEngine:
 
     def finish(self) -> None:
         """See `Engine.finish`."""
-        self._sum_over_workers(tf.zeros(()))
+        tf.function(self._sum_over_workers)(tf.zeros(()))
 
     def _train_batches(self, first_step: int) -> tf.distribute.DistributedDataset:
         def make(_: tf.distribute.InputContext) -> tf.data.Dataset:

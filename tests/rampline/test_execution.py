@@ -1,0 +1,109 @@
+"""An execution stage by stage: what a lost role leaves in MLflow, and that a killed run goes on where it was."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from rampline.data.preparation import prepare_dataset
+from rampline.errors import RunFailed
+from rampline.execution import close_execution, compare_runs, evaluate_runs, start_execution, train_run
+from rampline.files import read_json
+from rampline.home import Home
+from rampline.run_directory import RunDirectory
+from rampline.study import load_study
+from rampline.tracking.store import open_tracking
+from rampline.training.progress import last_checkpoint
+
+STUDY = """
+name: small
+base:
+  epochs: 6
+  data: {source: digits, limit: 12}
+  batch: {size: 28}
+  steps_per_call: 2
+runs:
+  whole: {}
+  killed: {set: {checkpoint_every_steps: 3}}
+  workers: {set: {strategy: multi_worker, epochs: 2000, cluster: {workers: 2}}}
+"""
+
+
+@pytest.fixture
+def home(rampline_home: Path) -> Home:
+    return Home(root=rampline_home)
+
+
+@pytest.fixture
+def execution(home: Home, tmp_path: Path) -> Path:
+    study = tmp_path / "small.yaml"
+    study.write_text(STUDY)
+    prepare_dataset(load_study(str(study)).run("whole").config.data, home)
+    return start_execution(str(study), home=home, name=f"x-{tmp_path.name}")
+
+
+def kill_when(directory: RunDirectory, role: str, event: str, count: int = 1) -> threading.Thread:
+    """A thread that kills a role once the run has told `event` so often."""
+
+    def run() -> None:
+        deadline = time.monotonic() + 120
+        while sum(e["event"] == event for e in directory.read_events()) < count and time.monotonic() < deadline:
+            time.sleep(0.02)
+        roles = read_json(directory.roles_file)["roles"]
+        os.kill(next(r["pid"] for r in roles if f"{r['role']}-{r['index']}" == role), signal.SIGKILL)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def train(execution: Path, run: str) -> dict:
+    return train_run(execution, run, on_event=lambda event: None, log=print)
+
+
+def test_a_killed_worker_leaves_failed_in_mlflow_and_no_process(execution: Path, home: Home) -> None:
+    directory = RunDirectory(execution / "workers")
+    killer = kill_when(directory, "worker-1", "epoch")
+    with pytest.raises(RunFailed, match="worker 1 was ended by signal 9"):
+        train(execution, "workers")
+    killer.join()
+    run = open_tracking(home).get_run(read_json(directory.tracking_file)["run_id"])
+    assert run.info.status == "FAILED"
+    assert run.data.tags["rampline.failure"].startswith("worker 1 was ended by signal 9")
+    for role in read_json(directory.roles_file)["roles"]:
+        assert not psutil.pid_exists(role["pid"])
+
+
+def test_a_killed_run_goes_on_and_ends_with_the_same_bits(execution: Path, home: Home) -> None:
+    train(execution, "whole")
+    directory = RunDirectory(execution / "killed")
+    killer = kill_when(directory, "chief-0", "checkpoint", count=5)
+    with pytest.raises(RunFailed, match="chief 0 was ended by signal 9"):
+        train(execution, "killed")
+    killer.join()
+    result = train(execution, "killed")
+    assert result["attempts"] == 2
+    assert result["steps"] == 30
+    ours, theirs = (last_checkpoint(RunDirectory(execution / run).checkpoints) for run in ("killed", "whole"))
+    assert ours is not None
+    assert theirs is not None
+    with np.load(ours / "variables.npz") as killed, np.load(theirs / "variables.npz") as whole:
+        assert sorted(killed) == sorted(whole)
+        for name in whole:
+            np.testing.assert_array_equal(killed[name], whole[name])
+    run_id = read_json(directory.tracking_file)["run_id"]
+    history = open_tracking(home).get_metric_history(run_id, "train_loss")
+    assert [point.step for point in history] == [1, 2, 3, 4, 5, 6]
+    started = time.monotonic()
+    assert train(execution, "killed") == result
+    assert time.monotonic() - started < 5  # a complete run is not trained again
+    scores = evaluate_runs(execution, ["whole", "killed"], on_event=lambda event: None)
+    assert scores["whole"]["test_loss"] == scores["killed"]["test_loss"]
+    assert scores["whole"]["examples"] == 120
+    close_execution(execution, "FINISHED")
+    assert compare_runs(execution).report.is_file()

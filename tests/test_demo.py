@@ -1,0 +1,141 @@
+"""The demo as its user runs it: five runs, four strategies, evaluation, MLflow and the comparison, by one command."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from rampline.config import flatten
+from rampline.run_directory import RunDirectory
+from rampline.study import load_study
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+RUNS = {
+    "baseline": "single",
+    "baseline-fit": "single",
+    "mirrored-ramp": "mirrored",
+    "multi-worker": "multi_worker",
+    "parameter-server": "parameter_server",
+}
+EPOCH_METRICS = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "learning_rate", "epoch_seconds")
+EPOCH_METRICS += ("images_per_second", "elapsed_seconds")
+ARTIFACTS = {"config.json", "learning_rate.png", "confusion_matrix.png", "classification_report.csv", "data_report"}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """RAMPLINE_HOME after `rampline run digits`."""
+    folder = tmp_path_factory.mktemp("demo")
+    rampline = Path(sys.executable).with_name("rampline")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "TF_", "MLFLOW_"))}
+    environment = {**kept, "RAMPLINE_HOME": str(folder / ".rampline")}
+    done = subprocess.run(
+        [str(rampline), "run", "digits"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    for noise in ("Traceback", "WARNING", "ERROR", "oneDNN", "prefect.", "sqlalchemy"):
+        assert noise not in done.stdout + done.stderr
+    (folder / "output.txt").write_text(done.stdout)
+    return folder / ".rampline"
+
+
+@pytest.fixture(scope="module")
+def client(home: Path) -> MlflowClient:
+    return MlflowClient(tracking_uri=f"sqlite:///{home / 'mlflow.db'}")
+
+
+@pytest.fixture(scope="module")
+def children(client: MlflowClient) -> dict[str, Run]:
+    experiment = client.get_experiment_by_name("digits")
+    assert experiment is not None
+    found = client.search_runs([experiment.experiment_id], "tags.`rampline.kind` = 'run'")
+    return {run.data.tags["rampline.run"]: run for run in found}
+
+
+def test_every_run_is_accurate_and_finished(children: dict[str, Run]) -> None:
+    assert set(children) == set(RUNS)
+    for name, run in children.items():
+        assert run.info.status == "FINISHED", name
+        assert run.data.metrics["test_accuracy"] >= 0.95, name
+        assert run.data.tags["rampline.strategy"] == RUNS[name]
+        assert run.data.tags["rampline.attempts"] == "1"
+        assert len(run.data.tags["rampline.data_fingerprint"]) == 64
+
+
+def test_params_are_every_leaf_of_the_configuration(children: dict[str, Run]) -> None:
+    for run in load_study("digits").runs:
+        params = children[run.name].data.params
+        assert set(flatten(run.config)) <= set(params)
+        assert params["global_batch_size"] == "32"
+        assert params["steps_per_epoch"] == "41"
+        assert params["replicas"] == str(run.config.replicas)
+    assert children["mirrored-ramp"].data.params["per_replica_batch_size"] == "16"
+    assert children["mirrored-ramp"].data.params["peak_learning_rate"] == "0.001"
+
+
+def test_curves_have_each_epoch_once(client: MlflowClient, children: dict[str, Run]) -> None:
+    for name, run in children.items():
+        epochs = int(run.data.params["epochs"])
+        for metric in EPOCH_METRICS:
+            steps = [point.step for point in client.get_metric_history(run.info.run_id, metric)]
+            assert steps == list(range(1, epochs + 1)), (name, metric)
+        waits = client.get_metric_history(run.info.run_id, "input_wait_fraction")
+        assert all(0 <= point.value <= 1 for point in waits)
+        # Model.fit fetches its batches where nothing can be timed.
+        assert bool(waits) == (name != "baseline-fit")
+
+
+def test_loop_fit_and_workers_train_the_same(client: MlflowClient, children: dict[str, Run]) -> None:
+    def losses(name: str) -> list[float]:
+        return [p.value for p in client.get_metric_history(children[name].info.run_id, "train_loss")]
+
+    for name in ("baseline-fit", "multi-worker"):
+        assert losses(name)[:2] == pytest.approx(losses("baseline")[:2], rel=1e-3), name
+
+
+def test_artifacts_and_the_model_are_there(client: MlflowClient, children: dict[str, Run]) -> None:
+    for run in children.values():
+        paths = {Path(artifact.path).name for artifact in client.list_artifacts(run.info.run_id)}
+        assert paths >= ARTIFACTS
+        assert len(run.outputs.model_outputs) == 1
+
+
+def test_fine_tuning_starts_from_the_baseline(home: Path) -> None:
+    [execution] = (home / "runs" / "digits").iterdir()
+    weights = Path(RunDirectory(execution / "mirrored-ramp").read_config().model.weights)
+    assert weights.parent == RunDirectory(execution / "baseline").checkpoints
+    first = next(e for e in RunDirectory(execution / "mirrored-ramp").read_events() if e["event"] == "epoch")
+    assert first["metrics"]["train_accuracy"] > 0.9
+
+
+def test_the_comparison_is_the_same_everywhere(home: Path, client: MlflowClient, children: dict[str, Run]) -> None:
+    [report] = (home / "reports" / "digits").iterdir()
+    table = pd.read_csv(report / "comparison.csv").set_index("run")
+    assert set(table.index) == set(RUNS)
+    for name, run in children.items():
+        assert table.loc[name, "test_accuracy"] == pytest.approx(run.data.metrics["test_accuracy"])
+        assert table.loc[name, "speedup"] == pytest.approx(run.data.metrics["speedup"])
+    assert table.loc["baseline", "speedup"] == 1.0
+    page = (report / "report.html").read_text()
+    assert all(name in page for name in RUNS)
+    parent = client.get_run(children["baseline"].data.tags["mlflow.parentRunId"])
+    assert parent.info.status == "FINISHED"
+    assert parent.data.tags["rampline.kind"] == "study"
+    assert {Path(a.path).name for a in client.list_artifacts(parent.info.run_id)} >= {"comparison.csv", "report.html"}
+    text = (home.parent / "output.txt").read_text()
+    assert "report.html" in text
+    assert "mlflow server --backend-store-uri" in text.replace("\n", " ")
+
+
+def test_no_process_is_left(home: Path) -> None:
+    left = [
+        p.info for p in psutil.process_iter(["cmdline"]) if any(str(home) in part for part in p.info["cmdline"] or [])
+    ]
+    assert left == []
