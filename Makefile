@@ -41,10 +41,10 @@ lint: setup
 	.venv/bin/pyright
 
 test: lint
-	.venv/bin/pytest
+	.venv/bin/pytest -n 2 --dist loadfile
 
 test-quick: setup
-	.venv/bin/pytest -m "not slow"
+	.venv/bin/pytest -n 2 --dist loadfile -m "not slow"
 
 clean:
 	rm -rf .tools .venv .pytest_cache .ruff_cache dist

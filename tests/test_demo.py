@@ -96,8 +96,9 @@ def test_loop_fit_and_workers_train_the_same(client: MlflowClient, children: dic
     def losses(name: str) -> list[float]:
         return [p.value for p in client.get_metric_history(children[name].info.run_id, "train_loss")]
 
+    # Later, max-pooling over a flat background turns the rounding of a sum into another choice, see test_parity.
     for name in ("baseline-fit", "multi-worker"):
-        assert losses(name)[:2] == pytest.approx(losses("baseline")[:2], rel=1e-3), name
+        assert losses(name)[0] == pytest.approx(losses("baseline")[0], rel=1e-4), name
 
 
 def test_artifacts_and_the_model_are_there(client: MlflowClient, children: dict[str, Run]) -> None:
@@ -131,7 +132,7 @@ def test_the_comparison_is_the_same_everywhere(home: Path, client: MlflowClient,
     assert {Path(a.path).name for a in client.list_artifacts(parent.info.run_id)} >= {"comparison.csv", "report.html"}
     text = (home.parent / "output.txt").read_text()
     assert "report.html" in text
-    assert "mlflow server --backend-store-uri" in text.replace("\n", " ")
+    assert f"--backend-store-uri sqlite:///{home / 'mlflow.db'}" in text
 
 
 def test_no_process_is_left(home: Path) -> None:

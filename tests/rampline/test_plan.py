@@ -30,7 +30,7 @@ def test_digits_plan_before_anything_ran(tmp_path):
         ("multi-worker", "2 worker", 32, 64),
         ("parameter-server", "1 chief, 2 worker, 1 ps", 64, 64),
     ]
-    assert [run.config.peak_learning_rate for run in runs] == [0.001] * 5
+    assert [run.config.peak_learning_rate for run in runs] == [0.002, 0.002, 0.001, 0.002, 0.002]
     assert {(run.steps_per_epoch, run.expected_seconds) for run in runs} == {(None, None)}
     assert not (tmp_path / "home").exists()
 

@@ -43,7 +43,7 @@ def test_the_digits_study_has_all_four_strategies():
     strategies = {run.name: run.config.strategy for run in study.runs}
     assert set(strategies.values()) == {"single", "mirrored", "multi_worker", "parameter_server"}
     assert study.reference == next(iter(strategies))
-    assert {run.config.global_batch_size for run in study.runs} == {64}
+    assert {run.config.global_batch_size for run in study.runs} == {32}
     assert {run.config.data.source for run in study.runs} == {"digits"}
     assert study.run("mirrored-ramp").starts_from == "baseline"
 

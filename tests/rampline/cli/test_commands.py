@@ -15,7 +15,7 @@ def test_plan_shows_batches_and_processes_and_writes_nothing(rampline, home):
     )
     assert (result.returncode, result.stderr) == (0, "")
     rows = {line.split()[0]: line.split() for line in result.stdout.splitlines() if line.strip()}
-    assert rows["baseline"] == ["baseline", "single", "1", "chief", "CPU", "96", "96", "8", "?", "0.001", "?", "?"]
+    assert rows["baseline"] == ["baseline", "single", "1", "chief", "CPU", "96", "96", "8", "?", "0.002", "?", "?"]
     assert rows["multi-worker"][1:7] == ["multi", "worker", "2", "worker", "CPU", "48"]
     assert "mirrored-ramp starts from the best weights of baseline" in result.stdout
     assert not home.exists()

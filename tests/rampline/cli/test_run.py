@@ -58,7 +58,7 @@ def test_a_run_is_quiet_compared_and_measured_for_the_next_plan(rampline, home):
     assert statuses(home, "digits") == {"study": "FINISHED", "baseline": "FINISHED"}
     assert left_behind(home) == []
     plan = rampline("plan", "digits", *SMALL, "--set", "epochs=3")
-    assert re.search(r"baseline +single +1 chief +CPU +64 +64 +3 +\d+ +0.001 +\d+ s", plan.stdout)
+    assert re.search(r"baseline +single +1 chief +CPU +32 +32 +3 +\d+ +0.002 +\d+ s", plan.stdout)
     compared = rampline("compare", "digits")
     assert compared.returncode == 0
     assert "report  " in compared.stdout
