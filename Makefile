@@ -1,5 +1,7 @@
 # make demo | make test: each sets up what it needs first. PYTHON=... chooses the interpreter, EXTRA=gpu adds CUDA.
 
+# A set-up with an extra stays one: without this the next `make` would take the CUDA libraries away again.
+EXTRA ?= $(patsubst .venv/.complete-%,%,$(wildcard .venv/.complete-*))
 UV_VERSION := 0.13.8
 UV := .tools/bin/uv
 STAMP := .venv/.complete$(if $(EXTRA),-$(EXTRA))
@@ -19,6 +21,7 @@ setup: $(STAMP)
 # Bytecode is compiled once here: a role imports TensorFlow in 4 s with it and in 14 s without, where Python may not write it.
 $(STAMP): $(UV) pyproject.toml uv.lock
 	$(UV) sync --frozen --compile-bytecode --python "$(PYTHON)" $(if $(EXTRA),--extra $(EXTRA))
+	@rm -f .venv/.complete*
 	@touch $@
 
 # In a folder of the project's own: nothing is installed for the whole machine.

@@ -60,7 +60,7 @@ def trained_runs(study: str, execution: str, runs: Sequence[str]) -> tuple[str, 
     from rampline.execution import latest_execution
     from rampline.execution_file import read_execution
 
-    name = check_study(study, (), {}).name
+    name = load_study(study).name
     folder = Path(execution) if execution else latest_execution(name, Home.from_environment())
     if folder is None:
         raise InputError(f"study {name} has no execution in {Home.from_environment().runs}: run it first")

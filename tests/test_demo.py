@@ -105,6 +105,7 @@ def test_artifacts_and_the_model_are_there(client: MlflowClient, children: dict[
     for run in children.values():
         paths = {Path(artifact.path).name for artifact in client.list_artifacts(run.info.run_id)}
         assert paths >= ARTIFACTS
+        assert run.outputs is not None
         assert len(run.outputs.model_outputs) == 1
 
 

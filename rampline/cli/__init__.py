@@ -49,7 +49,8 @@ def main() -> int:
 
 
 def _fail(message: str, status: int) -> int:
-    print(f"rampline: error: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+    if message:  # none with the help that a bare `rampline` shows
+        print(f"rampline: error: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
     return status
 
 

@@ -36,4 +36,7 @@ def show_comparison(study: str, home: Home, console: Console, parent_run_id: str
     report = home.reports / comparison.study / comparison.execution / "report.html"
     if report.is_file():
         console.print(f"report  {shorten(report)}", highlight=False, soft_wrap=True, markup=False)
+    runs = home.runs / comparison.study / comparison.execution
+    if runs.is_dir():
+        console.print(f"runs    {shorten(runs)}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"MLflow  {how_to_open_mlflow(home)}", highlight=False, soft_wrap=True, markup=False)

@@ -16,7 +16,7 @@ from rampline.cli.arguments import OnlyOption, SetOption, StudyArgument
 from rampline.cli.compare import show_comparison
 from rampline.cli.prefect_server import start_prefect
 from rampline.config import parse_overrides
-from rampline.errors import InputError
+from rampline.errors import InputError, RunFailed
 from rampline.home import Home
 from rampline.progress import TERMINAL, BarProgress, LineProgress
 from rampline.run_directory import RunDirectory
@@ -42,6 +42,9 @@ def run(study: StudyArgument, only: OnlyOption = None, set_: SetOption = None, r
         _run_flow(home, parameters, console)
     except KeyboardInterrupt:
         console.print(f"interrupted: `rampline run {study} --resume` continues it", highlight=False)
+        raise
+    except RunFailed:
+        console.print(f"`rampline run {study} --resume` continues what did not complete", highlight=False)
         raise
     finally:
         _show_what_there_is(checked.name, execution, home, console)

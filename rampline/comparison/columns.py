@@ -118,7 +118,7 @@ def make_columns(comparison: Comparison) -> list[Column]:
             note="{} ref.",
         ),
         Column(key="wall_seconds", title="wall s", write=write_quantity, rank=6),
-        *([Column(key="cost_usd", title="cost", write=write_dollars, rank=6)] if priced else []),
+        *([Column(key="cost_usd", title="cost", write=write_dollars, rank=4)] if priced else []),
         Column(key="images_per_second", title="images/s", write=write_quantity, rank=2),
         Column(key="speedup", title="speed-up", write=write_ratio, rank=1),
         Column(

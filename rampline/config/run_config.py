@@ -90,6 +90,12 @@ class RunConfig:
             check(servers >= 1, "cluster.parameter_servers", servers, "at least 1 for strategy parameter_server")
         else:
             check(servers == 0, "cluster.parameter_servers", servers, f"0 for strategy {self.strategy}")
+        if self.strategy == "multi_worker":
+            # TensorFlow's MultiWorkerMirroredStrategy uses one CPU device per worker, or all its GPUs.
+            virtual = cluster.virtual_devices
+            check(
+                virtual <= 1, "cluster.virtual_devices", virtual, "0 for strategy multi_worker: raise cluster.workers"
+            )
         enough = cluster.virtual_devices == 0 or cluster.virtual_devices >= cluster.replicas
         check(
             enough,

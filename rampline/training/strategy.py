@@ -47,9 +47,21 @@ def make_strategy(config: RunConfig) -> tf.distribute.Strategy:
         reduction = tf.distribute.NcclAllReduce() if on_gpu else tf.distribute.ReductionToOneDevice()
         return tf.distribute.MirroredStrategy(devices, cross_device_ops=reduction)
     if config.strategy == "multi_worker":
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        return _check_replicas(tf.distribute.MultiWorkerMirroredStrategy(), config)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver(rpc_layer="grpc")
     return tf.distribute.ParameterServerStrategy(resolver)
+
+
+def _check_replicas(strategy: tf.distribute.Strategy, config: RunConfig) -> tf.distribute.Strategy:
+    """A worker takes every GPU it sees, whatever the run says: then all figures would be of another set-up."""
+    found, wanted = strategy.num_replicas_in_sync, config.num_replicas_in_sync
+    if found != wanted:
+        per_worker = config.cluster.replicas
+        raise ClusterConfigError(
+            f"the workers have {found} devices, the run has {wanted} replicas: let each see {per_worker} "
+            "(CUDA_VISIBLE_DEVICES), or change cluster.replicas"
+        )
+    return strategy
 
 
 def serve(role: str, index: int) -> tf.distribute.Server:
