@@ -80,7 +80,8 @@ class BarProgress(AbstractContextManager["BarProgress"]):
             self._tasks[name] = self._bars.add_task("", name=name, total=None)
         task = self._tasks[name]
         if kind == "preparing":
-            text = f"preparing {event['done']:,} of {event['total']:,} images"
+            # Each image is counted twice, when it is read and when it is decoded: a share says more than the counts.
+            text = "prepared" if event["done"] >= event["total"] else f"preparing {event['done'] / event['total']:.0%}"
             self._bars.update(task, total=event["total"], completed=event["done"], description=text)
         elif kind == "started":
             self._started[name] = event
