@@ -109,7 +109,8 @@ def _failure(role: RoleProcess) -> Exception:
     if status == InputError.exit_status:
         return InputError(role.last_line() or f"{role.label} refused its configuration; its log is {role.log}")
     how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-    reason = role.last_line()
+    # A role that a signal ended had no chance to say why: the last line of its log is about something else.
+    reason = role.last_line() if status > 0 else ""
     return RunFailed(f"{role.label} {how}{': ' + reason if reason else ''} (log: {role.log})")
 
 

@@ -68,7 +68,7 @@ def test_a_killed_worker_fails_the_run_by_name(make_run) -> None:
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with pytest.raises(RunFailed, match=r"worker 1 was ended by signal 9"):
+    with pytest.raises(RunFailed, match=r"^worker 1 was ended by signal 9 \(log: .*worker-1\.log\)$"):
         run_roles(directory, on_event=lambda event: None, log=print)
     killer.join()
     assert time.monotonic() - lost_at[0] < 30
