@@ -27,3 +27,11 @@ class ClusterConfigError(InputError):
 
 class RunFailed(RamplineError):
     """A run started and did not complete."""
+
+
+class Preempted(RamplineError):
+    """Training was asked to stop, saved a checkpoint and left: the next start goes on from there."""
+
+    def __init__(self, message: str, exit_status: int = 143) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status

@@ -9,6 +9,7 @@ from rampline.config.sections import (
     LearningRateConfig,
     ModelConfig,
     OptimizerConfig,
+    ParityConfig,
 )
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "LearningRateConfig",
     "ModelConfig",
     "OptimizerConfig",
+    "ParityConfig",
     "RunConfig",
     "apply_overrides",
     "flatten",

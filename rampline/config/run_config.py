@@ -13,6 +13,7 @@ from rampline.config.sections import (
     LearningRateConfig,
     ModelConfig,
     OptimizerConfig,
+    ParityConfig,
 )
 
 STRATEGIES = ("single", "mirrored", "multi_worker", "parameter_server")
@@ -33,6 +34,8 @@ class RunConfig:
         steps_per_call: training steps in one call of the compiled loop.
         xla: compile the forward and backward pass with XLA (`loop` only).
         checkpoint_every_steps: extra checkpoints inside an epoch, in steps; 0 for one per epoch.
+        checkpoint_keep: checkpoints that are kept besides the last and the best: what a damaged last one falls back to.
+        log_examples: write down which examples every step used (`RUN_DIR/examples/`; `loop` only).
     """
 
     strategy: str = "single"
@@ -43,12 +46,15 @@ class RunConfig:
     steps_per_call: int = 16
     xla: bool = False
     checkpoint_every_steps: int = 0
+    checkpoint_keep: int = 1
+    log_examples: bool = False
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     learning_rate: LearningRateConfig = field(default_factory=LearningRateConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    parity: ParityConfig = field(default_factory=ParityConfig)
 
     def __post_init__(self) -> None:
         check_choice("strategy", self.strategy, STRATEGIES)
@@ -59,6 +65,8 @@ class RunConfig:
         check_integer("steps_per_call", self.steps_per_call, 1)
         check_flag("xla", self.xla)
         check_integer("checkpoint_every_steps", self.checkpoint_every_steps, 0)
+        check_integer("checkpoint_keep", self.checkpoint_keep, 0)
+        check_flag("log_examples", self.log_examples)
         self._check_engine()
         self._check_cluster()
         enough = self.global_batch_size >= self.num_replicas_in_sync
@@ -71,6 +79,9 @@ class RunConfig:
             check(self.strategy in ("single", "mirrored"), "engine", self.engine, allowed)
             every = self.checkpoint_every_steps
             check(every == 0, "checkpoint_every_steps", every, "0 with engine=fit (resumed at whole epochs)")
+            check(
+                not self.log_examples, "log_examples", self.log_examples, "false with engine=fit (Keras owns the steps)"
+            )
             check(not self.xla, "xla", self.xla, "false with engine=fit (Model.fit cannot compile a mirrored step)")
 
         if self.strategy == "parameter_server":
