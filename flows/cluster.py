@@ -8,6 +8,7 @@ from pydantic import Field
 from flows.evaluate import evaluate
 from flows.prepare import prepare
 from rampline.stages import closing, plan_stage, with_values
+from tasks.flow_run import flow_run_address
 from tasks.start import start
 from tasks.train import train
 
@@ -41,7 +42,7 @@ def cluster(
     runs = plan_stage("cluster", study, run, overrides)
     prepare(study, runs, overrides)
     own = start(study, runs, overrides)
-    with closing(own):
+    with closing(own, flow_run_address()):
         for name in runs:
             train(own, name)
         evaluate(study, own, runs)

@@ -7,9 +7,10 @@ from flows.cluster import cluster
 from flows.evaluate import evaluate
 from flows.finetune import finetune
 from flows.prepare import prepare
-from rampline.errors import RamplineError, RunFailed
+from rampline.errors import Preempted, RamplineError, RunFailed
 from rampline.stages import FLOW_OF_STRATEGY, closing, study_of
 from rampline.study import Study
+from tasks.flow_run import flow_run_address
 from tasks.start import start
 
 STAGES = {flow.name: flow for flow in (baseline, finetune, cluster)}
@@ -36,7 +37,7 @@ def study(
     checked = study_of(study, only, overrides, execution)
     prepare(study, only, overrides, execution)
     path = start(study, only, overrides, execution)
-    with closing(path):
+    with closing(path, flow_run_address()):
         failures = _train(checked, path)
         trained = [run.name for run in checked.runs if run.name not in failures]
         report = evaluate(study, path, trained) if trained else ""
@@ -54,6 +55,8 @@ def _train(checked: Study, execution: str) -> dict[str, str]:
             continue
         try:
             STAGES[FLOW_OF_STRATEGY[run.config.strategy]](study=checked.name, run=run.name, execution=execution)
+        except Preempted:
+            raise  # this machine is wanted back: no next run
         except RamplineError as error:
             failures[run.name] = str(error)
             get_run_logger().error(f"run {run.name} failed: {error}")

@@ -18,6 +18,7 @@ import psutil
 
 from rampline.devices import find_devices
 from rampline.home import Home
+from rampline.masking import mask
 
 PACKAGES = ("tensorflow", "keras", "prefect", "mlflow", "tensorflow-datasets", "pandas", "fastapi", "sqlalchemy")
 PYTHON = (3, 11), (3, 14)
@@ -126,14 +127,14 @@ def _address(subject: str, variable: str, otherwise: str) -> Finding:
         return Finding(subject=subject, status="ok", text=f"{otherwise} ({variable} is not set)")
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https"):
-        return Finding(subject=subject, status="ok", text=f"{variable}={value}")
+        return Finding(subject=subject, status="ok", text=f"{variable}={mask(value)}")
     try:
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
         socket.create_connection((parts.hostname or "", port), timeout=5).close()
     except (OSError, ValueError) as error:
-        text = f"{variable}={value} does not answer: {error}"
+        text = f"{variable}={mask(value)} does not answer: {error}"
         return Finding(subject=subject, status="fail", text=text, remedy=f"start that server, or unset {variable}")
-    return Finding(subject=subject, status="ok", text=f"{variable}={value} answers")
+    return Finding(subject=subject, status="ok", text=f"{variable}={mask(value)} answers")
 
 
 def _tf_config() -> Iterator[Finding]:

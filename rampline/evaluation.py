@@ -14,6 +14,7 @@ from sklearn.metrics import classification_report, confusion_matrix
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import ConfigError, DatasetError
 from rampline.files import read_json, write_json, write_text
+from rampline.home import Home
 from rampline.models import make_model
 from rampline.pipeline.batches import ReplicaRange, make_evaluation_dataset
 from rampline.pipeline.examples import open_examples
@@ -65,14 +66,29 @@ def evaluate_run_directory(run_directory: RunDirectory, other_data: Path | None 
 
 
 def load_model(run_directory: RunDirectory, dataset: PreparedDataset, checkpoint: Path) -> keras.Model:
-    """The run's network with the weights of `checkpoint`, without its pretrained weights being needed again."""
+    """The run's network with the weights of `checkpoint`, without its pretrained weights being needed again.
+
+    Raises:
+        ConfigError: when the network is code to import and the run directory is not one of this home.
+    """
     config = run_directory.read_config()
+    _check_import(config.model.name, run_directory.path)
     keras.backend.clear_session()
     keras.mixed_precision.set_global_policy(config.precision)
     bare = dataclasses.replace(config.model, weights="none")
     model = make_model(bare, image_shape=dataset.image_shape, classes=len(dataset.class_names))
     load_model_weights(checkpoint, model)
     return model
+
+
+def _check_import(name: str, run_directory: Path) -> None:
+    """A run directory that came from elsewhere must not say what is imported here."""
+    runs = Home.from_environment().runs
+    if ":" in name and runs.resolve() not in run_directory.resolve().parents:
+        raise ConfigError(
+            f"{run_directory} names the model {name}, code to import, and is no run of {runs}: "
+            "set RAMPLINE_HOME to the home that it was trained in"
+        )
 
 
 def predict(model: keras.Model, dataset: PreparedDataset, split: str) -> tuple[np.ndarray, np.ndarray]:

@@ -6,6 +6,7 @@ MLflow.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import pandas as pd
 from mlflow import MlflowClient
 
 from rampline.cluster.evaluator import run_evaluation
-from rampline.cluster.launcher import run_roles
+from rampline.cluster.lock import hold
+from rampline.cluster.supervisor import supervise
 from rampline.comparison import (
     ComparisonFiles,
     derived_metrics,
@@ -25,22 +27,26 @@ from rampline.comparison import (
 )
 from rampline.data.preparation import prepare_dataset
 from rampline.data.report import read_report
+from rampline.errors import Preempted
 from rampline.execution_file import FILE, Execution, read_execution, resolve_weights, write_execution
 from rampline.files import read_json
 from rampline.home import Home
+from rampline.masking import mask
 from rampline.run_directory import RunDirectory, RunIdentity
 from rampline.stages import check_study
 from rampline.study import Study, StudyRun
+from rampline.tracking.delivery import CLOSE_SECONDS, Delivery, deliver_evaluation, deliver_within, is_delivered
+from rampline.tracking.delivery_state import RUNNING, mark_delivered, mark_undelivered
 from rampline.tracking.figures import log_figures
-from rampline.tracking.mlflow_run import find_run
 from rampline.tracking.provenance import git_commit
-from rampline.tracking.run_artifacts import log_evaluation
-from rampline.tracking.run_log import RunLog
-from rampline.tracking.store import experiment_id, open_tracking
+from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id, first_line, open_tracking
 from rampline.tracking.study_log import StudyLog
+from rampline.tracking.sync import sync_execution
 
 OnEvent = Callable[[dict[str, Any]], None]
 Log = Callable[[str], None]
+
+logger = logging.getLogger(__name__)
 
 
 def start_execution(
@@ -67,11 +73,13 @@ def start_execution(
     client = open_tracking(home)
     if (folder / FILE).is_file():
         StudyLog.reopen(client, read_execution(folder).parent_run_id)
+        mark_undelivered(folder, RUNNING)
         return folder
     tags = {"rampline.reference": loaded.reference, "rampline.command": _command(study, only, overrides or {})}
     experiment = experiment_id(client, loaded.name, home)
     log = StudyLog.open(client, experiment, study=loaded.name, execution=name, tags=tags)
     write_execution(folder, Execution(study=loaded, home=home, parent_run_id=log.run_id))
+    mark_undelivered(folder, RUNNING)
     return folder
 
 
@@ -83,17 +91,25 @@ def train_run(execution: Path, run: str, *, on_event: OnEvent, log: Log) -> dict
 
     Raises:
         RunFailed: when it did not complete; MLflow then says FAILED.
+        Preempted: when it was asked to stop, and has saved a checkpoint.
         InputError: when a role found its configuration wrong.
     """
     opened = read_execution(execution)
     chosen, directory = opened.study.run(run), RunDirectory(execution / run)
     if not directory.config_file.is_file():
         _create(opened, chosen, directory)
-    client = open_tracking(opened.home)
-    if directory.is_complete and _is_finished(client, directory):
-        log(f"{run}: complete already: {directory.path}")
+    with hold(directory):
+        return _train(opened, directory, on_event, log)
+
+
+def _train(opened: Execution, directory: RunDirectory, on_event: OnEvent, log: Log) -> dict[str, Any]:
+    def open_client() -> MlflowClient:
+        return open_tracking(opened.home)
+
+    if directory.is_complete and is_delivered(open_client, directory):
+        log(f"{directory.path.name}: complete already: {directory.path}")
         return read_json(directory.result_file)
-    tracking = RunLog.open(client, directory, parent_run_id=opened.parent_run_id)
+    tracking = Delivery.open(open_client, directory, parent_run_id=opened.parent_run_id, log=log)
     if directory.is_complete:
         return _close_complete(tracking, directory)
 
@@ -102,7 +118,10 @@ def train_run(execution: Path, run: str, *, on_event: OnEvent, log: Log) -> dict
         on_event(event)
 
     try:
-        run_roles(directory, on_event=handle, log=log)
+        supervise(directory, on_event=handle, log=log)
+    except Preempted as stop:
+        tracking.close("PREEMPTED", str(stop))
+        raise
     except Exception as error:
         tracking.close("FAILED", str(error))
         raise
@@ -112,15 +131,9 @@ def train_run(execution: Path, run: str, *, on_event: OnEvent, log: Log) -> dict
     return _close_complete(tracking, directory)
 
 
-def _is_finished(client: MlflowClient, directory: RunDirectory) -> bool:
-    run_id = find_run(client, directory)
-    return run_id is not None and client.get_run(run_id).info.status == "FINISHED"
-
-
-def _close_complete(tracking: RunLog, directory: RunDirectory) -> dict[str, Any]:
+def _close_complete(tracking: Delivery, directory: RunDirectory) -> dict[str, Any]:
     result = read_json(directory.result_file)
-    tracking.log_result(result)
-    tracking.close("FINISHED")
+    tracking.close("COMPLETE", result=result)
     return result
 
 
@@ -139,16 +152,20 @@ def _create(opened: Execution, run: StudyRun, directory: RunDirectory) -> None:
 def evaluate_runs(execution: Path, runs: Sequence[str], *, on_event: OnEvent) -> dict[str, dict[str, Any]]:
     """Score the best checkpoint of each run in one process, and log the scores; returns them by run.
 
+    Scores that MLflow does not take stay in the run directory for `rampline sync`.
+
     Raises:
         RunFailed: when the evaluation process fails.
     """
-    client = open_tracking(read_execution(execution).home)
+    home = read_execution(execution).home
     scores: dict[str, dict[str, Any]] = {}
 
     def on_evaluated(path: Path) -> None:
         directory = RunDirectory(path)
         scores[path.name] = read_json(directory.evaluation_file)
-        log_evaluation(client, directory, scores[path.name])
+        failure = deliver_evaluation(lambda: open_tracking(home), directory, scores[path.name])
+        if failure:
+            logger.warning("%s: MLflow has not got the evaluation yet: %s", path.name, failure)
         on_event({"event": "evaluated", "run": path.name, **scores[path.name]})
 
     run_evaluation([execution / run for run in runs], execution / "evaluation.log", on_evaluated=on_evaluated)
@@ -158,11 +175,23 @@ def evaluate_runs(execution: Path, runs: Sequence[str], *, on_event: OnEvent) ->
 def compare_runs(execution: Path) -> ComparisonFiles:
     """Compare what MLflow holds of the execution; writes the report and logs it on the study's run.
 
+    What MLflow has not got yet is delivered first.
+
     Raises:
         InputError: when MLflow holds no run of it.
+        TrackingError: when MLflow is away; says what to do when it is back.
     """
-    opened = read_execution(execution)
-    client = open_tracking(opened.home)
+    study = read_execution(execution).study.name
+    try:
+        client = open_tracking(read_execution(execution).home)
+        sync_execution(client, execution, log=logger.info)
+        return _compare(client, execution, read_execution(execution))
+    except (TrackingError, *STORE_ERRORS) as error:
+        remedy = f"when MLflow answers: `rampline sync {study}`, then `rampline compare {study}`"
+        raise TrackingError(f"the runs cannot be compared: {first_line(error)}; {remedy}") from error
+
+
+def _compare(client: MlflowClient, execution: Path, opened: Execution) -> ComparisonFiles:
     comparison = read_comparison(client, opened.study.name, opened.parent_run_id)
     tables = _data_tables(execution, opened.study)
     files = write_comparison(comparison, opened.home.reports / opened.study.name / execution.name, data_tables=tables)
@@ -175,11 +204,23 @@ def compare_runs(execution: Path) -> ComparisonFiles:
     return files
 
 
-def close_execution(execution: Path, status: str) -> None:
-    """End the execution in MLflow: `FINISHED`, `FAILED` or `KILLED`; a run of it that is still RUNNING ends KILLED."""
+def close_execution(execution: Path, status: str, failure: str | None = None) -> None:
+    """End the execution in MLflow, as `COMPLETE`, `FAILED`, `KILLED` or `PREEMPTED`; what still is RUNNING ends KILLED.
+
+    Never fails, and never waits long: where MLflow does not answer, the status stays marked for `rampline sync`.
+    """
     opened = read_execution(execution)
-    client = open_tracking(opened.home)
-    StudyLog(client, opened.parent_run_id).close(status)
+    mark_undelivered(execution, status, failure)
+
+    def close() -> None:
+        StudyLog(open_tracking(opened.home), opened.parent_run_id).close(status, failure)
+        mark_delivered(execution, status, failure)
+
+    reason = deliver_within(CLOSE_SECONDS[status], close)
+    if reason:
+        logger.warning(
+            "the end of the study is not in MLflow: %s; `rampline sync %s` delivers it later", reason, opened.study.name
+        )
 
 
 def latest_execution(study: str, home: Home) -> Path | None:
@@ -190,7 +231,7 @@ def latest_execution(study: str, home: Home) -> Path | None:
 
 def _command(study: str, only: Sequence[str], overrides: Mapping[str, str]) -> str:
     parts = ["rampline", "run", study, *(f"--only {run}" for run in only)]
-    return " ".join(parts + [f"--set {key}={value}" for key, value in overrides.items()])
+    return mask(" ".join(parts + [f"--set {key}={value}" for key, value in overrides.items()]))
 
 
 def _data_tables(execution: Path, study: Study) -> dict[str, pd.DataFrame]:

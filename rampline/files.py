@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -14,10 +15,10 @@ from typing import Any
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` so that a reader, or a machine that dies, sees the old file or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w") as file:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -36,29 +37,56 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """The value of a JSON file."""
-    return json.loads(path.read_text())
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 @contextmanager
-def complete_directory(path: Path) -> Iterator[Path]:
+def complete_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """A directory to fill: renamed to `path` when the block ends well, removed when it does not.
 
-    If `path` has appeared meanwhile (another process was quicker), that one is kept.
+    A process that is killed inside leaves a directory `.NAME.…` beside it, see `delete_unfinished`.
+
+    Args:
+        path: what appears when the block ends.
+        replace: take the place of what is at `path` by then; else, if `path` has appeared meanwhile (another process
+            was quicker), that one is kept.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         yield aside
         os.chmod(aside, 0o755)
         _sync_tree(aside)
-        try:
-            os.rename(aside, path)
-        except OSError:
-            if not path.is_dir():
-                raise
+        if replace and os.path.lexists(path):
+            _exchange(aside, path)
+        else:
+            try:
+                os.rename(aside, path)
+            except OSError:
+                if not path.is_dir():
+                    raise
         sync_directory(path.parent)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        _delete(aside)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a tree so that a kill never leaves a part of it under its name."""
+    _delete(_move_aside(path))
+
+
+def delete_unfinished(folder: Path, pattern: str) -> None:
+    """Delete what processes that were killed have left of directories with names like `pattern`."""
+    for path in folder.glob(f".{pattern}"):
+        _delete(path)
+
+
+def make_directory(path: Path) -> None:
+    """Make `path` and its parents, to last."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync_directory(folder.parent)
 
 
 def sync_directory(path: Path) -> None:
@@ -76,3 +104,29 @@ def _sync_tree(root: Path) -> None:
             with open(Path(folder) / name, "rb") as file:
                 os.fsync(file.fileno())
         sync_directory(Path(folder))
+
+
+def _exchange(aside: Path, path: Path) -> None:
+    old = _move_aside(path)
+    try:
+        os.rename(aside, path)
+    except OSError:
+        os.rename(old, path)
+        raise
+    sync_directory(path.parent)
+    _delete(old)
+
+
+def _move_aside(path: Path) -> Path:
+    # A rename alone: a full disk may have no room for a new directory.
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    os.rename(path, aside)
+    return aside
+
+
+def _delete(path: Path) -> None:
+    """What cannot be deleted stays: under a name that nobody reads it does no harm."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -28,9 +28,9 @@ class StepLearningRate(keras.optimizers.schedules.LearningRateSchedule):
         self.step = step
 
     def __call__(self, iterations: tf.Tensor) -> tf.Tensor:
-        """The rate of the update that is about to be made: scalar float32."""
+        """The rate of the update that is about to be made: scalar, as `learning_rate_at`."""
         step = iterations if self.step is None else self.step
-        return learning_rate_at(self.config, self.steps_per_epoch, tf.cast(step, tf.float32))
+        return learning_rate_at(self.config, self.steps_per_epoch, tf.cast(step, keras.config.floatx()))
 
     def get_config(self) -> dict:
         """Refused: a schedule is rebuilt from the `RunConfig`, never from a saved optimizer."""
@@ -38,7 +38,7 @@ class StepLearningRate(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def learning_rate_at(config: RunConfig, steps_per_epoch: int, step: tf.Tensor) -> tf.Tensor:
-    """Rate at 0-based `step` (any shape, float32), same shape, float32.
+    """Rate at 0-based `step` (any shape), same shape, float32 unless `keras.config.floatx()` is another.
 
     `ramp` is that of the Keras TPU and multi-GPU fine-tuning write-ups: start → peak linearly over `ramp_epochs`, hold,
     then
@@ -46,11 +46,12 @@ def learning_rate_at(config: RunConfig, steps_per_epoch: int, step: tf.Tensor) -
     Loshchilov & Hutter 2017, one half period. Linear scaling of the peak: Goyal et al. 2017.
     """
     rate, peak = config.learning_rate, config.peak_learning_rate
-    epoch = tf.cast(step, tf.float32) / steps_per_epoch
+    dtype = keras.config.floatx()
+    epoch = tf.cast(step, dtype) / steps_per_epoch
     if rate.schedule == "constant":
-        return tf.fill(tf.shape(epoch), tf.constant(peak, tf.float32))
+        return tf.fill(tf.shape(epoch), tf.constant(peak, dtype))
     if rate.schedule == "steps":
-        passed = tf.add_n([tf.cast(epoch >= boundary, tf.float32) for boundary in rate.step_epochs] or [epoch * 0])
+        passed = tf.add_n([tf.cast(epoch >= boundary, dtype) for boundary in rate.step_epochs] or [epoch * 0])
         return peak * rate.decay**passed
     after = tf.maximum(epoch - rate.ramp_epochs - rate.hold_epochs, 0.0)
     if rate.schedule == "ramp":
@@ -66,5 +67,5 @@ def learning_rate_at(config: RunConfig, steps_per_epoch: int, step: tf.Tensor) -
 def learning_rate_curve(config: RunConfig, steps_per_epoch: int, points: int = 200) -> list[list[float]]:
     """`[[epoch, rate], …]` over the whole run, for the plot."""
     steps = np.unique(np.linspace(0, config.epochs * steps_per_epoch - 1, points).astype(np.int64))
-    rates = learning_rate_at(config, steps_per_epoch, tf.constant(steps, tf.float32)).numpy()
+    rates = learning_rate_at(config, steps_per_epoch, tf.constant(steps, keras.config.floatx())).numpy()
     return [[float(step / steps_per_epoch), float(value)] for step, value in zip(steps, rates, strict=True)]

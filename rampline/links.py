@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rampline.execution_file import read_execution
 from rampline.home import Home
+from rampline.masking import mask, without_user
 from rampline.tracking.store import open_tracking, tracking_uri
 
 LOCAL_SERVER = "http://127.0.0.1:5000"
@@ -18,16 +19,16 @@ def study_run_link(execution: Path, home: Home) -> str:
     """The page of the execution's MLflow run, on the tracking server or on the one that `how_to_open_mlflow` starts."""
     run_id = read_execution(execution).parent_run_id
     experiment = open_tracking(home).get_run(run_id).info.experiment_id
-    server = tracking_uri(home).rstrip("/") if _has_server(home) else LOCAL_SERVER
+    server = without_user(tracking_uri(home)).rstrip("/") if _has_server(home) else LOCAL_SERVER
     return f"{server}/#/experiments/{experiment}/runs/{run_id}"
 
 
 def how_to_open_mlflow(home: Home) -> str:
     """The one command that opens MLflow on the runs, or the address where a tracking server is running already."""
     if _has_server(home):
-        return tracking_uri(home)
+        return without_user(tracking_uri(home))
     program = shorten(Path(sys.executable).with_name("mlflow"))
-    store = shlex.quote(tracking_uri(home))
+    store = shlex.quote(mask(tracking_uri(home)))
     # Two processes and a start in seconds; with job execution and the default workers it is more than ten.
     settings = "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false"
     return f"{settings} {shlex.quote(program)} server --workers 1 --backend-store-uri {store} --port 5000"

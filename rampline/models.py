@@ -1,4 +1,4 @@
-"""The networks: uint8 images in, float32 logits out; scaling to the range a network expects is part of the model."""
+"""The networks: uint8 images in, logits of `keras.config.floatx()` out; scaling to the range a network expects is part of the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ ImageShape = tuple[int, int, int]
 
 
 def make_model(config: ModelConfig, *, image_shape: ImageShape, classes: int) -> keras.Model:
-    """Build a classifier from (batch, height, width, channels) uint8 to (batch, classes) float32 logits.
+    """Build a classifier from (batch, height, width, channels) uint8 to (batch, classes) logits.
+
+    The logits are float32, or what `keras.config.floatx()` says.
 
     Weights of `keras.applications` backbones are loaded here (`imagenet` or a weight file); a checkpoint of ours is
     loaded
@@ -119,7 +121,8 @@ def _preprocess(make_backbone: Callable[..., keras.Model]) -> Callable:
 
 
 def _logits(features: keras.KerasTensor, classes: int) -> keras.KerasTensor:
-    return keras.layers.Dense(classes, dtype="float32", name="logits")(features)
+    # Mixed precision lowers the policy of the layers and leaves floatx at float32.
+    return keras.layers.Dense(classes, dtype=keras.config.floatx(), name="logits")(features)
 
 
 def _import_factory(name: str) -> Callable[..., keras.Model]:

@@ -13,7 +13,7 @@ POLL_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent(parent_pid: int) -> None:
+def end_with_parent(parent_pid: int, *, grace_seconds: float = 0.0) -> None:
     """End this process, with SIGKILL, as soon as its parent is no longer `parent_pid`.
 
     To be called first thing by a process that must not outlive its parent. SIGKILL, because a parent that is gone
@@ -23,17 +23,19 @@ def end_with_parent(parent_pid: int) -> None:
 
     Args:
         parent_pid: process id of the parent, as the parent itself gave it: it may be gone before this is called.
+        grace_seconds: how long this process serves on without its parent.
     """
-    if sys.platform == "linux":
+    if sys.platform == "linux" and not grace_seconds:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
+    if os.getppid() != parent_pid and not grace_seconds:
         _end()
-    threading.Thread(target=_watch, args=(parent_pid,), name="parent-watch", daemon=True).start()
+    threading.Thread(target=_watch, args=(parent_pid, grace_seconds), name="parent-watch", daemon=True).start()
 
 
-def _watch(parent_pid: int) -> None:
+def _watch(parent_pid: int, grace_seconds: float) -> None:
     while os.getppid() == parent_pid:
         time.sleep(POLL_SECONDS)
+    time.sleep(grace_seconds)
     _end()
 
 

@@ -83,6 +83,33 @@ class RunDirectory:
         return self.path / "logs"
 
     @property
+    def attempts_file(self) -> Path:
+        """One JSON object per line: every start of the run and how it ended; see `rampline.cluster.attempts`."""
+        return self.path / "attempts.jsonl"
+
+    def attempts_file_of(self, role: str) -> Path:
+        """The same for `ROLE-INDEX` on a machine of its own, without the chief."""
+        return self.path / f"attempts-{role}.jsonl"
+
+    @property
+    def stop_file(self) -> Path:
+        """There while a role has passed on that it was asked to stop; see `rampline.stop`."""
+        return self.path / "stop.json"
+
+    @property
+    def lock_file(self) -> Path:
+        """Held by the one process that runs this directory."""
+        return self.path / ".lock"
+
+    def heartbeat_file(self, role: str) -> Path:
+        """Changes about every second while the role `ROLE-INDEX` is healthy."""
+        return self.path / "heartbeats" / role
+
+    def examples_file(self, role: str) -> Path:
+        """Which examples `ROLE-INDEX` used in each step, where `log_examples` is set."""
+        return self.path / "examples" / f"{role}.jsonl"
+
+    @property
     def tensorboard(self) -> Path:
         """TensorBoard event files."""
         return self.path / "tensorboard"

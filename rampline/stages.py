@@ -9,7 +9,8 @@ from pathlib import Path
 from rampline.cluster.roles import tasks_to_start
 from rampline.config import DataConfig
 from rampline.devices import check_devices
-from rampline.errors import ConfigError, InputError
+from rampline.errors import ConfigError, InputError, Preempted
+from rampline.guardian import start_guardian
 from rampline.home import Home
 from rampline.run_directory import RunDirectory
 from rampline.study import Study, load_study
@@ -101,16 +102,31 @@ def with_values(overrides: Mapping[str, str], **values: object) -> dict[str, str
 
 
 @contextmanager
-def closing(execution: str) -> Iterator[None]:
-    """End the execution with the block: `FINISHED`, `FAILED` after an error, `KILLED` after Ctrl-C or cancellation."""
-    from rampline.execution import close_execution  # brings in MLflow: too slow for a check on the command line
+def closing(execution: str, flow_run: Mapping[str, str] | None = None) -> Iterator[None]:
+    """End the execution in MLflow with the block, however it ends.
 
-    status = "KILLED"
+    `COMPLETE`, `FAILED` after an error, `PREEMPTED`, or `KILLED` after Ctrl-C or cancellation. After a `kill -9` of
+    this process another one ends it, and the flow run too.
+
+    Args:
+        execution: its folder.
+        flow_run: what `start_guardian` needs to reach the flow run that this is part of.
+    """
+    # They bring in MLflow: too slow for a check on the command line.
+    from rampline.execution import close_execution
+    from rampline.tracking.provenance import process_identity
+
+    dismiss = start_guardian(Path(execution), process_identity(), flow_run or {})
+    status, failure = "KILLED", None
     try:
         yield
-        status = "FINISHED"
+        status = "COMPLETE"
+    except Preempted as stop:
+        status, failure = "PREEMPTED", str(stop)
+        raise
     except Exception:
         status = "FAILED"
         raise
     finally:
-        close_execution(Path(execution), status)
+        close_execution(Path(execution), status, failure)
+        dismiss()

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rampline.config import RunConfig, apply_overrides, from_dict, merge
 from rampline.config.checks import check_number
+from rampline.credentials import check_no_credentials, hide_credentials
 from rampline.errors import ConfigError
+from rampline.yaml_file import read_yaml
 
 BUILT_IN = Path(__file__).parent / "studies"
 STUDY_KEYS = ("name", "description", "reference", "base", "runs")
 RUN_KEYS = ("description", "set", "published")
+# They become names of folders, MLflow experiments and runs.
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+LONGEST_NAME = 100
+LONGEST_MESSAGE = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +35,9 @@ class StudyRun:
     config: RunConfig
     description: str = ""
     published: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_name("run name", self.name)
 
     @property
     def starts_from(self) -> str | None:
@@ -47,6 +54,9 @@ class Study:
     description: str
     reference: str
     runs: tuple[StudyRun, ...]
+
+    def __post_init__(self) -> None:
+        _check_name("name", self.name)
 
     def run(self, name: str) -> StudyRun:
         """The run of that name.
@@ -76,49 +86,48 @@ def load_study(name_or_path: str, *, only: Sequence[str] = (), overrides: Mappin
     Raises:
         ConfigError: when there is no such study, or anything in it is not allowed.
     """
-    path = _find(name_or_path)
     try:
-        content = yaml.load(path.read_text(), Loader=_UniqueKeys)
-        return _read(content, default_name=path.stem, only=only, overrides=overrides or {})
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
-    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a date that does not exist
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        path = _find(name_or_path)
+        return _read_file(path, only, overrides or {})
+    except ConfigError as error:
+        raise ConfigError(_readable(str(error))) from error
+
+
+def _read_file(path: Path, only: Sequence[str], overrides: Mapping[str, str]) -> Study:
+    content = read_yaml(path)
+    try:
+        return _read(content, default_name=path.stem, only=only, overrides=overrides)
     except ConfigError as error:
         raise ConfigError(f"{path.name}: {error}") from error
+    except (RecursionError, ValueError) as error:
+        raise ConfigError(f"a value of --set is too long or too deep: {error}") from error
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML in which a key given twice is an error: `safe_load` would drop all but the last."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        seen = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
-                raise ConfigError(f"line {key.start_mark.line + 1}: key {key.value} is given twice")
-            seen.add(key.value)
-        return node
+def _readable(message: str) -> str:
+    """What was written may be a megabyte long, or hold a password."""
+    hidden = hide_credentials(message)
+    return hidden if len(hidden) <= LONGEST_MESSAGE else f"{hidden[: LONGEST_MESSAGE // 2]} … {hidden[-300:]}"
 
 
 def _find(name_or_path: str) -> Path:
-    built_in = BUILT_IN / f"{name_or_path}.yaml"
-    if NAME.fullmatch(name_or_path) and built_in.is_file():
-        return built_in
+    if name_or_path in built_in_studies():
+        return BUILT_IN / f"{name_or_path}.yaml"
     path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml") and path.is_file():
-        return path
+    with contextlib.suppress(OSError):  # a name longer than any file's
+        if path.suffix in (".yaml", ".yml") and path.is_file():
+            return path
     known = ", ".join(built_in_studies())
     raise ConfigError(f"no study {name_or_path!r}: name one of {known}, or give the path of a .yaml file")
 
 
 def _read(content: Any, *, default_name: str, only: Sequence[str], overrides: Mapping[str, str]) -> Study:
     _check_mapping("the study", content, STUDY_KEYS)
+    check_no_credentials("", content)
+    check_no_credentials("", overrides)
     runs = content.get("runs")
     if not isinstance(runs, Mapping) or not runs:
         raise ConfigError("runs is missing: it must map the name of each run to its settings")
     name = str(content.get("name") or default_name)
-    _check_name("name", name)
     base = content.get("base") or {}
     study = Study(
         name=name,
@@ -134,7 +143,6 @@ def _read(content: Any, *, default_name: str, only: Sequence[str], overrides: Ma
 
 
 def _read_run(name: str, settings: Any, base: Any, overrides: Mapping[str, str]) -> StudyRun:
-    _check_name("run name", name)
     try:
         _check_mapping("its settings", settings, RUN_KEYS)
         _check_mapping("base", base)
@@ -143,13 +151,24 @@ def _read_run(name: str, settings: Any, base: Any, overrides: Mapping[str, str])
         published = settings.get("published") or {}
         _check_mapping("published", published)
         for metric, value in published.items():
+            _check_name("published metric", metric)
             check_number(f"published.{metric}", value, 0)
-        values = apply_overrides(merge(base, changes), overrides)
-        config = from_dict(values)
+        own = merge(base, changes)
+        config = from_dict(apply_overrides(own, overrides))
+        _check_import(config.model.name, own)
     except ConfigError as error:
         raise ConfigError(f"run {name}: {error}") from error
     description = str(settings.get("description") or "").strip()
     return StudyRun(name=name, config=config, description=description, published=published)
+
+
+def _check_import(name: str, own: Mapping[str, Any]) -> None:
+    """Overrides also come over the network, from Prefect: they must not name code to import."""
+    model = own.get("model")
+    if ":" in name and (not isinstance(model, Mapping) or model.get("name") != name):
+        raise ConfigError(
+            f"model.name={name!r} is not allowed in --set: code is imported only if the study file names it"
+        )
 
 
 def _check_order(study: Study) -> Study:
@@ -183,5 +202,6 @@ def _check_mapping(what: str, value: Any, known: Sequence[str] | None = None) ->
 
 
 def _check_name(what: str, name: Any) -> None:
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise ConfigError(f"{what} {name!r} is not allowed: it must be lower-case letters, digits, - and _")
+    if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+        allowed = f"lower-case letters, digits, - and _, at most {LONGEST_NAME}"
+        raise ConfigError(f"{what} {name!r} is not allowed: it must be {allowed}")

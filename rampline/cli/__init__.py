@@ -11,11 +11,14 @@ from rampline.cli.compare import compare
 from rampline.cli.doctor import doctor
 from rampline.cli.environment import make_quiet
 from rampline.cli.evaluate import evaluate
+from rampline.cli.parity import parity
 from rampline.cli.plan import plan
 from rampline.cli.run import run
 from rampline.cli.studies import studies
+from rampline.cli.sync import sync
 from rampline.cli.worker import worker
 from rampline.errors import RamplineError
+from rampline.masking import mask
 
 INTERRUPTED = 128 + signal.SIGINT
 # click's UsageError: typer brings its own click and does not name it.
@@ -27,7 +30,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, plan, compare, evaluate, studies, doctor):
+for command in (run, plan, parity, compare, evaluate, sync, studies, doctor):
     app.command()(command)
 app.command(context_settings={"ignore_unknown_options": True})(worker)
 
@@ -50,7 +53,7 @@ def main() -> int:
 
 def _fail(message: str, status: int) -> int:
     if message:  # none with the help that a bare `rampline` shows
-        print(f"rampline: error: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+        print(f"rampline: error: {mask(' '.join(message.split()))}", file=sys.stderr)  # noqa: T201
     return status
 
 

@@ -16,6 +16,8 @@ QUIET = {
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_CLI_PROMPT": "false",
+    # After 2, 4 and 8 s: a server that is restarted is waited for, and one that is gone costs no minute per request.
+    "PREFECT_CLIENT_MAX_RETRIES": "3",
     "DO_NOT_TRACK": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "TF_CPP_MIN_LOG_LEVEL": "3",

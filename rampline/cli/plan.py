@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -75,12 +76,19 @@ def _remarks(study: Study, runs: list[PlannedRun]) -> list[str]:
     remarks += [
         f"{run.name} starts from the best weights of {run.starts_from}" for run in study.runs if run.starts_from
     ]
-    own = sorted({run.config.model.name for run in runs if ":" in run.config.model.name})
-    remarks += [f"the model {name} is code of yours: it is imported and run in every role process" for name in own]
+    remarks += [_import_remark(name) for name in sorted({run.config.model.name for run in runs}) if ":" in name]
     times = [run.expected_seconds for run in runs]
     if times and None not in times:
         remarks.append(f"expected training time: {_duration(sum(time or 0.0 for time in times))}")
     return remarks
+
+
+def _import_remark(name: str) -> str:
+    from rampline.plan import locate_import
+
+    path = locate_import(name, Path.cwd())
+    place = f"from {path}" if path else f"which is not found: looked in {Path.cwd()}, PYTHONPATH and what is installed"
+    return f"imports {name} {place}; it runs with your rights in every role process"
 
 
 def _duration(seconds: float) -> str:

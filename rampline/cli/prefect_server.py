@@ -24,11 +24,13 @@ from rampline.home import Home
 
 START_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 5
-# A process of its own session, so that Ctrl-C does not reach it, which ends with us even after a `kill -9`.
+# After a `kill -9` of this process the execution's guardian still has to tell the server how the flow run ended.
+GRACE_SECONDS = 15
+# A process of its own session, so that Ctrl-C does not reach it, which ends after us even after a `kill -9`.
 SERVE = """
 import sys, uvicorn
 from rampline.parent import end_with_parent
-end_with_parent(int(sys.argv[1]))
+end_with_parent(int(sys.argv[1]), grace_seconds=int(sys.argv[3]))
 app = "prefect.server.api.server:create_app"
 uvicorn.run(app, factory=True, host="127.0.0.1", port=int(sys.argv[2]), log_level="error", lifespan="on")
 """
@@ -66,6 +68,17 @@ def start_prefect(home: Home) -> Callable[[], None]:
     return wait
 
 
+def prefect_answers() -> bool:
+    """Whether the API at `PREFECT_API_URL` is there."""
+    try:
+        with urllib.request.urlopen(f"{os.environ['PREFECT_API_URL'].rstrip('/')}/health", timeout=5):
+            return True
+    except urllib.error.HTTPError:
+        return True  # it wants credentials, or calls its health page otherwise
+    except OSError:
+        return False
+
+
 def _nothing() -> None:
     pass
 
@@ -75,7 +88,7 @@ def _start(port: int, log: Path) -> subprocess.Popen[bytes]:
     names = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
     with open(log, "ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-c", SERVE, str(os.getpid()), str(port)],
+            [sys.executable, "-c", SERVE, str(os.getpid()), str(port), str(GRACE_SECONDS)],
             env=os.environ | names,
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import logging
+import os
 import secrets
 import time
 from contextlib import nullcontext
@@ -14,13 +16,16 @@ from rich.console import Console
 
 from rampline.cli.arguments import OnlyOption, SetOption, StudyArgument
 from rampline.cli.compare import show_comparison
-from rampline.cli.prefect_server import start_prefect
+from rampline.cli.prefect_server import prefect_answers, start_prefect
 from rampline.config import parse_overrides
-from rampline.errors import InputError, RunFailed
+from rampline.errors import InputError, Preempted, RamplineError, RunFailed
 from rampline.home import Home
+from rampline.masking import mask
 from rampline.progress import TERMINAL, BarProgress, LineProgress
 from rampline.run_directory import RunDirectory
 from rampline.stages import check_study
+
+HTTP_LIBRARIES = ("httpx", "httpcore")
 
 ResumeOption = Annotated[
     bool, typer.Option("--resume", help="Continue the study's latest execution, with the settings it was started with.")
@@ -43,11 +48,20 @@ def run(study: StudyArgument, only: OnlyOption = None, set_: SetOption = None, r
     except KeyboardInterrupt:
         console.print(f"interrupted: `rampline run {study} --resume` continues it", highlight=False)
         raise
-    except RunFailed:
+    except Preempted as stop:
+        console.print(
+            f"preempted: {stop}: `rampline run {study} --resume` continues it", highlight=False, soft_wrap=True
+        )
+        raise typer.Exit(stop.exit_status) from None
+    except (RunFailed, PrefectLost):
         console.print(f"`rampline run {study} --resume` continues what did not complete", highlight=False)
         raise
     finally:
         _show_what_there_is(checked.name, execution, home, console)
+
+
+class PrefectLost(RamplineError):
+    """The Prefect API went away while the flow ran."""
 
 
 def _run_flow(home: Home, parameters: dict[str, Any], console: Console) -> None:
@@ -58,8 +72,18 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console) -> None:
         wait()
     with BarProgress(console) if console.is_terminal else nullcontext(LineProgress(_print)) as progress:
         token = TERMINAL.set(progress)
+        # While the API is away, Prefect's log handler would write to the terminal for every line that it cannot send.
+        logging.raiseExceptions = False
         try:
             flow(**parameters)
+        except RamplineError:
+            raise
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in HTTP_LIBRARIES and prefect_answers():
+                raise
+            url = mask(os.environ["PREFECT_API_URL"])
+            why = "the step in progress was completed, no other was started"
+            raise PrefectLost(f"Prefect at {url} stopped answering: {why}") from error
         finally:
             TERMINAL.reset(token)
 
@@ -68,8 +92,12 @@ def _show_what_there_is(study: str, execution: Path, home: Home, console: Consol
     """The comparison also after a failure, as long as there is one."""
     if (home.reports / study / execution.name / "comparison.csv").is_file():
         from rampline.execution_file import read_execution
+        from rampline.tracking.store import TrackingError
 
-        show_comparison(study, home, console, read_execution(execution).parent_run_id)
+        try:
+            show_comparison(study, home, console, read_execution(execution).parent_run_id)
+        except TrackingError as error:
+            console.print(f"no comparison: {error}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _unfinished(study: str, home: Home, *, settings_given: bool) -> Path:

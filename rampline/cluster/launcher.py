@@ -1,4 +1,4 @@
-"""The local launcher: starts a run's roles on this machine, watches them, and leaves none behind."""
+"""The local launcher: one attempt of a run. It starts the roles of this machine, watches them, and leaves none."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rampline.cluster.process import RoleProcess, end_all, start_role
-from rampline.cluster.roles import role_counts, tasks_to_start
-from rampline.config import RunConfig
-from rampline.errors import InputError, RunFailed
+from rampline.cluster.attempts import Attempt, Attempts
+from rampline.cluster.exit_status import STOPPED
+from rampline.cluster.gang import Gang, RoleLost, why_lost
+from rampline.cluster.process import STOP_GRACE_SECONDS, RoleProcess, end_all, stop_all
+from rampline.cluster.roles import role_counts
+from rampline.cluster.tf_config import Task
+from rampline.errors import Preempted, RunFailed
 from rampline.events import EventReader
-from rampline.files import read_json, write_json
 from rampline.run_directory import RunDirectory
 
 POLL_SECONDS = 0.1
@@ -24,95 +26,137 @@ OnEvent = Callable[[dict[str, Any]], None]
 Log = Callable[[str], None]
 
 
-def run_roles(run_directory: RunDirectory, *, on_event: OnEvent, log: Log) -> dict[str, Any]:
-    """Run every role of a run directory to its end.
+def run_attempt(
+    run_directory: RunDirectory,
+    tasks: Sequence[Task],
+    *,
+    attempts: Attempts,
+    attempt: Attempt,
+    restarts_left: int,
+    on_event: OnEvent,
+    log: Log,
+) -> int:
+    """Run the roles of this machine to their end; whatever ends this call, none of them is alive afterwards.
 
-    Whatever ends this call (success, a lost role, Ctrl-C, cancellation), no role is alive afterwards.
+    A lost worker of a parameter-server run is started again while the others go on. What ends the call from outside
+    (Ctrl-C, SIGTERM, cancellation) asks the roles to save a checkpoint first; a second one ends them at once.
 
     Args:
         run_directory: created, not complete.
+        tasks: the roles; those on other machines are started there.
+        attempts: gets a line for each role that is started again.
+        attempt: which one this is.
+        restarts_left: limit of such restarts.
         on_event: gets the chief's events as they come.
         log: gets a line for what a user acts on.
 
     Returns:
-        the content of `result.json`.
+        how many of these restarts are left.
 
     Raises:
-        RunFailed: naming the role that was lost and its log.
+        RoleLost: naming the role and its log.
+        Preempted: when a role was asked to stop, and a checkpoint is saved.
         InputError: when a role found the configuration wrong.
+        RunFailed: when the run took too long.
     """
     config = run_directory.read_config()
+    if any(task.is_chief for task in tasks):
+        run_directory.stop_file.unlink(missing_ok=True)
     events = EventReader(run_directory.events_file, from_end=True)
-    roles: list[RoleProcess] = []
+    gang = Gang(run_directory=run_directory, config=config, attempt=attempt, restarts_left=restarts_left)
     try:
-        launched_at = time.time()
-        tasks = tasks_to_start(config)
         if len(tasks) < sum(role_counts(config).values()):
             log(f"waiting for the other roles of TF_CONFIG: start each with  rampline worker {run_directory.path}")
         for task in tasks:
-            roles.append(start_role(task, run_directory, config, launched_at))
-        _write_roles(run_directory, roles)
-        _watch(run_directory, config, roles, events, on_event, launched_at)
+            gang.start(task)
+        _watch(gang, attempts, events, on_event, log)
+    except Exception:
+        end_all(gang.roles, log)
+        raise
+    except BaseException:
+        stop_all(gang.roles, config, log)
+        raise
+    else:
+        end_all(gang.roles, log)
     finally:
-        end_all(roles, log)
         for event in events.read():
             on_event(event)
-    return read_json(run_directory.result_file)
+    return gang.restarts_left
 
 
-def _watch(
-    run_directory: RunDirectory,
-    config: RunConfig,
-    roles: Sequence[RoleProcess],
-    events: EventReader,
-    on_event: OnEvent,
-    launched_at: float,
-) -> None:
-    chief = next(role for role in roles if role.task.is_chief)
-    started = False
+def _watch(gang: Gang, attempts: Attempts, events: EventReader, on_event: OnEvent, log: Log) -> None:
+    # The chief ends the run; on a machine that has other roles alone, the first of them stands for it.
+    leader = next((role.task for role in gang.roles if role.task.is_chief), gang.roles[0].task)
+    started = not leader.is_chief
     while True:
         for event in events.read():
             started = started or event["event"] == "started"
             on_event(event)
-        lost = [role for role in roles if role.exit_status not in (None, 0)]
-        if lost and not run_directory.is_complete:
-            # The others fail because of the one that a signal ended.
-            raise _failure(min(lost, key=lambda role: role.exit_status or 0))
-        if chief.exit_status is not None:
+        status = gang.role(leader).exit_status
+        if gang.run_directory.is_complete or status == 0:
             break
-        _check_time(config, time.time() - launched_at, started)
+        _check_stopped(gang, leader)
+        _check_lost(gang, attempts, log)
+        _check_time(gang, started)
         time.sleep(POLL_SECONDS)
-    if not run_directory.is_complete:
-        raise RunFailed(f"{chief.label} ended without a result; its log is {chief.log}")
-    _wait_for_workers(config, roles)
+    _wait_for_workers(gang)
+    if leader.is_chief and not gang.run_directory.is_complete:
+        raise RoleLost(f"{gang.role(leader).label} ended without a result; its log is {gang.role(leader).log}")
 
 
-def _check_time(config: RunConfig, seconds: float, started: bool) -> None:
-    cluster = config.cluster
+def _check_stopped(gang: Gang, leader: Task) -> None:
+    """A role that was asked to stop tells the others, and all leave: the chief last, after it has saved."""
+    asked = [role for role in gang.roles if role.exit_status in (STOPPED, -signal.SIGTERM)]
+    if not asked:
+        return
+    deadline = time.monotonic() + STOP_GRACE_SECONDS
+    while gang.role(leader).exit_status is None and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    saved = gang.role(leader).exit_status == STOPPED
+    what = "and saved a checkpoint" if saved else "before it could save a checkpoint"
+    raise Preempted(f"{asked[0].label} was asked to stop {what}", gang.config.cluster.preempted_exit_status)
+
+
+def _check_lost(gang: Gang, attempts: Attempts, log: Log) -> None:
+    """Find roles that ended or froze; a parameter server's worker is started again, any other ends the attempt."""
+    timeout = gang.config.cluster.heartbeat_timeout_seconds
+    for role in gang.roles:
+        if role.exit_status is None and gang.silent_seconds(role) > timeout:
+            role.kill()
+            frozen = RoleLost(f"{role.label} did not move for {timeout} s (log: {role.log})")
+            _restart_in_place(gang, role, frozen, attempts, log)
+    lost = [role for role in gang.roles if role.exit_status not in (None, 0)]
+    # The others fail because of the one that a signal ended.
+    for role in sorted(lost, key=lambda role: role.exit_status or 0):
+        _restart_in_place(gang, role, why_lost(gang, role), attempts, log)
+
+
+def _restart_in_place(gang: Gang, role: RoleProcess, lost: RoleLost, attempts: Attempts, log: Log) -> None:
+    """Start a lost worker of a parameter-server run again, at its address, where the coordinator looks for it.
+
+    Raises:
+        RoleLost: what was lost, where that is not possible.
+    """
+    is_worker = not gang.config.is_synchronous and role.task.role == "worker"
+    if not is_worker or lost.will_repeat or not gang.restarts_left:
+        raise lost
+    gang.restarts_left -= 1
+    log(f"{lost}: starting it again, the others go on")
+    attempts.restarted(role.task.name, str(lost))
+    gang.start(role.task)
+
+
+def _check_time(gang: Gang, started: bool) -> None:
+    cluster, seconds = gang.config.cluster, time.monotonic() - gang.launched_at
     if not started and seconds > cluster.rendezvous_timeout_seconds + IMPORT_ALLOWANCE_SECONDS:
-        raise RunFailed(f"the roles did not find each other within {seconds:.0f} s: see their logs")
+        raise RoleLost(f"the roles did not find each other within {seconds:.0f} s: see their logs")
     if cluster.run_timeout_seconds is not None and seconds > cluster.run_timeout_seconds:
         raise RunFailed(f"the run took longer than cluster.run_timeout_seconds={cluster.run_timeout_seconds}")
 
 
-def _wait_for_workers(config: RunConfig, roles: Sequence[RoleProcess]) -> None:
-    """Workers of a synchronous run leave by themselves; parameter servers and their workers serve for ever."""
-    deadline = time.monotonic() + (LAST_ROLES_GRACE_SECONDS if config.is_synchronous else 0)
-    while time.monotonic() < deadline and any(role.exit_status is None for role in roles):
+def _wait_for_workers(gang: Gang) -> None:
+    """Synchronous roles leave by themselves; parameter servers and their workers serve for ever."""
+    waited_for = [role for role in gang.roles if role.task.is_chief or gang.config.is_synchronous]
+    deadline = time.monotonic() + LAST_ROLES_GRACE_SECONDS
+    while time.monotonic() < deadline and any(role.exit_status is None for role in waited_for):
         time.sleep(POLL_SECONDS)
-
-
-def _failure(role: RoleProcess) -> Exception:
-    status = role.exit_status or 0
-    if status == -signal.SIGALRM:
-        return RunFailed(f"{role.label} did not find the other roles in time (log: {role.log})")
-    if status == InputError.exit_status:
-        return InputError(role.last_line() or f"{role.label} refused its configuration; its log is {role.log}")
-    how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-    # A role that a signal ended had no chance to say why: the last line of its log is about something else.
-    reason = role.last_line() if status > 0 else ""
-    return RunFailed(f"{role.label} {how}{': ' + reason if reason else ''} (log: {role.log})")
-
-
-def _write_roles(run_directory: RunDirectory, roles: Sequence[RoleProcess]) -> None:
-    write_json(run_directory.roles_file, {"roles": [role.describe() for role in roles]})

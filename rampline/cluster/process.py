@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rampline.cluster.attempts import Attempt
 from rampline.cluster.roles import role_environment
 from rampline.cluster.tf_config import Task
 from rampline.config import RunConfig
 from rampline.run_directory import RunDirectory
 
-TERMINATE_GRACE_SECONDS = 5.0
+TERMINATE_GRACE_SECONDS = 1.0
+# For a checkpoint at the next call boundary; with the grace above, all roles are gone within 20 s.
+STOP_GRACE_SECONDS = 14.0
 ERROR_MARK = "rampline: error: "
 
 
@@ -46,6 +49,11 @@ class RoleProcess:
         """`None` while it runs, negative if a signal ended it."""
         return self.process.poll()
 
+    def kill(self) -> None:
+        """End its group at once, and wait until it is gone."""
+        _signal(self.process, signal.SIGKILL)
+        self.process.wait()
+
     def last_line(self) -> str:
         """Why it ended, see `last_line`."""
         return last_line(self.log)
@@ -62,11 +70,26 @@ class RoleProcess:
         }
 
 
-def start_role(task: Task, run_directory: RunDirectory, config: RunConfig, launched_at: float) -> RoleProcess:
-    """Start `python -m rampline.worker RUN_DIR` as `task`; its output is appended to `logs/ROLE-INDEX.log`."""
+def start_role(
+    task: Task, run_directory: RunDirectory, config: RunConfig, attempt: Attempt, launched_at: float
+) -> RoleProcess:
+    """Start `python -m rampline.worker RUN_DIR` as `task`; its output is appended to `logs/ROLE-INDEX.log`.
+
+    Args:
+        task: its place in the cluster.
+        run_directory: the run.
+        config: of the run.
+        attempt: which start of the run this is.
+        launched_at: `time.monotonic()` at which the attempt began.
+    """
     log = run_directory.logs / f"{task.name}.log"
-    environment = {**role_environment(task, config), "RAMPLINE_LAUNCHED_AT": repr(launched_at)}
-    return RoleProcess(task=task, process=start_worker([str(run_directory.path)], log, environment), log=log)
+    own = {
+        "RAMPLINE_ATTEMPT": str(attempt.number),
+        "RAMPLINE_LAUNCHED_AT": repr(launched_at),
+        "RAMPLINE_WALL_SECONDS_BEFORE": repr(attempt.wall_seconds_before),
+    }
+    process = start_worker([str(run_directory.path)], log, {**role_environment(task, config), **own})
+    return RoleProcess(task=task, process=process, log=log)
 
 
 def start_worker(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -92,19 +115,38 @@ def end_all(roles: Sequence[RoleProcess], log: Callable[[str], None]) -> None:
             log(f"{role.label} did not leave within {TERMINATE_GRACE_SECONDS:.0f} s and was killed")
 
 
+def stop_all(roles: Sequence[RoleProcess], config: RunConfig, log: Callable[[str], None]) -> None:
+    """Ask the roles to save a checkpoint and leave, then end them; a second Ctrl-C ends them at once."""
+    training = [role for role in roles if config.is_synchronous or role.task.is_chief]
+    try:
+        for role in training:
+            _signal(role.process, signal.SIGTERM)
+        if any(role.exit_status is None for role in training):
+            log("stopping: the run saves a checkpoint first")
+        _wait_until_gone([role.process for role in training], STOP_GRACE_SECONDS)
+        end_all(roles, log)
+    finally:
+        for role in roles:
+            role.kill()
+
+
 def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> list[subprocess.Popen[bytes]]:
     """End the groups of these processes; returns those that had to be killed."""
     for process in processes:
         _signal(process, signal.SIGTERM)
-    deadline = time.monotonic() + TERMINATE_GRACE_SECONDS
-    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
-        time.sleep(0.05)
+    _wait_until_gone(processes, TERMINATE_GRACE_SECONDS)
     stubborn = [process for process in processes if process.poll() is None]
     for process in processes:
         _signal(process, signal.SIGKILL)
     for process in stubborn:
         process.wait()
     return stubborn
+
+
+def _wait_until_gone(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+        time.sleep(0.05)
 
 
 def last_line(log: Path) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +16,11 @@ from rampline.config import RunConfig
 from rampline.errors import ClusterConfigError
 
 ROLES = ("chief", "worker", "ps")
+# Thousands of workers fit in.
+LONGEST_TEXT = 2**20
+LONGEST_SHOWN = 80
+LONGEST_ADDRESS = 300
+ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]):(?P<port>[1-9][0-9]{0,4})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +51,18 @@ class Task:
     def is_on_loopback(self) -> bool:
         """Whether all processes talk on this machine's loopback addresses."""
         hosts = [address.rpartition(":")[0] for addresses in self.cluster.values() for address in addresses]
-        return all(host == "localhost" or host.startswith("127.") for host in hosts)
+        return all(map(_is_loopback, hosts))
+
+    @property
+    def network_warning(self) -> str | None:
+        """One line for the user where the cluster is on a network: TensorFlow's servers let anybody in."""
+        if self.is_on_loopback:
+            return None
+        address = self.cluster[self.role][self.index]
+        return (
+            "TensorFlow's gRPC server has no authentication and listens on every interface "
+            f"(port of {address}): use a private network"
+        )
 
     @property
     def worker_number(self) -> int:
@@ -72,10 +90,12 @@ def parse_tf_config(text: str, config: RunConfig) -> Task:
 
 
 def _parse(text: str) -> Task:
+    if len(text) > LONGEST_TEXT:
+        raise ClusterConfigError(f"TF_CONFIG has {len(text)} characters: at most {LONGEST_TEXT} are read")
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
-        raise ClusterConfigError(f"TF_CONFIG is not JSON: {error}") from error
+        raise ClusterConfigError(f"TF_CONFIG is not JSON: {_shorten(str(error))}") from error
     if not isinstance(content, Mapping):
         raise ClusterConfigError("TF_CONFIG must be an object with cluster and task")
     cluster = {role: _addresses(role, hosts) for role, hosts in _mapping(content, "cluster").items()}
@@ -83,11 +103,13 @@ def _parse(text: str) -> Task:
     role, index = place.get("type"), place.get("index")
     if not isinstance(role, str) or role not in cluster:
         raise ClusterConfigError(
-            f"TF_CONFIG: task.type={role!r} must be one of the cluster's roles: {', '.join(cluster)}"
+            f"TF_CONFIG: task.type={_shown(role)} must be one of the cluster's roles: {', '.join(cluster)}"
         )
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(cluster[role]):
-        raise ClusterConfigError(f"TF_CONFIG: task.index={index!r} must be 0 to {len(cluster[role]) - 1} for {role}")
-    everyone = [address for addresses in cluster.values() for address in addresses]
+        raise ClusterConfigError(
+            f"TF_CONFIG: task.index={_shown(index)} must be 0 to {len(cluster[role]) - 1} for {role}"
+        )
+    everyone = [address.lower() for addresses in cluster.values() for address in addresses]
     if len(set(everyone)) < len(everyone):
         raise ClusterConfigError("TF_CONFIG: two roles have the same address: each needs its own host:port")
     return Task(cluster=cluster, role=role, index=index)
@@ -102,14 +124,39 @@ def _mapping(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _addresses(role: str, hosts: Any) -> tuple[str, ...]:
     if role not in ROLES:
-        raise ClusterConfigError(f"TF_CONFIG: role {role!r} is not known: it must be one of {', '.join(ROLES)}")
+        raise ClusterConfigError(f"TF_CONFIG: role {_shown(role)} is not known: it must be one of {', '.join(ROLES)}")
     if not isinstance(hosts, list) or not hosts:
         raise ClusterConfigError(f"TF_CONFIG: cluster.{role} must be a list of host:port")
     for address in hosts:
-        host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-        if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-            raise ClusterConfigError(f"TF_CONFIG: cluster.{role} has {address!r}: it must be host:port")
+        match = ADDRESS.fullmatch(address) if isinstance(address, str) and len(address) < LONGEST_ADDRESS else None
+        if match is None or int(match["port"]) > 65535:
+            raise ClusterConfigError(f"TF_CONFIG: cluster.{role} has {_shown(address)}: it must be host:port")
     return tuple(hosts)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in content:
+            raise ValueError(f"key {name!r} is given twice")
+        content[name] = value
+    return content
+
+
+def _shown(value: object) -> str:
+    return _shorten(repr(value))
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "…"
+
+
+def _is_loopback(host: str) -> bool:
+    # IPv4 alone: `rampline.cluster.loopback` makes servers listen on 127.0.0.1.
+    try:
+        return ipaddress.IPv4Address(host).is_loopback
+    except ValueError:  # a name, such as 127.example.com
+        return host == "localhost"
 
 
 def _check_roles(task: Task, config: RunConfig) -> None:

@@ -13,6 +13,7 @@ from mlflow.entities import Run
 from rampline.comparison.scaling import FINISHED, choose_reference, epoch_figures, with_scaling
 from rampline.comparison.tracked import CURVES, environment_of, epoch_rows, find_execution, read_children, run_row
 from rampline.errors import InputError
+from rampline.masking import mask
 
 COUNTS = ("replicas", "per_replica_batch_size", "global_batch_size", "virtual_devices", "epochs", "best_epoch")
 # The columns of comparison.csv, in this order; `published_METRIC` columns follow where a study has them.
@@ -110,7 +111,8 @@ def read_comparison(client: MlflowClient, study: str, parent_run_id: str | None 
     tags = parent.data.tags
     execution = tags.get("rampline.execution") or parent.info.run_name or parent.info.run_id
     if not children:
-        raise InputError(f"study {study}: execution {execution} has no runs in MLflow at {client.tracking_uri}")
+        where = f"MLflow at {mask(client.tracking_uri)}"
+        raise InputError(f"study {study}: execution {execution} has no runs in {where}")
     declared = tags.get("rampline.reference") or parent.data.params.get("rampline.reference", "")
     epochs = _epochs(client, children)
     runs = _runs(children, epochs)

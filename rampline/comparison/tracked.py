@@ -12,6 +12,7 @@ from mlflow.entities import Run, RunStatus, ViewType
 from mlflow.exceptions import MlflowException
 
 from rampline.errors import InputError
+from rampline.masking import mask
 
 CURVES = ("val_accuracy", "learning_rate", "images_per_second", "elapsed_seconds")
 PUBLISHED = "rampline.published."
@@ -39,7 +40,7 @@ def find_execution(client: MlflowClient, study: str, parent_run_id: str | None) 
         )
     if not found:
         raise InputError(
-            f"study {study} has no execution in MLflow at {client.tracking_uri}: `rampline run {study}` makes one"
+            f"study {study} has no execution in MLflow at {mask(client.tracking_uri)}: `rampline run {study}` makes one"
         )
     return found[0]
 
@@ -48,7 +49,7 @@ def _get_execution(client: MlflowClient, study: str, run_id: str) -> Run:
     try:
         run = client.get_run(run_id)
     except MlflowException as error:
-        raise InputError(f"study {study}: MLflow at {client.tracking_uri} has no run {run_id}") from error
+        raise InputError(f"study {study}: MLflow at {mask(client.tracking_uri)} has no run {run_id}") from error
     if run.data.tags.get("rampline.kind") != "study":
         raise InputError(f"study {study}: MLflow run {run_id} is not an execution of a study")
     return run

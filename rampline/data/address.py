@@ -57,7 +57,8 @@ def dataset_directory(home: Home, name: str, fingerprint: str, preprocessing: di
 def look_up(home: Home, config: DataConfig, stat_fingerprint: str) -> Path | None:
     """The directory that was prepared from this source as it stands, or `None`."""
     entry = _index_entry(home, config, stat_fingerprint)
-    directory = home.data / read_json(entry)["directory"] if entry.is_file() else None
+    # A name and nothing else: an index that was tampered with must not lead out of the home.
+    directory = home.data / Path(read_json(entry)["directory"]).name if entry.is_file() else None
     return directory if directory and directory.is_dir() else None
 
 

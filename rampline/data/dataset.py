@@ -12,9 +12,13 @@ import numpy as np
 from rampline.errors import DatasetError
 from rampline.files import read_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SPLITS = ("train", "validation", "test")
+STORAGES = ("tensor", "raw_files", "encoded_files")
 EXAMPLES_PER_FOLDER = 1000
+# Of an images file, a digest per block: blocks are verified in parallel.
+BLOCK_BYTES = 8 * 2**20
+DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +56,11 @@ class PreparedDataset:
         try:
             manifest = read_json(directory / "manifest.json")
         except (OSError, ValueError) as error:
-            raise DatasetError(f"{directory} holds no prepared dataset: {error}") from error
-        dataset = cls._from_manifest(directory, manifest)
+            raise DatasetError(f"{directory} holds no prepared dataset ({error}): {_remedy(directory)}") from error
+        try:
+            dataset = cls._from_manifest(directory, manifest)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DatasetError(f"{directory / 'manifest.json'} is damaged: {_remedy(directory)}") from error
         dataset._check_images_files()
         return dataset
 
@@ -61,6 +68,9 @@ class PreparedDataset:
     def _from_manifest(cls, directory: Path, manifest: dict[str, Any]) -> PreparedDataset:
         if manifest.get("format_version") != FORMAT_VERSION:
             raise DatasetError(f"{directory} was prepared by another version of Rampline: delete it and prepare again")
+        # They become names of files: nothing but these may be read.
+        if not set(SPLITS) >= set(manifest["splits"]) or manifest["storage"] not in STORAGES:
+            raise ValueError(manifest["splits"])
         return cls(
             directory=directory,
             source=manifest["source"],
@@ -77,7 +87,7 @@ class PreparedDataset:
             path, expected = self.images_file(split), examples * math.prod(self.image_shape)
             size = path.stat().st_size if path.is_file() else 0
             if size != expected:
-                raise DatasetError(f"{path} is damaged ({size} of {expected} bytes): delete {self.directory}")
+                raise DatasetError(f"{path} is damaged ({size} of {expected} bytes): {_remedy(self.directory)}")
 
     @property
     def has_test(self) -> bool:
@@ -91,7 +101,11 @@ class PreparedDataset:
 
     def labels(self, split: str) -> np.ndarray:
         """Labels of a split, `(examples,) int32`, in the order of its images."""
-        return np.load(labels_file(self.directory, split))
+        return np.load(labels_file(self.directory, split), allow_pickle=False)
+
+    def damaged(self, file: Path) -> DatasetError:
+        """The error that names a file which is not as it was prepared, and says what to do."""
+        return DatasetError(f"{file} is not as it was prepared: {_remedy(self.directory)}")
 
     def images_file(self, split: str) -> Path:
         """File of a `tensor` storage: `examples * height * width * channels` bytes, uint8, C order, no header."""
@@ -102,9 +116,18 @@ class PreparedDataset:
         return example_prefix(self.directory, split)
 
 
+def _remedy(directory: Path) -> str:
+    return f"delete {directory}, and it is prepared again"
+
+
 def labels_file(directory: Path, split: str) -> Path:
     """NumPy file with the labels of a split."""
     return directory / f"{split}_labels.npy"
+
+
+def digests_file(directory: Path, split: str) -> Path:
+    """NumPy file with what the images must hash to, see `rampline.data.storage.SplitWriter`."""
+    return directory / f"{split}_digests.npy"
 
 
 def images_file(directory: Path, split: str) -> Path:

@@ -16,6 +16,7 @@ from rampline.data.catalog import CatalogEntry
 from rampline.data.checks import check_classes, check_undecodable_share
 from rampline.data.dataset import FORMAT_VERSION, SPLITS
 from rampline.data.decoder import DecodedImage, Decoder
+from rampline.data.integrity import seal
 from rampline.data.parallel import in_chunks, map_in_order
 from rampline.data.report import ReportRow, make_report, write_report
 from rampline.data.sources.source import Example, Source
@@ -63,7 +64,7 @@ def fill(directory: Path, plan: Plan, on_progress: Callable[[int, int], None]) -
     _check(plan, rows)
     write_report(directory, make_report(rows, source=plan.config.source, fingerprint=plan.fingerprint))
     undecodable = sum(bool(row.problem) for row in rows)
-    write_json(directory / "manifest.json", _manifest(directory, plan, images, undecodable=undecodable))
+    write_json(directory / "manifest.json", seal(_manifest(directory, plan, images, undecodable=undecodable)))
 
 
 def _write_images(

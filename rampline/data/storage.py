@@ -9,16 +9,34 @@ from typing import BinaryIO
 
 import numpy as np
 
-from rampline.data.dataset import EXAMPLES_PER_FOLDER, example_file, images_file, labels_file
+from rampline.data.dataset import (
+    BLOCK_BYTES,
+    DIGEST_BYTES,
+    EXAMPLES_PER_FOLDER,
+    digests_file,
+    example_file,
+    images_file,
+    labels_file,
+)
+
+
+def digest(content: bytes | bytearray | memoryview) -> bytes:
+    """The first half of the sha256: `DIGEST_BYTES`."""
+    return hashlib.sha256(content).digest()[:DIGEST_BYTES]
 
 
 class SplitWriter:
-    """Appends examples to a split of `directory`; the labels are written when the block ends."""
+    """Appends examples to a split of `directory`; the labels and digests are written when the block ends.
+
+    The digests, `(n, DIGEST_BYTES) uint8`, are those of the examples, one each; of a `tensor` storage those of every
+    `BLOCK_BYTES` of the images file.
+    """
 
     def __init__(self, directory: Path, split: str, storage: str) -> None:
         self._directory, self._split, self._storage = directory, split, storage
         self._labels: list[int] = []
-        self._sha256 = hashlib.sha256()
+        self._digests: list[bytes] = []
+        self._block = bytearray()
         self._bytes = 0
         self._images: BinaryIO | None = images_file(directory, split).open("wb") if storage == "tensor" else None
 
@@ -32,17 +50,28 @@ class SplitWriter:
             self._images.close()
         if kind is None:
             np.save(labels_file(self._directory, self._split), np.asarray(self._labels, dtype=np.int32))
+            if self._block:
+                self._digests.append(digest(self._block))
+            digests = np.frombuffer(b"".join(self._digests), np.uint8).reshape(-1, DIGEST_BYTES)
+            np.save(digests_file(self._directory, self._split), digests)
 
     def write(self, *, label: int, pixels: np.ndarray, encoded: bytes) -> None:
         """Append one example: `pixels` is `(height, width, channels) uint8`, `encoded` what it was decoded from."""
         content = encoded if self._storage == "encoded_files" else pixels.tobytes()
         if self._images is not None:
             self._images.write(content)
+            self._digest_blocks(content)
         else:
             self._write_file(content)
+            self._digests.append(digest(content))
         self._labels.append(label)
-        self._sha256.update(content)
         self._bytes += len(content)
+
+    def _digest_blocks(self, content: bytes) -> None:
+        self._block += content
+        while len(self._block) >= BLOCK_BYTES:
+            self._digests.append(digest(memoryview(self._block)[:BLOCK_BYTES]))
+            self._block = self._block[BLOCK_BYTES:]
 
     def _write_file(self, content: bytes) -> None:
         path = example_file(self._directory, self._split, len(self._labels))
@@ -55,6 +84,6 @@ class SplitWriter:
         """Examples written so far."""
         return len(self._labels)
 
-    def describe(self) -> dict[str, int | str]:
-        """Size and sha256 of the images, one after another."""
-        return {"examples": self.examples, "bytes": self._bytes, "sha256": self._sha256.hexdigest()}
+    def describe(self) -> dict[str, int]:
+        """Number and size of the images."""
+        return {"examples": self.examples, "bytes": self._bytes}

@@ -31,7 +31,7 @@ def make_train_dataset(
 
     Returns:
         dataset of `{"images": (n, h, w, c) uint8, "labels": (n,) int32, "weights": (n,) float32, "global_examples": ()
-        float32}`.
+        float32, "indices": (n,) int64}`; the index is -1 where the weight is 0.
     """
     calls = tf.data.Dataset.counter(first_step * replicas.count)
 
@@ -87,7 +87,13 @@ def _make_batch(
     images, labels = examples.take(share.indices)
     if data.augment != "none":
         images = augment(images, kind=data.augment, order=order, step=step, share=share)
-    return {"images": images, "labels": labels, "weights": share.weights, "global_examples": share.global_examples}
+    return {
+        "images": images,
+        "labels": labels,
+        "weights": share.weights,
+        "global_examples": share.global_examples,
+        "indices": tf.where(share.weights > 0, share.indices, -1),
+    }
 
 
 def _prefetched(numbers: tf.data.Dataset, make_batch, data: DataConfig) -> tf.data.Dataset:

@@ -11,18 +11,22 @@ from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
 
+from rampline.masking import mask
+
 PARENT_TAG = "mlflow.parentRunId"
 
 
-def log_figures(client: MlflowClient, run_id: str, figures: Mapping[str, float | None]) -> None:
+def log_figures(
+    client: MlflowClient, run_id: str, figures: Mapping[str, float | None], *, timestamp_seconds: float | None = None
+) -> None:
     """Log metrics that a run has once, such as `{"speedup": 1.8, "scaling_efficiency": 0.9}`, on a run in any state.
 
     A figure that is there already is left as it is, another value becomes the latest. None, NaN and infinity are left
-    out.
+    out. The time is now, unless they come from a file that has one.
     """
     current = client.get_run(run_id).data.metrics
     new = {name: value for name, value in figures.items() if name not in current or current[name] != value}
-    metrics = make_metrics(new, step=0, timestamp_seconds=time.time())
+    metrics = make_metrics(new, step=0, timestamp_seconds=timestamp_seconds or time.time())
     if metrics:
         client.log_batch(run_id, metrics=metrics)
 
@@ -43,6 +47,6 @@ def make_metrics(figures: Mapping[str, float | None], *, step: int, timestamp_se
 
 
 def param_text(value: Any) -> str:
-    """A configuration value as MLflow holds it: `str`, lists in brackets, cut at MLflow's limit."""
+    """A configuration value as MLflow holds it: `str`, lists in brackets, without secrets, cut at MLflow's limit."""
     text = str(list(value)) if isinstance(value, tuple | list) else str(value)
-    return text[:MAX_PARAM_VAL_LENGTH]
+    return mask(text)[:MAX_PARAM_VAL_LENGTH]

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-from mlflow.entities import Run
+from mlflow.entities import Run, RunTag
 from mlflow.tracking import MlflowClient
 
+from rampline.masking import mask
 from rampline.tracking.figures import PARENT_TAG
 from rampline.tracking.provenance import process_identity, process_is_gone
 
-STATUSES = ("FINISHED", "FAILED", "KILLED")
+# How a run or an execution ended, and what MLflow has for it.
+STATUSES = {"COMPLETE": "FINISHED", "FAILED": "FAILED", "KILLED": "KILLED", "PREEMPTED": "KILLED"}
+STATUS_TAG = "rampline.status"
 PROCESS_TAG = "rampline.process"
 FAILURE_TAG = "rampline.failure"
 
 
 def take_over(client: MlflowClient, run_id: str) -> None:
     """Set a run RUNNING, in the name of this process."""
-    client.set_tag(run_id, PROCESS_TAG, process_identity())
+    tags = {PROCESS_TAG: process_identity(), STATUS_TAG: "RUNNING"}
+    client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
     client.update_run(run_id, status="RUNNING")
     if FAILURE_TAG in client.get_run(run_id).data.tags:
         client.delete_tag(run_id, FAILURE_TAG)
 
 
 def end(client: MlflowClient, run_id: str, status: str, failure: str | None = None) -> None:
-    """Set the final status of a run, and why it did not end well.
+    """Set the final status of a run, one of `STATUSES`, and why it did not end well.
 
     Raises:
         ValueError: when `status` is none of `STATUSES`.
     """
     if status not in STATUSES:
         raise ValueError(f"status={status!r} is not allowed: it must be one of {', '.join(STATUSES)}")
-    if failure:
-        client.set_tag(run_id, FAILURE_TAG, failure)
-    client.set_terminated(run_id, status=status)
+    tags = {STATUS_TAG: status} | ({FAILURE_TAG: mask(failure)} if failure else {})
+    client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+    client.set_terminated(run_id, status=STATUSES[status])
 
 
 def end_running_children(client: MlflowClient, parent: Run, status: str) -> None:
-    """End the runs of an execution that were left RUNNING, so that none outlives it."""
+    """End the runs of an execution that were left RUNNING, so that none outlives it; `status` is one of `STATUSES`."""
     ours = f"tags.`{PARENT_TAG}` = '{parent.info.run_id}'"
     for run in _running(client, parent.info.experiment_id, f" and {ours}"):
         end(client, run.info.run_id, status, "its execution ended before it did")
@@ -52,6 +56,21 @@ def end_abandoned(client: MlflowClient, experiment_id: str) -> list[str]:
             end(client, run.info.run_id, "KILLED", "the process that ran it is gone")
             ended.append(run.info.run_name or run.info.run_id)
     return ended
+
+
+def end_runs_of(client: MlflowClient, parent_run_id: str, process: str, failure: str) -> list[str]:
+    """Set KILLED what `process` left RUNNING of an execution; what another one has taken over meanwhile goes on.
+
+    Returns:
+        ids of those runs.
+    """
+    parent = client.get_run(parent_run_id)
+    ours = f" and tags.`{PARENT_TAG}` = '{parent_run_id}'"
+    runs = [*_running(client, parent.info.experiment_id, ours), parent]
+    left = [run for run in runs if run.info.status == "RUNNING" and run.data.tags.get(PROCESS_TAG) == process]
+    for run in left:
+        end(client, run.info.run_id, "KILLED", failure)
+    return [run.info.run_id for run in left]
 
 
 def _running(client: MlflowClient, experiment_id: str, condition: str = "") -> list[Run]:

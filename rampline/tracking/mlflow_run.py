@@ -29,6 +29,25 @@ def find_run(client: MlflowClient, run_directory: RunDirectory) -> str | None:
     return run_id if run.info.lifecycle_stage == "active" else None
 
 
+def find_or_create_run(client: MlflowClient, run_directory: RunDirectory, parent_run_id: str) -> str:
+    """Id of the directory's run in this store; the one of another store is left alone."""
+    run_id = find_run(client, run_directory)
+    if run_id is None:
+        run_id = _find_below(client, run_directory.read_identity().name, parent_run_id)
+        if run_id is not None:
+            write_json(run_directory.tracking_file, {"run_id": run_id})
+    return run_id or create_run(client, run_directory, parent_run_id)
+
+
+def _find_below(client: MlflowClient, name: str, parent_run_id: str) -> str | None:
+    """The run of that name below an execution: the directory may have been logged to another store since."""
+    condition = f"tags.`{PARENT_TAG}` = '{parent_run_id}'"
+    experiment = client.get_run(parent_run_id).info.experiment_id
+    found = client.search_runs([experiment], condition, max_results=1000)
+    # Names are compared here: one may hold a quote.
+    return next((run.info.run_id for run in found if run.data.tags.get("rampline.run") == name), None)
+
+
 def create_run(client: MlflowClient, run_directory: RunDirectory, parent_run_id: str) -> str:
     """Id of a new run below that of the execution, with its tags; the directory keeps it."""
     config, identity = run_directory.read_config(), run_directory.read_identity()

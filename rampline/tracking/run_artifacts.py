@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from rampline.data.dataset import PreparedDataset
@@ -16,7 +15,7 @@ from rampline.tracking.artifacts import draw_confusion_matrix, draw_learning_rat
 from rampline.tracking.figures import log_figures
 from rampline.tracking.mlflow_run import find_run
 from rampline.tracking.model import log_model
-from rampline.tracking.store import TrackingError, first_line
+from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line
 
 DATA_REPORT = ("data_report.json", "data_report.csv", "undecodable.csv", "duplicates.csv")
 
@@ -49,14 +48,20 @@ def log_evaluation(client: MlflowClient, run_directory: RunDirectory, evaluation
         run_id = find_run(client, run_directory)
         if run_id is None:
             raise TrackingError(f"{run_directory.path} has no run in MLflow")
-        log_figures(client, run_id, {name: evaluation.get(name) for name in ("test_accuracy", "test_loss")})
+        figures = {name: evaluation.get(name) for name in ("test_accuracy", "test_loss")}
+        log_figures(client, run_id, figures, timestamp_seconds=modified_at(run_directory.evaluation_file))
         client.set_tag(run_id, "rampline.test_split", evaluation["split"])
         client.log_artifacts(run_id, str(_draw_evaluation(run_directory, evaluation)))
         for path in (run_directory.evaluation_file, run_directory.path / "model_summary.txt"):
             _log_file(client, run_id, path)
         _log_model(client, run_id, run_directory, classes=len(evaluation["class_names"]))
-    except MlflowException as error:
+    except STORE_ERRORS as error:
         raise TrackingError(f"{run_directory.path} cannot be logged to MLflow: {first_line(error)}") from error
+
+
+def modified_at(path: Path) -> float | None:
+    """Unix seconds of a file: the fixed time of the figures in it, so that logging them again is the same point."""
+    return path.stat().st_mtime if path.is_file() else None
 
 
 def _draw_evaluation(run_directory: RunDirectory, evaluation: Mapping[str, Any]) -> Path:

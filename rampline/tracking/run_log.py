@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mlflow.exceptions import MlflowException
+from mlflow.entities import RunTag
 from mlflow.tracking import MlflowClient
 
 from rampline.config import flatten
 from rampline.data.dataset import PreparedDataset
+from rampline.masking import mask
 from rampline.run_directory import RunDirectory
 from rampline.tracking.figures import log_figures, log_params, make_metrics
 from rampline.tracking.lifecycle import FAILURE_TAG, end, take_over
-from rampline.tracking.mlflow_run import create_run, find_run
-from rampline.tracking.run_artifacts import log_data_report, log_learning_rate
-from rampline.tracking.store import TrackingError, first_line
+from rampline.tracking.mlflow_run import find_or_create_run
+from rampline.tracking.run_artifacts import log_data_report, log_learning_rate, modified_at
+from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line
 from rampline.tracking.system_log import SystemLog
 
 EPOCH_METRICS = (
@@ -28,17 +27,19 @@ EPOCH_METRICS = (
 )
 RESULT_METRICS = ("train_seconds", "wall_seconds", "best_epoch", "best_val_accuracy")
 DERIVED_PARAMS = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch", "peak_learning_rate")
+ATTEMPTS_TAG, WARNING_TAG = "rampline.attempts", "rampline.warning"
+EVENTS = ("started", "epoch", "warning", "failed")
 SYSTEM_INTERVAL_SECONDS = 10.0
-RETRY_SECONDS = 30.0
-
-logger = logging.getLogger(__name__)
 
 
 class RunLog:
     """Writes one run to MLflow: what is there already is never written twice, so every call may be repeated.
 
-    While a run trains, an MLflow that cannot be reached is warned about once and never stops it: what it has not taken
-    is delivered with a later event, or by whoever opens the run directory next.
+    A request that failed may have been carried out. So after an error the run is opened again, which asks MLflow for
+    the epochs it has. Should it commit an epoch after that, it still holds every point once: points carry the time of
+    their event, a repeated one is identical, and all of (key, timestamp, step, run, value, is_nan) is the primary key
+    of MLflow's table `metrics`; its store leaves out what it has (mlflow/store/tracking/dbmodels/models.py `SqlMetric`,
+    sqlalchemy_store.py `_log_metrics_once`, 3.17).
     """
 
     def __init__(self, client: MlflowClient, run_directory: RunDirectory, run_id: str) -> None:
@@ -47,10 +48,9 @@ class RunLog:
         self._directory = run_directory
         self._config = run_directory.read_config()
         self._system = SystemLog(client, run_id, run_directory.path / "system")
-        self._waiting: deque[Mapping[str, Any]] = deque()
         self._epochs = self._logged_epochs()
         self._system_due = 0.0
-        self._retry_at = 0.0
+        self.new_epochs = 0
 
     @classmethod
     def open(cls, client: MlflowClient, run_directory: RunDirectory, *, parent_run_id: str) -> RunLog:
@@ -60,30 +60,39 @@ class RunLog:
             TrackingError: when MLflow refuses.
         """
         try:
-            run_id = find_run(client, run_directory) or create_run(client, run_directory, parent_run_id)
+            run_id = find_or_create_run(client, run_directory, parent_run_id)
             take_over(client, run_id)
             log = cls(client, run_directory, run_id)
             log_params(client, run_id, flatten(log._config))
             client.log_artifact(run_id, str(run_directory.config_file))
             log_data_report(client, run_id, PreparedDataset.open(Path(run_directory.read_identity().dataset)))
             log._replay()
-        except MlflowException as error:
+        except STORE_ERRORS as error:
             raise TrackingError(f"MLflow run of {run_directory.path} cannot be begun: {first_line(error)}") from error
         return log
 
     def handle(self, event: Mapping[str, Any]) -> None:
-        """Deliver one event of `events.jsonl`, and every few seconds what the roles' samplers have measured."""
-        if event["event"] in ("started", "epoch", "failed"):
-            self._waiting.append(event)
-        now = time.monotonic()
-        if now < self._retry_at or not (self._waiting or now >= self._system_due):
-            return
-        try:
-            self._deliver()
-        except MlflowException as error:
-            if not self._retry_at:
-                logger.warning("MLflow does not answer, training goes on: %s", first_line(error))
-            self._retry_at = time.monotonic() + RETRY_SECONDS
+        """Log one event of `events.jsonl`; those of no interest to MLflow are passed over."""
+        match event["event"]:
+            case "started":
+                log_params(self.client, self.run_id, {name: event[name] for name in DERIVED_PARAMS if name in event})
+                self.client.set_tag(self.run_id, ATTEMPTS_TAG, str(event.get("attempt", 1)))
+            case "failed":
+                self.client.set_tag(self.run_id, FAILURE_TAG, mask(event["message"]))
+            case "warning":
+                self.client.set_tag(self.run_id, WARNING_TAG, mask(event["message"]))
+            case "epoch" if event["epoch"] not in self._epochs:
+                figures = {name: event["metrics"].get(name) for name in EPOCH_METRICS}
+                metrics = make_metrics(figures, step=event["epoch"], timestamp_seconds=event["time"])
+                self.client.log_batch(self.run_id, metrics=metrics)
+                self._epochs.add(event["epoch"])
+                self.new_epochs += 1
+
+    def deliver_system_metrics(self) -> None:
+        """Every few seconds, log what the roles' samplers have measured."""
+        if time.monotonic() >= self._system_due:
+            self._system.deliver()
+            self._system_due = time.monotonic() + SYSTEM_INTERVAL_SECONDS
 
     def log_result(self, result: Mapping[str, Any]) -> None:
         """Log what `result.json` tells: times, best epoch, and the cost where `cluster.price_per_hour` is given.
@@ -98,52 +107,43 @@ class RunLog:
         price, seconds = self._config.cluster.price_per_hour, result.get("wall_seconds")
         if price is not None and seconds is not None:
             figures["cost_usd"] = price * seconds / 3600
+        written = modified_at(self._directory.result_file)
+        attempts = RunTag(ATTEMPTS_TAG, str(result.get("attempts", 1)))
         try:
-            log_figures(self.client, self.run_id, figures)
-            self.client.set_tag(self.run_id, "rampline.attempts", str(result.get("attempts", 1)))
-        except MlflowException as error:
+            log_figures(self.client, self.run_id, figures, timestamp_seconds=written)
+            self.client.log_batch(self.run_id, tags=[attempts])
+        except STORE_ERRORS as error:
             raise TrackingError(f"MLflow run {self.run_id} cannot be written: {first_line(error)}") from error
 
-    def close(self, status: str, failure: str | None = None) -> None:
-        """Deliver the rest and end the run as `FINISHED`, `FAILED` or `KILLED`; `failure` is one line for the user.
+    def close(self, status: str, failure: str | None = None, result: Mapping[str, Any] | None = None) -> None:
+        """Deliver the rest, with the content of `result.json` of a complete run, and end the run.
+
+        Args:
+            status: `COMPLETE`, `FAILED`, `KILLED` or `PREEMPTED`.
+            failure: why it is not complete, one line for the user.
+            result: content of `result.json`.
 
         Raises:
-            TrackingError: when MLflow refuses; the next execution on this machine then ends the run.
+            TrackingError: when MLflow refuses.
         """
         try:
-            self._deliver()
+            self._system.deliver()
+            if result is not None:
+                self.log_result(result)
             log_learning_rate(self.client, self.run_id, self._directory)
             end(self.client, self.run_id, status, failure)
-        except MlflowException as error:
+        except STORE_ERRORS as error:
             raise TrackingError(f"MLflow run {self.run_id} cannot be closed: {first_line(error)}") from error
-
-    def _deliver(self) -> None:
-        while self._waiting:
-            self._log_event(self._waiting[0])
-            self._waiting.popleft()
-        self._system.deliver()
-        self._system_due = time.monotonic() + SYSTEM_INTERVAL_SECONDS
-        self._retry_at = 0.0
-
-    def _log_event(self, event: Mapping[str, Any]) -> None:
-        if event["event"] == "started":
-            log_params(self.client, self.run_id, {name: event[name] for name in DERIVED_PARAMS if name in event})
-            self.client.set_tag(self.run_id, "rampline.attempts", str(event.get("attempt", 1)))
-        elif event["event"] == "failed":
-            self.client.set_tag(self.run_id, FAILURE_TAG, event["message"])
-        elif event["epoch"] not in self._epochs:
-            figures = {name: event["metrics"].get(name) for name in EPOCH_METRICS}
-            metrics = make_metrics(figures, step=event["epoch"], timestamp_seconds=event["time"])
-            self.client.log_batch(self.run_id, metrics=metrics)
-            self._epochs.add(event["epoch"])
 
     def _replay(self) -> None:
         """Deliver what an earlier process may not have: of an epoch that was trained again, the later one counts."""
         events = self._directory.read_events()
-        latest = {event["epoch"]: event for event in events if event["event"] == "epoch"}
-        self._waiting.extend([event for event in events if event["event"] == "started"][-1:])
-        self._waiting.extend(latest[epoch] for epoch in sorted(latest))
-        self._deliver()
+        epochs = {event["epoch"]: event for event in events if event["event"] == "epoch"}
+        for kind in ("started", "warning"):
+            for event in [event for event in events if event["event"] == kind][-1:]:
+                self.handle(event)
+        for number in sorted(epochs):
+            self.handle(epochs[number])
 
     def _logged_epochs(self) -> set[int]:
         """MLflow itself is asked: a marker of ours could be older or newer than what it has taken."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,7 +16,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from rampline.errors import RamplineError
 from rampline.files import sync_directory
 from rampline.home import Home
+from rampline.masking import mask
 
+# What a store that is away, or refuses, raises; those of requests are OSErrors.
+STORE_ERRORS = (MlflowException, SQLAlchemyError, OSError)
 LOCAL_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql")
 
 
@@ -43,8 +45,8 @@ def open_tracking(home: Home) -> MlflowClient:
             if uri == _default_uri(home) and not home.tracking_database.exists():
                 _make_database(home)
             return _connect(uri)
-    except (MlflowException, SQLAlchemyError, OSError) as error:
-        raise TrackingError(f"MLflow at {uri} cannot be used: {first_line(error)}".replace(*_password(uri))) from error
+    except STORE_ERRORS as error:
+        raise TrackingError(f"MLflow at {mask(uri)} cannot be used: {first_line(error)}") from error
 
 
 def experiment_id(client: MlflowClient, study: str, home: Home) -> str:
@@ -66,8 +68,8 @@ def experiment_id(client: MlflowClient, study: str, home: Home) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's text, for a message of one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """The first line of an error's text, without secrets, for a message of one line."""
+    return mask((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
 def _default_uri(home: Home) -> str:
@@ -88,12 +90,6 @@ def _make_database(home: Home) -> None:
     _connect(f"sqlite:///{aside}")
     os.replace(aside, home.tracking_database)
     sync_directory(home.root)
-
-
-def _password(uri: str) -> tuple[str, str]:
-    """`USER:PASSWORD@` of a URI, and what stands for it in a message."""
-    found = re.search(r"//([^/@]+@)", uri)
-    return (found[1], "") if found else ("", "")
 
 
 def _find_experiment(client: MlflowClient, study: str) -> str | None:

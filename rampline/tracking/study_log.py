@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlflow.entities import RunTag
-from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from rampline.masking import mask
 from rampline.tracking.figures import log_figures, log_params
 from rampline.tracking.lifecycle import PROCESS_TAG, end, end_abandoned, end_running_children, take_over
 from rampline.tracking.provenance import commit_tags, environment, git_commit, process_identity
-from rampline.tracking.store import TrackingError, first_line
+from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,13 @@ class StudyLog:
             "rampline.execution": execution,
             **commit_tags(git_commit()),
             **{f"rampline.environment.{name}": value for name, value in environment().items()},
+            **{name: mask(value) for name, value in (tags or {}).items()},
         }
         try:
             end_abandoned(client, experiment_id)
-            run = client.create_run(experiment_id, tags=fixed | dict(tags or {}), run_name=execution)
+            run = client.create_run(experiment_id, tags=fixed, run_name=execution)
             take_over(client, run.info.run_id)
-        except MlflowException as error:
+        except STORE_ERRORS as error:
             raise TrackingError(f"MLflow run of execution {execution} cannot be begun: {first_line(error)}") from error
         return cls(client, run.info.run_id)
 
@@ -67,7 +68,7 @@ class StudyLog:
             run = client.get_run(run_id)
             end_abandoned(client, run.info.experiment_id)
             take_over(client, run_id)
-        except MlflowException as error:
+        except STORE_ERRORS as error:
             raise TrackingError(f"MLflow run {run_id} cannot be continued: {first_line(error)}") from error
         return cls(client, run_id)
 
@@ -87,7 +88,7 @@ class StudyLog:
             self.client.log_artifact(self.run_id, str(path))
 
     def close(self, status: str, failure: str | None = None) -> None:
-        """End the execution as `FINISHED`, `FAILED` or `KILLED`; a run of it that is still RUNNING ends `KILLED`.
+        """End the execution as `COMPLETE`, `FAILED`, `KILLED` or `PREEMPTED`; what still is RUNNING ends `KILLED`.
 
         Raises:
             TrackingError: when MLflow cannot be reached.
@@ -95,5 +96,5 @@ class StudyLog:
         try:
             end_running_children(self.client, self.client.get_run(self.run_id), "KILLED")
             end(self.client, self.run_id, status, failure)
-        except MlflowException as error:
+        except STORE_ERRORS as error:
             raise TrackingError(f"MLflow run {self.run_id} cannot be closed: {first_line(error)}") from error

@@ -1,105 +1,173 @@
-"""Checkpoints: complete or absent, independent of the strategy that wrote them.
+"""Checkpoints of a training: verified before use, independent of the strategy that wrote them.
 
-One folder `step-00000042` per checkpoint with `variables.npz` (plain arrays, no pickle) and `progress.json`. Variables
-are
-stored in the model's own order, so a checkpoint of eight replicas loads into one.
+One folder `step-00000042` per checkpoint with `variables.npz` (plain arrays, no pickle) and `progress.json`.
+Variables are stored in the model's own order, so a checkpoint of eight replicas loads into one.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from rampline.errors import ConfigError
-from rampline.files import complete_directory, read_json
-from rampline.training.progress import PROGRESS, Progress, best_checkpoint, list_checkpoints, read_progress
+from rampline.errors import ConfigError, RunFailed
+from rampline.files import delete_unfinished, remove
+from rampline.training.batch_norm import mean_statistics, moving_variables, split_statistics
+from rampline.training.checkpoint_store import group, read_checkpoint, write_checkpoint
+from rampline.training.progress import CheckpointDamaged, Progress, find_checkpoints
 
-VARIABLES = "variables.npz"
+STATISTICS = "replica_statistics"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored:
+    """What a training goes on from.
+
+    Attributes:
+        path: the checkpoint whose values the variables have now.
+        progress: how far it was.
+        replica_statistics: (replicas, total) moving statistics of each replica; `None` where all had the same.
+        damaged: newer checkpoints that had to be left out.
+    """
+
+    path: Path
+    progress: Progress
+    replica_statistics: np.ndarray | None
+    damaged: tuple[Path, ...]
 
 
 def save_checkpoint(
-    folder: Path, progress: Progress, model: keras.Model, optimizer: keras.optimizers.Optimizer
+    folder: Path,
+    progress: Progress,
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer,
+    *,
+    replica_statistics: np.ndarray | None = None,
+    keep: int = 1,
 ) -> Path:
-    """Write `folder/step-…` aside, sync, rename; then drop every checkpoint but this one and the best."""
-    arrays = {f"model/{i:05d}": _value(v) for i, v in enumerate(model.variables)}
-    arrays |= {f"optimizer/{i:05d}": _value(v) for i, v in enumerate(optimizer.variables)}
-    path = folder / f"step-{progress.step:08d}"
-    if path.exists():
-        _drop(path)
-    with complete_directory(path) as aside:
-        np.savez(aside / VARIABLES, allow_pickle=False, **arrays)
-        digest = hashlib.sha256((aside / VARIABLES).read_bytes()).hexdigest()
-        names = [v.path for v in model.variables]
-        content = {"sha256": digest, "progress": asdict(progress), "model_variables": names}
-        (aside / PROGRESS).write_text(json.dumps(content, indent=1))
-    for old in list_checkpoints(folder):
-        if old != path and old != best_checkpoint(folder):
-            _drop(old)
-    return path
+    """Write `folder/step-…` aside, sync, rename; then drop all but this one, the best and the `keep` newest others.
+
+    On a full disk what `keep` asks for is dropped first, and the writing tried once more.
+
+    Args:
+        folder: where the checkpoints of the run are.
+        progress: how far the training is; names the checkpoint by its step.
+        model, optimizer: whose variables are saved; they are only read.
+        replica_statistics: (replicas, total) moving statistics of each replica, see `make_gather`. The model is then
+            saved with their mean: what loads is the averaged model, and a resumed training has what each replica had.
+        keep: checkpoints to keep besides the last and the best.
+
+    Raises:
+        RunFailed: when it cannot be written; the last and the best before it are as they were.
+    """
+    arrays = _arrays(model, optimizer, replica_statistics)
+    names = tuple(v.path for v in model.variables)
+    return write_checkpoint(folder, progress, arrays, names, keep=keep)
 
 
-def drop_unfinished(folder: Path) -> None:
-    """Remove what a killed process has left of checkpoints that it had not finished."""
-    for path in [*folder.glob(".step-*"), *folder.glob("step-*")]:
-        if path not in list_checkpoints(folder):
-            shutil.rmtree(path)
+def restore_newest(
+    folder: Path, model: keras.Model, optimizer: keras.optimizers.Optimizer, *, warn: Callable[[str], None]
+) -> Restored | None:
+    """Set all variables to those of the newest whole checkpoint; `None` where there is no checkpoint.
+
+    Args:
+        folder: where the checkpoints of the run are.
+        model, optimizer: whose variables are set.
+        warn: gets one line for each damaged checkpoint that is left out.
+
+    Raises:
+        RunFailed: when there are checkpoints and all are damaged.
+        ConfigError: when the newest whole one belongs to another model or optimizer.
+    """
+    damages: list[CheckpointDamaged] = []
+    for path in reversed(find_checkpoints(folder)):
+        try:
+            progress, arrays = read_checkpoint(path)
+        except CheckpointDamaged as damage:
+            damages.append(damage)
+            continue
+        _assign_all(model, optimizer, arrays, path)
+        for damage in damages:
+            warn(f"checkpoint {damage.path} is damaged ({damage.reason}): going on from {path}")
+        damaged, statistics = tuple(damage.path for damage in damages), arrays.get(STATISTICS)
+        return Restored(path=path, progress=progress, replica_statistics=statistics, damaged=damaged)
+    if damages:
+        newest = f"{damages[0].path.name}: {damages[0].reason}"
+        raise RunFailed(
+            f"every checkpoint in {folder} is damaged ({newest}): to start the run over, delete that folder"
+        )
+    return None
 
 
 def load_checkpoint(path: Path, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> Progress:
     """Set all variables to those of `path`.
 
     Raises:
-        ConfigError: when the checkpoint is damaged or belongs to another model or optimizer.
+        CheckpointDamaged: when it is not what was written.
+        ConfigError: when it belongs to another model or optimizer.
     """
-    arrays = _read_arrays(path)
-    _assign(model.variables, _group(arrays, "model"), path)
-    _assign(optimizer.variables, _group(arrays, "optimizer"), path)
-    return read_progress(path)
+    progress, arrays = read_checkpoint(path)
+    _assign_all(model, optimizer, arrays, path)
+    return progress
 
 
 def load_model_weights(path: Path, model: keras.Model) -> None:
     """Set the model's variables alone: the start of a fine-tune.
 
     Raises:
-        ConfigError: when the checkpoint is damaged or belongs to another model.
+        CheckpointDamaged: when it is not what was written.
+        ConfigError: when it belongs to another model.
     """
-    _assign(model.variables, _group(_read_arrays(path), "model"), path)
+    values = group(read_checkpoint(path)[1], "model")
+    _check_fit(model.variables, values, path)
+    _assign(model.variables, values)
 
 
-def _drop(path: Path) -> None:
-    # Its progress goes first: what a kill leaves of the folder is then no checkpoint.
-    (path / PROGRESS).unlink(missing_ok=True)
-    shutil.rmtree(path)
+def drop_unfinished(folder: Path) -> None:
+    """Remove what a killed process has left of checkpoints that it was writing or removing."""
+    delete_unfinished(folder, "step-*")
 
 
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    file = path / VARIABLES
-    try:
-        expected, content = read_json(path / PROGRESS)["sha256"], file.read_bytes()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"checkpoint {path} is damaged: {error}") from error
-    if hashlib.sha256(content).hexdigest() != expected:
-        raise ConfigError(f"checkpoint {path} is damaged: {VARIABLES} does not have the checksum it was written with")
-    with np.load(file, allow_pickle=False) as arrays:
-        return dict(arrays)
+def drop_damaged(paths: Iterable[Path]) -> None:
+    """Remove what `restore_newest` has left out; no other role may still be restoring."""
+    for path in paths:
+        remove(path)
 
 
-def _group(arrays: dict[str, np.ndarray], group: str) -> list[np.ndarray]:
-    return [arrays[key] for key in sorted(arrays) if key.startswith(f"{group}/")]
+def _arrays(
+    model: keras.Model, optimizer: keras.optimizers.Optimizer, replica_statistics: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    means = {}
+    if replica_statistics is not None:
+        parts = split_statistics(model, mean_statistics(replica_statistics))
+        means = {id(v): part for v, part in zip(moving_variables(model), parts, strict=True)}
+    arrays = {f"model/{i:05d}": means.get(id(v), _value(v)) for i, v in enumerate(model.variables)}
+    arrays |= {f"optimizer/{i:05d}": _value(v) for i, v in enumerate(optimizer.variables)}
+    return arrays if replica_statistics is None else {**arrays, STATISTICS: replica_statistics}
 
 
-def _assign(variables: Sequence[keras.Variable | tf.Variable], values: Sequence[np.ndarray], path: Path) -> None:
+def _assign_all(
+    model: keras.Model, optimizer: keras.optimizers.Optimizer, arrays: dict[str, np.ndarray], path: Path
+) -> None:
+    """Check everything, then assign: variables are never those of two trainings."""
+    pairs = [(model.variables, group(arrays, "model")), (optimizer.variables, group(arrays, "optimizer"))]
+    for variables, values in pairs:
+        _check_fit(variables, values, path)
+    for variables, values in pairs:
+        _assign(variables, values)
+
+
+def _check_fit(variables: Sequence[keras.Variable | tf.Variable], values: Sequence[np.ndarray], path: Path) -> None:
     shapes = [tuple(v.shape) for v in variables]
     if shapes != [value.shape for value in values]:
         raise ConfigError(f"checkpoint {path} does not fit this model: it has {len(values)} variables, or other shapes")
+
+
+def _assign(variables: Sequence[keras.Variable | tf.Variable], values: Sequence[np.ndarray]) -> None:
     for variable, value in zip(variables, values, strict=True):
         variable.assign(tf.constant(value, variable.dtype))
 

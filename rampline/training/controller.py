@@ -5,20 +5,37 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
 from rampline.config import RunConfig
-from rampline.errors import RunFailed
+from rampline.errors import Preempted, RunFailed
 from rampline.events import EventWriter
 from rampline.files import write_json
 from rampline.learning_rate import learning_rate_at
 from rampline.run_directory import RunDirectory
-from rampline.training.checkpoint import drop_unfinished, load_checkpoint, save_checkpoint
+from rampline.training.checkpoint import drop_damaged, drop_unfinished, restore_newest, save_checkpoint
 from rampline.training.engine import Engine, StepsDone
-from rampline.training.progress import Progress, last_checkpoint
+from rampline.training.lifeline import Lifeline, StopRequested
+from rampline.training.progress import Progress
 from rampline.training.step import CORRECT, EXAMPLES, LOSS_SUM
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """When an attempt began.
+
+    Attributes:
+        at: `time.monotonic()` of the launcher, which counts from the machine's start for all its processes.
+        wall_seconds_before: wall time of the attempts before it.
+    """
+
+    at: float
+    wall_seconds_before: float = 0.0
 
 
 class Controller:
@@ -30,7 +47,9 @@ class Controller:
         run_directory: where checkpoints are read by all roles, and written by the chief.
         steps_per_epoch: updates per epoch.
         events: where the chief tells what happens; `None` on every other role.
-        launched_at: when the run was launched, unix seconds: the start of its wall time.
+        attempt: which start of the run this is, from 1.
+        launch: when this attempt was launched, and the wall time of those before it.
+        lifeline: is told of every save.
     """
 
     def __init__(
@@ -41,42 +60,68 @@ class Controller:
         run_directory: RunDirectory,
         steps_per_epoch: int,
         events: EventWriter | None,
-        launched_at: float,
+        attempt: int,
+        launch: Launch,
+        lifeline: Lifeline,
     ) -> None:
         self.config, self.engine, self.run_directory = config, engine, run_directory
         self.steps_per_epoch, self.events = steps_per_epoch, events
-        self._launched_at, self._resumed_at = launched_at, time.monotonic()
+        self.attempt, self._launch, self._lifeline = attempt, launch, lifeline
+        self._resumed_at = time.monotonic()
         self._input_wait_seconds: float | None = 0.0
-        self.attempt = 1 + sum(event["event"] == "started" for event in run_directory.read_events())
+        self._statistics: np.ndarray | None = None
         self.progress = self._restore()
         self._restored = self.progress
 
     def _restore(self) -> Progress:
+        state = self.engine.state
+        restored = restore_newest(self.run_directory.checkpoints, state.model, state.optimizer, warn=self._warn)
+        progress = restored.progress if restored else Progress()
+        state.step.assign(progress.step)
+        if restored and restored.replica_statistics is not None:
+            self.engine.write_statistics(restored.replica_statistics)
+        # All roles have read what they need before the chief tidies up.
+        self.engine.check_agreement(progress.step)
         if self.events:
             drop_unfinished(self.run_directory.checkpoints)
-        checkpoint = last_checkpoint(self.run_directory.checkpoints)
-        if checkpoint is None:
-            return Progress()
-        state = self.engine.state
-        progress = load_checkpoint(checkpoint, state.model, state.optimizer)
-        state.step.assign(progress.step)
+            drop_damaged(restored.damaged if restored else ())
         return progress
 
+    def _warn(self, message: str) -> None:
+        if self.events:
+            self.events.write("warning", message=message)
+
     def train(self) -> None:
-        """Train to the last epoch, then tell the result; a run that is complete already only tells it again."""
-        last_step = self.config.epochs * self.steps_per_epoch
-        while self.progress.step < last_step:
-            self._train_until(min(self._next_checkpoint(), self._epoch_end()))
-            if self.progress.step == self._epoch_end(self.progress.step - 1):
-                self.end_epoch()
-            else:
-                self._save()
+        """Train to the last epoch, then tell the result; a run that is complete already only tells it again.
+
+        Raises:
+            Preempted: when a role was asked to stop: a checkpoint is saved, and all roles leave at the same step.
+        """
+        with self.stopping():
+            while self.progress.epoch < self.config.epochs:
+                epoch_end = (self.progress.epoch + 1) * self.steps_per_epoch
+                self._train_until(min(self._next_checkpoint(), epoch_end))
+                if self.progress.step == epoch_end:
+                    self.end_epoch()
+                else:
+                    self._save(self.engine.read_statistics())
         self.engine.finish()
         self._finish()
 
-    def _epoch_end(self, step: int | None = None) -> int:
-        step = self.progress.step if step is None else step
-        return (step // self.steps_per_epoch + 1) * self.steps_per_epoch
+    @contextmanager
+    def stopping(self) -> Iterator[None]:
+        """Turn a stop that all roles have agreed on into a checkpoint."""
+        try:
+            yield
+        except StopRequested:
+            # In the middle of an evaluation, what each replica had before it was averaged is still to be kept.
+            statistics = self._statistics if self._statistics is not None else self.engine.read_statistics()
+            self._save(statistics)
+            progress = self.progress
+            where = f"epoch {progress.epoch + 1}, step {progress.step}"
+            if self.events:
+                self.events.write("stopped", epoch=progress.epoch + 1, step=progress.step)
+            raise Preempted(f"stopped on request at {where}") from None
 
     def _next_checkpoint(self) -> int:
         every = self.config.checkpoint_every_steps
@@ -88,6 +133,8 @@ class Controller:
             now = time.perf_counter()
             self.record(done, now - started)
             started = now
+            if done.stop:
+                raise StopRequested
 
     def record(self, done: StepsDone, seconds: float) -> None:
         """Count steps that were made; stop at a loss that is not finite.
@@ -130,8 +177,10 @@ class Controller:
     def end_epoch(self) -> None:
         """Evaluate, tell the epoch's metrics, save."""
         started = time.perf_counter()
+        self._statistics = self.engine.read_statistics()
         self.engine.average_moving_statistics()
         validation = self.engine.evaluate("validation")
+        self._statistics = None
         metrics = self._epoch_metrics(validation, time.perf_counter() - started)
         epoch, accuracy = self.progress.epoch + 1, float(validation[CORRECT] / validation[EXAMPLES])
         best = self.progress
@@ -172,18 +221,26 @@ class Controller:
         return self._restored.elapsed_seconds + time.monotonic() - self._resumed_at
 
     def _wall_seconds(self) -> float:
-        return self._restored.wall_seconds + time.time() - self._launched_at
+        before = max(self._launch.wall_seconds_before, self._restored.wall_seconds)
+        return before + time.monotonic() - self._launch.at
 
     def _update(self, **changes: object) -> None:
         self.progress = dataclasses.replace(self.progress, **changes)  # type: ignore[arg-type]
 
-    def _save(self) -> None:
-        self.engine.average_moving_statistics()
+    def _save(self, replica_statistics: np.ndarray | None = None) -> None:
+        self._lifeline.advance("save")
         if self.events is None:
             return
         self._update(elapsed_seconds=self._elapsed_seconds(), wall_seconds=self._wall_seconds())
         state = self.engine.state
-        path = save_checkpoint(self.run_directory.checkpoints, self.progress, state.model, state.optimizer)
+        path = save_checkpoint(
+            self.run_directory.checkpoints,
+            self.progress,
+            state.model,
+            state.optimizer,
+            replica_statistics=replica_statistics,
+            keep=self.config.checkpoint_keep,
+        )
         self.events.write("checkpoint", epoch=self.progress.epoch, step=self.progress.step, path=str(path))
 
     def _finish(self) -> None:

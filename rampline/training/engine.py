@@ -18,10 +18,15 @@ class StepsDone:
     Attributes:
         sums: (steps, 3) float32: loss sum, correct predictions and examples of each global batch.
         input_wait_seconds: time the steps waited for their batch; `None` where it cannot be measured.
+        stop: whether all roles have agreed to stop after these steps.
+        staleness: (steps,) int64, updates of other workers between a step's reading of the weights and its own update;
+            `None` where all replicas update together, or it was not measured.
     """
 
     sums: np.ndarray
     input_wait_seconds: float | None
+    stop: bool = False
+    staleness: np.ndarray | None = None
 
     @property
     def losses(self) -> np.ndarray:
@@ -35,15 +40,35 @@ class Engine(Protocol):
     state: TrainingState
 
     def run_steps(self, first_step: int, steps: int) -> Iterator[StepsDone]:
-        """Train `steps` steps from 0-based `first_step`, telling about them as they end."""
+        """Train `steps` steps from 0-based `first_step`, telling about them as they end; ends early with a `stop`."""
         ...
 
     def evaluate(self, split: str) -> np.ndarray:
-        """(3,) sums over every example of `split`, once; moving statistics must have been averaged."""
+        """(3,) sums over every example of `split`, once; moving statistics must have been averaged.
+
+        Raises:
+            StopRequested: on all roles, when one of them was asked to stop.
+        """
         ...
 
     def average_moving_statistics(self) -> None:
         """Make BatchNorm statistics the mean over all replicas and workers, on each of them."""
+        ...
+
+    def read_statistics(self) -> np.ndarray | None:
+        """(replicas, total) moving statistics of each replica, on every role; `None` where there is one copy."""
+        ...
+
+    def write_statistics(self, statistics: np.ndarray) -> None:
+        """Give each replica its own row again."""
+        ...
+
+    def check_agreement(self, step: int) -> None:
+        """Make sure that all roles have come back to the same step.
+
+        Raises:
+            RunFailed: when they have not.
+        """
         ...
 
     def finish(self) -> None:

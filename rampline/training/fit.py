@@ -16,6 +16,7 @@ from rampline.pipeline.examples import open_examples
 from rampline.pipeline.order import EpochOrder
 from rampline.training.controller import Controller
 from rampline.training.engine import StepsDone
+from rampline.training.lifeline import Lifeline, StopRequested
 from rampline.training.state import TrainingState
 from rampline.training.synchronous import SynchronousEngine
 
@@ -35,8 +36,12 @@ def fit_with_controller(
     state: TrainingState,
     strategy: tf.distribute.Strategy,
     controller: Controller,
+    lifeline: Lifeline,
 ) -> None:
-    """Train with `Model.fit` from the epoch the controller is at; the same examples in the same order as the loop."""
+    """Train with `Model.fit` from the step the controller is at; the same examples in the same order as the loop.
+
+    An epoch that was stopped in its middle is completed by a call of its own, with the steps that are left.
+    """
     with strategy.scope():
         state.model.compile(
             optimizer=state.optimizer,
@@ -47,49 +52,70 @@ def fit_with_controller(
         )
     order = EpochOrder(examples=dataset.splits["train"], global_batch_size=config.global_batch_size, seed=config.seed)
     examples = open_examples(dataset, "train")
-    first_step = controller.progress.step
-    batches = make_train_dataset(
-        examples, order=order, data=config.data, replicas=ReplicaRange(), first_step=first_step
-    )
-    state.model.fit(
-        batches.map(lambda batch: (batch["images"], batch["labels"])),
-        steps_per_epoch=order.steps_per_epoch,
-        initial_epoch=controller.progress.epoch,
-        epochs=config.epochs,
-        callbacks=[_Bridge(controller, dataset.splits["train"])],
-        verbose=0,
-    )
+
+    def fit(first_step: int, steps_per_epoch: int, epochs: int) -> None:
+        batches = make_train_dataset(
+            examples, order=order, data=config.data, replicas=ReplicaRange(), first_step=first_step
+        )
+        state.model.fit(
+            batches.map(lambda batch: (batch["images"], batch["labels"])),
+            steps_per_epoch=steps_per_epoch,
+            initial_epoch=controller.progress.epoch,
+            epochs=epochs,
+            callbacks=[_Bridge(controller, order, lifeline)],
+            verbose=0,
+        )
+
+    done = controller.progress.step - controller.progress.epoch * order.steps_per_epoch
+    if 0 < done < order.steps_per_epoch:
+        fit(controller.progress.step, order.steps_per_epoch - done, controller.progress.epoch + 1)
+    elif done:
+        controller.end_epoch()
+    if controller.progress.epoch < config.epochs:
+        fit(controller.progress.step, order.steps_per_epoch, config.epochs)
 
 
 class _Bridge(keras.callbacks.Callback):
     """Hands Keras' epochs to the controller."""
 
-    def __init__(self, controller: Controller, train_examples: int) -> None:
+    def __init__(self, controller: Controller, order: EpochOrder, lifeline: Lifeline) -> None:
         super().__init__()
-        self._controller, self._train_examples = controller, train_examples
-        self._started = 0.0
+        self._controller, self._order, self._lifeline = controller, order, lifeline
+        self._started, self._first_step = 0.0, 0
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        self._started = time.perf_counter()
+        self._started, self._first_step = time.perf_counter(), self._controller.progress.step
+        self._lifeline.advance("train")
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        self._lifeline.advance("train")
         if self._controller.events and logs:
             self._controller.events.progress(
                 epoch=self._controller.progress.epoch + 1,
-                step=batch + 1,
+                step=self._first_step % self._order.steps_per_epoch + batch + 1,
                 steps_per_epoch=self._controller.steps_per_epoch,
                 loss=float(logs["loss"]),
                 accuracy=float(logs["accuracy"]),
             )
+        if self._lifeline.should_stop():
+            self._record(batch + 1, logs)
+            raise StopRequested
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        seconds, steps, examples = (
-            time.perf_counter() - self._started,
-            self._controller.steps_per_epoch,
-            self._train_examples,
-        )
-        means = np.array([logs["loss"], logs["accuracy"], 1.0]) if logs else np.full(3, np.nan)
-        # Keras gives the epoch's means alone; spread evenly they add up to the same sums.
-        sums = np.tile(means * examples / steps, (steps, 1))
-        self._controller.record(StepsDone(sums=sums, input_wait_seconds=None), seconds)
+        end = (self._controller.progress.epoch + 1) * self._order.steps_per_epoch
+        self._record(end - self._first_step, logs)
         self._controller.end_epoch()
+
+    def _record(self, steps: int, logs: dict | None) -> None:
+        """Keras gives the means since the epoch's, or the call's, first step; spread evenly they add up to the sums."""
+        means = np.array([logs["loss"], logs["accuracy"], 1.0]) if logs else np.full(3, np.nan)
+        last = self._first_step + steps
+        examples = self._examples_until(last) - self._examples_until(self._first_step)
+        sums = np.tile(means * examples / steps, (steps, 1))
+        seconds = time.perf_counter() - self._started
+        self._controller.record(StepsDone(sums=sums, input_wait_seconds=None), seconds)
+
+    def _examples_until(self, step: int) -> int:
+        """Examples of the steps before `step`; the last batch of an epoch may be smaller."""
+        epochs, steps = divmod(step, self._order.steps_per_epoch)
+        return epochs * self._order.examples + steps * self._order.global_batch_size

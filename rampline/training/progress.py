@@ -1,13 +1,31 @@
-"""How far a training is, and which of its checkpoints are complete, last and best. No TensorFlow."""
+"""How far a training is, and which of its checkpoints are complete, last, best and surplus. No TensorFlow."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
+from rampline.errors import ConfigError
 from rampline.files import read_json
 
 PROGRESS = "progress.json"
+
+
+class CheckpointDamaged(ConfigError):
+    """What a checkpoint holds is not what was written.
+
+    Attributes:
+        path: the checkpoint.
+        reason: what is wrong with it, a few words.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"checkpoint {path} is damaged: {reason}")
+        self.path, self.reason = path, reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,24 +56,122 @@ class Progress:
     metrics: dict[str, float | None] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What `progress.json` says of its checkpoint.
+
+    Attributes:
+        variables_sha256: hex digest of the file of variables.
+        progress: how far the training was.
+        model_variables: paths of the model's variables, in the order of the file.
+    """
+
+    variables_sha256: str
+    progress: Progress
+    model_variables: tuple[str, ...]
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Write `path/progress.json` with a checksum over all it says."""
+    content = json.loads(json.dumps(asdict(manifest)))
+    text = json.dumps({"checksum": _checksum(content), "content": content}, indent=1)
+    (path / PROGRESS).write_text(text + "\n", encoding="utf-8")
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read and verify `path/progress.json`.
+
+    Raises:
+        CheckpointDamaged: when it is missing or says anything but what was written.
+    """
+    try:
+        whole = read_json(path / PROGRESS)
+    except OSError as error:
+        raise CheckpointDamaged(path, f"{PROGRESS}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointDamaged(path, f"{PROGRESS} is no JSON: {error}") from error
+    if not isinstance(whole, dict) or not whole.keys() == {"checksum", "content"}:
+        raise CheckpointDamaged(path, f"{PROGRESS} has no checksum")
+    if whole["checksum"] != _checksum(whole["content"]):
+        raise CheckpointDamaged(path, f"{PROGRESS} does not have the checksum it was written with")
+    try:
+        return _parse(**whole["content"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointDamaged(path, f"{PROGRESS} was written by another version: {error}") from error
+
+
+def read_progress(path: Path) -> Progress:
+    """How far the training was when `path` was written.
+
+    Raises:
+        CheckpointDamaged: as `read_manifest`.
+    """
+    return read_manifest(path).progress
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Where the checkpoint of `step` is, if there is one."""
+    return folder / f"step-{step:08d}"
+
+
+def find_checkpoints(folder: Path) -> list[Path]:
+    """Everything with the name of a checkpoint, whole or not, oldest first."""
+    return sorted((path for path in folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name)), key=_step)
+
+
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Complete checkpoints, oldest first."""
-    return sorted(path for path in folder.glob("step-*") if (path / PROGRESS).is_file())
+    """Checkpoints that have all their parts, oldest first."""
+    return [path for path in find_checkpoints(folder) if (path / PROGRESS).is_file()]
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint."""
+    """The newest checkpoint that has all its parts."""
     return next(reversed(list_checkpoints(folder)), None)
 
 
 def best_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint with the best validation accuracy, as the newest one remembers it; else the newest."""
-    last = last_checkpoint(folder)
-    best = folder / f"step-{read_progress(last).best_step:08d}" if last else None
-    return best if best and best.is_dir() else last
+    """The checkpoint with the best validation accuracy, as the newest readable one remembers it; else the newest."""
+    for path in reversed(list_checkpoints(folder)):
+        progress = _progress_if_readable(path)
+        if progress:
+            best = checkpoint_path(folder, progress.best_step)
+            return best if progress.best_step and best.is_dir() else path
+    return last_checkpoint(folder)
 
 
-def read_progress(path: Path) -> Progress:
-    """How far the training was when `path` was written."""
-    values = read_json(path / PROGRESS)["progress"]
-    return Progress(**{**values, "epoch_sums": tuple(values["epoch_sums"])})
+def surplus_checkpoints(last: Path, keep: int) -> list[Path]:
+    """What need not be kept beside `last`: all but the best and the `keep` newest readable ones before it.
+
+    A checkpoint of a later step is surplus too: training came back to `last` because it is damaged.
+    """
+    best = checkpoint_path(last.parent, read_progress(last).best_step)
+    others = [path for path in find_checkpoints(last.parent) if path not in (last, best)]
+    spare = [path for path in others if _step(path) < _step(last) and _progress_if_readable(path)]
+    kept = spare[max(len(spare) - keep, 0) :]
+    return [path for path in others if path not in kept]
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _progress_if_readable(path: Path) -> Progress | None:
+    try:
+        return read_progress(path)
+    except CheckpointDamaged:
+        return None
+
+
+def _checksum(content: Any) -> str:
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _parse(*, variables_sha256: str, progress: dict[str, Any], model_variables: list[str]) -> Manifest:
+    if progress.keys() != {part.name for part in fields(Progress)}:
+        raise ValueError("other fields of progress")
+    loss_sum, correct, examples = (float(value) for value in progress["epoch_sums"])
+    parsed = Progress(**{**progress, "epoch_sums": (loss_sum, correct, examples)})
+    if not isinstance(parsed.step, int) or not isinstance(parsed.best_step, int):
+        raise TypeError("a step that is no whole number")
+    return Manifest(variables_sha256=variables_sha256, progress=parsed, model_variables=tuple(model_variables))

@@ -12,9 +12,11 @@ from rampline.data.dataset import PreparedDataset
 from rampline.events import EventWriter
 from rampline.learning_rate import learning_rate_curve
 from rampline.run_directory import RunDirectory
-from rampline.training.controller import Controller
+from rampline.training.controller import Controller, Launch
 from rampline.training.engine import Engine
+from rampline.training.examples_log import ExamplesLog
 from rampline.training.fit import FitEngine, fit_with_controller
+from rampline.training.lifeline import Lifeline
 from rampline.training.parameter_server import ParameterServerEngine
 from rampline.training.state import TrainingState, make_state
 from rampline.training.synchronous import SynchronousEngine
@@ -26,16 +28,21 @@ def train(
     run_directory: RunDirectory,
     strategy: tf.distribute.Strategy,
     events: EventWriter | None,
-    launched_at: float,
+    *,
+    attempt: int,
+    launch: Launch,
+    lifeline: Lifeline,
 ) -> None:
     """Train this role's part of a run; returns when the run is complete.
 
     Raises:
+        Preempted: when a role was asked to stop, and a checkpoint is saved.
         RunFailed: when training cannot go on.
     """
     dataset = PreparedDataset.open(Path(run_directory.read_identity().dataset))
     state = make_state(config, dataset, strategy)
-    engine = make_engine(config, dataset, strategy, state, task)
+    examples_log = ExamplesLog(run_directory.examples_file(task.name), attempt) if config.log_examples else None
+    engine = make_engine(config, dataset, strategy, state, task, lifeline=lifeline, examples_log=examples_log)
     steps_per_epoch = config.steps_per_epoch(dataset.splits["train"])
     controller = Controller(
         config=config,
@@ -43,23 +50,36 @@ def train(
         run_directory=run_directory,
         steps_per_epoch=steps_per_epoch,
         events=events,
-        launched_at=launched_at,
+        attempt=attempt,
+        launch=launch,
+        lifeline=lifeline,
     )
     if events:
         _tell_start(config, dataset, state, steps_per_epoch, controller, events)
     if config.engine == "fit":
-        fit_with_controller(config=config, dataset=dataset, state=state, strategy=strategy, controller=controller)
+        with controller.stopping():
+            parts = {"config": config, "dataset": dataset, "state": state, "strategy": strategy}
+            fit_with_controller(**parts, controller=controller, lifeline=lifeline)
     controller.train()
 
 
 def make_engine(
-    config: RunConfig, dataset: PreparedDataset, strategy: tf.distribute.Strategy, state: TrainingState, task: Task
+    config: RunConfig,
+    dataset: PreparedDataset,
+    strategy: tf.distribute.Strategy,
+    state: TrainingState,
+    task: Task,
+    *,
+    lifeline: Lifeline | None = None,
+    examples_log: ExamplesLog | None = None,
+    measure_staleness: bool = False,
 ) -> Engine:
-    """The engine of the run's strategy and `engine` setting."""
+    """The engine of the run's strategy and `engine` setting; see the engines for the optional parts."""
+    parts = {"config": config, "dataset": dataset, "strategy": strategy, "state": state, "lifeline": lifeline}
     if config.strategy == "parameter_server":
-        return ParameterServerEngine(config=config, dataset=dataset, strategy=strategy, state=state)
+        return ParameterServerEngine(**parts, measure_staleness=measure_staleness)
     make = FitEngine if config.engine == "fit" else SynchronousEngine
-    return make(config=config, dataset=dataset, strategy=strategy, state=state, worker=task.worker_number)
+    return make(**parts, worker=task.worker_number, examples_log=examples_log)
 
 
 def _tell_start(
@@ -81,6 +101,7 @@ def _tell_start(
         peak_learning_rate=config.peak_learning_rate,
         epochs=config.epochs,
         first_epoch=controller.progress.epoch + 1,
+        first_step=controller.progress.step,
         train_examples=dataset.splits["train"],
         validation_examples=dataset.splits["validation"],
         parameters=state.model.count_params(),

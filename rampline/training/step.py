@@ -29,8 +29,9 @@ def make_train_step(state: TrainingState, *, num_replicas_in_sync: int, xla: boo
         with tf.GradientTape() as tape:
             logits = model(batch["images"], training=True)
             losses = _losses(logits, batch)
-            loss = tf.reduce_sum(losses) / batch["global_examples"]
-            loss += tf.add_n([tf.cast(term, tf.float32) for term in model.losses] or [0.0]) / num_replicas_in_sync
+            loss = tf.reduce_sum(losses) / tf.cast(batch["global_examples"], losses.dtype)
+            penalties = [tf.cast(term, loss.dtype) for term in model.losses] or [tf.zeros((), loss.dtype)]
+            loss += tf.add_n(penalties) / num_replicas_in_sync
             scaled = optimizer.scale_loss(loss)
         return tape.gradient(scaled, variables), _sums(logits, losses, batch)
 
@@ -53,13 +54,14 @@ def make_evaluation_step(model: keras.Model) -> Callable[[Batch], tf.Tensor]:
 
 
 def _losses(logits: tf.Tensor, batch: Batch) -> tf.Tensor:
+    """(n,) losses as `keras.config.floatx()`: float32 under mixed precision too, float64 in the parity check."""
     losses = keras.losses.sparse_categorical_crossentropy(batch["labels"], logits, from_logits=True)
-    return tf.cast(losses, tf.float32) * batch["weights"]
+    dtype = keras.config.floatx()
+    return tf.cast(losses, dtype) * tf.cast(batch["weights"], dtype)
 
 
 def _sums(logits: tf.Tensor, losses: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """(3,) float32: sum of losses, correct predictions, examples; rows of weight 0 count for nothing."""
-    correct = (
-        tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == batch["labels"], tf.float32) * batch["weights"]
-    )
-    return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(correct), tf.reduce_sum(batch["weights"])])
+    """(3,) of the losses' dtype: sum of losses, correct predictions, examples; rows of weight 0 count for nothing."""
+    weights = tf.cast(batch["weights"], losses.dtype)
+    correct = tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == batch["labels"], losses.dtype) * weights
+    return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(correct), tf.reduce_sum(weights)])

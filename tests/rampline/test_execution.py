@@ -105,5 +105,5 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bits(execution: Path, home:
     scores = evaluate_runs(execution, ["whole", "killed"], on_event=lambda event: None)
     assert scores["whole"]["test_loss"] == scores["killed"]["test_loss"]
     assert scores["whole"]["examples"] == 120
-    close_execution(execution, "FINISHED")
+    close_execution(execution, "COMPLETE")
     assert compare_runs(execution).report.is_file()

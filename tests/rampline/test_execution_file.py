@@ -10,6 +10,7 @@ from rampline.errors import InputError
 from rampline.execution_file import Execution, read_execution, resolve_weights, write_execution
 from rampline.home import Home
 from rampline.study import load_study
+from rampline.training.progress import Manifest, Progress, write_manifest
 
 
 def test_an_execution_is_read_back_with_its_overrides(tmp_path):
@@ -33,9 +34,10 @@ def test_a_folder_without_the_file_is_no_execution(tmp_path):
 def test_weights_of_a_run_are_its_best_checkpoint(tmp_path):
     checkpoints = tmp_path / "baseline" / "checkpoints"
     for step in (10, 20):
-        (checkpoints / f"step-{step:08d}").mkdir(parents=True)
-        progress = {"step": step, "best_step": 10, "epoch_sums": [0, 0, 0]}
-        (checkpoints / f"step-{step:08d}" / "progress.json").write_text(json.dumps({"progress": progress}))
+        path = checkpoints / f"step-{step:08d}"
+        path.mkdir(parents=True)
+        progress = Progress(step=step, best_step=10)
+        write_manifest(path, Manifest(variables_sha256="", progress=progress, model_variables=()))
     config = RunConfig(seed=4, model=ModelConfig(weights="run:baseline"))
     resolved = resolve_weights(config, tmp_path)
     assert resolved.model.weights == str(checkpoints / "step-00000010")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rampline.files import complete_directory, read_json, write_json, write_text
+from rampline.files import complete_directory, delete_unfinished, read_json, remove, write_json, write_text
 
 # Fills a directory half and then waits to be killed.
 HALF_FILLED = """
@@ -21,6 +21,18 @@ with complete_directory(Path(sys.argv[1])) as aside:
     (aside / "half").write_text("half")
     print("half", flush=True)
     time.sleep(60)
+"""
+# Replaces one directory without end; its files hold the number of the round.
+REPLACING = """
+import sys
+from itertools import count
+from pathlib import Path
+from rampline.files import complete_directory
+for number in count():
+    with complete_directory(Path(sys.argv[1]), replace=True) as aside:
+        for name in "abcdef":
+            (aside / name).write_text(str(number))
+    print(number, flush=True)
 """
 # Rewrites one file without end.
 REWRITING = """
@@ -137,3 +149,112 @@ def test_a_process_killed_while_it_rewrites_leaves_a_whole_file(tmp_path, lines)
     assert len(value) == 5000
     assert len(set(value)) == 1
     assert value[0] >= lines - 1
+
+
+@pytest.mark.parametrize("lines", [1, 5, 9])
+def test_a_process_killed_while_it_replaces_leaves_a_whole_directory_or_none(tmp_path, lines):
+    target = tmp_path / "data"
+    kill_after(REPLACING, target, lines)
+    delete_unfinished(tmp_path, "data")
+    delete_unfinished(tmp_path, "data.*")
+    assert names(tmp_path) in ([], ["data"])
+    if target.exists():
+        assert names(target) == list("abcdef")
+        (number,) = {(target / name).read_text() for name in "abcdef"}
+        assert int(number) >= lines - 1
+
+
+@pytest.mark.parametrize("taken", ["a directory", "a file", "a link", "nothing"])
+def test_a_directory_takes_the_place_of_what_is_there(tmp_path, taken):
+    target, linked = tmp_path / "data", tmp_path / "linked"
+    linked.mkdir()
+    if taken == "a directory":
+        target.mkdir()
+        (target / "old").write_text("old")
+    elif taken == "a file":
+        target.write_text("old")
+    elif taken == "a link":
+        target.symlink_to(linked)
+    with complete_directory(target, replace=True) as aside:
+        (aside / "new").write_text("new")
+    assert names(target) == ["new"]
+    assert not target.is_symlink()
+    assert names(tmp_path) == ["data", "linked"]
+    assert names(linked) == []
+
+
+def test_a_replacement_that_fails_leaves_the_old_directory(tmp_path):
+    target = tmp_path / "data"
+    target.mkdir()
+
+    def fill() -> None:
+        with complete_directory(target, replace=True) as aside:
+            (aside / "file").write_text("content")
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        fill()
+    assert names(tmp_path) == ["data"]
+    assert names(target) == []
+
+
+def test_files_and_trees_are_removed_and_links_not_followed(tmp_path):
+    (tmp_path / "tree" / "deep").mkdir(parents=True)
+    (tmp_path / "tree" / "deep" / "file").write_text("content")
+    (tmp_path / "file").write_text("content")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    for name in ("tree", "file", "link"):
+        remove(tmp_path / name)
+    assert names(tmp_path) == ["kept"]
+    with pytest.raises(FileNotFoundError):
+        remove(tmp_path / "absent")
+
+
+def test_what_a_killed_process_left_is_deleted_and_nothing_else(tmp_path):
+    kill_after(HALF_FILLED, tmp_path / "step-1", lines=1)
+    (tmp_path / "step-2").mkdir()
+    (tmp_path / ".other-1.abc").mkdir()
+    assert len(names(tmp_path)) == 3
+    delete_unfinished(tmp_path, "step-*")
+    assert names(tmp_path) == [".other-1.abc", "step-2"]
+
+
+@pytest.fixture
+def order(monkeypatch) -> list[tuple[str, Path]]:
+    """What is synced and renamed, in order, while it really happens; by the names of that moment."""
+    found: list[tuple[str, Path]] = []
+    fsync, rename, replace = os.fsync, os.rename, os.replace
+
+    def noting_fsync(descriptor: int) -> None:
+        found.append(("sync", Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    for name, real in (("rename", rename), ("replace", replace)):
+        monkeypatch.setattr(os, name, lambda old, new, real=real: (found.append(("rename", Path(new))), real(old, new)))
+    return found
+
+
+def test_a_text_is_synced_before_and_after_it_is_renamed(tmp_path, order):
+    path = tmp_path / "new" / "note.txt"
+    write_text(path, "text")
+    (_, made), (what, aside), *rest = order
+    assert (made, what, aside.parent) == (tmp_path, "sync", path.parent)
+    assert aside.name.startswith(".note.txt.")
+    assert rest == [("rename", path), ("sync", path.parent)]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_all_of_a_directory_is_synced_before_it_is_renamed(tmp_path, order, replace):
+    target = tmp_path / "data"
+    if replace:
+        target.mkdir()
+    with complete_directory(target, replace=replace) as aside:
+        (aside / "deep").mkdir()
+        (aside / "deep" / "file").write_text("content")
+        (aside / "file").write_text("content")
+    renamed = order.index(("rename", target))
+    before = {path for what, path in order[:renamed] if what == "sync"}
+    assert before == {aside, aside / "file", aside / "deep", aside / "deep" / "file"}
+    assert order[renamed + 1] == ("sync", tmp_path)

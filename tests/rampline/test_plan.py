@@ -2,10 +2,12 @@ import dataclasses
 import json
 
 import pytest
+from typer.testing import CliRunner
 
+from rampline.cli import app
 from rampline.config import ClusterConfig, RunConfig
 from rampline.home import Home
-from rampline.plan import expected_seconds, plan_study
+from rampline.plan import expected_seconds, locate_import, plan_study
 from rampline.run_directory import RunDirectory, RunIdentity
 from rampline.study import Study, StudyRun, load_study
 
@@ -53,3 +55,25 @@ def test_cost_is_time_at_the_price(tmp_path):
     record(home.runs / "s", "20260101-000000", config, [20.0, 10.0, 10.0])
     study = Study(name="s", description="", reference="baseline", runs=(StudyRun(name="baseline", config=config),))
     assert plan_study(study, home)[0].expected_cost_usd == pytest.approx(0.4)
+
+
+def test_a_model_of_the_users_own_is_located_without_running_it(tmp_path):
+    package = tmp_path / "mine" / "inner"
+    package.mkdir(parents=True)
+    executed = tmp_path / "executed"
+    for file in (tmp_path / "mine/__init__.py", package / "__init__.py", package / "nets.py"):
+        file.write_text(f"open({str(executed)!r}, 'w')")
+    assert locate_import("mine.inner.nets:net", tmp_path) == str(package / "nets.py")
+    assert locate_import("mine.inner:net", tmp_path) == str(package / "__init__.py")
+    assert locate_import("mine.other:net", tmp_path) is None
+    assert locate_import("no.such:net", tmp_path) is None
+    assert not executed.exists()
+
+
+def test_the_plan_names_the_file_that_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "nets.py").write_text("raise SystemExit('executed')")
+    (tmp_path / "own.yaml").write_text("runs: {a: {set: {model: {name: 'nets:net'}}}}")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["plan", "own.yaml"])
+    assert result.exit_code == 0
+    assert f"imports nets:net from {tmp_path}/nets.py; it runs with your rights in every role process" in result.output

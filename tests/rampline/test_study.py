@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from rampline.config import RunConfig
 from rampline.errors import ConfigError
-from rampline.study import built_in_studies, load_study
+from rampline.study import Study, StudyRun, built_in_studies, load_study
 
 CHAIN = """
 name: chain
@@ -152,11 +153,13 @@ def test_a_wrong_study_is_one_clear_line(write, content, message):
 @pytest.mark.parametrize("name", ["Upper", "with space", "a/b", "..", "-a", "ä", "a.b", "''", "1", "null"])
 def test_a_run_has_a_name_that_can_be_a_folder(write, name):
     message = refusal(write(f"runs: {{{name}: {{}}}}"))
-    assert "is not allowed: it must be lower-case letters, digits, - and _" in message
+    assert "is not allowed: it must be lower-case letters, digits, - and _, at most 100" in message
 
 
 def test_a_study_has_a_name_that_can_be_a_folder(write):
-    message = "my-study.yaml: name 'My Study' is not allowed: it must be lower-case letters, digits, - and _"
+    message = (
+        "my-study.yaml: name 'My Study' is not allowed: it must be lower-case letters, digits, - and _, at most 100"
+    )
     assert refusal(write("name: My Study\nruns: {a: {}}")) == message
 
 
@@ -183,3 +186,20 @@ def test_merged_anchors_are_no_repeated_keys(write):
           b: {set: {<<: *a, seed: 4}}
     """
     assert [(run.config.epochs, run.config.seed) for run in load_study(write(content)).runs] == [(2, 3), (2, 4)]
+
+
+def test_only_the_study_file_names_code_to_import(write):
+    path = write("base: {model: {name: 'mine:net'}}\nruns: {a: {}}")
+    assert load_study(path).runs[0].config.model.name == "mine:net"
+    assert load_study(path, overrides={"model.name": "mine:net"}).runs[0].config.model.name == "mine:net"
+    message = "run a: model.name='os:system' is not allowed in --set: code is imported only if the study file names it"
+    assert refusal(path, overrides={"model.name": "os:system"}) == f"my-study.yaml: {message}"
+    assert load_study(path, overrides={"model.name": "convnet"}).runs[0].config.model.name == "convnet"
+
+
+@pytest.mark.parametrize("name", ["../../escaped", "/tmp/x", "a/b", "..", ""])
+def test_names_that_were_tampered_with_name_no_folder(name):
+    with pytest.raises(ConfigError, match=r"run name .* is not allowed"):
+        StudyRun(name=name, config=RunConfig())
+    with pytest.raises(ConfigError, match=r"name .* is not allowed"):
+        Study(name=name, description="", reference="a", runs=(StudyRun(name="a", config=RunConfig()),))

@@ -31,3 +31,13 @@ def exploding(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
     inputs = keras.Input(input_shape, dtype="uint8")
     x = keras.layers.Flatten()(keras.layers.Rescaling(1e30)(inputs))
     return keras.Model(inputs, keras.layers.Dense(classes, dtype="float32")(x))
+
+
+def with_all_state(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """Everything a training can carry from step to step: moving statistics, and the state of Dropout's generator."""
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = keras.layers.Rescaling(1 / 255)(inputs)
+    x = keras.layers.BatchNormalization()(keras.layers.Conv2D(16, 3, strides=2)(x))
+    x = keras.layers.Dropout(0.2)(keras.layers.Flatten()(keras.layers.ReLU()(x)))
+    x = keras.layers.Dense(64, activation="relu")(x)
+    return keras.Model(inputs, keras.layers.Dense(classes, dtype="float32")(x))

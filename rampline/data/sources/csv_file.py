@@ -1,4 +1,8 @@
-"""`csv:PATH`: a table with the columns `path,label[,split]`; paths are relative to the table, or absolute."""
+"""`csv:PATH`: a table with the columns `path,label[,split]`; the images lie in the table's folder or below.
+
+Paths are relative to the table, or absolute. A table is often somebody else's: it must not make other files of this
+machine part of a dataset.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from rampline.config import DataConfig
+from rampline.data.boundary import Boundary
 from rampline.data.sources.image_files import SPLIT_NAMES, ImageFile, files_fingerprint, files_source
 from rampline.data.sources.source import Source
 from rampline.errors import DatasetError
@@ -27,7 +32,8 @@ def open_source(config: DataConfig, tfds_directory: Path) -> Source:
     """Classes are the labels, as texts, sorted; rows without a `split` column are all `train`.
 
     Raises:
-        DatasetError: when the table is missing or lacks a column or a value, or names files that do not exist.
+        DatasetError: when the table is missing or lacks a column or a value, or names files that do not exist or lie
+            outside its folder.
     """
     table = _table_path(config)
     return files_source(_list_files(table), origin=f"csv {table}")
@@ -39,12 +45,12 @@ def _table_path(config: DataConfig) -> Path:
 
 def _list_files(path: Path) -> list[ImageFile]:
     table = _read_table(path)
-    files, missing = [], []
+    files, missing, boundary = [], [], Boundary(path.parent)
     for name, label, split in zip(table["path"], table["label"], table["split"], strict=True):
         image = path.parent / name
         try:
-            stat = image.stat()
-        except OSError:
+            stat = boundary.stat(image)
+        except (OSError, ValueError):  # ValueError: a name with a null byte
             missing.append(image)
             continue
         files.append(

@@ -1,12 +1,20 @@
-"""`folder:PATH`: a sub-folder per class, all below `PATH` or below `PATH/train`, `PATH/validation` and `PATH/test`."""
+"""`folder:PATH`: a sub-folder per class, all below `PATH` or below `PATH/train`, `PATH/validation` and `PATH/test`.
+
+`PATH` may be a .zip or .tar archive of such a folder. Links to images that lie in the folder too are followed; what
+leads outside, and links to folders, which may lead round in circles, are refused.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from rampline.config import DataConfig
+from rampline.data.archives import is_archive, stem, unpack_once
+from rampline.data.boundary import Boundary
 from rampline.data.sources.image_files import SPLIT_NAMES, ImageFile, files_fingerprint, files_source
 from rampline.data.sources.source import Source
 from rampline.errors import DatasetError
@@ -18,24 +26,51 @@ OTHER_SUFFIXES = frozenset((".webp", ".tif", ".tiff", ".heic", ".avif", ".ppm", 
 
 def directory_name(config: DataConfig) -> str:
     """What the prepared directory is named after."""
-    return _root(config).resolve().name
+    root = _root(config)
+    return stem(root) if _is_archive(root) else root.resolve().name
 
 
 def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
-    """A digest of names, sizes and times of all image files."""
-    return files_fingerprint(_list_files(_root(config))[0])
+    """A digest of names, sizes and times of all image files, or of those of the archive."""
+    root = _root(config)
+    return _archive_fingerprint(root) if _is_archive(root) else files_fingerprint(_list_files(root)[0])
 
 
 def open_source(config: DataConfig, tfds_directory: Path) -> Source:
     """Classes are the names of the sub-folders, sorted.
 
     Raises:
-        DatasetError: when the folder is missing, holds no images, or has fewer than two classes.
+        DatasetError: when the folder is missing, holds no images or a link that is refused, has fewer than two classes,
+            or is an archive that cannot be unpacked.
     """
     root = _root(config)
+    fingerprint = None
+    if _is_archive(root):
+        fingerprint = _archive_fingerprint(root)
+        root = _enter(unpack_once(root, tfds_directory.parent / "unpacked"))
     files, others = _list_files(root)
     notes = (f"{others} files below {root} are no images by their names and are left alone",) if others else ()
-    return files_source(files, origin=f"folder {root}", notes=notes)
+    source = files_source(files, origin=f"folder {root}", notes=notes)
+    return source if fingerprint is None else dataclasses.replace(source, stat_fingerprint=fingerprint)
+
+
+def _is_archive(root: Path) -> bool:
+    return is_archive(root) and not root.is_dir()
+
+
+def _archive_fingerprint(archive: Path) -> str:
+    try:
+        stat = archive.stat()
+    except OSError as error:
+        raise DatasetError(f"archive {archive} cannot be read: {error.strerror}") from error
+    return hashlib.sha256(f"{archive.name} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()
+
+
+def _enter(folder: Path) -> Path:
+    """Archives often hold a single folder with everything in it."""
+    entries = list(folder.iterdir())
+    is_wrapped = len(entries) == 1 and entries[0].is_dir() and entries[0].name not in SPLIT_NAMES
+    return _enter(entries[0]) if is_wrapped else folder
 
 
 def _root(config: DataConfig) -> Path:
@@ -46,14 +81,16 @@ def _list_files(root: Path) -> tuple[list[ImageFile], int]:
     """The image files in order, and how many other files there are."""
     if not root.is_dir():
         found = "is a file" if root.exists() else "does not exist"
-        raise DatasetError(f"folder {root} {found}: data.source=folder:PATH needs a folder with a sub-folder per class")
+        needs = "a folder with a sub-folder per class, or a .zip or .tar archive of one"
+        raise DatasetError(f"folder {root} {found}: data.source=folder:PATH needs {needs}")
     files: list[ImageFile] = []
-    others = 0
+    others, boundary = 0, Boundary(root)
     for split, folder in _split_folders(root):
         for class_folder in _sub_folders(folder):
             for path in _walk(class_folder):
                 if path.suffix.lower() in DECODABLE_SUFFIXES | OTHER_SUFFIXES:
-                    files.append(_image_file(path, root, split=split, class_name=class_folder.name))
+                    stat = _stat(path, boundary)
+                    files.append(_image_file(path, stat, root, split=split, class_name=class_folder.name))
                 else:
                     others += 1
     if not files:
@@ -81,21 +118,34 @@ def _split_folders(root: Path) -> list[tuple[str, Path]]:
 
 
 def _sub_folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    for path in folders:
+        _refuse_link(path)
+    return folders
+
+
+def _refuse_link(folder: Path) -> None:
+    if folder.is_symlink():
+        raise DatasetError(f"{folder} is a link: links to folders are not followed, put the folder itself there")
 
 
 def _walk(folder: Path) -> Iterator[Path]:
     """All files below, hidden ones apart, in the order of their paths."""
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in folders:
+            _refuse_link(Path(parent, name))
         yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
 
 
-def _image_file(path: Path, root: Path, *, split: str, class_name: str) -> ImageFile:
+def _stat(path: Path, boundary: Boundary) -> os.stat_result:
     try:
-        stat = path.stat()
+        return boundary.stat(path)
     except OSError as error:
         raise DatasetError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _image_file(path: Path, stat: os.stat_result, root: Path, *, split: str, class_name: str) -> ImageFile:
     return ImageFile(
         split=split,
         class_name=_printable(class_name),

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from runs import make_config, role_environment
 
-from rampline.cluster.launcher import run_roles
+from rampline.cluster.supervisor import supervise
 from rampline.config import ClusterConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import InputError, RunFailed
@@ -69,7 +69,7 @@ def test_a_killed_worker_fails_the_run_by_name(make_run) -> None:
     killer = threading.Thread(target=kill)
     killer.start()
     with pytest.raises(RunFailed, match=r"^worker 1 was ended by signal 9 \(log: .*worker-1\.log\)$"):
-        run_roles(directory, on_event=lambda event: None, log=print)
+        supervise(directory, on_event=lambda event: None, log=print)
     killer.join()
     assert time.monotonic() - lost_at[0] < 30
     assert not directory.is_complete
@@ -77,9 +77,9 @@ def test_a_killed_worker_fails_the_run_by_name(make_run) -> None:
 
 def test_roles_end_with_a_killed_launcher_and_the_run_goes_on_later(make_run) -> None:
     directory = make_run(make_config("multi_worker", workers=2), epochs=40)
-    code = "import sys; from pathlib import Path; from rampline.cluster.launcher import run_roles;"
+    code = "import sys; from pathlib import Path; from rampline.cluster.supervisor import supervise;"
     code += "from rampline.run_directory import RunDirectory;"
-    code += "run_roles(RunDirectory(Path(sys.argv[1])), on_event=lambda event: None, log=print)"
+    code += "supervise(RunDirectory(Path(sys.argv[1])), on_event=lambda event: None, log=print)"
     launcher = subprocess.Popen([sys.executable, "-c", code, str(directory.path)], env=role_environment())
     wait_for_roles(directory, "checkpoint")
     launcher.kill()
@@ -90,7 +90,7 @@ def test_roles_end_with_a_killed_launcher_and_the_run_goes_on_later(make_run) ->
     assert alive(directory) == []
     assert not directory.is_complete
     events: list[dict] = []
-    result = run_roles(directory, on_event=events.append, log=print)
+    result = supervise(directory, on_event=events.append, log=print)
     assert result["epochs"] == 40
     assert result["attempts"] == 2
     assert events[0]["event"] == "started"
@@ -105,7 +105,7 @@ def test_interrupt_ends_every_role(make_run) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_roles(directory, on_event=interrupt, log=print)
+        supervise(directory, on_event=interrupt, log=print)
     assert len(read_json(directory.roles_file)["roles"]) == 4
 
 
@@ -119,14 +119,14 @@ def test_servers_listen_on_loopback_alone(make_run) -> None:
                 connections = psutil.Process(role["pid"]).net_connections()
                 hosts.update(c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN)
 
-    run_roles(directory, on_event=look, log=print)
+    supervise(directory, on_event=look, log=print)
     assert hosts == {"::ffff:127.0.0.1"}
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_with_the_step(make_run) -> None:
     directory = make_run(make_config("single", model="small_models:exploding"))
     with pytest.raises(RunFailed, match=r"the loss is (nan|inf) at step \d+ \(epoch 1\)"):
-        run_roles(directory, on_event=lambda event: None, log=print)
+        supervise(directory, on_event=lambda event: None, log=print)
 
 
 def test_a_rendezvous_that_fails_ends_in_time(make_run) -> None:
@@ -143,4 +143,4 @@ def test_a_rendezvous_that_fails_ends_in_time(make_run) -> None:
 def test_a_wrong_model_is_an_input_error(make_run) -> None:
     directory = make_run(make_config("single", model="MobilNet"))
     with pytest.raises(InputError, match=r"model\.name='MobilNet' is not known"):
-        run_roles(directory, on_event=lambda event: None, log=print)
+        supervise(directory, on_event=lambda event: None, log=print)

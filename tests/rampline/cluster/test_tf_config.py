@@ -46,9 +46,25 @@ def test_exactly_one_role_is_the_chief():
     assert [task.name for task in tasks if task.is_chief] == ["chief-0"]
 
 
-@pytest.mark.parametrize("host, loopback", [("127.0.0.1", True), ("localhost", True), ("10.1.2.3", False)])
+@pytest.mark.parametrize(
+    "host, loopback",
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("localhost", True),
+        ("10.1.2.3", False),
+        ("127.example.com", False),
+        ("127.0.0.1.example.com", False),
+        ("0.0.0.0", False),
+        ("[::1]", False),  # servers are led to 127.0.0.1, which is not where this one would be looked for
+    ],
+)
 def test_loopback_is_told_from_other_addresses(host, loopback):
-    assert Task(cluster={"worker": (A, f"{host}:5002")}, role="worker", index=0).is_on_loopback == loopback
+    task = Task(cluster={"worker": (A, f"{host}:5002")}, role="worker", index=0)
+    assert task.is_on_loopback == loopback
+    warning = task.network_warning
+    assert (warning is None) == loopback
+    assert loopback or f"has no authentication and listens on every interface (port of {A})" in str(warning)
 
 
 MALFORMED = {
@@ -71,6 +87,41 @@ MALFORMED = {
     "port is no ASCII": (text({"worker": [A, "h:²"]}), "TF_CONFIG: cluster.worker has 'h:²': it must be host:port"),
     "port 0": (text({"worker": [A, "h:0"]}), "TF_CONFIG: cluster.worker has 'h:0': it must be host:port"),
     "port 65536": (text({"worker": [A, "h:65536"]}), "TF_CONFIG: cluster.worker has 'h:65536': it must be host:port"),
+    "port of 5000 digits": (text({"worker": [A, "h:" + "1" * 5000]}), "TF_CONFIG: cluster.worker has 'h:1111"),
+    "port -1": (text({"worker": [A, "h:-1"]}), "TF_CONFIG: cluster.worker has 'h:-1': it must be host:port"),
+    "port 080": (text({"worker": [A, "h:080"]}), "TF_CONFIG: cluster.worker has 'h:080': it must be host:port"),
+    "Arabic digits": (
+        text({"worker": [A, "h:\u0665\u0660"]}),
+        "TF_CONFIG: cluster.worker has 'h:\u0665\u0660': it must be host:port",
+    ),
+    "blank in a host": (text({"worker": [A, "h a:1"]}), "TF_CONFIG: cluster.worker has 'h a:1': it must be host:port"),
+    "line in a host": (text({"worker": [A, "h\nx:1"]}), "TF_CONFIG: cluster.worker has 'h\\nx:1': it must be"),
+    "scheme": (text({"worker": [A, "grpc://h:1"]}), "TF_CONFIG: cluster.worker has 'grpc://h:1': it must be host:port"),
+    "IPv6 without brackets": (text({"worker": [A, "::1:5000"]}), "TF_CONFIG: cluster.worker has '::1:5000': it must"),
+    "address is null": (text({"worker": [A, None]}), "TF_CONFIG: cluster.worker has None: it must be host:port"),
+    "address is a list": (text({"worker": [A, [B]]}), "TF_CONFIG: cluster.worker has ['127.0.0.1:5002']: it must be"),
+    "index 0.0": (text({"worker": [A, B]}, index=0.0), "TF_CONFIG: task.index=0.0 must be 0 to 1 for worker"),
+    "index is not a number": (text({"worker": [A, B]}, index=float("nan")), "TF_CONFIG: task.index=nan must be 0 to 1"),
+    "index of 5000 digits": (
+        text({"worker": [A, B]}).replace('"index": 0', '"index": ' + "1" * 5000),
+        "TF_CONFIG is not JSON: Exceeds the limit",
+    ),
+    "objects too deep": ('{"a":' * 100_000, "TF_CONFIG is not JSON: maximum recursion depth"),
+    "a role of a megabyte": (text({"w" * 10**6: [A]}), "TF_CONFIG: role 'wwww"),
+    "two megabytes": (text({"worker": [A, B]}) + " " * 2 * 10**6, "TF_CONFIG has 2000"),
+    "evaluator": (
+        text({"worker": [A, B], "evaluator": [C]}, "evaluator"),
+        "TF_CONFIG: role 'evaluator' is not known: it must be one of chief, worker, ps",
+    ),
+    "Worker": (text({"Worker": [A, B]}), "TF_CONFIG: role 'Worker' is not known: it must be one of chief, worker, ps"),
+    "cluster given twice": (
+        '{"cluster": {"worker": ["10.0.0.1:1"]}, ' + text({"worker": [A, B]})[1:],
+        "TF_CONFIG is not JSON: key 'cluster' is given twice",
+    ),
+    "same address in capitals": (
+        text({"worker": ["localhost:1", "LOCALHOST:1"]}),
+        "TF_CONFIG: two roles have the same",
+    ),
     "address is a number": (text({"worker": [A, 5002]}), "TF_CONFIG: cluster.worker has 5002: it must be host:port"),
     "task of no role": (text({"worker": [A, B]}, "chief"), "TF_CONFIG: task.type='chief' must be one of the cluster's"),
     "task of a list": (text({"worker": [A, B]}, ["worker"]), "TF_CONFIG: task.type=['worker'] must be one of "),
@@ -96,6 +147,7 @@ def refusal(content: str, config: RunConfig) -> str:
     with pytest.raises(ClusterConfigError) as failure:
         parse_tf_config(content, config)
     assert "\n" not in str(failure.value)
+    assert len(str(failure.value)) < 500
     assert failure.value.exit_status == 2
     return str(failure.value)
 

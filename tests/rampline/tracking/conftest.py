@@ -8,6 +8,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from rampline.config import RunConfig, from_dict
+from rampline.data.dataset import FORMAT_VERSION
 from rampline.files import write_json
 from rampline.home import Home
 from rampline.run_directory import RunDirectory, RunIdentity
@@ -52,7 +53,7 @@ def dataset(tmp_path) -> Path:
     """Manifest and report of a prepared dataset."""
     directory = tmp_path / "data" / "digits-0123"
     manifest = {
-        "format_version": 1,
+        "format_version": FORMAT_VERSION,
         "source": "digits",
         "fingerprint": "0123abcd" * 8,
         "class_names": ["0", "1"],

@@ -16,7 +16,7 @@ def test_an_evaluation_is_logged_once_on_a_run_that_has_ended(
 ):
     directory = make_run_directory()
     log = RunLog.open(client, directory, parent_run_id=study_log.run_id)
-    log.close("FINISHED")
+    log.close("COMPLETE")
     write_json(directory.evaluation_file, evaluation)
     (directory.path / "model_summary.txt").write_text("Total params: 7\n")
     with zipfile.ZipFile(directory.path / "model.keras", "w") as archive:

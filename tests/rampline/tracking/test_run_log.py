@@ -1,17 +1,12 @@
 """A run in MLflow: every figure once, with its step and time, however often the run is opened again."""
 
-import contextlib
-import logging
 import math
-import sqlite3
 
 import pytest
 
 from rampline.config import flatten
-from rampline.errors import RamplineError
-from rampline.home import Home
 from rampline.tracking.run_log import EPOCH_METRICS, RunLog
-from rampline.tracking.store import TrackingError, open_tracking
+from rampline.tracking.store import open_tracking
 
 RESULT = {
     "status": "complete",
@@ -30,7 +25,7 @@ def test_params_are_every_leaf_of_the_configuration_and_what_the_chief_derived(
     directory = make_run_directory()
     log = RunLog.open(client, directory, parent_run_id=study_log.run_id)
     log.handle(started())
-    log.close("FINISHED")
+    log.close("COMPLETE")
 
     params = client.get_run(log.run_id).data.params
     assert set(flatten(directory.read_config())) <= set(params)
@@ -69,7 +64,7 @@ def test_epochs_have_their_number_as_step_and_the_time_of_their_event(
     log = RunLog.open(client, make_run_directory(), parent_run_id=study_log.run_id)
     for event in (started(), epoch(1), {"event": "progress", "time": 1.0, "loss": 9.0}, epoch(2), epoch(3)):
         log.handle(event)
-    log.close("FINISHED")
+    log.close("COMPLETE")
 
     assert history(client, log.run_id, "train_loss") == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
     assert history(client, log.run_id, "elapsed_seconds") == [(1, 1.5), (2, 3.0), (3, 4.5)]
@@ -106,7 +101,7 @@ def test_a_run_that_is_opened_again_gets_what_is_missing_and_nothing_twice(
         again.handle(event)
     again.log_result(RESULT)
     again.log_result(RESULT)
-    again.close("FINISHED")
+    again.close("COMPLETE")
 
     assert again.run_id == first.run_id
     assert history(client, again.run_id, "val_accuracy") == [(n, pytest.approx(0.4 + n / 100)) for n in (1, 2, 3, 4)]
@@ -131,18 +126,22 @@ def test_the_cost_is_the_price_of_the_hours_from_start_to_end(client, study_log,
     assert "cost_usd" not in client.get_run(free.run_id).data.metrics
 
 
-@pytest.mark.parametrize("status", ["FINISHED", "FAILED", "KILLED"])
-def test_a_closed_run_has_its_status_and_what_made_it_fail(client, study_log, make_run_directory, status):
+@pytest.mark.parametrize(
+    ("status", "in_mlflow"),
+    [("COMPLETE", "FINISHED"), ("FAILED", "FAILED"), ("KILLED", "KILLED"), ("PREEMPTED", "KILLED")],
+)
+def test_a_closed_run_has_its_status_and_what_made_it_fail(client, study_log, make_run_directory, status, in_mlflow):
     log = RunLog.open(client, make_run_directory(), parent_run_id=study_log.run_id)
-    assert client.get_run(log.run_id).info.status == "RUNNING"
-    log.handle({"event": "failed", "time": 1.0, "message": "worker 1 died"})
-    log.close(status, None if status == "FINISHED" else "worker 1 died: see logs/worker-1.log")
     run = client.get_run(log.run_id)
-    assert run.info.status == status
-    expected = "worker 1 died" + ("" if status == "FINISHED" else ": see logs/worker-1.log")
+    assert (run.info.status, run.data.tags["rampline.status"]) == ("RUNNING", "RUNNING")
+    log.handle({"event": "failed", "time": 1.0, "message": "worker 1 died"})
+    log.close(status, None if status == "COMPLETE" else "worker 1 died: see logs/worker-1.log")
+    run = client.get_run(log.run_id)
+    assert (run.info.status, run.data.tags["rampline.status"]) == (in_mlflow, status)
+    expected = "worker 1 died" + ("" if status == "COMPLETE" else ": see logs/worker-1.log")
     assert run.data.tags["rampline.failure"] == expected
 
-    RunLog.open(client, make_run_directory(), parent_run_id=study_log.run_id).close("FINISHED")
+    RunLog.open(client, make_run_directory(), parent_run_id=study_log.run_id).close("COMPLETE")
     run = client.get_run(log.run_id)
     assert run.info.status == "FINISHED"
     assert "rampline.failure" not in run.data.tags
@@ -157,7 +156,7 @@ def test_a_run_whose_store_was_deleted_is_logged_anew_from_its_directory(
     first.close("KILLED")
     client.delete_run(first.run_id)
     second = RunLog.open(client, directory, parent_run_id=study_log.run_id)
-    second.close("FINISHED")
+    second.close("COMPLETE")
     assert second.run_id != first.run_id
     assert [step for step, _ in history(client, second.run_id, "train_loss")] == [1, 2]
 
@@ -166,7 +165,7 @@ def test_artifacts_of_a_trained_run(client, study_log, make_run_directory, start
     directory = make_run_directory()
     append_events(directory, started(), epoch(1), epoch(2))
     log = RunLog.open(client, directory, parent_run_id=study_log.run_id)
-    log.close("FINISHED")
+    log.close("COMPLETE")
     assert [file.path for file in client.list_artifacts(log.run_id)] == [
         "config.json",
         "data_report",
@@ -176,28 +175,25 @@ def test_artifacts_of_a_trained_run(client, study_log, make_run_directory, start
     assert report == ["data_report/data_report.csv", "data_report/data_report.json"]
 
 
-def rename_table(home: Home, name: str, new_name: str) -> None:
-    with contextlib.closing(sqlite3.connect(home.tracking_database)) as connection:
-        connection.execute(f"ALTER TABLE {name} RENAME TO {new_name}")
+def test_a_warning_becomes_a_tag_and_stopped_is_passed_over(client, study_log, make_run_directory, append_events):
+    directory = make_run_directory()
+    warnings = [{"event": "warning", "time": 1.0, "message": f"{name} was restarted"} for name in ("first", "second")]
+    append_events(directory, *warnings)
+    log = RunLog.open(client, directory, parent_run_id=study_log.run_id)
+    assert client.get_run(log.run_id).data.tags["rampline.warning"] == "second was restarted"
+    log.handle({"event": "warning", "time": 2.0, "message": "http://me:secret-word@host is slow"})
+    log.handle({"event": "stopped", "time": 3.0, "step": 7, "epoch": 1})
+    assert client.get_run(log.run_id).data.tags["rampline.warning"] == "http://***@host is slow"
 
 
-def test_training_goes_on_without_mlflow_and_what_was_not_taken_comes_later(
-    client, home, study_log, make_run_directory, started, epoch, history, caplog
-):
-    log = RunLog.open(client, make_run_directory(), parent_run_id=study_log.run_id)
-    log.handle(started())
-    rename_table(home, "metrics", "metrics_away")
-    with caplog.at_level(logging.WARNING, logger="rampline"):
-        log.handle(epoch(1))
-        log.handle(epoch(2))
-    assert [record.name for record in caplog.records if record.name.startswith("rampline")] == [
-        "rampline.tracking.run_log"
-    ]
-    with pytest.raises(TrackingError, match="cannot be closed: "):
-        log.close("FINISHED")
-    assert issubclass(TrackingError, RamplineError)
-
-    rename_table(home, "metrics_away", "metrics")
-    log.close("FINISHED")
-    assert [step for step, _ in history(client, log.run_id, "train_loss")] == [1, 2]
-    assert client.get_run(log.run_id).info.status == "FINISHED"
+def test_an_identical_point_is_stored_once(client, study_log, make_run_directory, epoch):
+    # What makes a repeated request harmless: see `RunLog`.
+    directory = make_run_directory()
+    log = RunLog.open(client, directory, parent_run_id=study_log.run_id)
+    log.handle(epoch(1))
+    other = RunLog.open(client, directory, parent_run_id=study_log.run_id)
+    other._epochs.clear()
+    other.handle(epoch(1))
+    other.handle(epoch(2))
+    for metric in EPOCH_METRICS:
+        assert [point.step for point in client.get_metric_history(log.run_id, metric)] == [1, 2]

@@ -62,7 +62,7 @@ def test_a_second_comparison_replaces_the_first(client, study_log, tmp_path, his
 def test_closing_an_execution_ends_its_runs_that_were_left_running(client, study_log, make_run_directory):
     left = RunLog.open(client, make_run_directory("left"), parent_run_id=study_log.run_id)
     ended = RunLog.open(client, make_run_directory("ended"), parent_run_id=study_log.run_id)
-    ended.close("FINISHED")
+    ended.close("COMPLETE")
     study_log.close("FAILED", "run left failed")
     status = {run_id: client.get_run(run_id).info.status for run_id in (left.run_id, ended.run_id, study_log.run_id)}
     assert status == {left.run_id: "KILLED", ended.run_id: "FINISHED", study_log.run_id: "FAILED"}

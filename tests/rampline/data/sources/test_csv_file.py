@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,27 @@ def test_paths_are_relative_to_the_table_or_absolute(folder, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("path", ["../secret.png", "{outside}", "x/../../secret.png", "x/link.png", "y/secret.png"])
+def test_a_path_that_leads_outside(folder, make_image, path):
+    secret = folder.parent / "secret.png"
+    secret.write_bytes(make_image(1))
+    (folder / "x/link.png").symlink_to(secret)
+    (folder / "y").symlink_to(folder.parent)
+    table = folder / "table.csv"
+    table.write_text(f"path,label\nx/000.png,a\n{path.format(outside=secret)},b\n")
+    with pytest.raises(DatasetError) as caught:
+        open_table(table)
+    assert str(caught.value).endswith(f" leads to {secret}, outside {folder}: images must lie inside")
+
+
+@pytest.mark.parametrize("path", ["x", "pipe", "."])
+def test_a_path_of_no_image(folder, path):
+    os.mkfifo(folder / "pipe")
+    (folder / "table.csv").write_text(f"path,label\nx/000.png,a\n{path},b\n")
+    with pytest.raises(DatasetError, match=r"is no regular file: images must be files|leads to .*outside"):
+        open_table(folder / "table.csv")
+
+
 def test_splits(folder):
     table = folder / "table.csv"
     rows = ["x/000.png,a,train", "x/001.jpg,b, train", "x/002.png,a,val", "x/003.jpg,b,test"]
@@ -54,6 +76,7 @@ def test_prepared_with_a_per_class_limit(folder, store):
         ("file,label\nx,y\n", r"has no column 'path' \(it has file, label\): the columns must be path,label\[,split\]"),
         ("path,label\nx/000.png,a\nx/001.jpg,a\n", r"csv /.* has only the class 'a'"),
         ("path,label\n", r"csv /.* has no training image"),
+        ("path,label\nx/000.png,a\nnull\0byte.png,b\n", r"1 of 2 files do not exist, the first is /.*null.byte.png"),
         ("path,label\nx/000.png,a\nno.png,b\nnot.png,b\n", r"2 of 3 files do not exist, the first is /.*no.png"),
         ("path,label\nx/000.png,a\nx/001.jpg,\n", r"line 3: label='' is not allowed: it must be a non-empty text"),
         ("path,label,split\nx/000.png,a,dev\n", r"line 2: split='dev' is not allowed: it must be one of train, val"),

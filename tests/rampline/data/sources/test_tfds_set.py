@@ -1,5 +1,11 @@
+import contextlib
+import io
+import tarfile
+import zipfile
+
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from rampline.data.report import read_report
@@ -29,6 +35,28 @@ class TinyShapes(tfds.core.GeneratorBasedBuilder):
         for i in range(number):
             image = np.full((6, 5, 1), 80 * (i % 3) + i // 3, np.uint8)
             yield i, {"image": image, "label": -1 if hidden else i % 3, "weight": 1.0}
+
+
+class TinyArchive(tfds.core.GeneratorBasedBuilder):
+    """Images from an archive of the user's, unpacked by TFDS itself: no checksum is known of it."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    MANUAL_DOWNLOAD_INSTRUCTIONS = "Put images.* there."
+
+    def _info(self):
+        features = {"image": tfds.features.Image(shape=(6, 5, 1)), "label": tfds.features.ClassLabel(num_classes=2)}
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+    def _split_generators(self, dl_manager):
+        (archive,) = dl_manager.manual_dir.glob("images.*")
+        return {"train": self._examples(dl_manager.extract(archive))}
+
+    def _generate_examples(self):
+        raise NotImplementedError
+
+    def _examples(self, folder):
+        for i, path in enumerate(sorted(folder.glob("*/*.png"))):
+            yield i, {"image": path, "label": i % 2}
 
 
 class TinyTexts(tfds.core.GeneratorBasedBuilder):
@@ -67,6 +95,47 @@ def test_a_test_split_without_labels_is_left_out(store):
     assert dataset.splits == {"train": 27, "validation": 3}
     assert dataset.image_shape == (28, 28, 3)
     assert any("the split 'test' is left out: it has no labels" in line for line in store.lines)
+
+
+def grey_image() -> bytes:
+    return tf.io.encode_png(np.zeros((6, 5, 1), np.uint8)).numpy()
+
+
+def write_hostile(path, entries):
+    """An archive of four good images, then `entries`: name and content, or `(name, target)` for a link."""
+    members = [(f"images/{i}.png", grey_image()) for i in range(4)] + entries
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in members:
+                archive.writestr(name, content)
+        return
+    with tarfile.open(path, "w") as archive:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, bytes):
+                info.size = len(content)
+            else:
+                info.type, info.linkname = tarfile.SYMTYPE, content
+            archive.addfile(info, io.BytesIO(content) if isinstance(content, bytes) else None)
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar"])
+def test_tfds_writes_nothing_outside_its_folder(store, home, tmp_path, suffix):
+    """TFDS leaves such entries out rather than refuse them; this holds that an update does not unpack them."""
+    (tmp_path / "manual").mkdir()
+    up = "../" * 12
+    entries = [(f"{up}{tmp_path}/escaped.png", b"x"), (f"{tmp_path}/escaped.png", b"x"), ("images/../../up.png", b"x")]
+    if suffix == ".tar":
+        entries += [("images/9.png", "/etc/passwd"), ("images/out", str(tmp_path)), ("images/out/escaped.png", b"x")]
+    write_hostile(tmp_path / f"manual/images{suffix}", entries)
+    before = {path for path in tmp_path.rglob("*") if home.root not in path.parents}
+    with contextlib.suppress(DatasetError):
+        store(source="tfds:tiny_archive", manual_dir=str(tmp_path / "manual"))
+    assert {path for path in tmp_path.rglob("*") if home.root not in path.parents} - {home.root} == before
+    unpacked = [path for path in home.root.rglob("*.png") if path.is_file()]
+    assert {path.name for path in unpacked} >= {f"{i}.png" for i in range(4)}
+    assert all("extracted" in path.parts and not path.is_symlink() for path in unpacked)
+    assert not list(home.root.rglob("up.png"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,16 @@
+"""How a role ends: what its exit status tells the launcher."""
+
+from __future__ import annotations
+
+import signal
+
+from rampline.errors import InputError
+
+FAILED = 1
+WRONG_INPUT = InputError.exit_status
+# It would end the same way again: an import error, a loss that is not finite.
+WILL_REPEAT = 3
+# It could go on no longer because another role was gone or did not answer.
+PEER_LOST = 4
+# It was asked to stop, and a checkpoint is saved.
+STOPPED = 128 + signal.SIGTERM

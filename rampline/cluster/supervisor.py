@@ -1,0 +1,87 @@
+"""The supervisor: attempts of a run, one after the other, until it is complete or another one would not help."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rampline.cluster.attempts import Attempts
+from rampline.cluster.gang import RoleLost
+from rampline.cluster.launcher import Log, OnEvent, run_attempt
+from rampline.cluster.roles import tasks_to_start
+from rampline.cluster.tf_config import Task
+from rampline.errors import RunFailed
+from rampline.files import read_json
+from rampline.run_directory import RunDirectory
+from rampline.training.progress import last_checkpoint
+
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+
+
+def supervise(
+    run_directory: RunDirectory, *, on_event: OnEvent, log: Log, tasks: Sequence[Task] | None = None
+) -> dict[str, Any]:
+    """Run a run directory to its end, from its last checkpoint, and again whenever a role is lost.
+
+    At most `cluster.max_restarts` times, after a pause that doubles from 1 s to 60 s while no step is won; not again
+    after a failure that would repeat: wrong input, a mistake in the code, a loss that is not finite, or the same error
+    (out of memory, for one) twice with no checkpoint in between.
+
+    Args:
+        run_directory: created, not complete; whoever calls holds its lock.
+        on_event: gets the chief's events as they come.
+        log: gets a line for what a user acts on.
+        tasks: the roles of this machine; chosen anew for each attempt if `None`, so that a port that was taken
+            meanwhile is not chosen again.
+
+    Returns:
+        the content of `result.json`; on a machine without the chief, nothing.
+
+    Raises:
+        RunFailed: naming the role that was lost and its log.
+        Preempted: when the run was asked to stop, and has saved a checkpoint.
+        InputError: when a role found the configuration wrong.
+    """
+    config = run_directory.read_config()
+    alone = next((task for task in tasks or () if not task.is_chief), None)
+    attempts = Attempts(run_directory.attempts_file_of(alone.name) if alone else run_directory.attempts_file)
+    left, pause, previous = config.cluster.max_restarts, FIRST_PAUSE_SECONDS, None
+    while True:
+        attempt = attempts.begin()
+        how, lost_at = "interrupted", None
+        try:
+            chosen = tasks_to_start(config) if tasks is None else tasks
+            parts = {"attempts": attempts, "attempt": attempt, "restarts_left": left}
+            left = run_attempt(run_directory, chosen, **parts, on_event=on_event, log=log)
+            how = "complete"
+            return read_json(run_directory.result_file) if run_directory.is_complete else {}
+        except RoleLost as lost:
+            how, lost_at = str(lost), lost.at
+            found = (str(lost), _last_step(run_directory))
+            if lost.will_repeat or (lost.is_own and found == previous):
+                raise RunFailed(str(lost)) from lost
+            if not left:
+                again = f"; it was started again {config.cluster.max_restarts} times" * (
+                    config.cluster.max_restarts > 0
+                )
+                raise RunFailed(f"{lost}{again}") from lost
+            if previous and found[1] > previous[1]:
+                pause = FIRST_PAUSE_SECONDS
+            previous = found
+        except Exception as error:
+            how = str(error)
+            raise
+        finally:
+            attempts.end(how, lost_at)
+        left -= 1
+        log(f"{how}: starting again from step {found[1]} in {pause:.0f} s")
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def _last_step(run_directory: RunDirectory) -> int:
+    """Updates that the newest checkpoint holds, by its name."""
+    checkpoint = last_checkpoint(run_directory.checkpoints)
+    return int(checkpoint.name.removeprefix("step-")) if checkpoint else 0

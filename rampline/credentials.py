@@ -1,0 +1,48 @@
+"""Passwords and tokens inside addresses, such as `https://user:secret@host/`: refused in settings, hidden in messages.
+
+Settings end up in `config.json`, in MLflow's params and in reports. Those who need a login keep it where the tool that
+uses it looks for it: `~/.netrc`, a cloud's own credentials file, an environment variable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rampline.errors import ConfigError
+
+# A user name alone may be a token; `@` in a path or a query is none.
+# The look-behind keeps it linear in a text of letters.
+_USER = re.compile(r"(?P<scheme>(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://)[^/\s@?#'\"]+@", re.IGNORECASE)
+_SECRET_NAMES = "access_token|auth_token|token|api_?key|password|passwd|secret|signature|x-amz-signature|sig"
+_QUERY = re.compile(rf"(?P<name>[?&;](?:{_SECRET_NAMES})=)[^&;#\s'\"]+", re.IGNORECASE)
+
+
+def hide_credentials(text: str) -> str:
+    """`text` with `***` for what is, or may be, a user name, password or token in an address."""
+    return _QUERY.sub(r"\g<name>***", _USER.sub(r"\g<scheme>***@", text))
+
+
+def check_no_credentials(where: str, value: Any) -> None:
+    """Refuse credentials in a text, or anywhere in nested mappings and lists.
+
+    Args:
+        where: dotted key of `value`, for the message; empty at the top.
+        value: what was read from YAML or a command line.
+
+    Raises:
+        ConfigError: naming the key, without repeating the secret.
+    """
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            check_no_credentials(where, key)
+            check_no_credentials(f"{where}.{key}" if where else str(key), inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            check_no_credentials(where, inner)
+    elif isinstance(value, str) and hide_credentials(value) != value:
+        raise ConfigError(
+            f"{where or 'the study'} holds a user name, password or token in an address: it would be written to "
+            "config files and MLflow, so leave it out and give it by the environment or a credentials file"
+        )

@@ -1,0 +1,152 @@
+"""Unpacking .zip and .tar archives that somebody else made: nothing is written outside, or it is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from rampline.errors import DatasetError
+from rampline.files import complete_directory
+
+SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
+# What must be left free on the disk, and what a file takes there at least: a million empty ones fill it too.
+KEPT_FREE_SHARE = 0.1
+BYTES_PER_FILE = 4096
+# What macOS adds to archives.
+_IGNORED = "__MACOSX"
+_BROKEN = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    ValueError,
+    RuntimeError,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Member:
+    """A file of an archive; `size` is what the archive claims, and at most that much is read."""
+
+    name: str
+    size: int
+    open: Callable[[], IO[bytes]]
+
+
+def is_archive(path: Path) -> bool:
+    """Whether the name is that of an archive which `unpack` reads."""
+    return path.name.lower().endswith(SUFFIXES)
+
+
+def stem(path: Path) -> str:
+    """The name of an archive without the suffix."""
+    return next(path.name[: -len(suffix)] for suffix in SUFFIXES if path.name.lower().endswith(suffix))
+
+
+def unpack_once(archive: Path, parent: Path) -> Path:
+    """The folder below `parent` that holds the archive's content; it is unpacked if it was not before.
+
+    The caller makes sure that only one process does this at a time: what a killed one has left is removed.
+
+    Raises:
+        DatasetError: see `unpack`; nothing is left then.
+    """
+    try:
+        with archive.open("rb") as file:
+            key = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    except OSError as error:
+        raise DatasetError(f"{archive} cannot be read: {error.strerror}") from error
+    directory = parent / f"{stem(archive)}-{key}"
+    if not directory.is_dir():
+        for leftover in parent.glob(".*/"):
+            shutil.rmtree(leftover)
+        with complete_directory(directory) as aside:
+            unpack(archive, aside)
+    return directory
+
+
+def unpack(archive: Path, directory: Path) -> None:
+    """Unpack the files of `archive` into the empty `directory`: content alone, no permissions, owners or times.
+
+    Args:
+        archive: a zip, or a tar with any compression that Python reads.
+        directory: an empty folder that nobody else writes to.
+
+    Raises:
+        DatasetError: when it is damaged, holds a link, a device, an absolute path or one with `..`, a file twice, or
+            more than fits on 90 % of the free disk. What was unpacked until then is left for the caller to remove.
+    """
+    left = int(shutil.disk_usage(directory).free * (1 - KEPT_FREE_SHARE))
+    try:
+        for member in _members(archive):
+            path = directory / _safe_name(archive, member.name)
+            left -= max(member.size, BYTES_PER_FILE)
+            if left < 0:
+                raise DatasetError(f"{archive} unpacks to more than fits on the disk of {directory.parent}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with member.open() as content, path.open("xb") as file:
+                shutil.copyfileobj(content, file)
+    except FileExistsError as error:
+        raise DatasetError(f"{archive} holds {str(error.filename)!r} twice, as a file and again") from error
+    except _BROKEN as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DatasetError(f"{archive} cannot be unpacked: {reason}") from error
+
+
+def _members(archive: Path) -> Iterator[_Member]:
+    return _tar_members(archive) if archive.suffix.lower() != ".zip" else _zip_members(archive)
+
+
+def _zip_members(archive: Path) -> Iterator[_Member]:
+    with zipfile.ZipFile(archive) as opened:
+        for info in opened.infolist():
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise _refusal(archive, info.filename, "is a link or a device")
+            if info.is_dir():
+                _safe_name(archive, info.filename)
+            elif not info.filename.startswith(_IGNORED):
+                yield _Member(name=info.filename, size=info.file_size, open=lambda info=info: opened.open(info))
+
+
+def _tar_members(archive: Path) -> Iterator[_Member]:
+    with tarfile.open(archive) as opened:
+        for info in opened:
+            if info.isdir():
+                _safe_name(archive, info.name)
+            elif not info.isfile():
+                raise _refusal(archive, info.name, "is a link or a device")
+            elif not info.name.startswith(_IGNORED):
+                yield _Member(name=info.name, size=info.size, open=lambda info=info: _extract(opened, info))
+
+
+def _extract(opened: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
+    content = opened.extractfile(info)
+    if content is None:
+        raise tarfile.ExtractError(f"{info.name!r} has no content")
+    return content
+
+
+def _safe_name(archive: Path, name: str) -> PurePosixPath:
+    """The name as a path that stays below where it is put; a backslash counts as a slash, as on Windows."""
+    parts = PurePosixPath(name.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts or "\0" in name or name[1:2] == ":":
+        raise _refusal(archive, name, "leads outside")
+    return parts
+
+
+def _refusal(archive: Path, name: str, what: str) -> DatasetError:
+    return DatasetError(
+        f"{archive} is not unpacked: its entry {name[:200]!r} {what}; only files and folders may be in it"
+    )

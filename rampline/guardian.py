@@ -1,0 +1,140 @@
+"""`python -m rampline.guardian EXECUTION`: closes an execution in MLflow and Prefect when its process was killed.
+
+Nobody can do that at the moment of a `kill -9`, hence a process of its own: small, in its own session (the terminal's
+Ctrl-C does not reach it), and idle on a pipe that only the watched process holds. What it needs for its work is loaded
+when there is some.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+FAILURE = "the process that ran it was killed"
+# Written by the watched process; without it the end of the pipe means that it was killed.
+DONE = "done"
+FLOW_RUN, PROCESS = "RAMPLINE_FLOW_RUN_ID", "RAMPLINE_GUARDED_PROCESS"
+LONGEST_SECONDS = 30
+REQUEST_SECONDS = 5
+ATTEMPTS = 3
+UNFINISHED = ["SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING"]
+
+
+def start_guardian(execution: Path, process: str, prefect: Mapping[str, str]) -> Callable[[], None]:
+    """Have an execution closed if this process is killed.
+
+    Args:
+        execution: its folder.
+        process: `process_identity` of this process: what another has taken over by then is left alone.
+        prefect: `RAMPLINE_FLOW_RUN_ID`, and the `PREFECT_API_…` settings that lead to its API; empty without Prefect.
+
+    Returns:
+        a function that sends the guardian home, because this process has closed the execution itself.
+    """
+    guardian = subprocess.Popen(
+        [sys.executable, "-m", "rampline.guardian", str(execution)],
+        # Through the environment, because everybody can read the arguments of a process.
+        env={**os.environ, **prefect, PROCESS: process},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+    def dismiss() -> None:
+        try:
+            guardian.communicate(f"{DONE}\n".encode(), timeout=LONGEST_SECONDS)
+        except subprocess.TimeoutExpired:
+            guardian.kill()
+            guardian.wait()
+
+    return dismiss
+
+
+def main() -> int:
+    """Wait for the end of the pipe on standard input."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.stdin.readline().strip() == DONE:
+        return 0
+    # Without a handler it ends the process, also one that waits for a server that does not answer.
+    signal.alarm(LONGEST_SECONDS)
+    execution = Path(sys.argv[1])
+    with open(execution / "guardian.log", "a", buffering=1) as log:
+        sys.stderr = log
+        for close in (_close_in_prefect, _close_in_mlflow):
+            try:
+                log.write(f"{time.strftime('%H:%M:%S')} {close(execution)}\n")
+            except Exception as error:  # noqa: BLE001 - one that is away must not keep the other from being told
+                from rampline.masking import mask
+
+                log.write(f"{time.strftime('%H:%M:%S')} {type(error).__name__}: {mask(str(error))}\n")
+    return 0
+
+
+def _close_in_prefect(_execution: Path) -> str:
+    """Set the flow run and its subflows Crashed, as Prefect calls runs whose process is gone."""
+    root = os.environ.get(FLOW_RUN)
+    if not root or not os.environ.get("PREFECT_API_URL"):
+        return "Prefect: no flow run to close"
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            closed = [_crash(flow_run) for flow_run in _unfinished(root)]
+            return f"Prefect: {len(closed)} flow runs crashed"
+        except OSError:
+            if attempt == ATTEMPTS:
+                raise
+            time.sleep(1)
+    return ""
+
+
+def _unfinished(root: str) -> Iterator[str]:
+    """The flow run and all below it that have not ended, the lowest first."""
+    below = {"parent_flow_run_id": {"any_": [root]}, "state": {"type": {"any_": UNFINISHED}}}
+    for child in _request("POST", "/flow_runs/filter", {"flow_runs": below}):
+        yield from _unfinished(child["id"])
+    if _request("GET", f"/flow_runs/{root}")["state_type"] in UNFINISHED:
+        yield root
+
+
+def _crash(flow_run: str) -> str:
+    state = {"type": "CRASHED", "name": "Crashed", "message": f"Rampline: {FAILURE}."}
+    _request("POST", f"/flow_runs/{flow_run}/set_state", {"state": state, "force": True})
+    return flow_run
+
+
+def _request(method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    import base64
+    import urllib.request
+
+    headers = {"Content-Type": "application/json"}
+    if auth := os.environ.get("PREFECT_API_AUTH_STRING"):
+        headers["Authorization"] = f"Basic {base64.b64encode(auth.encode()).decode()}"
+    elif key := os.environ.get("PREFECT_API_KEY"):
+        headers["Authorization"] = f"Bearer {key}"
+    data = None if body is None else json.dumps(body).encode()
+    url = os.environ["PREFECT_API_URL"].rstrip("/") + path
+    request = urllib.request.Request(url, data=data, headers=headers, method=method)
+    with urllib.request.urlopen(request, timeout=REQUEST_SECONDS) as answer:
+        return json.load(answer)
+
+
+def _close_in_mlflow(execution: Path) -> str:
+    from rampline.execution_file import read_execution
+    from rampline.tracking.lifecycle import end_runs_of
+    from rampline.tracking.store import open_tracking
+
+    opened = read_execution(execution)
+    ended = end_runs_of(open_tracking(opened.home), opened.parent_run_id, os.environ[PROCESS], FAILURE)
+    return f"MLflow: {len(ended)} runs killed"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Heartbeats: a role's sign that it moves, and who looks for it. No clock of the wall is asked: it may jump."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+# Tracing and compiling are part of the first call of each kind.
+FIRST_CALL_SECONDS = 600.0
+# A call takes as long as those before it, give or take a busy machine.
+SLOWER_THAN_EVER = 5.0
+
+
+class Heartbeat:
+    """A file that changes about every second while this process is healthy: a count, and what the process is at.
+
+    A thread of its own writes it: a process that was stopped, or whose interpreter is locked up, no longer does. The
+    thread also looks at the main thread: when that has been in one call for longer than it ever was, by far, it waits
+    for something that will not come (a peer behind a dead network, a deadlock).
+
+    Args:
+        path: the file; overwritten in place.
+        timeout_seconds: how long a call may take at least, once one of its kind has come back.
+        on_overdue: called with the kind of call and its seconds, from the thread, when the main thread is stuck.
+    """
+
+    def __init__(self, path: Path, *, timeout_seconds: float, on_overdue: Callable[[str, float], None]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        self._timeout_seconds, self._on_overdue = timeout_seconds, on_overdue
+        self._beats, self._longest = 0, dict[str, float]()
+        self._call, self._since = "start", time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Begin to beat; the thread ends with the process."""
+        self._thread.start()
+
+    def advance(self, call: str) -> None:
+        """The main thread has come back from what it did, and begins a call of kind `call`."""
+        now = time.monotonic()
+        self._longest[self._call] = max(self._longest.get(self._call, 0.0), now - self._since)
+        is_other, self._call, self._since = call != self._call, call, now
+        if is_other:
+            self._write()
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the main thread has been in its call for too long."""
+        longest = self._longest.get(self._call)
+        allowed = FIRST_CALL_SECONDS if longest is None else SLOWER_THAN_EVER * longest
+        return time.monotonic() - self._since > max(allowed, self._timeout_seconds)
+
+    def _run(self) -> None:
+        while True:
+            self._beats += 1
+            self._write()
+            if self.is_overdue:
+                self._on_overdue(self._call, time.monotonic() - self._since)
+            time.sleep(min(1.0, self._timeout_seconds / 10))
+
+    def _write(self) -> None:
+        try:
+            os.pwrite(self._file, f"{self._beats:012d} {self._call:<12}\n".encode(), 0)
+        except OSError:
+            # A full disk must not look like a frozen process for ever: the next beat tries again.
+            return
+
+
+class HeartbeatWatch:
+    """Looks at one role's heartbeat file, by this process's own clock."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.unlink(missing_ok=True)
+        self._beat: bytes = b""
+        self._changed_at = time.monotonic()
+
+    def silent_seconds(self) -> float:
+        """Time since the last beat; 0 before the first: until the roles have met, another limit holds."""
+        beat = self._path.read_bytes() if self._path.is_file() else b""
+        if beat != self._beat:
+            self._beat, self._changed_at = beat, time.monotonic()
+        return time.monotonic() - self._changed_at if self._beat else 0.0

@@ -1,0 +1,211 @@
+"""Is the scaled run still the same training? Its first steps against one replica's, before it starts. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rampline.cluster.process import RoleProcess, end_processes, start_worker
+from rampline.cluster.roles import local_tasks, role_environment
+from rampline.config import RunConfig, to_dict
+from rampline.errors import InputError, RunFailed
+from rampline.files import read_json, write_json
+from rampline.run_directory import RunDirectory
+
+STATUSES = ("pass", "fail", "not_applicable")
+FOLDER, RESULT = "parity", "parity.json"
+POLL_SECONDS = 0.1
+# From the launch to the rendezvous a role imports TensorFlow: a minute on a busy shared machine.
+IMPORT_ALLOWANCE_SECONDS = 120
+# Float64, once on the strategy and once on one replica, with the compilation of both.
+STEP_ALLOWANCE_SECONDS = 120
+
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neutralised:
+    """A kind of layer that was set to run as in evaluation on both sides, how many of it, and why."""
+
+    layer: str
+    count: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParityResult:
+    """What the check has found; the content of `parity.json`.
+
+    Attributes:
+        status: `pass`, `fail` or `not_applicable`.
+        reason: one line: why it failed, or does not apply; empty for `pass`.
+        notes: what of the run's own settings the check has replaced.
+        steps: steps that were compared, or whose staleness was measured.
+        first_step: 0-based number of the first of them.
+        global_batch_size: examples per step.
+        replicas: copies of the model that compute gradients.
+        precision: in which was computed: `float64`, or `float32` where the model insists on it.
+        tolerance: the largest difference that is rounding.
+        max_loss_diff: largest difference of a step's loss; `None` where it is not finite, or was not measured.
+        max_weight_diff: largest difference of a variable's element, optimizer slots and all replicas included.
+        worst_variable: the variable that has it.
+        losses: mean loss of each step on the run's strategy; `None` for a value that is not finite.
+        reference_losses: the same on one replica.
+        neutralised: layers that ran as in evaluation.
+        mean_staleness: updates of other workers between a step's reading of the weights and its own, in steps.
+        max_staleness: the largest such number.
+        seconds: what the check took, start of the processes included.
+        configuration: digest of what was checked: an equal one need not be checked again.
+    """
+
+    status: str
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+    steps: int = 0
+    first_step: int = 0
+    global_batch_size: int = 0
+    replicas: int = 1
+    precision: str = "float64"
+    tolerance: float = 0.0
+    max_loss_diff: float | None = None
+    max_weight_diff: float | None = None
+    worst_variable: str | None = None
+    losses: tuple[float | None, ...] = ()
+    reference_losses: tuple[float | None, ...] = ()
+    neutralised: tuple[Neutralised, ...] = ()
+    mean_staleness: float | None = None
+    max_staleness: int | None = None
+    seconds: float = 0.0
+    configuration: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the run may train: nothing was found to be wrong."""
+        return self.status != "fail"
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON, complete or not at all."""
+        write_json(path, dataclasses.asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> ParityResult:
+        """The result in that file."""
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in read_json(path).items()}
+        values["neutralised"] = tuple(Neutralised(**entry) for entry in values["neutralised"])
+        return cls(**values)
+
+
+def parity_config(config: RunConfig) -> RunConfig:
+    """The run as it is checked: its training, without what only makes it faster or keeps a record."""
+    return dataclasses.replace(
+        config, precision="float32", xla=False, engine="loop", checkpoint_every_steps=0, log_examples=False
+    )
+
+
+def parity_notes(config: RunConfig) -> tuple[str, ...]:
+    """What `parity_config` changes of a run and a reader should know."""
+    notes = {
+        f"engine={config.engine}: checked with the loop engine": config.engine != "loop",
+        f"precision={config.precision}: checked in float64": config.precision != "float32",
+        "xla=true: checked without XLA": config.xla,
+    }
+    return tuple(note for note, holds in notes.items() if holds)
+
+
+def result_file(run_directory: RunDirectory) -> Path:
+    """Where the result of a run's check lies."""
+    return run_directory.path / FOLDER / RESULT
+
+
+def check_parity(run_directory: RunDirectory, *, log: Log) -> ParityResult:
+    """Check a run that is created; one that passed with the same settings is not checked again.
+
+    The roles are those of the run, on this machine; whatever ends this call, none is alive afterwards. Takes about
+    ten seconds and twice `parity.steps` steps in float64.
+
+    Raises:
+        RunFailed: when a role ends without an answer, naming its log.
+        InputError: when a role finds the configuration wrong.
+    """
+    config, path = run_directory.read_config(), result_file(run_directory)
+    digest = _digest(run_directory, config)
+    if path.is_file():
+        earlier = ParityResult.read(path)
+        if earlier.configuration == digest and earlier.passed:
+            return earlier
+        path.unlink()
+    started = time.monotonic()
+    reason = _not_applicable(config)
+    if reason:
+        result = ParityResult(status="not_applicable", reason=reason, replicas=config.replicas)
+    else:
+        result = _run_roles(run_directory, config, path, log)
+    result = dataclasses.replace(result, seconds=round(time.monotonic() - started, 3), configuration=digest)
+    result.write(path)
+    return result
+
+
+def _not_applicable(config: RunConfig) -> str | None:
+    if config.strategy == "single":
+        return "one replica: there is nothing to compare"
+    if config.strategy != "mirrored" and os.environ.get("TF_CONFIG"):
+        return "TF_CONFIG is set: the check starts all roles on one machine, it cannot start those of others"
+    return None
+
+
+def _digest(run_directory: RunDirectory, config: RunConfig) -> str:
+    """Of all that decides what is computed; a failed check is repeated in any case."""
+    content = {"config": to_dict(config), "dataset": run_directory.read_identity().dataset}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _run_roles(run_directory: RunDirectory, config: RunConfig, path: Path, log: Log) -> ParityResult:
+    steps = config.parity.steps
+    log(f"parity: {steps} steps of {config.strategy} x{config.replicas} against one replica, in float64")
+    seconds = IMPORT_ALLOWANCE_SECONDS + config.cluster.rendezvous_timeout_seconds + steps * STEP_ALLOWANCE_SECONDS
+    deadline = time.monotonic() + seconds
+    roles: list[RoleProcess] = []
+    try:
+        for task in local_tasks(parity_config(config)):
+            file = path.parent / "logs" / f"{task.name}.log"
+            file.unlink(missing_ok=True)
+            arguments = ["--parity", str(path.parent), str(run_directory.path)]
+            process = start_worker(arguments, file, role_environment(task, config))
+            roles.append(RoleProcess(task=task, process=process, log=file))
+        _wait(roles, path, deadline, seconds)
+    finally:
+        end_processes([role.process for role in roles])
+    return ParityResult.read(path)
+
+
+def _wait(roles: Sequence[RoleProcess], path: Path, deadline: float, seconds: float) -> None:
+    while not path.is_file():
+        ended = [role for role in roles if role.exit_status is not None]
+        # The result may have come between the two looks.
+        if ended and not path.is_file():
+            # The others fail because of the one that a signal ended.
+            raise _failure(min(ended, key=lambda role: role.exit_status or 0))
+        if time.monotonic() > deadline:
+            chief = next(role for role in roles if role.task.is_chief)
+            raise RunFailed(f"the parity check did not end within {seconds:.0f} s (log of {chief.label}: {chief.log})")
+        time.sleep(POLL_SECONDS)
+
+
+def _failure(role: RoleProcess) -> Exception:
+    status, where = role.exit_status or 0, f"(log: {role.log})"
+    if status == -signal.SIGALRM:
+        return RunFailed(f"parity check: {role.label} did not find the other roles in time {where}")
+    if status < 0:
+        return RunFailed(f"parity check: {role.label} was ended by signal {-status} {where}")
+    reason = role.last_line()
+    if status == InputError.exit_status:
+        return InputError(reason or f"{role.label} refused its configuration {where}")
+    return RunFailed(f"parity check: {role.label} ended with status {status}: {reason} {where}")

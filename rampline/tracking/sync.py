@@ -1,0 +1,139 @@
+"""Delivering later: what runs and executions left behind that MLflow has not got, into whichever store is set now."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from mlflow.tracking import MlflowClient
+
+from rampline.execution_file import FILE, Execution, read_execution, write_execution
+from rampline.files import read_json
+from rampline.run_directory import RunDirectory
+from rampline.tracking.delivery_state import RUNNING, DeliveryState, mark_delivered, read_delivery
+from rampline.tracking.lifecycle import PROCESS_TAG
+from rampline.tracking.mlflow_run import find_run
+from rampline.tracking.provenance import process_identity, process_is_gone
+from rampline.tracking.run_artifacts import log_evaluation
+from rampline.tracking.run_log import RunLog
+from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id, first_line
+from rampline.tracking.study_log import StudyLog
+
+GONE = "the process that ran it is gone"
+
+Log = Callable[[str], None]
+
+
+def sync_execution(client: MlflowClient, folder: Path, *, log: Log, runs: Collection[str] = ()) -> int:
+    """Deliver what the store of `client` has not got of an execution; one that a process works on is left to it.
+
+    Args:
+        client: any store, also one that has never heard of the study.
+        folder: of the execution.
+        log: gets a line per run that something was delivered of.
+        runs: names of the runs to look at; all if empty.
+
+    Returns:
+        of how many runs something was delivered.
+
+    Raises:
+        TrackingError: when MLflow refuses; what was delivered until then counts.
+    """
+    opened, state = read_execution(folder), read_delivery(folder)
+    if state is not None and state.is_running and not state.is_ours:
+        log(f"{opened.study.name}/{folder.name}: is running, its own process delivers it")
+        return 0
+    try:
+        opened = _with_parent(client, opened, folder)
+        directories = [RunDirectory(folder / run.name) for run in opened.study.runs if not runs or run.name in runs]
+        made = [directory for directory in directories if directory.config_file.is_file()]
+        delivered = [_sync_run(client, directory, opened.parent_run_id, log) for directory in made]
+        if state is None or not state.is_running:
+            _end_parent(client, opened, folder, state)
+    except STORE_ERRORS as error:
+        raise TrackingError(f"{folder} cannot be delivered to MLflow: {first_line(error)}") from error
+    return sum(delivered)
+
+
+def executions(runs: Path) -> list[Path]:
+    """Folders of all executions below `runs`, those begun first in front."""
+    files = sorted(runs.glob(f"*/*/{FILE}"), key=lambda file: file.stat().st_mtime)
+    return [file.parent for file in files]
+
+
+def _sync_run(client: MlflowClient, directory: RunDirectory, parent_run_id: str, log: Log) -> bool:
+    state = read_delivery(directory.path)
+    if (state is None or state.delivered) and not _is_missing(client, directory):
+        return False
+    name = f"{directory.read_identity().study}/{directory.path.parent.name}/{directory.path.name}"
+    if state is not None and state.is_running:
+        log(f"{name}: is running, its own process delivers it")
+        return False
+    status, failure = _how_it_ended(directory, state)
+    result = read_json(directory.result_file) if directory.is_complete else None
+    evaluation = read_json(directory.evaluation_file) if directory.evaluation_file.is_file() else None
+    run_log = RunLog.open(client, directory, parent_run_id=parent_run_id)
+    run_log.close(status, failure, result)
+    if evaluation:
+        log_evaluation(client, directory, evaluation)
+    mark_delivered(directory.path, status, failure)
+    parts = [f"{run_log.new_epochs} epochs", "result" if result else "", "evaluation" if evaluation else "", status]
+    log(f"{name}: delivered {', '.join(filter(None, parts))}")
+    return True
+
+
+def _is_missing(client: MlflowClient, directory: RunDirectory) -> bool:
+    """Whether the store has no such run, or one that was left RUNNING."""
+    run_id = find_run(client, directory)
+    return run_id is None or _is_left(client, run_id)
+
+
+def _is_left(client: MlflowClient, run_id: str) -> bool:
+    run = client.get_run(run_id)
+    return run.info.status == "RUNNING" and process_is_gone(run.data.tags.get(PROCESS_TAG, ""))
+
+
+def _how_it_ended(directory: RunDirectory, state: DeliveryState | None) -> tuple[str, str | None]:
+    if directory.is_complete:
+        return "COMPLETE", None
+    if state is not None and state.status != RUNNING:
+        return state.status, state.failure
+    failed = [event["message"] for event in directory.read_events()[-1:] if event["event"] == "failed"]
+    return ("FAILED", failed[0]) if failed else ("KILLED", GONE)
+
+
+def _with_parent(client: MlflowClient, opened: Execution, folder: Path) -> Execution:
+    """The execution with its run in this store; in another one than before it is looked for by name, then made."""
+    study = opened.study
+    experiment = experiment_id(client, study.name, opened.home)
+    found = client.search_runs([experiment], "tags.`rampline.kind` = 'study'", max_results=1000)
+    ids = [run.info.run_id for run in found if run.data.tags.get("rampline.execution") == folder.name]
+    if opened.parent_run_id in ids:
+        return opened
+    if not ids:
+        tags = {"rampline.reference": study.reference}
+        ids = [StudyLog.open(client, experiment, study=study.name, execution=folder.name, tags=tags).run_id]
+    known = dataclasses.replace(opened, parent_run_id=ids[0])
+    times = (folder / FILE).stat()
+    write_execution(folder, known)
+    # The newest file is the study's latest execution; this one is no newer than it was.
+    os.utime(folder / FILE, ns=(times.st_atime_ns, times.st_mtime_ns))
+    return known
+
+
+def _end_parent(client: MlflowClient, opened: Execution, folder: Path, state: DeliveryState | None) -> None:
+    run = client.get_run(opened.parent_run_id)
+    is_delivered = state is None or state.delivered
+    if is_delivered and run.info.status != "RUNNING":
+        return
+    process = run.data.tags.get(PROCESS_TAG, "")
+    if is_delivered and process != process_identity() and not process_is_gone(process):
+        return
+    complete = all(RunDirectory(folder / run.name).is_complete for run in opened.study.runs)
+    status, failure = ("COMPLETE", None) if complete else ("KILLED", GONE)
+    if state is not None and state.status != RUNNING:
+        status, failure = state.status, state.failure
+    StudyLog(client, opened.parent_run_id).close(status, failure)
+    mark_delivered(folder, status, failure)

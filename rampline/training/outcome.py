@@ -1,0 +1,95 @@
+"""A few steps under one strategy, and all that they leave behind: what the parity check compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from rampline.cluster.tf_config import Task
+from rampline.config import RunConfig
+from rampline.data.dataset import PreparedDataset
+from rampline.parity import Neutralised
+from rampline.pipeline.examples import open_examples
+from rampline.training.neutral import neutralise, random_layers
+from rampline.training.run import make_engine
+from rampline.training.state import TrainingState, make_state
+
+# Whose statistics BatchNormalization uses in the check.
+FIXED_EXAMPLES = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A few steps under one strategy.
+
+    Attributes:
+        losses: (steps,) mean loss of each global batch.
+        names: of the floating-point variables, the optimizer's slots included.
+        values: those variables after the steps, as the first local replica has them.
+        spread: (variables,) how far the replicas' copies are from their mean, summed over all replicas.
+        precision: `float64`, or `float32` where a trainable variable is not.
+        neutralised: what `neutralise` has changed.
+        always_random: layers that it could not change.
+    """
+
+    losses: np.ndarray
+    names: list[str]
+    values: list[np.ndarray]
+    spread: np.ndarray
+    precision: str
+    neutralised: tuple[Neutralised, ...]
+    always_random: list[str]
+
+
+def first_step_of(config: RunConfig, train_examples: int) -> int:
+    """0-based step the check begins with: the end of the first epoch, with its partial batch, is in the middle."""
+    return max(0, config.steps_per_epoch(train_examples) - config.parity.steps // 2)
+
+
+def train_steps(
+    run: RunConfig, config: RunConfig, task: Task, dataset: PreparedDataset, strategy: tf.distribute.Strategy
+) -> Outcome:
+    """The steps of `run` by the engine of `config`: model, optimizer and learning rate are the run's own."""
+    state = make_state(run, dataset, strategy)
+    images, _ = open_examples(dataset, "train").take(
+        tf.range(min(FIXED_EXAMPLES, dataset.splits["train"]), dtype=tf.int64)
+    )
+    neutralised = neutralise(state.model, images, strategy)
+    first = first_step_of(run, dataset.splits["train"])
+    state.step.assign(first)
+    engine = make_engine(config, dataset, strategy, state, task)
+    losses = np.concatenate([done.losses for done in engine.run_steps(first, run.parity.steps)])
+    variables = _variables(state)
+    is_double = all(v.dtype == "float64" for v in state.model.trainable_variables)
+    return Outcome(
+        losses=losses,
+        names=list(variables),
+        values=[np.asarray(v, np.float64) for v in variables.values()],
+        spread=_spread(list(variables.values()), strategy),
+        precision="float64" if is_double else "float32",
+        neutralised=neutralised,
+        always_random=[x.name for x in random_layers(state.model) if not x._call_has_training_arg],
+    )
+
+
+def _variables(state: TrainingState) -> dict[str, tf.Variable]:
+    """All that hold fractions: weights, statistics and slots, without counters and the states of random generators."""
+    variables = {v.path: v.value for v in [*state.model.variables, *state.optimizer.variables]}
+    return {path: v for path, v in variables.items() if v.dtype.is_floating}
+
+
+def _spread(variables: list[tf.Variable], strategy: tf.distribute.Strategy) -> np.ndarray:
+    if strategy.num_replicas_in_sync == 1:
+        return np.zeros(len(variables))
+
+    def spread_of_replica() -> tf.Tensor:
+        context, mean = tf.distribute.get_replica_context(), tf.distribute.ReduceOp.MEAN
+        values = [tf.cast(tf.identity(v), tf.float64) for v in variables]
+        means = context.all_reduce(mean, values)
+        away = [tf.reduce_max(tf.abs(v - m)) for v, m in zip(values, means, strict=True)]
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.stack(away))
+
+    per_replica = tf.function(lambda: strategy.run(spread_of_replica))()
+    return strategy.experimental_local_results(per_replica)[0].numpy()

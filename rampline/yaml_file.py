@@ -1,0 +1,82 @@
+"""YAML that somebody else may have written: plain values only, bounded in size, no key twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rampline.errors import ConfigError
+
+MAX_BYTES = 256 * 1024
+# Values with every alias written out: a few lines of aliases of aliases make billions.
+MAX_VALUES = 50_000
+MAX_INTEGER = 2**63 - 1
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file.
+
+    Raises:
+        ConfigError: when it cannot be read, is no YAML, makes Python objects, has a key twice or a value that contains
+            itself, or is larger than any study has a reason to be.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"it is larger than {MAX_BYTES // 1024} KiB")
+        return yaml.load(content.decode("utf-8-sig"), Loader=_StrictLoader)
+    except ConfigError as error:
+        raise ConfigError(f"{path.name}: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: not YAML: it is nested too deeply") from error
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a date that does not exist
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """`safe_load` would drop all but the last of a key that is given twice, and take as long as aliases want."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        if node is not None and _count_values(node, {}) > MAX_VALUES:
+            raise yaml.YAMLError(f"its aliases make more than {MAX_VALUES} values")
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise ConfigError(f"line {key.start_mark.line + 1}: key {key.value} is given twice")
+            seen.add(key.value)
+        return node
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        value = super().construct_yaml_int(node)
+        if abs(value) > MAX_INTEGER:
+            raise yaml.YAMLError(f"line {node.start_mark.line + 1}: a whole number of more than 64 bits")
+        return value
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_yaml_int)
+
+
+def _count_values(node: yaml.Node, known: dict[int, int]) -> int:
+    """Values below and with `node`, aliases written out; in `known`, 0 stands for a node that is being counted."""
+    if id(node) in known:
+        if not known[id(node)]:
+            raise yaml.YAMLError(f"line {node.start_mark.line + 1}: a value contains itself")
+        return known[id(node)]
+    known[id(node)] = 0
+    inner: list[yaml.Node] = []
+    if isinstance(node, yaml.MappingNode):
+        inner = [part for pair in node.value for part in pair]
+    elif isinstance(node, yaml.SequenceNode):
+        inner = node.value
+    known[id(node)] = 1 + sum(_count_values(part, known) for part in inner)
+    return known[id(node)]

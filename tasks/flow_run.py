@@ -1,0 +1,21 @@
+"""Which flow run this is, for those who must reach it when this process cannot any more."""
+
+from prefect.context import FlowRunContext
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_KEY, PREFECT_API_URL
+
+from rampline.guardian import FLOW_RUN
+
+
+def flow_run_address() -> dict[str, str]:
+    """Id of the current flow run, and the API that knows it with the way in, as environment variables."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return {}
+    key, auth = PREFECT_API_KEY.value(), PREFECT_API_AUTH_STRING.value()
+    values = {
+        FLOW_RUN: str(context.flow_run.id),
+        "PREFECT_API_URL": PREFECT_API_URL.value(),
+        "PREFECT_API_KEY": key.get_secret_value() if key else None,
+        "PREFECT_API_AUTH_STRING": auth.get_secret_value() if auth else None,
+    }
+    return {name: str(value) for name, value in values.items() if value}

@@ -1,0 +1,184 @@
+"""Roles that freeze, and runs that are asked to stop."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from faults import Faults, assert_bit_equal, examples_seen, recoveries, run_with
+from runs import role_environment
+from table import Table
+
+from rampline.cluster.supervisor import supervise
+from rampline.errors import Preempted
+from rampline.files import read_json
+from rampline.run_directory import RunDirectory
+
+HEARTBEAT_TIMEOUT_SECONDS = 15  # as the runs of this folder are configured
+LEAVE_SECONDS = 20
+
+
+@pytest.mark.parametrize(
+    ("strategy", "role"),
+    [("multi_worker", "worker-1"), ("multi_worker", "worker-0"), ("parameter_server", "worker-1")]
+    + [("parameter_server", "ps-0"), ("parameter_server", "chief-0"), ("single", "chief-0")],
+)
+def test_a_frozen_role_is_found_and_replaced(strategy: str, role: str, make_run, uninterrupted, table: Table) -> None:
+    directory: RunDirectory = make_run(strategy)
+    costs = run_with(Faults(directory, role, "mid-epoch", number=signal.SIGSTOP))
+    assert costs[0].detected_after <= HEARTBEAT_TIMEOUT_SECONDS + 5
+    holds = "completes"
+    if strategy != "parameter_server":
+        assert_bit_equal(directory, uninterrupted(strategy))
+        holds = "weights bit-equal"
+    table.add(f"SIGSTOP of {role}, {strategy}", "mid-epoch", costs, holds)
+
+
+LAUNCH = """
+import sys
+from pathlib import Path
+from rampline.cluster.lock import hold
+from rampline.cluster.supervisor import supervise
+from rampline.errors import RamplineError
+from rampline.run_directory import RunDirectory
+import signal
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+directory = RunDirectory(Path(sys.argv[1]))
+try:
+    with hold(directory):
+        supervise(directory, on_event=lambda event: None, log=print)
+except RamplineError as error:
+    print(error)
+    sys.exit(error.exit_status)
+"""
+
+
+def launch(directory: RunDirectory) -> subprocess.Popen[bytes]:
+    """A launcher as a process of its own."""
+    return subprocess.Popen([sys.executable, "-c", LAUNCH, str(directory.path)], env=role_environment())
+
+
+def wait_for_step(directory: RunDirectory, epoch: int) -> None:
+    deadline = time.monotonic() + 120
+    while not any(e["event"] == "progress" and e["epoch"] >= epoch for e in directory.read_events()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def pid_of(directory: RunDirectory, role: str) -> int:
+    roles = read_json(directory.roles_file)["roles"]
+    return next(r["pid"] for r in roles if f"{r['role']}-{r['index']}" == role)
+
+
+def roles_alive(directory: RunDirectory) -> list[int]:
+    roles = [role["pid"] for role in read_json(directory.roles_file)["roles"]]
+    return [pid for pid in roles if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize("target", ["launcher", "worker-0", "worker-1"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
+def test_a_stopped_run_saves_and_goes_on_later(
+    target: str, number: signal.Signals, make_run, uninterrupted, table: Table
+) -> None:
+    _stop_and_go_on(make_run("multi_worker"), "multi_worker", target, number, uninterrupted, table)
+
+
+@pytest.mark.parametrize("strategy", ["single", "mirrored"])
+def test_a_stopped_run_of_one_process(strategy: str, make_run, uninterrupted, table: Table) -> None:
+    _stop_and_go_on(make_run(strategy), strategy, "launcher", signal.SIGTERM, uninterrupted, table)
+
+
+@pytest.mark.parametrize("target", ["launcher", "chief-0", "worker-1", "ps-0"])
+def test_a_stopped_parameter_server_run(target: str, make_run, uninterrupted, table: Table) -> None:
+    _stop_and_go_on(make_run("parameter_server"), "parameter_server", target, signal.SIGTERM, None, table)
+
+
+def _stop_and_go_on(directory: RunDirectory, strategy: str, target: str, number, uninterrupted, table: Table) -> None:
+    launcher = launch(directory)
+    wait_for_step(directory, epoch=5)
+    asked = time.monotonic()
+    os.kill(launcher.pid if target == "launcher" else pid_of(directory, target), number)
+    status = launcher.wait(LEAVE_SECONDS + 10)
+    seconds = time.monotonic() - asked
+    assert seconds <= LEAVE_SECONDS
+    interrupted = target == "launcher" and number == signal.SIGINT
+    # Python itself ends by the signal after a KeyboardInterrupt that nobody catches.
+    assert status == (-signal.SIGINT if interrupted else 143)
+    assert roles_alive(directory) == []
+    assert not directory.is_complete
+    stopped = [e for e in directory.read_events() if e["event"] == "stopped"]
+    assert len(stopped) == 1
+    assert stopped[0]["step"] % 50 != 0, "a stop at a step of its own"
+    supervise(directory, on_event=lambda event: None, log=print)
+    going_on = [e for e in directory.read_events() if e["event"] == "started"][-1]
+    assert going_on["first_step"] == stopped[0]["step"]
+    holds = "completes"
+    if uninterrupted:
+        whole = uninterrupted(strategy)
+        assert_bit_equal(directory, whole)
+        assert examples_seen(directory) == examples_seen(whole)
+        holds = "weights bit-equal, same examples"
+    name = f"SIG{number.name.removeprefix('SIG')} to {target}, {strategy}, then started again"
+    table.add_row(name, "mid-epoch", "1", f"left after {seconds:.1f}", "-", "0", holds)
+
+
+def test_a_killed_launcher_leaves_no_role(make_run, uninterrupted, table: Table) -> None:
+    directory = make_run("multi_worker")
+    launcher = launch(directory)
+    wait_for_step(directory, epoch=5)
+    launcher.kill()
+    launcher.wait()
+    killed, started = time.time(), time.monotonic()
+    while roles_alive(directory):
+        assert time.monotonic() - started < 15
+        time.sleep(0.02)
+    seconds = time.monotonic() - started
+    supervise(directory, on_event=lambda event: None, log=print)
+    assert_bit_equal(directory, uninterrupted("multi_worker"))
+    del killed
+    table.add_row(
+        "kill -9 of the launcher, multi_worker, then started again",
+        "mid-epoch",
+        "1",
+        f"roles gone after {seconds:.1f}",
+        "-",
+        "-",
+        "weights bit-equal",
+    )
+
+
+def test_a_second_launcher_is_turned_away(make_run) -> None:
+    directory = make_run("single")
+    launcher = launch(directory)
+    wait_for_step(directory, epoch=1)
+    command = [sys.executable, "-c", LAUNCH, str(directory.path)]
+    second = subprocess.run(command, env=role_environment(), capture_output=True, text=True, check=False)
+    assert second.returncode == 2
+    assert f"is in use by process {launcher.pid}" in second.stdout
+    assert launcher.wait(120) == 0
+
+
+def test_a_second_ctrl_c_ends_at_once(make_run) -> None:
+    directory = make_run("multi_worker")
+    launcher = launch(directory)
+    wait_for_step(directory, epoch=2)
+    # A worker that cannot answer keeps the others from agreeing to stop.
+    os.kill(pid_of(directory, "worker-1"), signal.SIGSTOP)
+    os.kill(launcher.pid, signal.SIGINT)
+    time.sleep(2)
+    assert launcher.poll() is None
+    os.kill(launcher.pid, signal.SIGINT)
+    again = time.monotonic()
+    launcher.wait(10)
+    assert time.monotonic() - again < 3
+    assert roles_alive(directory) == []
+    assert Path(directory.path).is_dir()
+
+
+def test_preempted_has_the_configured_status() -> None:
+    assert Preempted("stopped", 75).exit_status == 75
+    assert recoveries is not None

@@ -1,0 +1,229 @@
+"""Hostile archives are refused in one line, and nothing is written outside the folder that they are unpacked into."""
+
+import io
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from rampline.data import archives
+from rampline.data.archives import unpack, unpack_once
+from rampline.errors import DatasetError
+
+IMAGE = "images/cats/0.png"
+
+
+def write_tar(path: Path, *members: tuple[str, bytes] | tarfile.TarInfo, mode: Literal["w", "w:gz"] = "w") -> Path:
+    with tarfile.open(path, mode) as archive:
+        for member in [(IMAGE, b"first"), *members]:
+            if isinstance(member, tarfile.TarInfo):
+                archive.addfile(member)
+            else:
+                info = tarfile.TarInfo(member[0])
+                info.size = len(member[1])
+                archive.addfile(info, io.BytesIO(member[1]))
+    return path
+
+
+def write_zip(path: Path, *members: tuple[str, bytes] | zipfile.ZipInfo) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member in [(IMAGE, b"first"), *members]:
+            name, content = member if isinstance(member, tuple) else (member, b"/etc/passwd")
+            archive.writestr(name, content)
+    return path
+
+
+def special(kind: bytes, name: str = "images/cats/1.png", target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+def zip_special(mode: int) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo("images/cats/1.png")
+    info.create_system, info.external_attr = 3, (mode | 0o777) << 16
+    return info
+
+
+def encrypted(path: Path) -> Path:
+    content = bytearray(write_zip(path).read_bytes())
+    content[6] |= 1  # of the local header
+    content[content.index(b"PK\1\2") + 8] |= 1  # of the central directory
+    path.write_bytes(content)
+    return path
+
+
+OUTSIDE: dict[str, Callable[[Path], Path]] = {
+    "tar ..": lambda p: write_tar(p / "x.tar", ("../escaped", b"x")),
+    "tar inner ..": lambda p: write_tar(p / "x.tar", ("images/../../escaped", b"x")),
+    "tar absolute": lambda p: write_tar(p / "x.tar", (f"{p}/escaped", b"x")),
+    "tar folder ..": lambda p: write_tar(p / "x.tar", special(tarfile.DIRTYPE, "../escaped")),
+    "tar folder absolute": lambda p: write_tar(p / "x.tar", special(tarfile.DIRTYPE, f"{p}/escaped")),
+    "tar.gz ..": lambda p: write_tar(p / "x.tar.gz", ("../escaped", b"x"), mode="w:gz"),
+    "zip ..": lambda p: write_zip(p / "x.zip", ("../escaped", b"x")),
+    "zip absolute": lambda p: write_zip(p / "x.zip", (f"{p}/escaped", b"x")),
+    "zip backslash": lambda p: write_zip(p / "x.zip", ("..\\escaped", b"x")),
+    "zip drive": lambda p: write_zip(p / "x.zip", ("C:\\escaped", b"x")),
+    "zip folder ..": lambda p: write_zip(p / "x.zip", ("../escaped/", b"")),
+}
+SPECIAL: dict[str, Callable[[Path], Path]] = {
+    "tar symlink outside": lambda p: write_tar(p / "x.tar", special(tarfile.SYMTYPE, target="/etc/passwd")),
+    "tar symlink folder, then a file through it": lambda p: write_tar(
+        p / "x.tar", special(tarfile.SYMTYPE, "images/out", str(p)), ("images/out/escaped", b"x")
+    ),
+    "tar symlink inside": lambda p: write_tar(p / "x.tar", special(tarfile.SYMTYPE, target="0.png")),
+    "tar hard link": lambda p: write_tar(p / "x.tar", special(tarfile.LNKTYPE, target="/etc/passwd")),
+    "tar character device": lambda p: write_tar(p / "x.tar", special(tarfile.CHRTYPE)),
+    "tar block device": lambda p: write_tar(p / "x.tar", special(tarfile.BLKTYPE)),
+    "tar pipe": lambda p: write_tar(p / "x.tar", special(tarfile.FIFOTYPE)),
+    "zip symlink": lambda p: write_zip(p / "x.zip", zip_special(stat.S_IFLNK)),
+    "zip device": lambda p: write_zip(p / "x.zip", zip_special(stat.S_IFCHR)),
+}
+
+
+def damaged(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+BROKEN: dict[str, Callable[[Path], Path]] = {
+    "no zip": lambda p: damaged(p / "x.zip", b"hello"),
+    "no tar": lambda p: damaged(p / "x.tar", b"hello"),
+    "empty": lambda p: damaged(p / "x.tgz", b""),
+    "cut off zip": lambda p: damaged(p / "x.zip", write_zip(p / "y.zip").read_bytes()[:-30]),
+    "cut off tar.gz": lambda p: damaged(
+        p / "x.tar.gz", write_tar(p / "y.tar.gz", ("b", bytes(range(256)) * 99), mode="w:gz").read_bytes()[:-90]
+    ),
+    "wrong checksum": lambda p: damaged(
+        p / "x.zip", write_zip(p / "y.zip", ("b", b"abc")).read_bytes().replace(b"\xc2A$5", b"\xc2A$6")
+    ),
+    "encrypted": lambda p: encrypted(p / "x.zip"),
+    "a name too long": lambda p: write_tar(p / "x.tar", ("n" * 300, b"x")),
+}
+
+
+def refused(archive: Path, parent: Path) -> str:
+    """Unpack below `parent/home`; checks that nothing appeared, there or beside it."""
+    before = sorted(parent.rglob("*"))
+    with pytest.raises(DatasetError) as caught:
+        unpack_once(archive, parent / "home")
+    assert sorted(path for path in parent.rglob("*") if path != parent / "home") == before
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("make", OUTSIDE.values(), ids=OUTSIDE)
+def test_paths_that_lead_outside(make, tmp_path):
+    message = refused(make(tmp_path), tmp_path)
+    assert "escaped" in message
+    assert message.endswith(" leads outside; only files and folders may be in it")
+
+
+@pytest.mark.parametrize("make", SPECIAL.values(), ids=SPECIAL)
+def test_links_and_devices(make, tmp_path):
+    assert "is a link or a device; only files and folders" in refused(make(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("make", BROKEN.values(), ids=BROKEN)
+def test_damaged_archives(make, tmp_path):
+    archive = make(tmp_path)
+    assert refused(archive, tmp_path).startswith(f"{archive} cannot be unpacked: ")
+
+
+@pytest.mark.parametrize("repeated", [IMAGE, "images/cats"])
+def test_a_file_twice(tmp_path, repeated):
+    assert "twice" in refused(write_tar(tmp_path / "x.tar", (repeated, b"second")), tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_more_than_the_disk_holds(tmp_path, kind):
+    size = 10**16
+    if kind == "tar":
+        archive = write_tar(tmp_path / "x.tar")
+        info = tarfile.TarInfo("bomb.png")
+        info.size = size
+        archive.write_bytes(archive.read_bytes()[:1024] + info.tobuf(tarfile.GNU_FORMAT) + bytes(10240))
+    else:
+        archive = write_zip(tmp_path / "x.zip", ("bomb.png", bytes(10**6)))
+        claimed = archive.read_bytes().replace((10**6).to_bytes(4, "little"), (2**32 - 2).to_bytes(4, "little"))
+        archive.write_bytes(claimed)
+    with pytest.MonkeyPatch.context() as patch:
+        if kind == "zip":
+            patch.setattr(archives, "KEPT_FREE_SHARE", 1 - 1e-7)
+        assert "unpacks to more than fits on the disk" in refused(archive, tmp_path)
+
+
+def test_many_empty_files_count_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "BYTES_PER_FILE", 10**15)
+    archive = write_zip(tmp_path / "x.zip", *((f"{i}.png", b"") for i in range(1000)))
+    assert "unpacks to more than fits" in refused(archive, tmp_path)
+
+
+def test_a_zip_that_holds_more_than_it_claims(tmp_path):
+    archive = write_zip(tmp_path / "x.zip", ("more.png", bytes(10**6)))
+    archive.write_bytes(archive.read_bytes().replace((10**6).to_bytes(4, "little"), (9).to_bytes(4, "little")))
+    assert "cannot be unpacked" in refused(archive, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["x.zip", "x.tar", "x.tar.gz", "x.tgz"])
+def test_a_good_archive_is_unpacked_once(tmp_path, name):
+    members = [("images/dogs/1.png", b"second"), ("__MACOSX/._0.png", b"noise")]
+    if name == "x.zip":
+        archive = write_zip(tmp_path / name, *members)
+    else:
+        archive = write_tar(tmp_path / name, *members, mode="w:gz" if "gz" in name else "w")
+    folder = unpack_once(archive, tmp_path / "home")
+    assert folder.name.startswith("x-")
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert found == {IMAGE: b"first", "images/dogs/1.png": b"second"}
+    (folder / "mark").touch()
+    assert unpack_once(archive, tmp_path / "home") == folder
+    assert (folder / "mark").exists()
+
+
+def test_no_permissions_are_taken_over(tmp_path):
+    info = tarfile.TarInfo("run.sh")
+    info.mode = 0o6777
+    archive, target = write_tar(tmp_path / "x.tar", info), tmp_path / "out"
+    target.mkdir()
+    unpack(archive, target)
+    assert stat.S_IMODE((target / "run.sh").stat().st_mode) & 0o7111 == 0
+
+
+def test_what_a_killed_one_left_is_removed(tmp_path):
+    leftover = tmp_path / "home/.x-0123.abc"
+    leftover.mkdir(parents=True)
+    unpack_once(write_zip(tmp_path / "x.zip"), tmp_path / "home")
+    assert not leftover.exists()
+
+
+@pytest.mark.parametrize("name", ["photos.zip", "photos.tar.gz"])
+@pytest.mark.parametrize("top", ["", "photos/"])
+def test_a_folder_source_may_be_an_archive(store, make_folder, tmp_path, home, name, top):
+    root = make_folder({"train/cats": 3, "train/dogs": 3})
+    files = [(f"{top}{path.relative_to(root)}", path) for path in root.rglob("*.*")]
+    if name.endswith("zip"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            for inner, path in files:
+                archive.write(path, inner)
+    else:
+        with tarfile.open(tmp_path / name, "w:gz") as archive:
+            for inner, path in files:
+                archive.add(path, inner)
+    dataset = store(source=f"folder:{tmp_path / name}", image_size=8)
+    assert dataset.class_names == ("cats", "dogs")
+    assert dataset.splits == {"train": 4, "validation": 2}
+    assert dataset.directory.name.startswith("photos-")
+    assert dataset.fingerprint == store(source=f"folder:{root}", image_size=8).fingerprint
+    assert [path.parent for path in (home.data / "unpacked").iterdir()] == [home.data / "unpacked"]
+    store(source=f"folder:{tmp_path / name}", image_size=8)
+    assert store.lines[-1] == f"prepared already: {dataset.directory}"
+
+
+def test_an_archive_that_is_not_there(store, tmp_path):
+    with pytest.raises(DatasetError, match=r"archive /.*x.zip cannot be read: No such file"):
+        store(source=f"folder:{tmp_path}/x.zip")

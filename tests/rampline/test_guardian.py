@@ -1,0 +1,144 @@
+"""The guardian ends what its process leaves behind when it is killed, and nothing else."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rampline.execution_file import Execution, write_execution
+from rampline.guardian import FLOW_RUN, start_guardian
+from rampline.home import Home
+from rampline.study import load_study
+from rampline.tracking.lifecycle import take_over
+from rampline.tracking.store import experiment_id, open_tracking
+from rampline.tracking.study_log import StudyLog
+
+# A process that has an execution, as `closing` has: it says so and waits to be killed, or closes it itself.
+WATCHED = """
+import json, sys
+from pathlib import Path
+from rampline.execution_file import read_execution
+from rampline.guardian import start_guardian
+from rampline.tracking.lifecycle import take_over
+from rampline.tracking.provenance import process_identity
+from rampline.tracking.store import open_tracking
+execution = Path(sys.argv[1])
+opened = read_execution(execution)
+take_over(open_tracking(opened.home), opened.parent_run_id)
+start_guardian(execution, process_identity(), json.loads(sys.argv[2]))
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def execution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An execution in a store of its own."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    home = Home(root=tmp_path)
+    client = open_tracking(home)
+    log = StudyLog.open(client, experiment_id(client, "digits", home), study="digits", execution="e1")
+    folder = home.runs / "digits" / "e1"
+    write_execution(folder, Execution(study=load_study("digits"), home=home, parent_run_id=log.run_id))
+    return folder
+
+
+def parent(execution: Path) -> tuple[str, dict[str, str]]:
+    """Status and tags of the execution in MLflow."""
+    client = open_tracking(Home(root=execution.parents[2]))
+    run = client.get_run(json.loads((execution / "execution.json").read_text())["parent_run_id"])
+    return run.info.status, run.data.tags
+
+
+def start_watched(execution: Path, prefect: dict[str, str]) -> tuple[subprocess.Popen[str], psutil.Process]:
+    command = [sys.executable, "-c", WATCHED, str(execution), json.dumps(prefect)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    (guardian,) = psutil.Process(process.pid).children()
+    return process, guardian
+
+
+def post(url: str, body: dict[str, Any]) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)
+
+
+def flow_run(url: str, flow: str, state: str, task_run: str | None = None) -> str:
+    body = {"flow_id": flow, "state": {"type": state}, "parent_task_run_id": task_run}
+    return post(f"{url}/flow_runs/", body)["id"]
+
+
+def state_of(url: str, run: str) -> str:
+    with urllib.request.urlopen(f"{url}/flow_runs/{run}", timeout=10) as answer:
+        return json.load(answer)["state_type"]
+
+
+def test_after_a_kill_the_execution_is_closed_in_mlflow_and_prefect(execution: Path, server) -> None:
+    flow = post(f"{server.url}/flows/", {"name": f"flow-{uuid.uuid4()}"})["id"]
+    root = flow_run(server.url, flow, "RUNNING")
+    steps = [
+        post(f"{server.url}/task_runs/", {"flow_run_id": root, "task_key": "step", "dynamic_key": key})["id"]
+        for key in "ab"
+    ]
+    below, done = (
+        flow_run(server.url, flow, state, step) for state, step in zip(("RUNNING", "COMPLETED"), steps, strict=True)
+    )
+    unrelated = flow_run(server.url, flow, "RUNNING")
+    process, guardian = start_watched(execution, {FLOW_RUN: root, "PREFECT_API_URL": server.url})
+    time.sleep(0.5)
+    assert guardian.memory_info().rss < 25 * 2**20
+    guardian.send_signal(signal.SIGINT)  # the terminal's Ctrl-C
+    process.kill()
+    process.wait()
+    guardian.wait(30)
+    assert [state_of(server.url, run) for run in (root, below, done)] == ["CRASHED", "CRASHED", "COMPLETED"]
+    assert state_of(server.url, unrelated) == "RUNNING"
+    status, tags = parent(execution)
+    assert (status, tags["rampline.status"]) == ("KILLED", "KILLED")
+    assert tags["rampline.failure"] == "the process that ran it was killed"
+
+
+def test_prefect_being_away_does_not_keep_mlflow_from_being_told(execution: Path) -> None:
+    process, guardian = start_watched(
+        execution, {FLOW_RUN: str(uuid.uuid4()), "PREFECT_API_URL": "http://me:hunter2@127.0.0.1:9/api"}
+    )
+    process.kill()
+    process.wait()
+    guardian.wait(30)
+    assert parent(execution)[0] == "KILLED"
+    assert "hunter2" not in (execution / "guardian.log").read_text()
+
+
+def test_what_another_process_has_taken_over_goes_on(execution: Path) -> None:
+    process, guardian = start_watched(execution, {})
+    take_over(open_tracking(Home(root=execution.parents[2])), parent_run_id(execution))
+    process.kill()
+    process.wait()
+    guardian.wait(30)
+    assert parent(execution)[0] == "RUNNING"
+
+
+def parent_run_id(execution: Path) -> str:
+    return json.loads((execution / "execution.json").read_text())["parent_run_id"]
+
+
+def test_a_guardian_that_is_sent_home_changes_nothing(execution: Path) -> None:
+    began = time.monotonic()
+    dismiss = start_guardian(execution, f"host:{os.getpid()}:0", {})
+    (guardian,) = [child for child in psutil.Process().children() if "rampline.guardian" in child.cmdline()]
+    dismiss()
+    assert time.monotonic() - began < 5
+    assert not guardian.is_running()
+    assert parent(execution)[0] == "RUNNING"
+    assert not (execution / "guardian.log").exists()

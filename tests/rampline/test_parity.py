@@ -1,0 +1,138 @@
+"""The parity check of a run directory: its processes, its result, and what it leaves behind."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from runs import make_config, role_environment
+
+from rampline.config import ParityConfig, RunConfig
+from rampline.data.dataset import PreparedDataset
+from rampline.errors import InputError, RunFailed
+from rampline.parity import ParityResult, check_parity, parity_config, result_file
+from rampline.run_directory import RunDirectory, RunIdentity
+
+MakeRun = Callable[[RunConfig], RunDirectory]
+MODEL = "parity_models:with_random_parts"
+
+
+@pytest.fixture
+def make_run(digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
+    """`make_run(config)` creates a run directory on a part of `digits`."""
+    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+
+    def make(config: RunConfig) -> RunDirectory:
+        directory = RunDirectory(tmp_path / "run")
+        directory.create(config, RunIdentity(study="test", name="run", dataset=str(digits.directory)))
+        return directory
+
+    return make
+
+
+def alive(directory: RunDirectory) -> list[int]:
+    """Processes of this run directory that still run."""
+    processes = psutil.process_iter(["pid", "cmdline", "status"])
+    ours = [p for p in processes if str(directory.path) in (p.info["cmdline"] or [])]
+    return [p.pid for p in ours if p.info["status"] != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.slow
+def test_two_workers_with_random_parts_pass_once(make_run: MakeRun) -> None:
+    directory, lines = make_run(make_config("multi_worker", model=MODEL, batch=27, workers=2)), []
+    result = check_parity(directory, log=lines.append)
+    assert (result.status, result.precision, result.replicas, result.global_batch_size) == ("pass", "float64", 2, 27)
+    assert result.max_loss_diff is not None
+    assert result.max_weight_diff is not None
+    assert max(result.max_loss_diff, result.max_weight_diff) < 1e-12
+    assert len(result.losses) == len(result.reference_losses) == 10
+    assert {n.layer for n in result.neutralised} == {"BatchNormalization", "Dropout", "RandomFlip"}
+    assert alive(directory) == []
+    assert ParityResult.read(result_file(directory)) == result
+    assert check_parity(directory, log=lines.append) == result
+    assert len(lines) == 1, "a check that passed is not repeated"
+
+
+@pytest.mark.slow
+def test_a_parameter_server_with_one_worker_matches(make_run: MakeRun) -> None:
+    directory = make_run(make_config("parameter_server", model=MODEL, workers=1, parameter_servers=1))
+    result = check_parity(directory, log=print)
+    assert result.status == "pass"
+    assert result.max_weight_diff is not None
+    assert result.max_weight_diff < 1e-12
+    assert result.mean_staleness is None
+    assert alive(directory) == []
+
+
+@pytest.mark.slow
+def test_staleness_of_two_workers_is_measured_in_steps(make_run: MakeRun) -> None:
+    config = make_config("parameter_server", workers=2, parameter_servers=1)
+    result = check_parity(make_run(dataclasses.replace(config, parity=ParityConfig(steps=40))), log=print)
+    assert result.status == "not_applicable"
+    assert "2 workers update asynchronously" in result.reason
+    assert result.mean_staleness is not None
+    assert result.max_staleness is not None
+    assert 0 < result.mean_staleness <= result.max_staleness <= 20
+    assert len(result.losses) == 40
+
+
+@pytest.mark.slow
+def test_fit_in_mixed_precision_is_checked_with_the_loop_and_says_so(make_run: MakeRun) -> None:
+    config = make_config("mirrored", replicas=2, virtual_devices=2)
+    config = dataclasses.replace(config, engine="fit", precision="mixed_bfloat16", parity=ParityConfig(steps=3))
+    result = check_parity(make_run(config), log=print)
+    assert (result.status, result.steps, result.first_step) == ("pass", 3, 4)
+    assert result.notes == (
+        "engine=fit: checked with the loop engine",
+        "precision=mixed_bfloat16: checked in float64",
+    )
+
+
+def test_a_broken_model_names_the_role_and_its_log(make_run: MakeRun) -> None:
+    directory = make_run(make_config("mirrored", model="json:dumps", replicas=2, virtual_devices=2))
+    with pytest.raises(RunFailed, match=r"^parity check: chief 0 ended with status \d+: TypeError: .*chief-0\.log\)$"):
+        check_parity(directory, log=print)
+    assert not result_file(directory).exists()
+    assert alive(directory) == []
+
+
+def test_a_wrong_model_is_an_input_error(make_run: MakeRun) -> None:
+    with pytest.raises(InputError, match=r"model\.name='MobilNet' is not known"):
+        check_parity(make_run(make_config("mirrored", model="MobilNet", replicas=2, virtual_devices=2)), log=print)
+
+
+def test_an_interrupt_leaves_no_role(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = make_run(make_config("multi_worker", workers=2))
+    waits = iter(range(20))
+
+    def interrupt(_seconds: float) -> None:
+        if next(waits) == 10:
+            assert len(alive(directory)) == 2
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("rampline.parity.time.sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        check_parity(directory, log=print)
+    assert alive(directory) == []
+
+
+def test_one_replica_and_other_machines_are_not_applicable(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = check_parity(make_run(make_config("single")), log=print)
+    assert (result.status, result.reason) == ("not_applicable", "one replica: there is nothing to compare")
+    assert result.passed
+
+
+def test_a_check_cannot_start_the_roles_of_other_machines(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "TF_CONFIG", "{}")
+    result = check_parity(make_run(make_config("multi_worker", workers=2)), log=print)
+    assert result.status == "not_applicable"
+    assert result.reason.startswith("TF_CONFIG is set")
+
+
+def test_what_is_checked_keeps_the_training_and_drops_the_rest() -> None:
+    config = make_config("mirrored", replicas=2, virtual_devices=2)
+    other = dataclasses.replace(config, xla=True, precision="mixed_float16", checkpoint_every_steps=5)
+    assert parity_config(other) == config

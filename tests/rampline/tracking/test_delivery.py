@@ -1,0 +1,137 @@
+"""Delivery never makes a run wait, loses nothing and repeats nothing, whenever MLflow goes away and comes back."""
+
+import contextlib
+import sqlite3
+import time
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from rampline.files import write_json
+from rampline.home import Home
+from rampline.tracking import delivery as delivery_module
+from rampline.tracking.delivery import Delivery, deliver_within, is_delivered
+from rampline.tracking.delivery_state import is_undelivered, read_delivery
+from rampline.tracking.run_log import EPOCH_METRICS
+from rampline.tracking.store import TrackingError, open_tracking
+from rampline.tracking.sync import sync_execution
+
+
+class LosesAnswers(MlflowClient):
+    """The store takes a batch, and the answer is lost: what a server does that dies after its commit."""
+
+    lost = 0
+
+    def log_batch(self, *arguments, **named) -> None:
+        super().log_batch(*arguments, **named)
+        if named.get("metrics") and LosesAnswers.lost < 3:
+            LosesAnswers.lost += 1
+            raise ConnectionResetError("connection reset by peer")
+
+
+def rename_table(home: Home, name: str, new_name: str) -> None:
+    with contextlib.closing(sqlite3.connect(home.tracking_database)) as connection:
+        connection.execute(f"ALTER TABLE {name} RENAME TO {new_name}")
+
+
+def rows(home: Home, metric: str) -> list[int]:
+    """Steps of a metric in MLflow's own table, in the order they were written."""
+    with contextlib.closing(sqlite3.connect(home.tracking_database)) as connection:
+        found = connection.execute("SELECT step FROM metrics WHERE key = ? ORDER BY rowid", (metric,))
+        return [step for (step,) in found]
+
+
+def run_of(client, study_log):
+    (run,) = client.search_runs([client.get_run(study_log.run_id).info.experiment_id], "tags.`rampline.kind` = 'run'")
+    return run
+
+
+def test_an_event_never_waits_and_all_arrive_in_order_after_an_outage(
+    client, home, study_log, make_run_directory, append_events, started, epoch
+):
+    directory, lines = make_run_directory(), []
+    events = [started(attempt=2), *(epoch(number) for number in range(1, 6))]
+    rename_table(home, "metrics", "metrics_away")
+    delivery = Delivery.open(lambda: open_tracking(home), directory, parent_run_id=study_log.run_id, log=lines.append)
+    for event in events:
+        append_events(directory, event)
+        began = time.monotonic()
+        delivery.handle(event)
+        assert time.monotonic() - began < 0.05
+    deadline = time.monotonic() + 20
+    while not lines:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+        delivery.handle({"event": "progress", "time": 1.0})
+    rename_table(home, "metrics_away", "metrics")
+    assert delivery.close("COMPLETE", result={"train_seconds": 4.5, "attempts": 2})
+    assert lines[0].startswith("MLflow does not answer, training goes on: ")
+    assert lines[1].startswith("MLflow answers again after ")
+    assert len(lines) == 2
+    for metric in EPOCH_METRICS:
+        assert rows(home, metric) == [1, 2, 3, 4, 5]
+    run = run_of(client, study_log)
+    assert (run.info.status, run.data.tags["rampline.status"]) == ("FINISHED", "COMPLETE")
+    assert (run.data.tags["rampline.attempts"], run.data.metrics["train_seconds"]) == ("2", 4.5)
+    assert not is_undelivered(directory.path)
+
+
+def test_what_was_committed_without_an_answer_is_not_written_twice(
+    client, home, study_log, make_run_directory, append_events, started, epoch, monkeypatch
+):
+    monkeypatch.setattr(LosesAnswers, "lost", 0)
+    monkeypatch.setattr(delivery_module, "FIRST_PAUSE_SECONDS", 0.1)
+    directory = make_run_directory()
+    uri = f"sqlite:///{home.tracking_database}"
+    delivery = Delivery.open(
+        lambda: LosesAnswers(tracking_uri=uri), directory, parent_run_id=study_log.run_id, log=lambda line: None
+    )
+    for event in [started(), *(epoch(number) for number in range(1, 5))]:
+        append_events(directory, event)
+        delivery.handle(event)
+    assert delivery.close("COMPLETE")
+    assert LosesAnswers.lost == 3
+    for metric in EPOCH_METRICS:
+        assert rows(home, metric) == [1, 2, 3, 4]
+
+
+def test_without_mlflow_the_end_is_marked_and_delivered_later(
+    client, home, study_log, make_run_directory, append_events, epoch, monkeypatch
+):
+    monkeypatch.setitem(delivery_module.CLOSE_SECONDS, "FAILED", 0.5)
+    directory, lines = make_run_directory(), []
+    append_events(directory, epoch(1), epoch(2))
+
+    def away() -> MlflowClient:
+        raise TrackingError("MLflow at http://127.0.0.1:9 cannot be used")
+
+    delivery = Delivery.open(away, directory, parent_run_id=study_log.run_id, log=lines.append)
+    assert not is_delivered(away, directory)
+    began = time.monotonic()
+    assert not delivery.close("FAILED", "worker 1 died")
+    assert time.monotonic() - began < 5
+    assert lines[-1] == "baseline: MLflow has not got all of it: `rampline sync digits` delivers the rest later"
+    state = read_delivery(directory.path)
+    assert state is not None
+    assert (state.status, state.failure, state.is_running) == ("FAILED", "worker 1 died", False)
+    assert rows(home, "train_loss") == []
+
+
+def test_a_status_of_no_meaning_is_refused(home, study_log, make_run_directory):
+    delivery = Delivery.open(lambda: open_tracking(home), make_run_directory(), parent_run_id=study_log.run_id)
+    with pytest.raises(ValueError, match="status='FINISHED' is not allowed: it must be one of COMPLETE, FAILED"):
+        delivery.close("FINISHED")
+    assert delivery.close("KILLED", "interrupted")
+
+
+def test_a_store_that_hangs_is_waited_for_no_longer_than_said():
+    began = time.monotonic()
+    assert deliver_within(0.3, lambda: time.sleep(5)) == "MLflow does not answer"
+    assert time.monotonic() - began < 2
+    assert deliver_within(5, lambda: None) is None
+
+
+def test_sync_needs_an_execution(client, tmp_path):
+    write_json(tmp_path / "config.json", {})
+    with pytest.raises(Exception, match=r"is no execution: it has no execution\.json"):
+        sync_execution(client, tmp_path, log=print)

@@ -1,0 +1,142 @@
+"""Delivering later, into the store that was away or into another one, as often as somebody asks."""
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from rampline.execution_file import Execution, read_execution, write_execution
+from rampline.files import write_json
+from rampline.run_directory import RunDirectory, RunIdentity
+from rampline.study import load_study
+from rampline.tracking.delivery_state import FILE, is_undelivered, mark_undelivered
+from rampline.tracking.provenance import process_identity
+from rampline.tracking.run_log import EPOCH_METRICS, RunLog
+from rampline.tracking.store import open_tracking
+from rampline.tracking.sync import executions, sync_execution
+
+RESULT = {"status": "complete", "train_seconds": 4.5, "wall_seconds": 12.0, "attempts": 2, "best_epoch": 2}
+
+
+@pytest.fixture
+def execution(home, study_log, dataset, started, epoch, append_events, evaluation):
+    """An execution of two runs: `baseline` was completed and evaluated without MLflow, `baseline-fit` has failed."""
+    folder = home.runs / "digits" / "e1"
+    study = load_study("digits", only=["baseline", "baseline-fit"])
+    write_execution(folder, Execution(study=study, home=home, parent_run_id=study_log.run_id))
+    for run in study.runs:
+        directory = RunDirectory(folder / run.name)
+        directory.create(run.config, RunIdentity(study="digits", name=run.name, dataset=str(dataset)))
+        append_events(directory, started(attempt=2), epoch(1), epoch(2), epoch(3))
+    write_json(folder / "baseline" / "result.json", RESULT)
+    write_json(folder / "baseline" / "evaluation.json", evaluation)
+    mark_undelivered(folder / "baseline", "COMPLETE")
+    mark_undelivered(folder / "baseline-fit", "FAILED", "worker 1 died")
+    mark_undelivered(folder, "FAILED")
+    return folder
+
+
+def found_in(client, name: str):
+    experiment = client.get_experiment_by_name("digits")
+    runs = client.search_runs([experiment.experiment_id])
+    (run,) = [run for run in runs if run.data.tags.get("rampline.run", "study") == name]
+    return run
+
+
+def check_all(client) -> None:
+    """The store has both runs and the execution, each figure once."""
+    run = found_in(client, "baseline")
+    assert (run.info.status, run.data.tags["rampline.status"]) == ("FINISHED", "COMPLETE")
+    assert run.data.tags["rampline.attempts"] == "2"
+    assert run.data.params["global_batch_size"] == "64"
+    assert (run.data.metrics["train_seconds"], run.data.metrics["test_accuracy"]) == (4.5, 0.9)
+    files = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert {"config.json", "learning_rate.png", "confusion_matrix.png", "evaluation.json"} <= files
+    failed = found_in(client, "baseline-fit")
+    assert (failed.info.status, failed.data.tags["rampline.failure"]) == ("FAILED", "worker 1 died")
+    for metric in (*EPOCH_METRICS, "train_seconds", "test_accuracy"):
+        for one in (run, failed):
+            steps = [point.step for point in client.get_metric_history(one.info.run_id, metric)]
+            assert steps == ([1, 2, 3] if metric in EPOCH_METRICS else [0] if one is run else [])
+    parent = found_in(client, "study")
+    assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert (parent.info.status, parent.data.tags["rampline.status"]) == ("FAILED", "FAILED")
+
+
+def test_what_was_left_is_delivered_once(client, execution):
+    lines: list[str] = []
+    assert sync_execution(client, execution, log=lines.append) == 2
+    assert lines == [
+        "digits/e1/baseline: delivered 3 epochs, result, evaluation, COMPLETE",
+        "digits/e1/baseline-fit: delivered 3 epochs, FAILED",
+    ]
+    check_all(client)
+    assert not any(is_undelivered(file.parent) for file in execution.rglob(FILE))
+    assert sync_execution(client, execution, log=lines.append) == 0
+    assert len(lines) == 2
+    check_all(client)
+
+
+def test_one_run_can_be_delivered_alone(client, execution):
+    assert sync_execution(client, execution, log=print, runs=["baseline-fit"]) == 1
+    assert is_undelivered(execution / "baseline")
+    assert not is_undelivered(execution / "baseline-fit")
+
+
+def test_a_fresh_store_gets_everything_and_the_first_one_nothing_twice(
+    client, home, execution, monkeypatch, tmp_path, initialised
+):
+    sync_execution(client, execution, log=print)
+    first, made = read_execution(execution).parent_run_id, (execution / "execution.json").stat().st_mtime
+    shutil.copy(initialised, tmp_path / "other.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'other.db'}")
+    other = open_tracking(home)
+    assert sync_execution(other, execution, log=print) == 2
+    parent = found_in(other, "study")
+    assert parent.info.run_id == read_execution(execution).parent_run_id != first
+    assert parent.data.tags["rampline.execution"] == "e1"
+    check_all(other)
+    assert (execution / "execution.json").stat().st_mtime == made
+    assert executions(home.runs) == [execution]
+
+    assert sync_execution(client, execution, log=print) == 2  # by name: its runs are found again
+    assert read_execution(execution).parent_run_id == first
+    check_all(client)
+    with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as connection:
+        query = "SELECT COUNT(*) FROM metrics WHERE key = 'train_loss'"
+        assert connection.execute(query).fetchone() == (6,)
+
+
+def test_a_run_whose_process_was_killed_ends_killed(client, home, execution, study_log, epoch):
+    directory = RunDirectory(execution / "baseline-fit")
+    code = "import sys, pathlib; from rampline.tracking.delivery_state import mark_undelivered; "
+    code += "[mark_undelivered(pathlib.Path(folder), 'RUNNING') for folder in sys.argv[1:]]"
+    subprocess.run([sys.executable, "-c", code, str(execution), str(directory.path)], check=True)
+    sync_execution(client, execution, log=print)
+    run = found_in(client, "baseline-fit")
+    assert (run.info.status, run.data.tags["rampline.failure"]) == ("KILLED", "the process that ran it is gone")
+    assert found_in(client, "study").info.status == "KILLED"
+
+
+def test_what_another_process_works_on_is_left_to_it(client, execution):
+    identity = process_identity().split(":")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as alive:
+        started = psutil.Process(alive.pid).create_time()
+        state = {"status": "RUNNING", "failure": None, "process": f"{identity[0]}:{alive.pid}:{started:.0f}"}
+        write_json(execution / FILE, state)
+        lines: list[str] = []
+        assert sync_execution(client, execution, log=lines.append) == 0
+        assert lines == ["digits/e1: is running, its own process delivers it"]
+        alive.communicate(os.linesep.encode())
+
+
+def test_an_unfinished_delivery_goes_on(client, execution, study_log, history):
+    log = RunLog.open(client, RunDirectory(execution / "baseline"), parent_run_id=study_log.run_id)
+    assert log.new_epochs == 3
+    sync_execution(client, execution, log=print)
+    assert [step for step, _ in history(client, log.run_id, "train_loss")] == [1, 2, 3]

@@ -1,0 +1,148 @@
+"""Each replica's own moving statistics through a checkpoint: a save changes nothing, a resumed training is the same."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from runs import SUPPORT, make_config, role_environment
+
+from rampline.cluster.roles import local_tasks
+from rampline.config import to_dict
+from rampline.training.batch_norm import (
+    make_gather,
+    mean_statistics,
+    moving_variables,
+    split_statistics,
+    write_statistics,
+)
+
+Arrays = dict[str, np.ndarray]
+STRATEGIES = {
+    "mirrored, 2 replicas": ("mirrored", {"replicas": 2, "virtual_devices": 2}),
+    "mirrored, 3 replicas": ("mirrored", {"replicas": 3, "virtual_devices": 3}),
+    "2 workers": ("multi_worker", {"workers": 2}),
+}
+
+
+FAST = "mirrored, 2 replicas"
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[] if name == FAST else pytest.mark.slow) for name in STRATEGIES]
+)
+def roles(request, digits, tmp_path_factory) -> list[Arrays]:
+    """What each process of `statistics_process.py` wrote under one strategy, and the checkpoint last."""
+    strategy, cluster = STRATEGIES[request.param]
+    config = make_config(strategy, model="statistics_process:with_dropout", batch=12, **cluster)
+    config = dataclasses.replace(config, steps_per_call=2)
+    folder: Path = tmp_path_factory.mktemp("statistics")
+    command = [sys.executable, str(SUPPORT / "statistics_process.py"), json.dumps(to_dict(config))]
+    tasks = local_tasks(config)
+    start = partial(subprocess.Popen, [*command, str(digits.directory), str(folder)], stderr=subprocess.PIPE, text=True)
+    processes = [start(env={**role_environment(), "TF_CONFIG": task.to_json()}) for task in tasks]
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=240)
+            assert process.returncode == 0, errors[-2000:]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    files = [*(folder / f"{task.name}.npz" for task in tasks), folder / "step-00000003" / "variables.npz"]
+    return [dict(np.load(file)) for file in files]
+
+
+def at(arrays: Arrays, moment: str) -> list[np.ndarray]:
+    """All values of all replicas of a process at that moment."""
+    return [arrays[key] for key in sorted(arrays) if key.startswith(f"{moment}/")]
+
+
+def equal(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
+    return len(left) == len(right) and all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def own_rows(arrays: Arrays, moment: str) -> np.ndarray:
+    """(local replicas, total) statistics that the replicas of a process have themselves."""
+    numbers = [i for i, name in enumerate(arrays["names"]) if "moving_" in str(name)]
+    keys = [sorted(key for key in arrays if key.startswith(f"{moment}/{i:03d}/")) for i in numbers]
+    return np.stack([np.concatenate([arrays[key] for key in replica]) for replica in zip(*keys, strict=True)])
+
+
+def test_every_worker_gets_the_row_of_every_replica(roles):
+    *workers, _ = roles
+    rows = np.concatenate([own_rows(arrays, "before") for arrays in workers])
+    assert len({row.tobytes() for row in rows}) == len(rows) >= 2
+    for arrays in workers:
+        np.testing.assert_array_equal(arrays["gathered"], rows)
+        np.testing.assert_array_equal(arrays["gathered again"], rows)
+
+
+def test_a_save_leaves_the_training_as_it_was(roles):
+    for arrays in roles[:-1]:
+        assert equal(at(arrays, "saved"), at(arrays, "before"))
+
+
+def test_the_checkpoint_is_the_averaged_model(roles):
+    *workers, checkpoint = roles
+    mean = workers[0]["gathered"].astype(np.float64).mean(axis=0)
+    for arrays in workers:
+        for row in own_rows(arrays, "averaged"):
+            np.testing.assert_allclose(row, mean, rtol=1e-6)
+        for row in own_rows(arrays, "rescaled"):
+            expected = np.concatenate([arrays["gathered"], arrays["gathered"][:1]]).mean(axis=0)
+            np.testing.assert_allclose(row, expected, rtol=1e-6)
+    np.testing.assert_array_equal(checkpoint["replica_statistics"], workers[0]["gathered"])
+
+
+def test_a_resumed_training_is_bit_equal_with_dropout_and_batch_norm(roles):
+    for arrays in roles[:-1]:
+        assert equal(at(arrays, "restored"), at(arrays, "before"))
+        assert equal(at(arrays, "trained again"), at(arrays, "trained"))
+        assert not equal(at(arrays, "trained"), at(arrays, "before"))
+        assert not equal(at(arrays, "averaged"), at(arrays, "before"))
+
+
+def test_the_state_of_dropout_is_in_the_checkpoint(roles):
+    *workers, checkpoint = roles
+    (number,) = [i for i, name in enumerate(workers[0]["names"]) if "seed_generator_state" in str(name)]
+    for arrays in workers:
+        first, saved = (arrays[f"{moment}/{number:03d}/0"] for moment in ("first", "before"))
+        assert saved.tolist() == [first[0], first[1] + 3]  # one mask per step
+        np.testing.assert_array_equal(checkpoint[f"model/{number:05d}"], saved)
+
+
+def test_one_replica_has_one_row_and_nested_layers_are_found():
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    inner = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization()])
+    wide = keras.layers.BatchNormalization(dtype="float64")
+    model = keras.Sequential([keras.Input((3,)), inner, keras.layers.Dense(2), wide])
+    values = np.arange(10, dtype=np.float64)[None] / 3
+    values[0, :6] = values[0, :6].astype(np.float32)
+    write_statistics(model, strategy, values)
+    gather = make_gather(model, strategy)
+    assert gather is not None
+    found = gather()
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, values)
+    parts = split_statistics(model, found[0])
+    for variable, part in zip(moving_variables(model), parts, strict=True):
+        assert part.dtype == variable.dtype
+        np.testing.assert_array_equal(part, np.asarray(variable.value))
+
+
+def test_a_model_without_batch_norm_has_no_statistics():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    assert make_gather(model, tf.distribute.OneDeviceStrategy("/cpu:0")) is None
+
+
+def test_the_mean_does_not_overflow_and_keeps_the_type():
+    mean = mean_statistics(np.full((4, 2), 3e38, np.float32))
+    assert mean.dtype == np.float32
+    assert mean.tolist() == [np.float32(3e38)] * 2

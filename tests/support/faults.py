@@ -1,0 +1,170 @@
+"""Faults in real runs: roles that are killed or frozen at a chosen moment, and what it cost to go on."""
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from rampline.cluster.supervisor import supervise
+from rampline.files import read_json
+from rampline.run_directory import RunDirectory
+from rampline.training.progress import last_checkpoint
+
+MOMENTS = ("start-up", "mid-epoch", "checkpoint", "evaluation")
+# What a role's heartbeat file says it is at.
+CALLS = {"mid-epoch": "train", "checkpoint": "save", "evaluation": "evaluate"}
+WAIT_SECONDS = 180
+
+
+@dataclass(eq=False)
+class Faults(threading.Thread):
+    """Hits one role at one kind of moment, `count` times, each time in a run that has come back since.
+
+    Attributes:
+        directory: the run.
+        role: `ROLE-INDEX` that is hit.
+        moment: one of `MOMENTS`.
+        number: the signal.
+        seed: of the random delays after the moment has begun.
+        at: `time.time()` of each hit.
+    """
+
+    directory: RunDirectory
+    role: str
+    moment: str
+    count: int = 1
+    number: signal.Signals = signal.SIGKILL
+    seed: int = 0
+    at: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__(name=f"faults-{self.role}", daemon=True)
+        self._random = random.Random(f"{self.role} {self.moment} {self.seed}")
+
+    def run(self) -> None:
+        hit = 0
+        for _ in range(self.count):
+            hit = self._wait(lambda known=hit: self._other_pid(known))
+            if self.moment == "start-up":
+                time.sleep(self._random.uniform(0, 5))
+            else:
+                # Some epochs in, so that there is a checkpoint behind and work in front.
+                self._wait(self._has_progress)
+                time.sleep(self._random.uniform(0, 0.5))
+                self._wait(lambda: self._is_at(CALLS[self.moment]))
+                time.sleep(self._random.uniform(0, 0.02))
+            if self.directory.is_complete:
+                return
+            self.at.append(time.time())
+            os.kill(hit, self.number)
+
+    def _wait(self, condition):
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not (found := condition()):
+            if self.directory.is_complete or time.monotonic() > deadline:
+                raise SystemExit
+            time.sleep(0.0005 if self.moment in ("checkpoint", "evaluation") else 0.01)
+        return found
+
+    def _other_pid(self, known: int) -> int | None:
+        if not self.directory.roles_file.is_file():
+            return None
+        roles = read_json(self.directory.roles_file)["roles"]
+        pid = next((r["pid"] for r in roles if f"{r['role']}-{r['index']}" == self.role), None)
+        return pid if pid and pid != known and Path(f"/proc/{pid}").is_dir() else None
+
+    def _has_progress(self) -> bool:
+        """Whether training has gone on since the last hit."""
+        since = self.at[-1] if self.at else 0.0
+        return any(e["event"] == "progress" and e["time"] > since for e in self.directory.read_events())
+
+    def _is_at(self, call: str) -> bool:
+        chief = next(iter(sorted(self.directory.path.glob("heartbeats/chief-0"))), None)
+        file = chief or self.directory.heartbeat_file("worker-0")
+        return file.is_file() and call.encode() in file.read_bytes()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """What one fault cost. Times in seconds from the signal; steps are updates."""
+
+    detected_after: float
+    resumed_after: float
+    steps_repeated: int
+
+
+def run_with(faults: Faults, lines: list[str] | None = None) -> list[Recovery]:
+    """Supervise the run to its end while `faults` hits it; returns what each hit cost."""
+    faults.start()
+    said = lines if lines is not None else []
+    supervise(faults.directory, on_event=lambda event: None, log=said.append)
+    faults.join(timeout=30)
+    assert len(faults.at) == faults.count, f"only {len(faults.at)} of {faults.count} faults hit: {said}"
+    return recoveries(faults.directory, faults.at)
+
+
+def recoveries(directory: RunDirectory, hits: list[float]) -> list[Recovery]:
+    """When each hit was noticed, when training went on, and how many steps were done again."""
+    events = directory.read_events()
+    lines = [json.loads(line) for line in directory.attempts_file.read_text().splitlines()]
+    found = []
+    for hit in hits:
+        ended = next((e for e in lines if e["time"] >= hit and e["event"] in ("ended", "restarted")), None)
+        assert ended, "a fault that nobody noticed"
+        lost = (
+            ended["time"] - (ended["seconds"] - ended["lost_after_seconds"])
+            if "lost_after_seconds" in ended
+            else ended["time"]
+        )
+        resumed = next(e["time"] for e in events if e["event"] == "progress" and e["time"] > ended["time"])
+        found.append(
+            Recovery(detected_after=lost - hit, resumed_after=resumed - hit, steps_repeated=_repeated(events, hit))
+        )
+    return found
+
+
+def _repeated(events: list[dict], hit: float) -> int:
+    """Steps told of before the hit that the next attempt did again."""
+    per_epoch = next(e["steps_per_epoch"] for e in events if e["event"] == "started")
+    before = [(e["epoch"] - 1) * per_epoch + e["step"] for e in events if e["event"] == "progress" and e["time"] < hit]
+    after = next((e["first_step"] for e in events if e["event"] == "started" and e["time"] > hit), None)
+    return max(0, max(before, default=0) - after) if after is not None else 0
+
+
+def final_variables(directory: RunDirectory) -> dict[str, np.ndarray]:
+    """All arrays of the newest checkpoint."""
+    checkpoint = last_checkpoint(directory.checkpoints)
+    assert checkpoint is not None
+    with np.load(checkpoint / "variables.npz") as arrays:
+        return dict(arrays)
+
+
+def assert_bit_equal(ours: RunDirectory, theirs: RunDirectory) -> None:
+    """Both runs have ended with the same bits in all model and optimizer variables."""
+    found, wanted = final_variables(ours), final_variables(theirs)
+    assert sorted(found) == sorted(wanted)
+    for name in wanted:
+        assert found[name].tobytes() == wanted[name].tobytes(), f"{name} differs"
+
+
+def examples_seen(directory: RunDirectory) -> dict[int, list[int]]:
+    """Examples of every step over all roles; a step that was made again must have used the same."""
+    seen: dict[int, list[int]] = {}
+    by_role: list[dict[int, list[int]]] = []
+    for file in sorted((directory.path / "examples").glob("*.jsonl")):
+        own: dict[int, list[int]] = {}
+        for line in file.read_text().splitlines():
+            entry = json.loads(line)
+            for i, examples in enumerate(entry["examples"]):
+                step = entry["first_step"] + i
+                assert own.setdefault(step, examples) == examples, f"step {step} of {file.stem} used other examples"
+        by_role.append(own)
+    for step in sorted({step for own in by_role for step in own}):
+        seen[step] = [example for own in by_role for example in own.get(step, [])]
+    return seen

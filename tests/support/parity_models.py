@@ -1,0 +1,38 @@
+"""Networks for the parity check, imported by role processes as `parity_models:NAME`."""
+
+import keras
+import tensorflow as tf
+
+
+def with_random_parts(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """BatchNormalization and Dropout inside a nested model, and a random augmentation layer."""
+    inner = keras.Sequential(
+        [
+            keras.layers.Conv2D(4, 3, strides=2),
+            keras.layers.BatchNormalization(),
+            keras.layers.ReLU(),
+            keras.layers.Dropout(0.5),
+        ]
+    )
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = keras.layers.RandomFlip("horizontal")(keras.layers.Rescaling(1 / 255)(inputs))
+    x = keras.layers.GlobalAveragePooling2D()(inner(x))
+    return keras.Model(inputs, keras.layers.Dense(classes)(x))
+
+
+@keras.saving.register_keras_serializable()
+class OtherExamples(keras.layers.Layer):
+    """Gives every replica but the first images that do not belong to its labels."""
+
+    def call(self, images):
+        context = tf.distribute.get_replica_context()
+        if context is None:
+            return images
+        return tf.roll(images, tf.cast(context.replica_id_in_sync_group > 0, tf.int32), axis=0)
+
+
+def with_other_examples(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """A network whose second replica sees other examples."""
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(OtherExamples()(inputs)))
+    return keras.Model(inputs, keras.layers.Dense(classes)(x))

@@ -1,0 +1,56 @@
+"""The parity check of mirrored replicas with errors put in: `parity_process.py CONFIG_JSON DATASET CASE...`.
+
+Prints a JSON object per case, on a line of its own: the result of the check.
+"""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from rampline.config import from_dict
+from rampline.data.dataset import PreparedDataset
+
+config = from_dict(json.loads(sys.argv[1]))
+
+import tensorflow as tf  # noqa: E402
+
+import rampline.training.synchronous as synchronous  # noqa: E402
+from rampline.training.parity import ALONE, check_steps  # noqa: E402
+from rampline.training.step import make_train_step  # noqa: E402
+from rampline.training.strategy import configure_devices, make_strategy  # noqa: E402
+
+configure_devices(config)
+dataset, strategy = PreparedDataset.open(Path(sys.argv[2])), make_strategy(config)
+
+
+def per_replica_count(state, **settings):
+    """Divides by the examples of the replica's own share and averages: right only where all shares are equal."""
+    step, replicas = make_train_step(state, **settings), settings["num_replicas_in_sync"]
+    return lambda batch: step({**batch, "global_examples": tf.reduce_sum(batch["weights"]) * replicas})
+
+
+def summed(state, **settings):
+    """Sums the replicas' mean gradients instead of averaging them."""
+    step, replicas = make_train_step(state, **settings), settings["num_replicas_in_sync"]
+    return lambda batch: step({**batch, "global_examples": batch["global_examples"] / replicas})
+
+
+def full_batch(state, **settings):
+    """Divides by the global batch size in a partial last batch too, as `compute_average_loss` does."""
+    step = make_train_step(state, **settings)
+    wrong = tf.constant(config.global_batch_size, tf.float32)
+    is_distributed = settings["num_replicas_in_sync"] > 1
+    return lambda batch: step({**batch, "global_examples": wrong} if is_distributed else batch)
+
+
+CASES = {
+    "right": make_train_step,
+    "per_replica_count": per_replica_count,
+    "summed": summed,
+    "full_batch": full_batch,
+}
+
+for case in sys.argv[3:]:
+    synchronous.make_train_step = CASES[case]
+    print(json.dumps({"case": case, **dataclasses.asdict(check_steps(config, ALONE, dataset, strategy))}), flush=True)  # noqa: T201
