@@ -44,7 +44,7 @@ def measure(dataset: PreparedDataset, what: str) -> None:
     started = time.perf_counter()
     integrity.check_intact(dataset)
     seconds = time.perf_counter() - started
-    print(f"{dataset.storage}, {what}: {seconds:.2f} s for {size:.2f} GB, {seconds / size:.2f} s/GB")  # noqa: T201
+    print(f"{dataset.storage}, {what}: {seconds:.2f} s for {size:.2f} GB, {seconds / size:.2f} s/GB")
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def _tf_config() -> Iterator[Finding]:
         task = json.loads(text)["task"]
         found = f"this process would be {task['type']} {task['index']}; only `rampline worker` uses it"
         yield Finding(subject="TF_CONFIG", status="ok", text=found)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         remedy = 'set it to {"cluster": {ROLE: ["HOST:PORT", …]}, "task": {"type": ROLE, "index": N}}, or unset it'
         yield Finding(
             subject="TF_CONFIG", status="fail", text="is set, but is not JSON with cluster and task", remedy=remedy

@@ -25,6 +25,8 @@ from rampline.comparison import (
     summarise,
     write_comparison,
 )
+from rampline.data.dataset import PreparedDataset
+from rampline.data.integrity import check_intact
 from rampline.data.preparation import prepare_dataset
 from rampline.data.report import read_report
 from rampline.errors import Preempted
@@ -99,6 +101,8 @@ def train_run(execution: Path, run: str, *, on_event: OnEvent, log: Log) -> dict
     if not directory.config_file.is_file():
         _create(opened, chosen, directory)
     with hold(directory):
+        if not directory.is_complete:
+            check_intact(PreparedDataset.open(Path(directory.read_identity().dataset)))
         return _train(opened, directory, on_event, log)
 
 

@@ -1,4 +1,4 @@
-"""The networks: uint8 images in, logits of `keras.config.floatx()` out; scaling to the range a network expects is part of the model."""
+"""The networks: uint8 images in, logits of `keras.config.floatx()` out; scaling is part of the model."""
 
 from __future__ import annotations
 

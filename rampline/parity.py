@@ -54,8 +54,10 @@ class ParityResult:
         replicas: copies of the model that compute gradients.
         precision: in which was computed: `float64`, or `float32` where the model insists on it.
         tolerance: the largest difference that is rounding.
-        max_loss_diff: largest difference of a step's loss; `None` where it is not finite, or was not measured.
-        max_weight_diff: largest difference of a variable's element, optimizer slots and all replicas included.
+        max_loss_diff: largest difference of a step's loss, relative where the loss is above 1; `None` where it is not
+            finite, or was not measured.
+        max_weight_diff: largest difference of a variable's element, optimizer slots and all replicas included; relative
+            to the variable's largest element where that is above 1.
         worst_variable: the variable that has it.
         losses: mean loss of each step on the run's strategy; `None` for a value that is not finite.
         reference_losses: the same on one replica.

@@ -16,6 +16,8 @@ from rampline.cluster.exit_status import PEER_LOST, STOPPED
 from rampline.cluster.process import ERROR_MARK
 from rampline.cluster.tf_config import Task, parse_tf_config
 from rampline.config import RunConfig
+from rampline.data.dataset import PreparedDataset
+from rampline.data.integrity import check_intact
 from rampline.errors import ClusterConfigError, Preempted
 from rampline.events import EventWriter
 from rampline.heartbeat import Heartbeat
@@ -80,9 +82,8 @@ def _guard_server(task: Task) -> None:
 
     if task.is_on_loopback and listen_on_loopback():
         return
-    address = task.cluster[task.role][task.index]
-    warning = "TensorFlow's gRPC server has no authentication and listens on every interface"
-    print(f"rampline: warning: {warning} (port of {address}): use a private network")  # noqa: T201
+    warning = task.network_warning or "TensorFlow's gRPC server could not be kept on loopback: any interface reaches it"
+    print(f"rampline: warning: {warning}")  # noqa: T201
 
 
 def _serve(config: RunConfig, task: Task, run_directory: RunDirectory, *, is_check: bool) -> int:
@@ -125,10 +126,24 @@ def _train(config: RunConfig, task: Task, run_directory: RunDirectory, strategy:
             stop.tell_saved()
         raise
     except Exception as error:
+        _look_at_data(error, run_directory)
         if events:
             events.write("failed", message=one_line(error))
         raise
     return 0
+
+
+def _look_at_data(error: Exception, run_directory: RunDirectory) -> None:
+    """A file that became unreadable in the middle of training is named, instead of the operation that read it.
+
+    Raises:
+        DatasetError: when the dataset is no longer as it was prepared.
+    """
+    import tensorflow as tf
+
+    if isinstance(error, tf.errors.InvalidArgumentError | tf.errors.DataLossError | tf.errors.NotFoundError):
+        dataset = PreparedDataset.open(Path(run_directory.read_identity().dataset))
+        check_intact(dataset, everything=True)
 
 
 def _come_alive(config: RunConfig, task: Task, run_directory: RunDirectory) -> tuple[StopRequest, Heartbeat]:

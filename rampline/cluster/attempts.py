@@ -49,7 +49,7 @@ class Attempts:
         self._write("restarted", role=role, why=why)
 
     def end(self, how: str, lost_at: float | None = None) -> None:
-        """The attempt is over, and none of its roles is alive; `lost_at`: `time.monotonic()` when one was found lost."""
+        """The attempt is over, and no role is alive; `lost_at`: `time.monotonic()` when one was found lost."""
         lost = {"lost_after_seconds": lost_at - self._began_at} if lost_at else {}
         self._write("ended", how=how, seconds=time.monotonic() - self._began_at, **lost)
 

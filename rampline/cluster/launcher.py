@@ -10,7 +10,7 @@ from typing import Any
 from rampline.cluster.attempts import Attempt, Attempts
 from rampline.cluster.exit_status import STOPPED
 from rampline.cluster.gang import Gang, RoleLost, why_lost
-from rampline.cluster.process import STOP_GRACE_SECONDS, RoleProcess, end_all, stop_all
+from rampline.cluster.process import STOP_GRACE_SECONDS, RoleProcess, end_processes, stop_all
 from rampline.cluster.roles import role_counts
 from rampline.cluster.tf_config import Task
 from rampline.errors import Preempted, RunFailed
@@ -71,13 +71,13 @@ def run_attempt(
             gang.start(task)
         _watch(gang, attempts, events, on_event, log)
     except Exception:
-        end_all(gang.roles, log)
+        end_processes([role.process for role in gang.roles])
         raise
     except BaseException:
         stop_all(gang.roles, config, log)
         raise
     else:
-        end_all(gang.roles, log)
+        end_processes([role.process for role in gang.roles])
     finally:
         for event in events.read():
             on_event(event)

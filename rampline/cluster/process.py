@@ -32,12 +32,14 @@ class RoleProcess:
     Attributes:
         task: its place in the cluster.
         process: in a session and group of its own.
-        log: file with all it prints.
+        log: file with all it prints; those before it in this place have written to it too.
+        log_offset: where its own part begins, in bytes.
     """
 
     task: Task
     process: subprocess.Popen[bytes]
     log: Path
+    log_offset: int = 0
 
     @property
     def label(self) -> str:
@@ -56,7 +58,7 @@ class RoleProcess:
 
     def last_line(self) -> str:
         """Why it ended, see `last_line`."""
-        return last_line(self.log)
+        return last_line(self.log, self.log_offset)
 
     def describe(self) -> dict[str, object]:
         """Its entry in `roles.json`."""
@@ -88,8 +90,9 @@ def start_role(
         "RAMPLINE_LAUNCHED_AT": repr(launched_at),
         "RAMPLINE_WALL_SECONDS_BEFORE": repr(attempt.wall_seconds_before),
     }
+    offset = log.stat().st_size if log.is_file() else 0
     process = start_worker([str(run_directory.path)], log, {**role_environment(task, config), **own})
-    return RoleProcess(task=task, process=process, log=log)
+    return RoleProcess(task=task, process=process, log=log, log_offset=offset)
 
 
 def start_worker(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -107,14 +110,6 @@ def start_worker(arguments: Sequence[str], log: Path, environment: Mapping[str, 
         )
 
 
-def end_all(roles: Sequence[RoleProcess], log: Callable[[str], None]) -> None:
-    """End every role that still runs: SIGTERM to its group, SIGKILL after a grace. TensorFlow may swallow the first."""
-    killed = end_processes([role.process for role in roles])
-    for role in roles:
-        if role.process in killed:
-            log(f"{role.label} did not leave within {TERMINATE_GRACE_SECONDS:.0f} s and was killed")
-
-
 def stop_all(roles: Sequence[RoleProcess], config: RunConfig, log: Callable[[str], None]) -> None:
     """Ask the roles to save a checkpoint and leave, then end them; a second Ctrl-C ends them at once."""
     training = [role for role in roles if config.is_synchronous or role.task.is_chief]
@@ -124,7 +119,10 @@ def stop_all(roles: Sequence[RoleProcess], config: RunConfig, log: Callable[[str
         if any(role.exit_status is None for role in training):
             log("stopping: the run saves a checkpoint first")
         _wait_until_gone([role.process for role in training], STOP_GRACE_SECONDS)
-        end_all(roles, log)
+        for role in training:
+            if role.exit_status is None:
+                log(f"{role.label} did not leave within {STOP_GRACE_SECONDS:.0f} s and is killed")
+        end_processes([role.process for role in roles])
     finally:
         for role in roles:
             role.kill()
@@ -149,9 +147,10 @@ def _wait_until_gone(processes: Sequence[subprocess.Popen[bytes]], seconds: floa
         time.sleep(0.05)
 
 
-def last_line(log: Path) -> str:
-    """Why a process ended: its own error line, else the last line of its log."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+def last_line(log: Path, offset: int = 0) -> str:
+    """Why a process ended: its own error line, else the last line of its log, from byte `offset` on."""
+    text = log.read_bytes()[offset:].decode(errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     own = [line.removeprefix(ERROR_MARK) for line in lines if line.startswith(ERROR_MARK)]
     return (own or lines or [""])[-1]
 

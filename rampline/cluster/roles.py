@@ -11,6 +11,11 @@ from rampline.devices import find_devices
 from rampline.errors import ClusterConfigError
 
 LOOPBACK = "127.0.0.1"
+# Without them a parameter server's chief waits for ever for a worker behind a dead network: gRPC's clients get a
+# TCP_USER_TIMEOUT only with keepalive. TensorFlow reads the variable in its grpc_util.cc.
+KEEPALIVE = ",".join(
+    ["grpc.keepalive_time_ms=10000", "grpc.keepalive_timeout_ms=10000", "grpc.http2.max_pings_without_data=0"]
+)
 
 
 def tasks_to_start(config: RunConfig) -> list[Task]:
@@ -66,6 +71,8 @@ def free_ports(count: int) -> list[int]:
 def role_environment(task: Task, config: RunConfig) -> dict[str, str]:
     """What a role's environment has beside its parent's: TF_CONFIG, its share of the cores and of the GPUs."""
     environment = {"TF_CONFIG": task.to_json(), "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")}
+    if config.strategy in ("multi_worker", "parameter_server"):
+        environment["TF_GRPC_DEFAULT_OPTIONS"] = os.environ.get("TF_GRPC_DEFAULT_OPTIONS", KEEPALIVE)
     computing = config.cluster.workers
     if computing > 1 and "TF_NUM_INTRAOP_THREADS" not in os.environ:
         cores = len(os.sched_getaffinity(0))

@@ -53,6 +53,8 @@ def supervise(
         how, lost_at = "interrupted", None
         try:
             chosen = tasks_to_start(config) if tasks is None else tasks
+            if chosen[0].network_warning and attempt.number == 1:
+                log(f"warning: {chosen[0].network_warning}")
             parts = {"attempts": attempts, "attempt": attempt, "restarts_left": left}
             left = run_attempt(run_directory, chosen, **parts, on_event=on_event, log=log)
             how = "complete"
@@ -60,13 +62,13 @@ def supervise(
         except RoleLost as lost:
             how, lost_at = str(lost), lost.at
             found = (str(lost), _last_step(run_directory))
-            if lost.will_repeat or (lost.is_own and found == previous):
+            if lost.will_repeat:
                 raise RunFailed(str(lost)) from lost
+            if lost.is_own and found == previous:
+                raise RunFailed(f"{lost}: twice the same, with no checkpoint in between") from lost
             if not left:
-                again = f"; it was started again {config.cluster.max_restarts} times" * (
-                    config.cluster.max_restarts > 0
-                )
-                raise RunFailed(f"{lost}{again}") from lost
+                restarts = config.cluster.max_restarts
+                raise RunFailed(f"{lost}; restarts used up: {restarts}" if restarts else str(lost)) from lost
             if previous and found[1] > previous[1]:
                 pause = FIRST_PAUSE_SECONDS
             previous = found

@@ -3,7 +3,11 @@
 import math
 import sys
 
+from rampline.credentials import check_no_credentials
 from rampline.errors import ConfigError
+
+# What TensorFlow, and the files that a setting is written to, can hold.
+LARGEST_INTEGER = 2**63 - 1
 
 
 def check(condition: bool, name: str, value: object, allowed: str) -> None:
@@ -17,7 +21,8 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 def check_integer(name: str, value: object, minimum: int) -> None:
     is_integer = isinstance(value, int) and not isinstance(value, bool)
-    check(is_integer and value >= minimum, name, value, f"a whole number of at least {minimum}")  # type: ignore[operator]
+    allowed = f"a whole number of at least {minimum}"
+    check(is_integer and minimum <= value <= LARGEST_INTEGER, name, value, allowed)  # type: ignore[operator]
 
 
 def check_number(name: str, value: object, minimum: float, maximum: float = math.inf, *, open_at: str = "") -> None:
@@ -37,6 +42,7 @@ def check_number(name: str, value: object, minimum: float, maximum: float = math
 
 def check_text(name: str, value: object) -> None:
     check(isinstance(value, str) and bool(value), name, value, "a non-empty text")
+    check_no_credentials(name, value)
 
 
 def check_flag(name: str, value: object) -> None:

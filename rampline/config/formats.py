@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from rampline.config.run_config import RunConfig
+from rampline.credentials import hide_credentials
 from rampline.errors import ConfigError
 
 SECTIONS: dict[str, type] = {
@@ -98,7 +99,8 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
     for assignment in assignments:
         key, separator, value = assignment.partition("=")
         if not separator:
-            raise ConfigError(f"--set {assignment!r} is not allowed: it must be KEY=VALUE, such as epochs=2")
+            shown = hide_credentials(assignment)
+            raise ConfigError(f"--set {shown!r} is not allowed: it must be KEY=VALUE, such as epochs=2")
         overrides[key.strip()] = value.strip()
     return overrides
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
-class StopRequested(Exception):  # noqa: N818 - no error: what was asked for
+class StopRequested(Exception):
     """All roles have agreed to stop here."""
 
 

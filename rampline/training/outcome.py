@@ -49,14 +49,29 @@ def first_step_of(config: RunConfig, train_examples: int) -> int:
 
 
 def train_steps(
-    run: RunConfig, config: RunConfig, task: Task, dataset: PreparedDataset, strategy: tf.distribute.Strategy
+    run: RunConfig,
+    config: RunConfig,
+    task: Task,
+    dataset: PreparedDataset,
+    strategy: tf.distribute.Strategy,
+    *,
+    shake: float = 0.0,
 ) -> Outcome:
-    """The steps of `run` by the engine of `config`: model, optimizer and learning rate are the run's own."""
+    """The steps of `run` by the engine of `config`: model, optimizer and learning rate are the run's own.
+
+    Args:
+        run: what is checked.
+        config: the same training on other devices, or `run` itself.
+        task: this role.
+        dataset: of the run.
+        strategy: made from `config`.
+        shake: share by which each weight is changed up or down first.
+    """
     state = make_state(run, dataset, strategy)
-    images, _ = open_examples(dataset, "train").take(
-        tf.range(min(FIXED_EXAMPLES, dataset.splits["train"]), dtype=tf.int64)
-    )
-    neutralised = neutralise(state.model, images, strategy)
+    fixed = tf.range(min(FIXED_EXAMPLES, dataset.splits["train"]), dtype=tf.int64)
+    neutralised = neutralise(state.model, open_examples(dataset, "train").take(fixed)[0], strategy)
+    if shake:
+        _shake(state, shake)
     first = first_step_of(run, dataset.splits["train"])
     state.step.assign(first)
     engine = make_engine(config, dataset, strategy, state, task)
@@ -65,19 +80,26 @@ def train_steps(
     is_double = all(v.dtype == "float64" for v in state.model.trainable_variables)
     return Outcome(
         losses=losses,
-        names=list(variables),
-        values=[np.asarray(v, np.float64) for v in variables.values()],
-        spread=_spread(list(variables.values()), strategy),
+        names=[path for path, _ in variables],
+        values=[np.asarray(value, np.float64) for _, value in variables],
+        spread=_spread([value for _, value in variables], strategy),
         precision="float64" if is_double else "float32",
         neutralised=neutralised,
         always_random=[x.name for x in random_layers(state.model) if not x._call_has_training_arg],
     )
 
 
-def _variables(state: TrainingState) -> dict[str, tf.Variable]:
+def _variables(state: TrainingState) -> list[tuple[str, tf.Variable]]:
     """All that hold fractions: weights, statistics and slots, without counters and the states of random generators."""
-    variables = {v.path: v.value for v in [*state.model.variables, *state.optimizer.variables]}
-    return {path: v for path, v in variables.items() if v.dtype.is_floating}
+    variables = [(v.path, v.value) for v in [*state.model.variables, *state.optimizer.variables]]
+    return [(path, value) for path, value in variables if value.dtype.is_floating]
+
+
+def _shake(state: TrainingState, share: float) -> None:
+    signs = np.random.default_rng(0)
+    for variable in state.model.trainable_variables:
+        value = np.asarray(variable.value)
+        variable.assign(value * (1 + share * signs.choice([-1, 1], value.shape)))
 
 
 def _spread(variables: list[tf.Variable], strategy: tf.distribute.Strategy) -> np.ndarray:

@@ -48,7 +48,7 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     file = os.environ.get("RAMPLINE_CHAOS_TABLE")
     table = Table(Path(file) if file else tmp_path_factory.mktemp("chaos") / "table.json")
     yield table
-    print("\n" + table.to_markdown())
+    print("\n" + table.to_markdown())  # noqa: T201
     if file:
         table.write_into(DOCUMENT)
 

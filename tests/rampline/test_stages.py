@@ -1,8 +1,14 @@
+import contextlib
+
 import pytest
 
-from rampline.errors import ConfigError
-from rampline.stages import datasets_of, plan_stage, with_values
+from rampline.errors import ConfigError, Preempted, RunFailed
+from rampline.execution import _command, start_execution
+from rampline.execution_file import read_execution
+from rampline.home import Home
+from rampline.stages import closing, datasets_of, plan_stage, with_values
 from rampline.study import load_study
+from rampline.tracking.store import open_tracking
 
 
 def test_a_run_is_trained_after_what_it_starts_from():
@@ -21,3 +27,29 @@ def test_equal_data_is_prepared_once():
 
 def test_values_that_are_none_leave_the_study_as_it_is():
     assert with_values({"seed": "1"}, epochs=3, precision=None) == {"seed": "1", "epochs": "3"}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "in_mlflow"),
+    [
+        (None, "COMPLETE", "FINISHED"),
+        (RunFailed("no"), "FAILED", "FAILED"),
+        (Preempted("asked to stop"), "PREEMPTED", "KILLED"),
+        (KeyboardInterrupt(), "KILLED", "KILLED"),
+    ],
+)
+def test_an_execution_ends_as_its_block_does(tmp_path, monkeypatch, error, status, in_mlflow):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    home = Home(root=tmp_path)
+    folder = start_execution("digits", home=home, only=["baseline"], name="e1")
+    with contextlib.suppress(RunFailed, Preempted, KeyboardInterrupt), closing(str(folder)):
+        if error is not None:
+            raise error
+    run = open_tracking(home).get_run(read_execution(folder).parent_run_id)
+    assert (run.data.tags["rampline.status"], run.info.status) == (status, in_mlflow)
+
+
+def test_the_command_in_mlflow_has_no_credentials():
+    overrides = {"data.source": "csv:https://me:hunter2@host/x.csv", "epochs": "2"}
+    expected = "rampline run digits --only baseline --set data.source=csv:https://***@host/x.csv --set epochs=2"
+    assert _command("digits", ["baseline"], overrides) == expected

@@ -1,5 +1,7 @@
 """Networks for tests, imported by role processes as `small_models:NAME`."""
 
+import time
+
 import keras
 
 
@@ -41,3 +43,22 @@ def with_all_state(input_shape: tuple[int, int, int], classes: int) -> keras.Mod
     x = keras.layers.Dropout(0.2)(keras.layers.Flatten()(keras.layers.ReLU()(x)))
     x = keras.layers.Dense(64, activation="relu")(x)
     return keras.Model(inputs, keras.layers.Dense(classes, dtype="float32")(x))
+
+
+def out_of_memory(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """A network that no machine has room for."""
+    raise MemoryError("3 GiB wanted for a weight")
+
+
+def broken_import(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """A network whose module needs what is not installed."""
+    import no_such_module  # type: ignore[import-not-found]
+
+    return no_such_module.network(input_shape, classes)
+
+
+def with_jumping_clock(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """A network in a process whose clock jumps by days, twice a second."""
+    real, jumps = time.time, [0.0, -86400.0, 86400.0]
+    time.time = lambda: real() + jumps[int(real() * 2) % 3]
+    return smooth(input_shape, classes)

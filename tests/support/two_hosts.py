@@ -54,6 +54,7 @@ class TwoHostRun:
         while not condition():
             waited = time.monotonic() - started
             assert waited < seconds, f"not within {seconds} s: {what}\n{self.said()}"
+            assert not any(process.poll() for process in self.commands.values()), f"a command failed\n{self.said()}"
             time.sleep(POLL_SECONDS)
         return time.monotonic() - started
 

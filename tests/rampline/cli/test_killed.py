@@ -222,3 +222,43 @@ def test_losing_prefect_does_not_end_the_roles(rampline, command, home, server, 
     resumed = rampline("run", "digits", "--resume", prefect=server.prefect)
     assert (resumed.returncode, resumed.stderr) == (0, "")
     assert "report  " in resumed.stdout
+
+
+def test_a_preempted_run_stops_the_study_and_is_continued(rampline, command, home, server):
+    process = command(*SMALL, "--only", "baseline-fit", "--set", "epochs=200", prefect=server.prefect)
+    read_until(process, "epoch 2/")
+    (role,) = json.loads((run_directory(home) / "roles.json").read_text())["roles"]
+    os.kill(role["pid"], signal.SIGTERM)
+    assert process.stdout is not None
+    rest = process.stdout.read()
+    assert process.wait(60) == 143
+    assert "preempted: " in rest
+    assert "`rampline run digits --resume` continues it" in rest
+    assert "Traceback" not in rest
+    assert "baseline-fit" not in rest
+    tags = mlflow_tags(f"sqlite:///{home}/mlflow.db")
+    assert {name: (run["status"], run["rampline.status"]) for name, run in tags.items()} == {
+        "study": ("KILLED", "PREEMPTED"),
+        "baseline": ("KILLED", "PREEMPTED"),
+    }
+    resumed = rampline("run", "digits", "--resume", prefect=server.prefect)
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert points(home / "mlflow.db", "train_loss") == [(step, 2) for step in range(1, 201)]
+
+
+def test_credentials_reach_neither_mlflow_nor_the_terminal(rampline, home, server):
+    secret = "hunter2hunter2"
+    source = f"data.source=csv:https://me:{secret}@127.0.0.1:9/x.csv"
+    refused = rampline(*SMALL, "--set", source, prefect=server.prefect)
+    assert refused.returncode == 2
+    assert secret not in refused.stdout + refused.stderr
+    environment = server.prefect | {
+        "MLFLOW_TRACKING_URI": f"http://me:{secret}@127.0.0.1:9",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+        "PREFECT_API_KEY": secret,
+    }
+    away = rampline(*SMALL, prefect=environment)
+    assert away.returncode == 1
+    assert re.match(r"rampline: error: MLflow at http://\*\*\*@127\.0\.0\.1:9 cannot be used: ", away.stderr)
+    assert secret not in away.stdout + away.stderr
+    assert not (home / "runs").exists()

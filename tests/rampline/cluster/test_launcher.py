@@ -1,6 +1,5 @@
-"""Whatever ends a run, its roles are gone, and the user is told which one was lost."""
+"""One attempt of a run: whatever ends it, its roles are gone, and the user is told which one was lost."""
 
-import dataclasses
 import json
 import os
 import signal
@@ -8,44 +7,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from faults import roles_of
 from runs import make_config, role_environment
 
 from rampline.cluster.supervisor import supervise
-from rampline.config import ClusterConfig, RunConfig
-from rampline.data.dataset import PreparedDataset
+from rampline.config import ClusterConfig
 from rampline.errors import InputError, RunFailed
 from rampline.files import read_json
-from rampline.run_directory import RunDirectory, RunIdentity
-
-
-@pytest.fixture
-def make_run(digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator:
-    """`make_run(config)` creates a run directory on a part of `digits`; processes it leaves behind fail the test."""
-    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
-    made: list[RunDirectory] = []
-
-    def make(config: RunConfig, **changes: object) -> RunDirectory:
-        directory = RunDirectory(tmp_path / f"run-{len(made)}")
-        identity = RunIdentity(study="test", name="run", dataset=str(digits.directory))
-        directory.create(dataclasses.replace(config, **changes), identity)  # type: ignore[arg-type]
-        made.append(directory)
-        return directory
-
-    yield make
-    for directory in made:
-        assert alive(directory) == []
-
-
-def alive(directory: RunDirectory) -> list[int]:
-    """Processes of this run directory that still run."""
-    name = str(directory.path)
-    processes = [p for p in psutil.process_iter(["pid", "cmdline", "status"]) if name in (p.info["cmdline"] or [])]
-    return [p.pid for p in processes if p.info["status"] != psutil.STATUS_ZOMBIE]
+from rampline.run_directory import RunDirectory
 
 
 def wait_for_roles(directory: RunDirectory, event: str = "epoch") -> dict[str, int]:
@@ -59,7 +32,7 @@ def wait_for_roles(directory: RunDirectory, event: str = "epoch") -> dict[str, i
 
 
 def test_a_killed_worker_fails_the_run_by_name(make_run) -> None:
-    directory = make_run(make_config("multi_worker", workers=2), epochs=2000)
+    directory = make_run(make_config("multi_worker", workers=2, max_restarts=0), epochs=2000)
     lost_at: list[float] = []
 
     def kill() -> None:
@@ -85,9 +58,9 @@ def test_roles_end_with_a_killed_launcher_and_the_run_goes_on_later(make_run) ->
     launcher.kill()
     launcher.wait()
     deadline = time.monotonic() + 15
-    while alive(directory) and time.monotonic() < deadline:
+    while roles_of(directory) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert alive(directory) == []
+    assert roles_of(directory) == []
     assert not directory.is_complete
     events: list[dict] = []
     result = supervise(directory, on_event=events.append, log=print)

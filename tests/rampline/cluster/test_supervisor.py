@@ -1,0 +1,141 @@
+"""Lost roles cost time, not the run; what would fail again is not tried again."""
+
+import dataclasses
+import json
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from faults import Faults, assert_bit_equal, examples_seen, run_with
+from runs import make_config
+
+from rampline.cluster import supervisor
+from rampline.cluster.lock import hold
+from rampline.cluster.roles import tasks_to_start
+from rampline.cluster.supervisor import supervise
+from rampline.cluster.tf_config import Task
+from rampline.config import RunConfig
+from rampline.errors import InputError, RunFailed
+from rampline.run_directory import RunDirectory
+
+
+def attempts(directory: RunDirectory) -> list[dict]:
+    lines = [json.loads(line) for line in directory.attempts_file.read_text().splitlines()]
+    return [line for line in lines if line["event"] == "attempt"]
+
+
+def test_a_killed_worker_is_made_up_for(make_run) -> None:
+    config = make_config("multi_worker", model="small_models:with_all_state", workers=2)
+    config = dataclasses.replace(config, epochs=60, checkpoint_every_steps=3, log_examples=True)
+    whole, hit = make_run(config), make_run(config)
+    supervise(whole, on_event=lambda event: None, log=print)
+    costs = run_with(Faults(hit, "worker-1", "mid-epoch", count=2))
+    assert all(cost.detected_after < 5 for cost in costs)
+    assert_bit_equal(hit, whole)
+    assert examples_seen(hit) == examples_seen(whole)
+    assert len(attempts(hit)) == 3
+
+
+def test_a_killed_parameter_server_worker_is_replaced_in_place(make_run) -> None:
+    config = make_config("parameter_server", workers=2, parameter_servers=1)
+    directory, lines = make_run(dataclasses.replace(config, epochs=120)), list[str]()
+    run_with(Faults(directory, "worker-1", "mid-epoch"), lines)
+    assert [line for line in lines if "worker 1 was ended by signal 9" in line and "the others go on" in line]
+    assert len(attempts(directory)) == 1
+
+
+def test_a_frozen_role_is_found_by_its_heartbeat(make_run) -> None:
+    config = make_config("single", heartbeat_timeout_seconds=5)
+    directory, lines = make_run(dataclasses.replace(config, epochs=600)), list[str]()
+    costs = run_with(Faults(directory, "chief-0", "mid-epoch", number=signal.SIGSTOP), lines)
+    assert 4 < costs[0].detected_after < 10
+    assert "chief 0 did not move for 5 s" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "message", "starts"),
+    [
+        ("small_models:out_of_memory", "MemoryError: 3 GiB wanted .*: twice the same", 2),
+        ("small_models:broken_import", "No module named 'no_such_module'", 1),
+        ("small_models:exploding", r"the loss is (nan|inf) at step \d+", 1),
+    ],
+)
+def test_what_would_repeat_is_not_tried_again(model: str, message: str, starts: int, make_run) -> None:
+    directory = make_run(make_config("single", model=model))
+    with pytest.raises(RunFailed, match=message):
+        supervise(directory, on_event=lambda event: None, log=print)
+    assert len(attempts(directory)) == starts
+
+
+def test_a_port_that_was_taken_meanwhile_is_chosen_anew(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, lines = make_run(make_config("multi_worker", workers=2)), list[str]()
+    with socket.socket() as thief:
+        thief.listen()
+
+        def with_taken_port(config: RunConfig) -> list[Task]:
+            tasks = tasks_to_start(config)
+            if len(attempts(directory)) > 1:
+                return tasks
+            port = tasks[0].cluster["worker"][0].rpartition(":")[2]
+            thief_port = str(thief.getsockname()[1])
+            texts = [task.to_json().replace(port, thief_port) for task in tasks]
+            clusters = [json.loads(text)["cluster"] for text in texts]
+            return [
+                dataclasses.replace(t, cluster={"worker": tuple(c["worker"])})
+                for t, c in zip(tasks, clusters, strict=True)
+            ]
+
+        monkeypatch.setattr(supervisor, "tasks_to_start", with_taken_port)
+        result = supervise(directory, on_event=lambda event: None, log=lines.append)
+    assert result["attempts"] == 2
+    assert "starting again from step 0" in lines[0]
+
+
+def test_a_clock_that_jumps_changes_nothing(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the role by the model's module, here by hand: a jump back by a day and forth by two, again and again."""
+    real, jumps = time.time, [0.0, -86400.0, 86400.0]
+    monkeypatch.setattr(time, "time", lambda: real() + jumps[int(real() * 2) % 3])
+    config = make_config("single", model="small_models:with_jumping_clock", heartbeat_timeout_seconds=5)
+    directory = make_run(dataclasses.replace(config, epochs=200))
+    result = supervise(directory, on_event=lambda event: None, log=print)
+    epochs = [e["metrics"] for e in directory.read_events() if e["event"] == "epoch"]
+    assert len({round(e["time"] / 43200) for e in directory.read_events()}) > 1, "no jump was seen"
+    assert result["attempts"] == 1
+    assert 0 < result["train_seconds"] < result["wall_seconds"] < 120
+    assert all(0 < e["epoch_seconds"] < 60 for e in epochs)
+    elapsed = [e["elapsed_seconds"] for e in epochs]
+    assert elapsed == sorted(elapsed)
+
+
+def test_a_run_directory_has_one_launcher(make_run) -> None:
+    directory = make_run(make_config("single"))
+    with (
+        hold(directory),
+        pytest.raises(InputError, match=r"is in use by process \d+ on .*: wait for it, or end it"),
+        hold(directory),
+    ):
+        pass
+    with hold(directory):
+        pass
+
+
+def test_a_full_disk_ends_the_run_with_a_clear_line(make_run, mount, tmp_path: Path) -> None:
+    disk = tmp_path / "small"
+    disk.mkdir()
+    mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk))
+    directory = make_run(make_config("single"), folder=disk)
+    with pytest.raises(RunFailed, match=r"checkpoint .*step-\d+ cannot be written: No space left on device"):
+        supervise(directory, on_event=lambda event: None, log=print)
+    assert len(attempts(directory)) == 1
+
+
+def test_a_run_directory_that_cannot_be_written_is_told_of(make_run, read_only) -> None:
+    directory = make_run(make_config("single"))
+    with (
+        read_only(directory.path),
+        pytest.raises(InputError, match=r"cannot be written: Read-only file system"),
+        hold(directory),
+    ):
+        pass
