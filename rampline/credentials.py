@@ -6,6 +6,7 @@ uses it looks for it: `~/.netrc`, a cloud's own credentials file, an environment
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,9 +15,37 @@ from rampline.errors import ConfigError
 
 # A user name alone may be a token; `@` in a path or a query is none.
 # The look-behind keeps it linear in a text of letters.
-_USER = re.compile(r"(?P<scheme>(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://)[^/\s@?#'\"]+@", re.IGNORECASE)
+# Greedy, because a password that is not percent-encoded may hold an `@`.
+_USER = re.compile(r"(?P<scheme>(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://)[^/\s?#'\"]+@", re.IGNORECASE)
 _SECRET_NAMES = "access_token|auth_token|token|api_?key|password|passwd|secret|signature|x-amz-signature|sig"
 _QUERY = re.compile(rf"(?P<name>[?&;](?:{_SECRET_NAMES})=)[^&;#\s'\"]+", re.IGNORECASE)
+
+# What the programs that Rampline talks to take their secrets from.
+SECRET_VARIABLES = (
+    *("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "DATABRICKS_TOKEN"),
+    *("PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING"),
+)
+# A shorter value (`1`, `none`) is no secret, and replacing it would garble every text.
+SHORTEST_SECRET = 6
+
+
+def mask(text: str) -> str:
+    """`hide_credentials`, and `***` for what secret variables hold: for whatever is shown, logged or tagged.
+
+    >>> mask("MLflow at https://me:pw@host/db?password=pw cannot be used")
+    'MLflow at https://***@host/db?password=*** cannot be used'
+    """
+    text = hide_credentials(text)
+    for name in SECRET_VARIABLES:
+        secret = os.environ.get(name, "")
+        if len(secret) >= SHORTEST_SECRET:
+            text = text.replace(secret, "***")
+    return text
+
+
+def without_user(uri: str) -> str:
+    """A URI without its `USER:PASSWORD@`: still an address to open."""
+    return _USER.sub(r"\g<scheme>", uri)
 
 
 def hide_credentials(text: str) -> str:

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from rampline.credentials import mask
 from rampline.devices import find_devices
 from rampline.home import Home
-from rampline.masking import mask
 
 PACKAGES = ("tensorflow", "keras", "prefect", "mlflow", "tensorflow-datasets", "pandas", "fastapi", "sqlalchemy")
 PYTHON = (3, 11), (3, 14)

@@ -25,6 +25,7 @@ from rampline.comparison import (
     summarise,
     write_comparison,
 )
+from rampline.credentials import mask
 from rampline.data.dataset import PreparedDataset
 from rampline.data.integrity import check_intact
 from rampline.data.preparation import prepare_dataset
@@ -33,7 +34,6 @@ from rampline.errors import Preempted
 from rampline.execution_file import FILE, Execution, read_execution, resolve_weights, write_execution
 from rampline.files import read_json
 from rampline.home import Home
-from rampline.masking import mask
 from rampline.run_directory import RunDirectory, RunIdentity
 from rampline.stages import check_study
 from rampline.study import Study, StudyRun

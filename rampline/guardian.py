@@ -73,7 +73,7 @@ def main() -> int:
             try:
                 log.write(f"{time.strftime('%H:%M:%S')} {close(execution)}\n")
             except Exception as error:  # noqa: BLE001 - one that is away must not keep the other from being told
-                from rampline.masking import mask
+                from rampline.credentials import mask
 
                 log.write(f"{time.strftime('%H:%M:%S')} {type(error).__name__}: {mask(str(error))}\n")
     return 0

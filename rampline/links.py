@@ -7,9 +7,9 @@ import shlex
 import sys
 from pathlib import Path
 
+from rampline.credentials import mask, without_user
 from rampline.execution_file import read_execution
 from rampline.home import Home
-from rampline.masking import mask, without_user
 from rampline.tracking.store import open_tracking, tracking_uri
 
 LOCAL_SERVER = "http://127.0.0.1:5000"

@@ -17,8 +17,8 @@ from rampline.cli.run import run
 from rampline.cli.studies import studies
 from rampline.cli.sync import sync
 from rampline.cli.worker import worker
+from rampline.credentials import mask
 from rampline.errors import RamplineError
-from rampline.masking import mask
 
 INTERRUPTED = 128 + signal.SIGINT
 # click's UsageError: typer brings its own click and does not name it.

@@ -18,9 +18,9 @@ from rampline.cli.arguments import OnlyOption, SetOption, StudyArgument
 from rampline.cli.compare import show_comparison
 from rampline.cli.prefect_server import prefect_answers, start_prefect
 from rampline.config import parse_overrides
+from rampline.credentials import mask
 from rampline.errors import InputError, Preempted, RamplineError, RunFailed
 from rampline.home import Home
-from rampline.masking import mask
 from rampline.progress import TERMINAL, BarProgress, LineProgress
 from rampline.run_directory import RunDirectory
 from rampline.stages import check_study

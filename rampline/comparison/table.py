@@ -12,8 +12,8 @@ from mlflow.entities import Run
 
 from rampline.comparison.scaling import FINISHED, choose_reference, epoch_figures, with_scaling
 from rampline.comparison.tracked import CURVES, environment_of, epoch_rows, find_execution, read_children, run_row
+from rampline.credentials import mask
 from rampline.errors import InputError
-from rampline.masking import mask
 
 COUNTS = ("replicas", "per_replica_batch_size", "global_batch_size", "virtual_devices", "epochs", "best_epoch")
 # The columns of comparison.csv, in this order; `published_METRIC` columns follow where a study has them.

@@ -11,8 +11,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Run, RunStatus, ViewType
 from mlflow.exceptions import MlflowException
 
+from rampline.credentials import mask
 from rampline.errors import InputError
-from rampline.masking import mask
 
 CURVES = ("val_accuracy", "learning_rate", "images_per_second", "elapsed_seconds")
 PUBLISHED = "rampline.published."

@@ -11,7 +11,7 @@ from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
 
-from rampline.masking import mask
+from rampline.credentials import mask
 
 PARENT_TAG = "mlflow.parentRunId"
 

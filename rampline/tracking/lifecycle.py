@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlflow.entities import Run, RunTag
 from mlflow.tracking import MlflowClient
 
-from rampline.masking import mask
+from rampline.credentials import mask
 from rampline.tracking.figures import PARENT_TAG
 from rampline.tracking.provenance import process_identity, process_is_gone
 

@@ -11,8 +11,8 @@ from mlflow.entities import RunTag
 from mlflow.tracking import MlflowClient
 
 from rampline.config import flatten
+from rampline.credentials import mask
 from rampline.data.dataset import PreparedDataset
-from rampline.masking import mask
 from rampline.run_directory import RunDirectory
 from rampline.tracking.figures import log_figures, log_params, make_metrics
 from rampline.tracking.lifecycle import FAILURE_TAG, end, take_over

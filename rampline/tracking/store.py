@@ -13,10 +13,10 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import SQLAlchemyError
 
+from rampline.credentials import mask
 from rampline.errors import RamplineError
 from rampline.files import sync_directory
 from rampline.home import Home
-from rampline.masking import mask
 
 # What a store that is away, or refuses, raises; those of requests are OSErrors.
 STORE_ERRORS = (MlflowException, SQLAlchemyError, OSError)

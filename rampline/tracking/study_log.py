@@ -9,7 +9,7 @@ from pathlib import Path
 from mlflow.entities import RunTag
 from mlflow.tracking import MlflowClient
 
-from rampline.masking import mask
+from rampline.credentials import mask
 from rampline.tracking.figures import log_figures, log_params
 from rampline.tracking.lifecycle import PROCESS_TAG, end, end_abandoned, end_running_children, take_over
 from rampline.tracking.provenance import commit_tags, environment, git_commit, process_identity

@@ -47,7 +47,7 @@ def mount() -> Iterator[Callable[..., None]]:
 
     yield mount
     for path in reversed(mounted):
-        subprocess.run(["umount", path], check=False)
+        subprocess.run(["umount", "--lazy", path], check=False)
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 import pytest
 
+from rampline.credentials import mask, without_user
 from rampline.errors import RamplineError
 from rampline.home import Home
 from rampline.links import how_to_open_mlflow
-from rampline.masking import mask, without_user
 from rampline.tracking.figures import param_text
 from rampline.tracking.store import TrackingError, open_tracking
 
