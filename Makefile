@@ -14,7 +14,7 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3 python; d
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: setup demo test test-quick lint clean
+.PHONY: setup demo test test-quick lint chaos clean
 
 setup: $(STAMP)
 
@@ -49,6 +49,10 @@ test: lint
 test-quick: setup
 	.venv/bin/pytest -n 2 --dist loadfile -m "not slow"
 
+# Faults in real runs, with what each cost: about 45 minutes. The two-host cases need root, iproute2 and /dev/net/tun.
+chaos: setup
+	RAMPLINE_CHAOS_TABLE=$(or $(TABLE),.chaos-table.json) .venv/bin/pytest tests/chaos --timeout=900 $(ARGS)
+
 clean:
-	rm -rf .tools .venv .pytest_cache .ruff_cache dist
+	rm -rf .chaos-table.json .tools .venv .pytest_cache .ruff_cache dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,8 +15,6 @@ import pandas as pd
 from mlflow import MlflowClient
 
 from rampline.cluster.evaluator import run_evaluation
-from rampline.cluster.lock import hold
-from rampline.cluster.supervisor import supervise
 from rampline.comparison import (
     ComparisonFiles,
     derived_metrics,
@@ -26,21 +24,16 @@ from rampline.comparison import (
     write_comparison,
 )
 from rampline.credentials import mask
-from rampline.data.dataset import PreparedDataset
-from rampline.data.integrity import check_intact
-from rampline.data.preparation import prepare_dataset
 from rampline.data.report import read_report
-from rampline.errors import Preempted
-from rampline.execution_file import FILE, Execution, read_execution, resolve_weights, write_execution
+from rampline.execution_file import FILE, Execution, read_execution, write_execution
 from rampline.files import read_json
 from rampline.home import Home
-from rampline.run_directory import RunDirectory, RunIdentity
+from rampline.run_directory import RunDirectory
 from rampline.stages import check_study
-from rampline.study import Study, StudyRun
-from rampline.tracking.delivery import CLOSE_SECONDS, Delivery, deliver_evaluation, deliver_within, is_delivered
+from rampline.study import Study
+from rampline.tracking.delivery import CLOSE_SECONDS, deliver_evaluation, deliver_within
 from rampline.tracking.delivery_state import RUNNING, mark_delivered, mark_undelivered
 from rampline.tracking.figures import log_figures
-from rampline.tracking.provenance import git_commit
 from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id, first_line, open_tracking
 from rampline.tracking.study_log import StudyLog
 from rampline.tracking.sync import sync_execution
@@ -83,74 +76,6 @@ def start_execution(
     write_execution(folder, Execution(study=loaded, home=home, parent_run_id=log.run_id))
     mark_undelivered(folder, RUNNING)
     return folder
-
-
-def train_run(execution: Path, run: str, *, on_event: OnEvent, log: Log) -> dict[str, Any]:
-    """Train a run of an execution; a complete one is skipped, an unfinished one goes on from its last checkpoint.
-
-    Returns:
-        the content of `result.json`.
-
-    Raises:
-        RunFailed: when it did not complete; MLflow then says FAILED.
-        Preempted: when it was asked to stop, and has saved a checkpoint.
-        InputError: when a role found its configuration wrong.
-    """
-    opened = read_execution(execution)
-    chosen, directory = opened.study.run(run), RunDirectory(execution / run)
-    if not directory.config_file.is_file():
-        _create(opened, chosen, directory)
-    with hold(directory):
-        if not directory.is_complete:
-            check_intact(PreparedDataset.open(Path(directory.read_identity().dataset)))
-        return _train(opened, directory, on_event, log)
-
-
-def _train(opened: Execution, directory: RunDirectory, on_event: OnEvent, log: Log) -> dict[str, Any]:
-    def open_client() -> MlflowClient:
-        return open_tracking(opened.home)
-
-    if directory.is_complete and is_delivered(open_client, directory):
-        log(f"{directory.path.name}: complete already: {directory.path}")
-        return read_json(directory.result_file)
-    tracking = Delivery.open(open_client, directory, parent_run_id=opened.parent_run_id, log=log)
-    if directory.is_complete:
-        return _close_complete(tracking, directory)
-
-    def handle(event: dict[str, Any]) -> None:
-        tracking.handle(event)
-        on_event(event)
-
-    try:
-        supervise(directory, on_event=handle, log=log)
-    except Preempted as stop:
-        tracking.close("PREEMPTED", str(stop))
-        raise
-    except Exception as error:
-        tracking.close("FAILED", str(error))
-        raise
-    except BaseException:
-        tracking.close("KILLED", "interrupted")
-        raise
-    return _close_complete(tracking, directory)
-
-
-def _close_complete(tracking: Delivery, directory: RunDirectory) -> dict[str, Any]:
-    result = read_json(directory.result_file)
-    tracking.close("COMPLETE", result=result)
-    return result
-
-
-def _create(opened: Execution, run: StudyRun, directory: RunDirectory) -> None:
-    dataset = prepare_dataset(run.config.data, opened.home)
-    identity = RunIdentity(
-        study=opened.study.name,
-        name=run.name,
-        dataset=str(dataset.directory),
-        git_commit=git_commit(),
-        published=dict(run.published),
-    )
-    directory.create(resolve_weights(run.config, directory.path.parent), identity)
 
 
 def evaluate_runs(execution: Path, runs: Sequence[str], *, on_event: OnEvent) -> dict[str, dict[str, Any]]:

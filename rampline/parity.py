@@ -93,6 +93,16 @@ class ParityResult:
         """Whether the run may train: nothing was found to be wrong."""
         return self.status != "fail"
 
+    def sentence(self) -> str:
+        """The result in one line."""
+        text = f"parity {self.status.replace('_', ' ')}" + (f": {self.reason}" if self.reason else "")
+        if self.status == "pass":
+            text += f": {self.steps} steps, losses within {self.max_loss_diff:.1g} and weights within "
+            text += f"{self.max_weight_diff:.1g} of one replica's ({self.precision})"
+        if self.mean_staleness is not None:
+            text += f"; updates are {self.mean_staleness:.1f} steps stale on average, {self.max_staleness} at most"
+        return text
+
     def write(self, path: Path) -> None:
         """Write it as JSON, complete or not at all."""
         write_json(path, dataclasses.asdict(self))
@@ -171,7 +181,10 @@ def _digest(run_directory: RunDirectory, config: RunConfig) -> str:
 
 def _run_roles(run_directory: RunDirectory, config: RunConfig, path: Path, log: Log) -> ParityResult:
     steps = config.parity.steps
-    log(f"parity: {steps} steps of {config.strategy} x{config.replicas} against one replica, in float64")
+    against = (
+        "" if config.strategy == "parameter_server" and config.replicas > 1 else " against one replica, in float64"
+    )
+    log(f"parity: {steps} steps of {config.strategy} x{config.replicas}{against}")
     seconds = IMPORT_ALLOWANCE_SECONDS + config.cluster.rendezvous_timeout_seconds + steps * STEP_ALLOWANCE_SECONDS
     deadline = time.monotonic() + seconds
     roles: list[RoleProcess] = []

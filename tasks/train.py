@@ -6,10 +6,10 @@ from typing import Any
 from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
-from rampline.execution import train_run
 from rampline.markdown import epoch_rows, learning_rate_markdown
 from rampline.progress import progress_to
 from rampline.run_directory import RunDirectory
+from rampline.run_training import train_run
 from tasks.keys import artifact_key
 
 

@@ -13,10 +13,12 @@ from mlflow.tracking import MlflowClient
 from rampline.config import flatten
 from rampline.credentials import mask
 from rampline.data.dataset import PreparedDataset
+from rampline.parity import ParityResult, result_file
 from rampline.run_directory import RunDirectory
 from rampline.tracking.figures import log_figures, log_params, make_metrics
 from rampline.tracking.lifecycle import FAILURE_TAG, end, take_over
 from rampline.tracking.mlflow_run import find_or_create_run
+from rampline.tracking.parity_log import PARITY_TAG, log_parity
 from rampline.tracking.run_artifacts import log_data_report, log_learning_rate, modified_at
 from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line
 from rampline.tracking.system_log import SystemLog
@@ -127,6 +129,7 @@ class RunLog:
             TrackingError: when MLflow refuses.
         """
         try:
+            self._log_parity()
             self._system.deliver()
             if result is not None:
                 self.log_result(result)
@@ -134,6 +137,14 @@ class RunLog:
             end(self.client, self.run_id, status, failure)
         except STORE_ERRORS as error:
             raise TrackingError(f"MLflow run {self.run_id} cannot be closed: {first_line(error)}") from error
+
+    def _log_parity(self) -> None:
+        """The check was made before training, or does not apply; it may also have been left out."""
+        file = result_file(self._directory)
+        if file.is_file():
+            log_parity(self.client, self.run_id, ParityResult.read(file))
+        elif self._config.strategy == "single":
+            self.client.set_tag(self.run_id, PARITY_TAG, "not_applicable")
 
     def _replay(self) -> None:
         """Deliver what an earlier process may not have: of an epoch that was trained again, the later one counts."""

@@ -10,19 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-import tensorflow as tf
 
 from rampline.config import RunConfig
 from rampline.errors import Preempted, RunFailed
 from rampline.events import EventWriter
 from rampline.files import write_json
-from rampline.learning_rate import learning_rate_at
 from rampline.run_directory import RunDirectory
 from rampline.training.checkpoint import drop_damaged, drop_unfinished, restore_newest, save_checkpoint
 from rampline.training.engine import Engine, StepsDone
 from rampline.training.lifeline import Lifeline, StopRequested
+from rampline.training.metrics import epoch_metrics, make_result, next_epoch, progress_figures
 from rampline.training.progress import Progress
-from rampline.training.step import CORRECT, EXAMPLES, LOSS_SUM
+from rampline.training.step import EXAMPLES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +67,6 @@ class Controller:
         self.steps_per_epoch, self.events = steps_per_epoch, events
         self.attempt, self._launch, self._lifeline = attempt, launch, lifeline
         self._resumed_at = time.monotonic()
-        self._input_wait_seconds: float | None = 0.0
         self._statistics: np.ndarray | None = None
         self.progress = self._restore()
         self._restored = self.progress
@@ -144,35 +142,22 @@ class Controller:
         """
         bad = np.flatnonzero(~np.isfinite(done.losses))
         if bad.size:
-            step = self.progress.step + int(bad[0]) + 1
-            epoch = self.progress.epoch + 1
-            raise RunFailed(
-                f"the loss is {done.losses[bad[0]]} at step {step} (epoch {epoch}): try a lower learning_rate.peak"
-            )
-        if done.input_wait_seconds is None or self._input_wait_seconds is None:
-            self._input_wait_seconds = None
-        else:
-            self._input_wait_seconds += done.input_wait_seconds
+            where = f"step {self.progress.step + int(bad[0]) + 1} (epoch {self.progress.epoch + 1})"
+            raise RunFailed(f"the loss is {done.losses[bad[0]]} at {where}: try a lower learning_rate.peak")
+        waited, more = self.progress.epoch_input_wait_seconds, done.input_wait_seconds
         sums = np.add(self.progress.epoch_sums, done.sums.sum(axis=0, dtype=np.float64))
         self._update(
             step=self.progress.step + len(done.sums),
             epoch_sums=tuple(float(value) for value in sums),
             epoch_seconds=self.progress.epoch_seconds + seconds,
+            epoch_input_wait_seconds=None if waited is None or more is None else waited + more,
         )
-        self._tell_progress(done, seconds)
-
-    def _tell_progress(self, done: StepsDone, seconds: float) -> None:
-        if self.events is None:
-            return
-        sums = self.progress.epoch_sums
-        self.events.progress(
-            epoch=self.progress.epoch + 1,
-            step=(self.progress.step - 1) % self.steps_per_epoch + 1,
-            steps_per_epoch=self.steps_per_epoch,
-            loss=sums[LOSS_SUM] / sums[EXAMPLES],
-            accuracy=sums[CORRECT] / sums[EXAMPLES],
-            images_per_second=float(done.sums[:, EXAMPLES].sum()) / max(seconds, 1e-9),
-        )
+        if self.events and len(done.sums):
+            images = float(done.sums[:, EXAMPLES].sum())
+            figures = progress_figures(
+                self.progress, self.steps_per_epoch, images_per_second=images / max(seconds, 1e-9)
+            )
+            self.events.progress(**figures)
 
     def end_epoch(self) -> None:
         """Evaluate, tell the epoch's metrics, save."""
@@ -181,41 +166,12 @@ class Controller:
         self.engine.average_moving_statistics()
         validation = self.engine.evaluate("validation")
         self._statistics = None
-        metrics = self._epoch_metrics(validation, time.perf_counter() - started)
-        epoch, accuracy = self.progress.epoch + 1, float(validation[CORRECT] / validation[EXAMPLES])
-        best = self.progress
-        if accuracy > best.best_val_accuracy:
-            best = dataclasses.replace(best, best_epoch=epoch, best_step=best.step, best_val_accuracy=accuracy)
-        self.progress = dataclasses.replace(
-            best,
-            epoch=epoch,
-            epoch_sums=(0.0, 0.0, 0.0),
-            epoch_seconds=0.0,
-            train_seconds=best.train_seconds + metrics["epoch_seconds"],
-            metrics=metrics,
-        )
-        self._input_wait_seconds = 0.0
+        metrics = epoch_metrics(self.config, self.steps_per_epoch, self.progress, validation)
+        metrics |= {"validation_seconds": time.perf_counter() - started, "elapsed_seconds": self._elapsed_seconds()}
+        self.progress = next_epoch(self.progress, metrics)
         if self.events:
-            self.events.write("epoch", epoch=epoch, metrics=metrics)
+            self.events.write("epoch", epoch=self.progress.epoch, metrics=metrics)
         self._save()
-
-    def _epoch_metrics(self, validation: np.ndarray, validation_seconds: float) -> dict[str, float]:
-        train, seconds = self.progress.epoch_sums, self.progress.epoch_seconds
-        last_step = tf.constant(self.progress.step - 1)
-        metrics = {
-            "train_loss": train[LOSS_SUM] / train[EXAMPLES],
-            "train_accuracy": train[CORRECT] / train[EXAMPLES],
-            "val_loss": float(validation[LOSS_SUM] / validation[EXAMPLES]),
-            "val_accuracy": float(validation[CORRECT] / validation[EXAMPLES]),
-            "learning_rate": float(learning_rate_at(self.config, self.steps_per_epoch, last_step)),
-            "epoch_seconds": seconds,
-            "validation_seconds": validation_seconds,
-            "images_per_second": train[EXAMPLES] / seconds,
-            "elapsed_seconds": self._elapsed_seconds(),
-        }
-        if self._input_wait_seconds is not None:
-            metrics["input_wait_fraction"] = self._input_wait_seconds / seconds
-        return metrics
 
     def _elapsed_seconds(self) -> float:
         return self._restored.elapsed_seconds + time.monotonic() - self._resumed_at
@@ -246,19 +202,7 @@ class Controller:
     def _finish(self) -> None:
         if self.events is None:
             return
-        progress = self.progress
-        result = {
-            "status": "complete",
-            "epochs": progress.epoch,
-            "steps": progress.step,
-            "best_epoch": progress.best_epoch,
-            "best_val_accuracy": progress.best_val_accuracy,
-            "train_seconds": progress.train_seconds,
-            "wall_seconds": self._wall_seconds(),
-            "attempts": self.attempt,
-            "metrics": progress.metrics,
-        }
+        result = make_result(self.progress, wall_seconds=self._wall_seconds(), attempts=self.attempt)
         write_json(self.run_directory.result_file, result)
-        metrics = {"train_seconds": progress.train_seconds}
-        best = {"best_epoch": progress.best_epoch, "best_val_accuracy": progress.best_val_accuracy}
-        self.events.write("finished", metrics=metrics, **best)
+        best = {name: result[name] for name in ("best_epoch", "best_val_accuracy")}
+        self.events.write("finished", metrics={"train_seconds": result["train_seconds"]}, **best)

@@ -37,6 +37,7 @@ class Progress:
         epoch: epochs completed.
         epoch_sums: loss sum, correct, examples of the running epoch; zeros at an epoch's end.
         epoch_seconds: training time of the running epoch.
+        epoch_input_wait_seconds: time of it that steps waited for their batch; `None` where that cannot be measured.
         elapsed_seconds: since training began, over all attempts.
         train_seconds: sum over completed epochs.
         wall_seconds: with start-up, over all attempts.
@@ -47,6 +48,7 @@ class Progress:
     epoch: int = 0
     epoch_sums: tuple[float, float, float] = (0.0, 0.0, 0.0)
     epoch_seconds: float = 0.0
+    epoch_input_wait_seconds: float | None = 0.0
     elapsed_seconds: float = 0.0
     train_seconds: float = 0.0
     wall_seconds: float = 0.0

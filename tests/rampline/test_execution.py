@@ -12,10 +12,11 @@ import pytest
 
 from rampline.data.preparation import prepare_dataset
 from rampline.errors import RunFailed
-from rampline.execution import close_execution, compare_runs, evaluate_runs, start_execution, train_run
+from rampline.execution import close_execution, compare_runs, evaluate_runs, start_execution
 from rampline.files import read_json
 from rampline.home import Home
 from rampline.run_directory import RunDirectory
+from rampline.run_training import train_run
 from rampline.study import load_study
 from rampline.tracking.store import open_tracking
 from rampline.training.progress import last_checkpoint

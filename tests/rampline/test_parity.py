@@ -40,7 +40,6 @@ def alive(directory: RunDirectory) -> list[int]:
     return [p.pid for p in ours if p.info["status"] != psutil.STATUS_ZOMBIE]
 
 
-@pytest.mark.slow
 def test_two_workers_with_random_parts_pass_once(make_run: MakeRun) -> None:
     directory, lines = make_run(make_config("multi_worker", model=MODEL, batch=27, workers=2)), []
     result = check_parity(directory, log=lines.append)
@@ -56,7 +55,6 @@ def test_two_workers_with_random_parts_pass_once(make_run: MakeRun) -> None:
     assert len(lines) == 1, "a check that passed is not repeated"
 
 
-@pytest.mark.slow
 def test_a_parameter_server_with_one_worker_matches(make_run: MakeRun) -> None:
     directory = make_run(make_config("parameter_server", model=MODEL, workers=1, parameter_servers=1))
     result = check_parity(directory, log=print)
@@ -67,7 +65,6 @@ def test_a_parameter_server_with_one_worker_matches(make_run: MakeRun) -> None:
     assert alive(directory) == []
 
 
-@pytest.mark.slow
 def test_staleness_of_two_workers_is_measured_in_steps(make_run: MakeRun) -> None:
     config = make_config("parameter_server", workers=2, parameter_servers=1)
     result = check_parity(make_run(dataclasses.replace(config, parity=ParityConfig(steps=40))), log=print)
