@@ -28,6 +28,8 @@ base:
   data: {source: digits, limit: 12}
   batch: {size: 28}
   steps_per_call: 2
+  parity: {steps: 0}
+  cluster: {max_restarts: 0}
 runs:
   whole: {}
   killed: {set: {checkpoint_every_steps: 3}}
