@@ -1,6 +1,7 @@
 """What a run tells while it goes on: one JSON object per line in `events.jsonl`, appended by the chief alone.
 
-Events: `started`, `progress`, `epoch`, `checkpoint`, `finished`, `failed`. Training never waits for whoever reads them.
+Events: `started`, `progress`, `epoch`, `checkpoint`, `warning`, `stopped`, `finished`, `failed`. Training
+never waits for whoever reads them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rampline.errors import RunFailed
+
 PROGRESS_INTERVAL_SECONDS = 0.25
 
 
@@ -22,13 +25,21 @@ class EventWriter:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _drop_half_line(path)
+        self._path = path
         self._file = open(path, "a", buffering=1)  # noqa: SIM115 - lives as long as the process
         self._last_progress = -math.inf
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append one event; figures that are not finite become null, because JSON has no NaN."""
-        self._file.write(json.dumps({"event": event, "time": time.time(), **_finite(fields)}) + "\n")
-        self._file.flush()
+        """Append one event; figures that are not finite become null, because JSON has no NaN.
+
+        Raises:
+            RunFailed: when the disk does not take it.
+        """
+        try:
+            self._file.write(json.dumps({"event": event, "time": time.time(), **_finite(fields)}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise RunFailed(f"{self._path} cannot be written: {error.strerror}") from error
 
     def progress(self, **fields: Any) -> None:
         """Append a progress event unless one was written a moment ago."""

@@ -22,10 +22,17 @@ from rampline.study import Study, StudyRun
 WITHOUT_EFFECT_ON_TIME = (
     "epochs",
     "seed",
+    "checkpoint_keep",
     "learning_rate.",
+    "log_examples",
     "model.weights",
+    "parity.",
+    "cluster.heartbeat",
+    "cluster.max_restarts",
+    "cluster.preempted",
     "cluster.price_per_hour",
     "cluster.rendezvous",
+    "cluster.run_timeout",
 )
 
 

@@ -76,6 +76,9 @@ class BarProgress(AbstractContextManager["BarProgress"]):
     def event(self, name: str, event: Event) -> None:
         """Move the bar of `name` to where the event says."""
         kind = event["event"]
+        if kind == "warning":
+            self.line(f"{name}: {describe(event, epochs=None)}")
+            return
         if name not in self._tasks:
             self._tasks[name] = self._bars.add_task("", name=name, total=None)
         task = self._tasks[name]
@@ -147,7 +150,9 @@ def describe(event: Event, *, epochs: int | None) -> str | None:
     if kind == "evaluated":
         scores = f"accuracy {_number(event['test_accuracy'], '.4f')}, loss {_number(event['test_loss'], '.4f')}"
         return f"{event['split']}: {event['examples']:,} images, {scores}"
-    return f"failed: {event['message']}" if kind == "failed" else None
+    if kind == "stopped":
+        return f"stopped on request, with a checkpoint at step {event['step']} (epoch {event['epoch']})"
+    return f"{kind}: {event['message']}" if kind in ("failed", "warning") else None
 
 
 def describe_step(event: Event, *, epochs: int) -> str:

@@ -96,11 +96,6 @@ class RunDirectory:
         """There while a role has passed on that it was asked to stop; see `rampline.stop`."""
         return self.path / "stop.json"
 
-    @property
-    def lock_file(self) -> Path:
-        """Held by the one process that runs this directory."""
-        return self.path / ".lock"
-
     def heartbeat_file(self, role: str) -> Path:
         """Changes about every second while the role `ROLE-INDEX` is healthy."""
         return self.path / "heartbeats" / role

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from rampline.cluster.lock import hold
+from rampline.cluster.lock import hold_run
 from rampline.cluster.supervisor import supervise
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
@@ -46,7 +46,7 @@ def train_run(execution: Path, run: str, *, on_event: OnEvent, log: Log) -> dict
     chosen, directory = opened.study.run(run), RunDirectory(execution / run)
     if not directory.config_file.is_file():
         _create(opened, chosen, directory)
-    with hold(directory):
+    with hold_run(directory):
         return _train(opened, directory, on_event, log)
 
 

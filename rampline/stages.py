@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from rampline.cluster.lock import hold
 from rampline.cluster.roles import tasks_to_start
 from rampline.config import DataConfig
 from rampline.devices import check_devices
@@ -111,12 +112,20 @@ def closing(execution: str, flow_run: Mapping[str, str] | None = None) -> Iterat
     Args:
         execution: its folder.
         flow_run: what `start_guardian` needs to reach the flow run that this is part of.
+
+    Raises:
+        InputError: when another process is at work on the execution.
     """
     # They bring in MLflow: too slow for a check on the command line.
-    from rampline.execution import close_execution
     from rampline.tracking.provenance import process_identity
 
-    dismiss = start_guardian(Path(execution), process_identity(), flow_run or {})
+    with hold(Path(execution)):
+        yield from _closing(Path(execution), start_guardian(Path(execution), process_identity(), flow_run or {}))
+
+
+def _closing(execution: Path, dismiss: Callable[[], None]) -> Iterator[None]:
+    from rampline.execution import close_execution
+
     status, failure = "KILLED", None
     try:
         yield
@@ -128,5 +137,5 @@ def closing(execution: str, flow_run: Mapping[str, str] | None = None) -> Iterat
         status = "FAILED"
         raise
     finally:
-        close_execution(Path(execution), status, failure)
+        close_execution(execution, status, failure)
         dismiss()

@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from rampline.cluster.exit_status import STOPPED
+from rampline.cluster.exit_status import ENDED_AT_ONCE
 from rampline.files import read_json, write_json
 
 LOOK_SECONDS = 0.2
@@ -22,6 +22,8 @@ class StopRequest:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        # A server may be started before the chief, whose launcher takes away what an earlier attempt left.
+        self._old = self._content()
         self._signalled = False
         self._looked_at, self._found = -LOOK_SECONDS, False
 
@@ -41,24 +43,31 @@ class StopRequest:
 
     def pass_on(self, role: str) -> None:
         """Write the file, for the chief."""
-        if not self._path.exists():
-            write_json(self._path, {"requested_by": role})
+        if self._content() in (None, self._old):
+            write_json(self._path, {"requested_by": role, "at": time.time()})
 
     def tell_saved(self) -> None:
         """The chief has saved a checkpoint and leaves: the others may."""
-        write_json(self._path, {"saved": True})
+        write_json(self._path, {"saved": True, "at": time.time()})
 
     def is_saved(self) -> bool:
         """Whether the chief has."""
-        return self._path.is_file() and "saved" in read_json(self._path)
+        content = self._content()
+        return content is not None and content != self._old and "saved" in content
 
     def _look(self) -> bool:
         now = time.monotonic()
         if now - self._looked_at >= LOOK_SECONDS:
-            self._looked_at, self._found = now, self._path.is_file()
+            self._looked_at, self._found = now, "requested_by" in (self._content() or {})
         return self._found
+
+    def _content(self) -> dict | None:
+        try:
+            return read_json(self._path)
+        except FileNotFoundError:
+            return None
 
     def _receive(self, _number: int, _frame: object) -> None:
         if self._signalled:
-            os._exit(STOPPED)
+            os._exit(ENDED_AT_ONCE)
         self._signalled = True

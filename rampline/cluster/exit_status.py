@@ -14,3 +14,5 @@ WILL_REPEAT = 3
 PEER_LOST = 4
 # It was asked to stop, and a checkpoint is saved.
 STOPPED = 128 + signal.SIGTERM
+# It was asked twice, and ended where it was.
+ENDED_AT_ONCE = 128 + signal.SIGINT

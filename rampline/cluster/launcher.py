@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rampline.cluster.attempts import Attempt, Attempts
-from rampline.cluster.exit_status import STOPPED
+from rampline.cluster.exit_status import ENDED_AT_ONCE, STOPPED
 from rampline.cluster.gang import Gang, RoleLost, why_lost
 from rampline.cluster.process import STOP_GRACE_SECONDS, RoleProcess, end_processes, stop_all
 from rampline.cluster.roles import role_counts
@@ -106,7 +106,7 @@ def _watch(gang: Gang, attempts: Attempts, events: EventReader, on_event: OnEven
 
 def _check_stopped(gang: Gang, leader: Task) -> None:
     """A role that was asked to stop tells the others, and all leave: the chief last, after it has saved."""
-    asked = [role for role in gang.roles if role.exit_status in (STOPPED, -signal.SIGTERM)]
+    asked = [role for role in gang.roles if role.exit_status in (STOPPED, ENDED_AT_ONCE, -signal.SIGTERM)]
     if not asked:
         return
     deadline = time.monotonic() + STOP_GRACE_SECONDS

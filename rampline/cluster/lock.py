@@ -1,4 +1,4 @@
-"""One launcher at a time: the lock on a run directory, free again when its holder dies."""
+"""One launcher at a time: the lock on a run directory or an execution, free again when its holder dies."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 
@@ -19,30 +20,39 @@ LEAVE_SECONDS = 15.0
 
 
 @contextmanager
-def hold(run_directory: RunDirectory) -> Iterator[None]:
+def hold_run(run_directory: RunDirectory) -> Iterator[None]:
     """Hold a run directory for the length of the block; roles that a killed launcher left are waited for.
 
     Raises:
         InputError: when another launcher holds it, or it cannot be written.
     """
+    with hold(run_directory.path):
+        _wait_for_old_roles(run_directory)
+        yield
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Hold a folder for the length of the block, by its file `.lock`.
+
+    Raises:
+        InputError: when another process holds it, or it cannot be written.
+    """
     try:
         # Opened for appending: what the holder wrote about itself must be readable for whoever comes second.
-        file = open(run_directory.lock_file, "a+")  # noqa: SIM115 - closed below
+        file = open(folder / ".lock", "a+")  # noqa: SIM115 - closed below
     except OSError as error:
-        raise InputError(f"run directory {run_directory.path} cannot be written: {error.strerror}") from error
+        raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "another process"
-            raise InputError(
-                f"run directory {run_directory.path} is in use by {holder}: wait for it, or end it"
-            ) from None
+            raise InputError(f"{folder} is in use by {holder}: wait for it, or end it") from None
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
-        _wait_for_old_roles(run_directory)
         yield
 
 

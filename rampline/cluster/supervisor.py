@@ -72,6 +72,9 @@ def supervise(
             if previous and found[1] > previous[1]:
                 pause = FIRST_PAUSE_SECONDS
             previous = found
+        except OSError as error:
+            how = str(error)
+            raise RunFailed(f"{error.filename or run_directory.path} cannot be written: {error.strerror}") from error
         except Exception as error:
             how = str(error)
             raise

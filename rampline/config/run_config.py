@@ -85,6 +85,8 @@ class RunConfig:
             check(not self.xla, "xla", self.xla, "false with engine=fit (Model.fit cannot compile a mirrored step)")
 
         if self.strategy == "parameter_server":
+            allowed = "false for strategy parameter_server (whichever worker is free takes a step)"
+            check(not self.log_examples, "log_examples", self.log_examples, allowed)
             # A compiled function cannot read variables that live in another process.
             check(not self.xla, "xla", self.xla, "false for strategy parameter_server")
 

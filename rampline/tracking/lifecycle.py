@@ -48,7 +48,8 @@ def end_running_children(client: MlflowClient, parent: Run, status: str) -> None
 def end_abandoned(client: MlflowClient, experiment_id: str) -> list[str]:
     """Set KILLED what processes of this machine left RUNNING when they were killed; returns the names of those runs.
 
-    Nobody can do that at the moment of a `kill -9`, so the next execution does. Runs of other machines are left alone.
+    The guardian does that at the moment of a `kill -9`; where it was killed too, the next
+    execution does. Runs of other machines are left alone.
     """
     ended = []
     for run in _running(client, experiment_id):

@@ -41,7 +41,7 @@ def test_a_frozen_role_is_found_and_replaced(strategy: str, role: str, make_run,
 LAUNCH = """
 import sys
 from pathlib import Path
-from rampline.cluster.lock import hold
+from rampline.cluster.lock import hold_run
 from rampline.cluster.supervisor import supervise
 from rampline.errors import RamplineError
 from rampline.run_directory import RunDirectory
@@ -49,7 +49,7 @@ import signal
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 directory = RunDirectory(Path(sys.argv[1]))
 try:
-    with hold(directory):
+    with hold_run(directory):
         supervise(directory, on_event=lambda event: None, log=print)
 except RamplineError as error:
     print(error)

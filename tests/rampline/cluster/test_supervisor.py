@@ -12,7 +12,7 @@ from faults import Faults, assert_bit_equal, examples_seen, run_with
 from runs import make_config
 
 from rampline.cluster import supervisor
-from rampline.cluster.lock import hold
+from rampline.cluster.lock import hold_run
 from rampline.cluster.roles import tasks_to_start
 from rampline.cluster.supervisor import supervise
 from rampline.cluster.tf_config import Task
@@ -112,12 +112,12 @@ def test_a_clock_that_jumps_changes_nothing(make_run, monkeypatch: pytest.Monkey
 def test_a_run_directory_has_one_launcher(make_run) -> None:
     directory = make_run(make_config("single"))
     with (
-        hold(directory),
+        hold_run(directory),
         pytest.raises(InputError, match=r"is in use by process \d+ on .*: wait for it, or end it"),
-        hold(directory),
+        hold_run(directory),
     ):
         pass
-    with hold(directory):
+    with hold_run(directory):
         pass
 
 
@@ -136,6 +136,6 @@ def test_a_run_directory_that_cannot_be_written_is_told_of(make_run, read_only) 
     with (
         read_only(directory.path),
         pytest.raises(InputError, match=r"cannot be written: Read-only file system"),
-        hold(directory),
+        hold_run(directory),
     ):
         pass

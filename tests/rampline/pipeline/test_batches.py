@@ -25,9 +25,11 @@ def test_a_batch_has_the_examples_of_its_step(train_batches, order, digits):
         "labels": ((28,), np.int32),
         "weights": ((28,), np.float32),
         "global_examples": ((), np.float32),
+        "indices": ((28,), np.int64),
     }
     indices = order.share(tf.constant(7), tf.constant(0), 1).indices.numpy()
     pixels = np.fromfile(digits.images_file("train"), np.uint8).reshape(120, 28, 28, 1)
+    np.testing.assert_array_equal(batch["indices"], indices)
     np.testing.assert_array_equal(batch["images"], pixels[indices])
     np.testing.assert_array_equal(batch["labels"], digits.labels("train")[indices])
     assert pixels.max() > 200
