@@ -88,16 +88,12 @@ def _train(opened: Execution, directory: RunDirectory, on_event: OnEvent, log: L
     except Exception as error:
         tracking.close("FAILED", str(error))
         raise
-    except BaseException as end:
+    except BaseException:
         stopped = next((event for event in stops.read() if event["event"] == "stopped"), None)
         if stopped is None:
             tracking.close("KILLED", "interrupted")
             raise
-        message = f"stopped on request at step {stopped['step']} (epoch {stopped['epoch']})"
-        tracking.close("PREEMPTED", message)
-        if isinstance(end, SystemExit):
-            # SIGTERM to the command: with the checkpoint saved, the configured status tells whoever sent it.
-            raise Preempted(message, directory.read_config().cluster.preempted_exit_status) from end
+        tracking.close("PREEMPTED", f"stopped on request at step {stopped['step']} (epoch {stopped['epoch']})")
         raise
     result = read_json(directory.result_file)
     tracking.close("COMPLETE", result=result)

@@ -137,5 +137,20 @@ def _closing(execution: Path, dismiss: Callable[[], None]) -> Iterator[None]:
         status = "FAILED"
         raise
     finally:
+        stop = preempted_run(execution) if status == "KILLED" else None
+        if stop:
+            status, failure = "PREEMPTED", str(stop)
         close_execution(execution, status, failure)
         dismiss()
+
+
+def preempted_run(execution: Path) -> Preempted | None:
+    """The run that this process was training when it was asked to stop, if that saved a checkpoint first."""
+    from rampline.tracking.delivery_state import read_delivery
+
+    for file in execution.glob("*/config.json"):
+        state = read_delivery(file.parent)
+        if state and state.is_ours and state.status == "PREEMPTED":
+            status = RunDirectory(file.parent).read_config().cluster.preempted_exit_status
+            return Preempted(f"run {file.parent.name} was {state.failure}", status)
+    return None

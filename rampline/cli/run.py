@@ -23,7 +23,7 @@ from rampline.errors import InputError, Preempted, RamplineError, RunFailed
 from rampline.home import Home
 from rampline.progress import TERMINAL, BarProgress, LineProgress
 from rampline.run_directory import RunDirectory
-from rampline.stages import check_study
+from rampline.stages import check_study, preempted_run
 
 HTTP_LIBRARIES = ("httpx", "httpcore")
 
@@ -49,15 +49,24 @@ def run(study: StudyArgument, only: OnlyOption = None, set_: SetOption = None, r
         console.print(f"interrupted: `rampline run {study} --resume` continues it", highlight=False)
         raise
     except Preempted as stop:
-        console.print(
-            f"preempted: {stop}: `rampline run {study} --resume` continues it", highlight=False, soft_wrap=True
-        )
-        raise typer.Exit(stop.exit_status) from None
+        raise typer.Exit(_say_preempted(stop, study, console)) from None
+    except SystemExit:
+        # SIGTERM to this command, which Prefect has passed on.
+        stop = preempted_run(execution)
+        if stop is None:
+            raise
+        raise typer.Exit(_say_preempted(stop, study, console)) from None
     except (RunFailed, PrefectLost):
         console.print(f"`rampline run {study} --resume` continues what did not complete", highlight=False)
         raise
     finally:
         _show_what_there_is(checked.name, execution, home, console)
+
+
+def _say_preempted(stop: Preempted, study: str, console: Console) -> int:
+    text = f"preempted: {stop}: `rampline run {study} --resume` continues it"
+    console.print(text, highlight=False, soft_wrap=True)
+    return stop.exit_status
 
 
 class PrefectLost(RamplineError):

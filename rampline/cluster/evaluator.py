@@ -11,6 +11,7 @@ from rampline.errors import InputError, RunFailed
 from rampline.events import EventReader
 
 POLL_SECONDS = 0.1
+RESTARTS = 2
 
 
 def run_evaluation(
@@ -22,6 +23,8 @@ def run_evaluation(
 ) -> None:
     """Score the best checkpoint of each run directory, in this order; whatever ends the call, the process is gone.
 
+    A process that a signal ended is started again for those that are left.
+
     Args:
         run_directories: each gets its `evaluation.json`.
         log_file: gets what the process prints; what it tells is appended to a `.jsonl` beside it.
@@ -32,22 +35,40 @@ def run_evaluation(
         InputError: when a run cannot be scored as asked.
         RunFailed: when the process fails, naming its log.
     """
+    left = list(run_directories)
+
+    def evaluated(path: Path) -> None:
+        left.remove(path)
+        if on_evaluated:
+            on_evaluated(path)
+
+    for restarts_left in reversed(range(RESTARTS + 1)):
+        status = _score(left, log_file, other_data, evaluated)
+        if status == 0:
+            return
+        if status == InputError.exit_status:
+            raise InputError(f"evaluation failed: {last_line(log_file)} (log: {log_file})")
+        # What a signal ended had no chance to say why, and may go better the next time.
+        if status > 0 or not restarts_left:
+            how = f"was ended by signal {-status}" if status < 0 else f"failed: {last_line(log_file)}"
+            raise RunFailed(f"evaluation {how} (log: {log_file})")
+
+
+def _score(
+    run_directories: Sequence[Path], log_file: Path, other_data: Path | None, on_evaluated: Callable[[Path], None]
+) -> int:
+    """Run the process to its end; returns its exit status, negative for a signal."""
     events_file = log_file.with_suffix(".jsonl")
     events = EventReader(events_file, from_end=True)
     data = [f"--data={other_data}"] if other_data else []
-    arguments = [f"--evaluate={events_file}", *data, *map(str, run_directories)]
-    process = start_worker(arguments, log_file, {})
+    process = start_worker([f"--evaluate={events_file}", *data, *map(str, run_directories)], log_file, {})
     try:
         while True:
             ended = process.poll() is not None
             for event in events.read():
-                if on_evaluated:
-                    on_evaluated(Path(event["run_directory"]))
+                on_evaluated(Path(event["run_directory"]))
             if ended:
-                break
+                return process.returncode
             time.sleep(POLL_SECONDS)
     finally:
         end_processes([process])
-    if process.returncode:
-        kind = InputError if process.returncode == InputError.exit_status else RunFailed
-        raise kind(f"evaluation failed: {last_line(log_file)} (log: {log_file})")

@@ -6,14 +6,13 @@ import math
 from dataclasses import dataclass, field
 
 from rampline.config.checks import check, check_choice, check_flag, check_integer
+from rampline.config.cluster import ClusterConfig, ParityConfig
 from rampline.config.sections import (
     BatchConfig,
-    ClusterConfig,
     DataConfig,
     LearningRateConfig,
     ModelConfig,
     OptimizerConfig,
-    ParityConfig,
 )
 
 STRATEGIES = ("single", "mirrored", "multi_worker", "parameter_server")

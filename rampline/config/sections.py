@@ -1,4 +1,4 @@
-"""The parts of a `RunConfig`: data, model, batch, learning rate, optimizer, cluster."""
+"""The parts of a `RunConfig` that decide what is computed: data, model, batch, learning rate, optimizer."""
 
 from __future__ import annotations
 
@@ -176,65 +176,3 @@ class OptimizerConfig:
         check_choice("optimizer.name", self.name, OPTIMIZERS)
         check_number("optimizer.momentum", self.momentum, 0, 1, open_at="maximum")
         check_number("optimizer.weight_decay", self.weight_decay, 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterConfig:
-    """Processes and devices.
-
-    Attributes:
-        replicas: model replicas in one process, one device each (`mirrored`, and per worker for `multi_worker`).
-        workers: worker processes (`multi_worker`, `parameter_server`).
-        parameter_servers: processes that hold the variables (`parameter_server`).
-        virtual_devices: logical CPU devices in each process, to run several replicas without GPUs; 0 for none.
-        rendezvous_timeout_seconds: how long the roles may take to find each other.
-        run_timeout_seconds: the run is ended after this long; `None` for no limit.
-        max_restarts: how often a run that lost a role is started again from its last checkpoint.
-        heartbeat_timeout_seconds: a role that does not move for this long counts as frozen, and as lost.
-        preempted_exit_status: exit status of a run that was asked to stop and saved a checkpoint first.
-        price_per_hour: what the whole set-up costs per hour in USD; `None` leaves costs out.
-    """
-
-    replicas: int = 1
-    workers: int = 1
-    parameter_servers: int = 0
-    virtual_devices: int = 0
-    rendezvous_timeout_seconds: int = 120
-    run_timeout_seconds: int | None = None
-    max_restarts: int = 3
-    heartbeat_timeout_seconds: int = 60
-    preempted_exit_status: int = 143
-    price_per_hour: float | None = None
-
-    def __post_init__(self) -> None:
-        check_integer("cluster.replicas", self.replicas, 1)
-        check_integer("cluster.workers", self.workers, 1)
-        check_integer("cluster.parameter_servers", self.parameter_servers, 0)
-        check_integer("cluster.virtual_devices", self.virtual_devices, 0)
-        check_integer("cluster.rendezvous_timeout_seconds", self.rendezvous_timeout_seconds, 1)
-        if self.run_timeout_seconds is not None:
-            check_integer("cluster.run_timeout_seconds", self.run_timeout_seconds, 1)
-        check_integer("cluster.max_restarts", self.max_restarts, 0)
-        check_integer("cluster.heartbeat_timeout_seconds", self.heartbeat_timeout_seconds, 5)
-        check_integer("cluster.preempted_exit_status", self.preempted_exit_status, 0)
-        is_status = self.preempted_exit_status <= 255
-        check(is_status, "cluster.preempted_exit_status", self.preempted_exit_status, "0 to 255")
-        if self.price_per_hour is not None:
-            check_number("cluster.price_per_hour", self.price_per_hour, 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ParityConfig:
-    """The check, before a scaled run, that its replicas train as one would; see `rampline.parity`.
-
-    Attributes:
-        steps: training steps that are compared; 0 leaves the check out.
-        on_failure: `stop` the run before it trains, or `continue` with the tag `rampline.parity=fail`.
-    """
-
-    steps: int = 10
-    on_failure: str = "stop"
-
-    def __post_init__(self) -> None:
-        check_integer("parity.steps", self.steps, 0)
-        check_choice("parity.on_failure", self.on_failure, ("stop", "continue"))

@@ -105,7 +105,18 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bits(execution: Path, home:
     started = time.monotonic()
     assert train(execution, "killed") == result
     assert time.monotonic() - started < 5  # a complete run is not trained again
-    scores = evaluate_runs(execution, ["whole", "killed"], on_event=lambda event: None)
+    killed: list[int] = []
+
+    def kill_after_the_first(event: dict) -> None:
+        """The evaluation process is ended by force as well: what it had not scored is scored by another."""
+        children = psutil.Process().children()
+        evaluators = [] if killed else [p for p in children if any("--evaluate" in part for part in p.cmdline())]
+        for process in evaluators:
+            process.kill()
+            killed.append(process.pid)
+
+    scores = evaluate_runs(execution, ["whole", "killed"], on_event=kill_after_the_first)
+    assert len(killed) == 1
     assert scores["whole"]["test_loss"] == scores["killed"]["test_loss"]
     assert scores["whole"]["examples"] == 120
     close_execution(execution, "COMPLETE")
