@@ -7,7 +7,7 @@ from table import Table
 from rampline.run_directory import RunDirectory
 
 KILLS = 5
-SYNCHRONOUS = {"single": ("chief-0",), "mirrored": ("chief-0",), "multi_worker": ("worker-0", "worker-1")}
+SYNCHRONOUS = {"single": ("chief-0",), "multi_worker": ("worker-0", "worker-1")}
 CASES = [(strategy, role) for strategy, roles in SYNCHRONOUS.items() for role in roles]
 
 
