@@ -31,7 +31,8 @@ class Heartbeat:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
         self._timeout_seconds, self._on_overdue = timeout_seconds, on_overdue
-        self._beats, self._longest = 0, dict[str, float]()
+        self._beats = 0
+        self._first, self._longest = dict[str, float](), dict[str, float]()
         self._call, self._since = "start", time.monotonic()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -42,7 +43,11 @@ class Heartbeat:
     def advance(self, call: str) -> None:
         """The main thread has come back from what it did, and begins a call of kind `call`."""
         now = time.monotonic()
-        self._longest[self._call] = max(self._longest.get(self._call, 0.0), now - self._since)
+        seconds = now - self._since
+        if self._call in self._first:
+            self._longest[self._call] = max(self._longest.get(self._call, 0.0), seconds)
+        else:
+            self._first[self._call] = seconds
         is_other, self._call, self._since = call != self._call, call, now
         if is_other:
             self._write()
@@ -50,8 +55,9 @@ class Heartbeat:
     @property
     def is_overdue(self) -> bool:
         """Whether the main thread has been in its call for too long."""
-        longest = self._longest.get(self._call)
-        allowed = FIRST_CALL_SECONDS if longest is None else SLOWER_THAN_EVER * longest
+        allowed = FIRST_CALL_SECONDS
+        if self._call in self._first:
+            allowed = SLOWER_THAN_EVER * self._longest.get(self._call, self._first[self._call])
         return time.monotonic() - self._since > max(allowed, self._timeout_seconds)
 
     def _run(self) -> None:

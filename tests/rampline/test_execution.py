@@ -11,8 +11,9 @@ import psutil
 import pytest
 
 from rampline.data.preparation import prepare_dataset
-from rampline.errors import RunFailed
+from rampline.errors import DatasetError, RunFailed
 from rampline.execution import close_execution, compare_runs, evaluate_runs, start_execution
+from rampline.execution_file import read_execution
 from rampline.files import read_json
 from rampline.home import Home
 from rampline.run_directory import RunDirectory
@@ -67,6 +68,19 @@ def kill_when(directory: RunDirectory, role: str, event: str, count: int = 1) ->
 
 def train(execution: Path, run: str) -> dict:
     return train_run(execution, run, on_event=lambda event: None, log=print)
+
+
+def test_a_damaged_dataset_is_found_before_a_role_starts(execution: Path, home: Home) -> None:
+    opened = read_execution(execution)
+    images = prepare_dataset(opened.study.run("whole").config.data, home).images_file("train")
+    content = images.read_bytes()
+    images.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    try:
+        with pytest.raises(DatasetError, match=r"train_images\.bin is not as it was prepared: delete"):
+            train(execution, "whole")
+    finally:
+        images.write_bytes(content)
+    assert not RunDirectory(execution / "whole").roles_file.exists()
 
 
 def test_a_killed_worker_leaves_failed_in_mlflow_and_no_process(execution: Path, home: Home) -> None:

@@ -46,6 +46,30 @@ def test_a_killed_parameter_server_worker_is_replaced_in_place(make_run) -> None
     assert len(attempts(directory)) == 1
 
 
+def test_a_stopped_run_goes_on_at_its_step_with_the_same_bits(make_run) -> None:
+    """Two replicas, whose own moving statistics are not averaged when a stop comes in the middle of an epoch."""
+    config = make_config("mirrored", model="small_models:with_all_state", replicas=2, virtual_devices=2)
+    config = dataclasses.replace(config, epochs=60, steps_per_call=1, log_examples=True)
+    whole, stopped = make_run(config), make_run(config)
+    supervise(whole, on_event=lambda event: None, log=print)
+    asked_at: list[float] = []
+
+    def stop(event: dict) -> None:
+        if event["event"] == "progress" and event["epoch"] > 5 and event["step"] in (2, 3) and not asked_at:
+            asked_at.append(time.monotonic())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        supervise(stopped, on_event=stop, log=print)
+    assert time.monotonic() - asked_at[0] < 10
+    left = next(event for event in stopped.read_events() if event["event"] == "stopped")
+    result = supervise(stopped, on_event=lambda event: None, log=print)
+    assert result["attempts"] == 2
+    assert [e["first_step"] for e in stopped.read_events() if e["event"] == "started"] == [0, left["step"]]
+    assert_bit_equal(stopped, whole)
+    assert examples_seen(stopped) == examples_seen(whole)
+
+
 def test_a_frozen_role_is_found_by_its_heartbeat(make_run) -> None:
     config = make_config("single", heartbeat_timeout_seconds=5)
     directory, lines = make_run(dataclasses.replace(config, epochs=600)), list[str]()
