@@ -44,7 +44,7 @@ def run_evaluation(
 
     for restarts_left in reversed(range(RESTARTS + 1)):
         status = _score(left, log_file, other_data, evaluated)
-        if status == 0:
+        if status == 0 or not left:
             return
         if status == InputError.exit_status:
             raise InputError(f"evaluation failed: {last_line(log_file)} (log: {log_file})")
