@@ -110,7 +110,7 @@ def _show_what_there_is(study: str, execution: Path, home: Home, console: Consol
 
 
 def _unfinished(study: str, home: Home, *, settings_given: bool) -> Path:
-    """The latest execution, if it has runs to train.
+    """The latest execution, if something of it is left to do: training, evaluation or comparison.
 
     Raises:
         InputError: when there is none.
@@ -124,8 +124,9 @@ def _unfinished(study: str, home: Home, *, settings_given: bool) -> Path:
     execution = latest_execution(study, home)
     if execution is None:
         raise InputError(f"study {study} has no execution in {home.runs}: leave out --resume")
-    runs = read_execution(execution).study.runs
-    if all(RunDirectory(execution / run.name).is_complete for run in runs):
+    runs = [RunDirectory(execution / run.name) for run in read_execution(execution).study.runs]
+    compared = (home.reports / study / execution.name / "comparison.csv").is_file()
+    if compared and all(run.is_complete and run.evaluation_file.is_file() for run in runs):
         raise InputError(f"the latest execution of study {study}, {execution.name}, is complete: leave out --resume")
     return execution
 
