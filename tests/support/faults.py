@@ -1,5 +1,6 @@
 """Faults in real runs: roles that are killed or frozen at a chosen moment, and what it cost to go on."""
 
+import contextlib
 import json
 import os
 import random
@@ -50,7 +51,7 @@ class Faults(threading.Thread):
 
     def run(self) -> None:
         hit = 0
-        for _ in range(self.count):
+        while len(self.at) < self.count:
             hit = self._wait(lambda known=hit: self._other_pid(known))
             if self.moment == "start-up":
                 time.sleep(self._random.uniform(0, 5))
@@ -62,8 +63,10 @@ class Faults(threading.Thread):
                 time.sleep(self._random.uniform(0, 0.02))
             if self.directory.is_complete:
                 return
-            self.at.append(time.time())
-            os.kill(hit, self.number)
+            moment = time.time()
+            with contextlib.suppress(ProcessLookupError):  # it was ended with a gang that was lost before
+                os.kill(hit, self.number)
+                self.at.append(moment)
 
     def _wait(self, condition):
         deadline = time.monotonic() + WAIT_SECONDS
@@ -123,7 +126,9 @@ def recoveries(directory: RunDirectory, hits: list[float]) -> list[Recovery]:
             if "lost_after_seconds" in ended
             else ended["time"]
         )
-        resumed = next(e["time"] for e in events if e["event"] == "progress" and e["time"] > ended["time"])
+        # The others may have completed the run without the one that was hit.
+        told = [e["time"] for e in events if e["event"] in ("progress", "finished")]
+        resumed = next((at for at in told if at > ended["time"]), hit)
         found.append(
             Recovery(detected_after=lost - hit, resumed_after=resumed - hit, steps_repeated=_repeated(events, hit))
         )
