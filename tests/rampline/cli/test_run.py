@@ -65,7 +65,7 @@ def test_a_run_is_quiet_compared_and_measured_for_the_next_plan(rampline, home):
 
 
 def test_ctrl_c_closes_everything_and_resume_goes_on(rampline, command, home, server):
-    started = command("run", "digits", *SMALL, "--set", "epochs=60", prefect=server.prefect)
+    started = command("run", "digits", *SMALL, "--set", "epochs=300", prefect=server.prefect)
     assert started.stdout is not None
     for line in started.stdout:
         if "epoch 2/" in line:
@@ -79,8 +79,8 @@ def test_ctrl_c_closes_everything_and_resume_goes_on(rampline, command, home, se
     assert left_behind(home) == []
     resumed = rampline("run", "digits", "--resume", prefect=server.prefect)
     assert (resumed.returncode, resumed.stderr) == (0, "")
-    assert "epoch 1/60" not in resumed.stdout
-    assert "epoch 60/60" in resumed.stdout
+    assert "epoch 1/300" not in resumed.stdout
+    assert "epoch 300/300" in resumed.stdout
     assert statuses(home, "digits") == {"study": "FINISHED", "baseline": "FINISHED"}
     assert "is complete: leave out --resume" in rampline("run", "digits", "--resume").stderr
 
