@@ -49,7 +49,7 @@ test: lint
 test-quick: setup
 	.venv/bin/pytest -n 2 --dist loadfile -m "not slow"
 
-# Faults in real runs, with what each cost: about 45 minutes. The two-host cases need root, iproute2 and /dev/net/tun.
+# Faults in real runs, with what each cost: about 50 minutes. The two-host cases need root, iproute2 and /dev/net/tun.
 chaos: setup
 	RAMPLINE_CHAOS_TABLE=$(or $(TABLE),.chaos-table.json) .venv/bin/pytest tests/chaos --timeout=900 $(ARGS)
 
