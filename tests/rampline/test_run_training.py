@@ -1,0 +1,70 @@
+"""A run is checked for parity before it trains, and MLflow is told."""
+
+from pathlib import Path
+
+import pytest
+from runs import role_environment
+
+from rampline.data.preparation import prepare_dataset
+from rampline.errors import RunFailed
+from rampline.execution import start_execution
+from rampline.files import read_json
+from rampline.home import Home
+from rampline.run_directory import RunDirectory
+from rampline.run_training import train_run
+from rampline.study import load_study
+from rampline.tracking.store import open_tracking
+
+STUDY = """
+name: checked
+base:
+  strategy: mirrored
+  epochs: 1
+  data: {source: digits, limit: 12}
+  batch: {size: 28}
+  cluster: {replicas: 2, virtual_devices: 2}
+runs:
+  wrong: {set: {model: {name: "parity_models:with_other_examples"}}}
+  wrong-but-wanted: {set: {model: {name: "parity_models:with_other_examples"}, parity: {on_failure: continue}}}
+  right: {}
+"""
+
+
+@pytest.fixture
+def execution(rampline_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
+    study = tmp_path / "checked.yaml"
+    study.write_text(STUDY)
+    home = Home(root=rampline_home)
+    prepare_dataset(load_study(str(study)).run("right").config.data, home)
+    return start_execution(str(study), home=home, name=f"x-{tmp_path.name}")
+
+
+def logged(execution: Path, run: str) -> tuple[str, dict[str, str], dict[str, float]]:
+    """Status, tags and metrics of the run in MLflow."""
+    run_id = read_json((execution / run) / "mlflow.json")["run_id"]
+    found = open_tracking(Home.from_environment()).get_run(run_id)
+    return found.info.status, found.data.tags, found.data.metrics
+
+
+def test_a_failed_check_stops_the_run_before_it_trains_unless_told_otherwise(execution: Path) -> None:
+    lines: list[str] = []
+    with pytest.raises(RunFailed, match=r"parity fail: .*--set parity\.on_failure=continue"):
+        train_run(execution, "wrong", on_event=lambda event: None, log=lines.append)
+    assert not RunDirectory(execution / "wrong").checkpoints.exists()
+    status, tags, metrics = logged(execution, "wrong")
+    assert (status, tags["rampline.parity"], tags["rampline.status"]) == ("FAILED", "fail", "FAILED")
+    assert metrics["parity_max_loss_diff"] > 1e-3
+    result = train_run(execution, "wrong-but-wanted", on_event=lambda event: None, log=lines.append)
+    assert result["epochs"] == 1
+    assert logged(execution, "wrong-but-wanted")[1]["rampline.parity"] == "fail"
+
+
+def test_a_run_that_is_the_same_training_says_so(execution: Path) -> None:
+    lines: list[str] = []
+    train_run(execution, "right", on_event=lambda event: None, log=lines.append)
+    assert [line for line in lines if line.startswith("right: parity pass: 10 steps")]
+    status, tags, metrics = logged(execution, "right")
+    assert (status, tags["rampline.parity"], tags["rampline.status"]) == ("FINISHED", "pass", "COMPLETE")
+    assert metrics["parity_max_loss_diff"] < 1e-9
+    assert metrics["parity_max_weight_diff"] < 1e-9
