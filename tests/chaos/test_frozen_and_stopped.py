@@ -107,7 +107,8 @@ def _stop_and_go_on(directory: RunDirectory, strategy: str, target: str, number,
     assert not directory.is_complete
     stopped = [e for e in directory.read_events() if e["event"] == "stopped"]
     assert len(stopped) == 1
-    assert stopped[0]["step"] % 50 != 0, "a stop at a step of its own"
+    # Parameter servers finish what is scheduled, which may end at a checkpoint's step.
+    assert strategy == "parameter_server" or stopped[0]["step"] % 50 != 0, "a stop at a step of its own"
     supervise(directory, on_event=lambda event: None, log=print)
     going_on = [e for e in directory.read_events() if e["event"] == "started"][-1]
     assert going_on["first_step"] == stopped[0]["step"]
