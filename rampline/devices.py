@@ -17,6 +17,10 @@ NVIDIA_DRIVER = Path("/proc/driver/nvidia/gpus")
 NVIDIA_SMI_TIMEOUT_SECONDS = 20
 
 
+# Names of the global concurrency limits that flow runs take devices from.
+GPU_SLOTS, CPU_SLOTS = "gpu", "cpu-slots"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Devices:
     """GPUs that TensorFlow would see, by name; without any, the CPU counts as one device."""
@@ -27,6 +31,11 @@ class Devices:
     def count(self) -> int:
         """Devices that can each hold one replica."""
         return len(self.gpus) or 1
+
+    @property
+    def slots(self) -> str:
+        """Name of the concurrency limit with a slot per device: `gpu`, or `cpu-slots` on a machine without one."""
+        return GPU_SLOTS if self.gpus else CPU_SLOTS
 
     def __str__(self) -> str:
         return f"{self.count} ({', '.join(self.gpus) or 'CPU'})"

@@ -7,7 +7,6 @@ when there is some.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,7 +14,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+
+from rampline.prefect_api import PrefectApi, PrefectError
 
 FAILURE = "the process that ran it was killed"
 # Written by the watched process; without it the end of the pipe means that it was killed.
@@ -84,46 +84,31 @@ def _close_in_prefect(_execution: Path) -> str:
     root = os.environ.get(FLOW_RUN)
     if not root or not os.environ.get("PREFECT_API_URL"):
         return "Prefect: no flow run to close"
+    api = PrefectApi.from_environment(timeout_seconds=REQUEST_SECONDS)
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            closed = [_crash(flow_run) for flow_run in _unfinished(root)]
+            closed = [_crash(api, flow_run) for flow_run in _unfinished(api, root)]
             return f"Prefect: {len(closed)} flow runs crashed"
-        except OSError:
+        except (OSError, PrefectError):
             if attempt == ATTEMPTS:
                 raise
             time.sleep(1)
     return ""
 
 
-def _unfinished(root: str) -> Iterator[str]:
+def _unfinished(api: PrefectApi, root: str) -> Iterator[str]:
     """The flow run and all below it that have not ended, the lowest first."""
     below = {"parent_flow_run_id": {"any_": [root]}, "state": {"type": {"any_": UNFINISHED}}}
-    for child in _request("POST", "/flow_runs/filter", {"flow_runs": below}):
-        yield from _unfinished(child["id"])
-    if _request("GET", f"/flow_runs/{root}")["state_type"] in UNFINISHED:
+    for child in api.post("/flow_runs/filter", {"flow_runs": below}):
+        yield from _unfinished(api, child["id"])
+    if api.request("GET", f"/flow_runs/{root}")["state_type"] in UNFINISHED:
         yield root
 
 
-def _crash(flow_run: str) -> str:
+def _crash(api: PrefectApi, flow_run: str) -> str:
     state = {"type": "CRASHED", "name": "Crashed", "message": f"Rampline: {FAILURE}."}
-    _request("POST", f"/flow_runs/{flow_run}/set_state", {"state": state, "force": True})
+    api.post(f"/flow_runs/{flow_run}/set_state", {"state": state, "force": True})
     return flow_run
-
-
-def _request(method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-    import base64
-    import urllib.request
-
-    headers = {"Content-Type": "application/json"}
-    if auth := os.environ.get("PREFECT_API_AUTH_STRING"):
-        headers["Authorization"] = f"Basic {base64.b64encode(auth.encode()).decode()}"
-    elif key := os.environ.get("PREFECT_API_KEY"):
-        headers["Authorization"] = f"Bearer {key}"
-    data = None if body is None else json.dumps(body).encode()
-    url = os.environ["PREFECT_API_URL"].rstrip("/") + path
-    request = urllib.request.Request(url, data=data, headers=headers, method=method)
-    with urllib.request.urlopen(request, timeout=REQUEST_SECONDS) as answer:
-        return json.load(answer)
 
 
 def _close_in_mlflow(execution: Path) -> str:
