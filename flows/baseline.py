@@ -7,13 +7,14 @@ from pydantic import Field
 
 from flows.evaluate import evaluate
 from flows.prepare import prepare
-from rampline.stages import closing, plan_stage, with_values
+from rampline.stages import check_study, closing, plan_stage, with_values
+from tasks.devices import in_turn
 from tasks.flow_run import flow_run_address
 from tasks.start import start
 from tasks.train import train
 
 
-@flow(name="baseline", flow_run_name="{run} on one device")
+@flow(name="baseline", flow_run_name="{run}")
 def baseline(
     study: str = "digits",
     run: str = "baseline",
@@ -42,9 +43,10 @@ def baseline(
         return
     overrides = with_values(overrides, engine=engine, epochs=epochs, precision=precision)
     runs = plan_stage("baseline", study, run, overrides)
-    prepare(study, runs, overrides)
-    own = start(study, runs, overrides)
-    with closing(own, flow_run_address()):
-        for name in runs:
-            train(own, name)
-        evaluate(study, own, runs)
+    with in_turn(check_study(study, runs, overrides)):
+        prepare(study, runs, overrides)
+        own = start(study, runs, overrides)
+        with closing(own, flow_run_address()):
+            for name in runs:
+                train(own, name)
+            evaluate(study, own, runs)

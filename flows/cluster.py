@@ -7,16 +7,19 @@ from pydantic import Field
 
 from flows.evaluate import evaluate
 from flows.prepare import prepare
-from rampline.stages import closing, plan_stage, with_values
+from rampline.stages import check_study, closing, plan_stage, with_values
+from tasks.devices import in_turn
 from tasks.flow_run import flow_run_address
 from tasks.start import start
 from tasks.train import train
 
 
-@flow(name="cluster", flow_run_name="{run} on several processes")
+@flow(name="cluster", flow_run_name="{run}")
 def cluster(
     study: str = "digits",
     run: str = "multi-worker",
+    workers: Annotated[int, Field(ge=1)] | None = None,
+    parameter_servers: Annotated[int, Field(ge=1)] | None = None,
     epochs: Annotated[int, Field(ge=1)] | None = None,
     precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] | None = None,
     overrides: dict[str, str] = {},  # noqa: B006
@@ -30,6 +33,9 @@ def cluster(
     Args:
         study: Name of a study that comes with Rampline, such as digits, or the path of a study file (.yaml).
         run: Name of a run of the study with strategy multi_worker or parameter_server.
+        workers: Worker processes, at least 1; none for what the study says.
+        parameter_servers: Processes that hold the variables, for a run with strategy parameter_server; none for what
+            the study says.
         epochs: Passes over the training images, at least 1; none for what the study says.
         precision: Number format of the computation; none for what the study says.
         overrides: Further settings by dotted key, such as {"batch.size": "128"}.
@@ -38,11 +44,13 @@ def cluster(
     if execution:
         train(execution, run)
         return
-    overrides = with_values(overrides, epochs=epochs, precision=precision)
+    cluster_size = {"cluster.workers": workers, "cluster.parameter_servers": parameter_servers}
+    overrides = with_values(overrides, **cluster_size, epochs=epochs, precision=precision)
     runs = plan_stage("cluster", study, run, overrides)
-    prepare(study, runs, overrides)
-    own = start(study, runs, overrides)
-    with closing(own, flow_run_address()):
-        for name in runs:
-            train(own, name)
-        evaluate(study, own, runs)
+    with in_turn(check_study(study, runs, overrides)):
+        prepare(study, runs, overrides)
+        own = start(study, runs, overrides)
+        with closing(own, flow_run_address()):
+            for name in runs:
+                train(own, name)
+            evaluate(study, own, runs)

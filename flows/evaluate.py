@@ -1,9 +1,13 @@
 """Flow `evaluate`: scores of trained runs on the test split, where their time went, and their comparison."""
 
+from pathlib import Path
+
 from prefect import flow
 
+from rampline.execution_file import read_execution
 from rampline.stages import trained_runs
 from tasks.compare import compare
+from tasks.devices import in_turn
 from tasks.evaluate import score
 from tasks.explain import explain
 
@@ -18,6 +22,7 @@ def evaluate(study: str = "digits", execution: str = "", runs: list[str] = []) -
         runs: Names of the runs to score; none for all that are trained.
     """
     execution, runs = trained_runs(study, execution, runs)
-    score(execution, runs)
-    explain(execution, runs)
+    with in_turn(read_execution(Path(execution)).study):
+        score(execution, runs)
+        explain(execution, runs)
     return compare(study, execution)

@@ -7,17 +7,19 @@ from pydantic import Field
 
 from flows.evaluate import evaluate
 from flows.prepare import prepare
-from rampline.stages import closing, plan_stage, with_values
+from rampline.stages import check_study, closing, plan_stage, with_values
+from tasks.devices import in_turn
 from tasks.flow_run import flow_run_address
 from tasks.start import start
 from tasks.train import train
 
 
-@flow(name="finetune", flow_run_name="{run} on mirrored replicas")
+@flow(name="finetune", flow_run_name="{run}")
 def finetune(
     study: str = "digits",
     run: str = "mirrored-ramp",
     engine: Literal["loop", "fit"] | None = None,
+    replicas: Annotated[int, Field(ge=1)] | None = None,
     epochs: Annotated[int, Field(ge=1)] | None = None,
     precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] | None = None,
     overrides: dict[str, str] = {},  # noqa: B006
@@ -32,6 +34,8 @@ def finetune(
         study: Name of a study that comes with Rampline, such as digits, or the path of a study file (.yaml).
         run: Name of a run of the study with strategy mirrored.
         engine: loop (Rampline's training loop) or fit (Model.fit); none for what the study says.
+        replicas: Devices, each with a replica of the model, at least 1; none for what the study says. A machine without
+            that many GPUs refuses, unless cluster.virtual_devices is set.
         epochs: Passes over the training images, at least 1; none for what the study says.
         precision: Number format of the computation; none for what the study says.
         overrides: Further settings by dotted key, such as {"batch.size": "128"}.
@@ -40,11 +44,14 @@ def finetune(
     if execution:
         train(execution, run)
         return
-    overrides = with_values(overrides, engine=engine, epochs=epochs, precision=precision)
+    overrides = with_values(
+        overrides, **{"engine": engine, "cluster.replicas": replicas, "epochs": epochs, "precision": precision}
+    )
     runs = plan_stage("finetune", study, run, overrides)
-    prepare(study, runs, overrides)
-    own = start(study, runs, overrides)
-    with closing(own, flow_run_address()):
-        for name in runs:
-            train(own, name)
-        evaluate(study, own, runs)
+    with in_turn(check_study(study, runs, overrides)):
+        prepare(study, runs, overrides)
+        own = start(study, runs, overrides)
+        with closing(own, flow_run_address()):
+            for name in runs:
+                train(own, name)
+            evaluate(study, own, runs)

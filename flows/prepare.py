@@ -28,14 +28,14 @@ def prepare(
         overrides: Settings laid over every run, by dotted key, such as {"data.image_size": "64"}.
         execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """
-    return [_prepare(config) for config in datasets_of(study_of(study, only, overrides, execution))]
+    return [_prepare(config, study) for config in datasets_of(study_of(study, only, overrides, execution))]
 
 
-def _prepare(config: DataConfig) -> str:
+def _prepare(config: DataConfig, study: str) -> str:
     downloads = config.source.startswith("tfds:") and config.manual_dir is None
     retries = DOWNLOAD_RETRIES if downloads else 0
     state = prepare_data.with_options(retries=retries, retry_delay_seconds=DOWNLOAD_RETRY_SECONDS)(
-        config, return_state=True
+        config, study, return_state=True
     )
     directory = state.result()
     if state.name == "Cached":

@@ -1,6 +1,11 @@
 """Flow `study`: the whole chain, from data to comparison."""
 
+from typing import Annotated, Any, Literal
+
 from prefect import flow, get_run_logger
+from prefect.client.schemas.objects import State
+from prefect.states import Cancelled
+from pydantic import Field
 
 from flows.baseline import baseline
 from flows.cluster import cluster
@@ -8,9 +13,12 @@ from flows.evaluate import evaluate
 from flows.finetune import finetune
 from flows.prepare import prepare
 from rampline.errors import Preempted, RamplineError, RunFailed
-from rampline.stages import FLOW_OF_STRATEGY, closing, study_of
+from rampline.stages import FLOW_OF_STRATEGY, closing, only_of_strategy, study_of, with_values
 from rampline.study import Study
+from tasks.approval import approve
+from tasks.devices import in_turn
 from tasks.flow_run import flow_run_address
+from tasks.schedule import earlier_run_in_progress
 from tasks.start import start
 
 STAGES = {flow.name: flow for flow in (baseline, finetune, cluster)}
@@ -20,29 +28,53 @@ STAGES = {flow.name: flow for flow in (baseline, finetune, cluster)}
 def study(
     study: str = "digits",
     only: list[str] = [],  # noqa: B006
+    strategy: Literal["single", "mirrored", "multi_worker", "parameter_server"] | None = None,
+    engine: Literal["loop", "fit"] | None = None,
+    epochs: Annotated[int, Field(ge=1)] | None = None,
+    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] | None = None,
     overrides: dict[str, str] = {},  # noqa: B006
+    approve_cost_above: Annotated[float, Field(ge=0)] | None = None,
     execution: str = "",
-) -> str:
+) -> str | State[Any]:
     """Run a study: prepare its data, train its runs one after the other, evaluate them and compare them.
 
     A run that fails does not stop the others, except those that start from its weights; the study then ends as failed,
-    with a comparison of what there is. Returns the path of the report.
+    with a comparison of what there is. While another study has this machine's devices it waits for its turn. Returns
+    the path of the report.
 
     Args:
         study: Name of a study that comes with Rampline, such as digits, or the path of a study file (.yaml).
         only: Names of the runs to train, in any order; none for all runs of the study.
-        overrides: Settings laid over every run, by dotted key, such as {"epochs": "2", "data.limit": "50"}.
+        strategy: Train the runs with this strategy alone, and those whose weights they start from; none for all.
+        engine: loop (Rampline's training loop) or fit (Model.fit, not for several processes), for every run; none for
+            what the study says.
+        epochs: Passes over the training images, at least 1, for every run; none for what the study says.
+        precision: Number format of the computation, for every run; none for what the study says.
+        overrides: Further settings for every run by dotted key, such as {"batch.size": "64", "data.limit": "50"}.
+        approve_cost_above: Show the plan and wait for a person's go when it is expected to cost more than this, in USD,
+            or when the cost is not known; none for never.
         execution: Folder of the execution: an unfinished one is continued. Empty for a new one.
     """
+    if earlier := earlier_run_in_progress(study):
+        return Cancelled(name="Skipped", message=f"{earlier} of this deployment trains {study} still: skipped")
+    overrides = with_values(overrides, engine=engine, epochs=epochs, precision=precision)
+    only = only_of_strategy(study, only, strategy)
     checked = study_of(study, only, overrides, execution)
-    prepare(study, only, overrides, execution)
-    path = start(study, only, overrides, execution)
-    with closing(path, flow_run_address()):
-        failures = _train(checked, path)
-        trained = [run.name for run in checked.runs if run.name not in failures]
-        report = evaluate(study, path, trained) if trained else ""
-        if failures:
-            raise RunFailed("; ".join(f"run {name}: {why}" for name, why in failures.items()))
+    if not approve(checked, approve_cost_above, execution):
+        return Cancelled(message="its cost was not approved")
+    with in_turn(checked):
+        prepare(study, only, overrides, execution)
+        path = start(study, only, overrides, execution)
+        with closing(path, flow_run_address()):
+            return _train_and_compare(study, checked, path)
+
+
+def _train_and_compare(study: str, checked: Study, path: str) -> str:
+    failures = _train(checked, path)
+    trained = [run.name for run in checked.runs if run.name not in failures]
+    report = evaluate(study, path, trained) if trained else ""
+    if failures:
+        raise RunFailed("; ".join(f"run {name}: {why}" for name, why in failures.items()))
     return report
 
 

@@ -15,12 +15,26 @@ from rampline.tracking.store import open_tracking, tracking_uri
 LOCAL_SERVER = "http://127.0.0.1:5000"
 
 
-def study_run_link(execution: Path, home: Home) -> str:
-    """The page of the execution's MLflow run, on the tracking server or on the one that `how_to_open_mlflow` starts."""
+def mlflow_links(execution: Path, home: Home) -> dict[str, str]:
+    """Pages of MLflow by what they show: the experiment, the execution's run, its report.
+
+    On the tracking server, or on the one that `rampline up` and `how_to_open_mlflow` start.
+    """
     run_id = read_execution(execution).parent_run_id
     experiment = open_tracking(home).get_run(run_id).info.experiment_id
     server = without_user(tracking_uri(home)).rstrip("/") if _has_server(home) else LOCAL_SERVER
-    return f"{server}/#/experiments/{experiment}/runs/{run_id}"
+    page = f"{server}/#/experiments/{experiment}"
+    return {
+        "experiment": page,
+        "study": f"{page}/runs/{run_id}",
+        "report": f"{page}/runs/{run_id}/artifacts/report.html",
+    }
+
+
+def model_version_link(model: str, version: int, home: Home) -> str:
+    """The page of a registered model's version, on the same server."""
+    server = without_user(tracking_uri(home)).rstrip("/") if _has_server(home) else LOCAL_SERVER
+    return f"{server}/#/models/{model}/versions/{version}"
 
 
 def how_to_open_mlflow(home: Home) -> str:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
+from rampline.comparison.columns import write_duration
+from rampline.plan import PlannedRun
 from rampline.run_directory import RunDirectory
+from rampline.study import Study
 from rampline.tracking.artifacts import draw_learning_rate
 
 EPOCH_FIGURES = (
@@ -57,3 +61,28 @@ def comparison_rows(csv_file: Path) -> list[dict[str, object]]:
     table = pd.read_csv(csv_file)
     table = table[[column for column in COMPARISON_COLUMNS if column in table.columns]]
     return json.loads(str(table.to_json(orient="records", double_precision=4)))
+
+
+def plan_markdown(study: Study, planned: Sequence[PlannedRun]) -> str:
+    """What a study would run, with expected time and cost: what a person needs to say yes or no."""
+    rows = [
+        {
+            "run": run.name,
+            "strategy": run.config.strategy,
+            "replicas": run.config.replicas,
+            "devices": run.devices,
+            "global batch": run.config.global_batch_size,
+            "epochs": run.config.epochs,
+            "time": "?" if run.expected_seconds is None else write_duration(run.expected_seconds),
+            "cost (USD)": "?" if run.expected_cost_usd is None else f"{run.expected_cost_usd:.2f}",
+        }
+        for run in planned
+    ]
+    remarks = [study.description]
+    if any(run.expected_seconds is None for run in planned):
+        hours = "" if study.expected_hours is None else f" The study says about {study.expected_hours:g} h in all."
+        remarks.append(f"`?`: known after a run with these settings was measured.{hours}")
+    header = list(rows[0])
+    table = [header, ["---"] * len(header), *([str(row[name]) for name in header] for row in rows)]
+    lines = [f"| {' | '.join(cells)} |" for cells in table]
+    return "\n\n".join([f"## Plan of {study.name}", "\n".join(lines), *filter(None, remarks)]) + "\n"

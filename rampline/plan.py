@@ -77,6 +77,12 @@ def plan_study(study: Study, home: Home) -> list[PlannedRun]:
     return [_plan_run(study.name, run, home, devices) for run in study.runs]
 
 
+def expected_cost_usd(planned: Sequence[PlannedRun]) -> float | None:
+    """What all these runs are expected to cost; `None` where that is not known of one of them."""
+    costs = [run.expected_cost_usd for run in planned]
+    return None if None in costs else sum(cost or 0.0 for cost in costs)
+
+
 def _plan_run(study: str, run: StudyRun, home: Home, devices: Devices) -> PlannedRun:
     config = run.config
     prepared = locate_prepared(config.data, home)

@@ -52,6 +52,22 @@ def _on_this_machine(study: Study) -> Study:
     return dataclasses.replace(study, runs=tuple(runs))
 
 
+def only_of_strategy(study: str, only: Sequence[str], strategy: str | None) -> list[str]:
+    """Of the runs `only` (empty: of all) of a study those with this strategy, and those whose weights they start from.
+
+    Raises:
+        ConfigError: when there is none, or no such study or run.
+    """
+    if strategy is None:
+        return list(only)
+    loaded = load_study(study)
+    chosen = [run for run in loaded.runs if run.config.strategy == strategy and (not only or run.name in only)]
+    if not chosen:
+        of = f"none of {', '.join(only)}" if only else "no run of the study"
+        raise ConfigError(f"{loaded.name}: {of} has strategy {strategy}")
+    return list(dict.fromkeys(name for run in chosen for name in _with_ancestors(loaded, run.name)))
+
+
 def study_of(study: str, only: Sequence[str], overrides: Mapping[str, str], execution: str) -> Study:
     """The study as the folder `execution` was started with, where there is such an execution; else `check_study`."""
     from rampline.execution_file import FILE, read_execution
@@ -99,8 +115,13 @@ def plan_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) ->
         raise ConfigError(
             f"run {run} has strategy {strategy}: the flow {FLOW_OF_STRATEGY[strategy]} trains it, not {flow}"
         )
+    return _with_ancestors(loaded, run)
+
+
+def _with_ancestors(study: Study, run: str) -> list[str]:
+    """The runs that it starts from, the first of them first, then itself."""
     runs = [run]
-    while parent := loaded.run(runs[0]).starts_from:
+    while parent := study.run(runs[0]).starts_from:
         runs.insert(0, parent)
     return runs
 

@@ -7,7 +7,7 @@ from prefect.artifacts import create_link_artifact, create_table_artifact
 
 from rampline.execution import compare_runs
 from rampline.home import Home
-from rampline.links import study_run_link
+from rampline.links import mlflow_links
 from rampline.markdown import comparison_rows
 from tasks.keys import artifact_key
 from tasks.retry import unless_ours
@@ -19,6 +19,6 @@ def compare(study: str, execution: str) -> str:
     files = compare_runs(Path(execution))
     table, report = comparison_rows(files.csv), f"Comparison of {study}. Full report: {files.report}"
     create_table_artifact(table, key=artifact_key("comparison", study), description=report)
-    link = study_run_link(Path(execution), Home.from_environment())
-    create_link_artifact(link, link_text=f"{study} in MLflow", key=artifact_key("mlflow", study))
+    for shown, link in mlflow_links(Path(execution), Home.from_environment()).items():
+        create_link_artifact(link, link_text=f"{shown} of {study} in MLflow", key=artifact_key("mlflow", shown, study))
     return str(files.report)

@@ -8,14 +8,18 @@ from typing import Any
 
 from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
+from prefect.events import emit_event
 
 from rampline.config import DataConfig
+from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import locate_prepared, prepare_dataset
 from rampline.data.report import read_report
 from rampline.errors import DatasetError
 from rampline.home import Home
 from rampline.progress import progress_to
 from tasks.keys import artifact_key
+
+PREPARED = "rampline.data.prepared"
 
 
 def cache_key(_context: Any, parameters: dict[str, Any]) -> str | None:
@@ -32,14 +36,25 @@ def cache_key(_context: Any, parameters: dict[str, Any]) -> str | None:
 
 
 @task(task_run_name="prepare {config.source}", cache_key_fn=cache_key, persist_result=True, result_serializer="json")
-def prepare_data(config: DataConfig) -> str:
+def prepare_data(config: DataConfig, study: str) -> str:
     """Prepare the dataset unless that was done before; returns its folder."""
-    progress = progress_to(get_run_logger().info)
+    progress, home = progress_to(get_run_logger().info), Home.from_environment()
+    is_new = locate_prepared(config, home) is None
 
     def show(done: int, total: int) -> None:
         progress.event(config.source, {"event": "preparing", "done": done, "total": total})
 
-    return str(prepare_dataset(config, Home.from_environment(), on_progress=show, log=progress.line).directory)
+    dataset = prepare_dataset(config, home, on_progress=show, log=progress.line)
+    if is_new:
+        announce_data(dataset, study)
+    return str(dataset.directory)
+
+
+def announce_data(dataset: PreparedDataset, study: str) -> None:
+    """Emit the event `rampline.data.prepared`, which an automation may start a study on."""
+    labels = {"rampline.study": study, "rampline.fingerprint": dataset.fingerprint, "rampline.source": dataset.source}
+    resource = {"prefect.resource.id": f"rampline.dataset.{dataset.directory.name}", **labels}
+    emit_event(PREPARED, resource=resource, payload={"splits": dataset.splits, "directory": str(dataset.directory)})
 
 
 @task(task_run_name="data report of {source}")

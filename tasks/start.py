@@ -16,12 +16,14 @@ def start(study: str, only: list[str], overrides: dict[str, str], execution: str
 
     The name of a new one comes from the flow run: a retry of the flow run goes on where the first attempt stopped.
     """
-    name = Path(execution).name if execution else _name_from_flow_run()
     home = Home.from_environment()
-    return str(start_execution(study, home=home, only=only, overrides=overrides, name=name))
+    return str(start_execution(study, home=home, only=only, overrides=overrides, name=execution_name(execution)))
 
 
-def _name_from_flow_run() -> str:
+def execution_name(execution: str) -> str:
+    """Name of the execution in the folder `execution`, or of the one that belongs to the current flow run if empty."""
+    if execution:
+        return Path(execution).name
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         raise RuntimeError("start is a step of a flow: call it from one")

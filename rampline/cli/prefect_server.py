@@ -21,6 +21,7 @@ from pathlib import Path
 from rampline.cli.environment import private_prefect
 from rampline.errors import RamplineError
 from rampline.home import Home
+from rampline.servers.state import running_servers
 
 START_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 5
@@ -37,7 +38,8 @@ uvicorn.run(app, factory=True, host="127.0.0.1", port=int(sys.argv[2]), log_leve
 
 
 def start_prefect(home: Home) -> Callable[[], None]:
-    """Begin to have a Prefect API at `PREFECT_API_URL`: the user's own if that is set, else one of ours.
+    """Begin to have a Prefect API at `PREFECT_API_URL`: the user's own if that is set, that of a `rampline up` of this
+    home with its MLflow server, or else one of ours.
 
     Ours ends with this process. To be called before Prefect is imported: what Prefect still sends when the process ends
     (logs, events) goes out before our server is stopped, because exit handlers run in the reverse of their order.
@@ -51,6 +53,9 @@ def start_prefect(home: Home) -> Callable[[], None]:
     if os.environ.get("PREFECT_API_URL"):
         return _nothing
     os.environ.update(private_prefect(home))
+    if servers := running_servers(home):
+        os.environ.update(servers.client_environment() | dict(os.environ))
+        return _nothing
     folder = Path(os.environ["PREFECT_HOME"])
     folder.mkdir(parents=True, exist_ok=True)
     # Two servers that migrate the same fresh database at once fail: the second waits until the first answers.

@@ -9,10 +9,15 @@ from prefect import Flow
 PARAMETERS = {
     "prepare": ["study", "only", "overrides", "execution"],
     "baseline": ["study", "run", "engine", "epochs", "precision", "overrides", "execution"],
-    "finetune": ["study", "run", "engine", "epochs", "precision", "overrides", "execution"],
-    "cluster": ["study", "run", "epochs", "precision", "overrides", "execution"],
+    "finetune": ["study", "run", "engine", "replicas", "epochs", "precision", "overrides", "execution"],
+    "cluster": [
+        *("study", "run", "workers", "parameter_servers", "epochs", "precision", "overrides", "execution"),
+    ],
     "evaluate": ["study", "execution", "runs"],
-    "study": ["study", "only", "overrides", "execution"],
+    "study": [
+        *("study", "only", "strategy", "engine", "epochs", "precision"),
+        *("overrides", "approve_cost_above", "execution"),
+    ],
 }
 
 

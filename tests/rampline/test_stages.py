@@ -6,7 +6,7 @@ from rampline.errors import ConfigError, Preempted, RunFailed
 from rampline.execution import _command, start_execution
 from rampline.execution_file import read_execution
 from rampline.home import Home
-from rampline.stages import closing, datasets_of, plan_stage, with_values
+from rampline.stages import closing, datasets_of, only_of_strategy, plan_stage, with_values
 from rampline.study import load_study
 from rampline.tracking.store import open_tracking
 
@@ -73,3 +73,15 @@ def test_the_command_in_mlflow_has_no_credentials():
     overrides = {"data.source": "csv:https://me:hunter2@host/x.csv", "epochs": "2"}
     expected = "rampline run digits --only baseline --set data.source=csv:https://***@host/x.csv --set epochs=2"
     assert _command("digits", ["baseline"], overrides) == expected
+
+
+def test_the_runs_of_one_strategy_with_what_they_start_from():
+    assert only_of_strategy("digits", [], "mirrored") == ["baseline", "mirrored-ramp"]
+    assert only_of_strategy("digits", [], "single") == ["baseline", "baseline-fit"]
+    assert only_of_strategy("digits", ["baseline-fit"], "single") == ["baseline-fit"]
+    assert only_of_strategy("digits", ["multi-worker"], None) == ["multi-worker"]
+
+
+def test_a_strategy_that_no_run_has_is_refused():
+    with pytest.raises(ConfigError, match="digits: none of baseline has strategy mirrored"):
+        only_of_strategy("digits", ["baseline"], "mirrored")

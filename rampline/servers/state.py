@@ -1,0 +1,141 @@
+"""What `rampline up` of a home has started, as its file `servers/state.json` says; never a secret.
+
+Small on purpose: every `rampline run` asks for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rampline.home import Home
+
+HEALTH_TIMEOUT_SECONDS = 5.0
+# What `prefect.yaml` sends its flow runs to.
+POOL = "rampline"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessState:
+    """One process of `rampline up`.
+
+    Attributes:
+        pid: its process id, which is also that of its process group.
+        created: when the process was created, in seconds since 1970: with `pid` it says which process is meant.
+        log: path of all that it prints.
+    """
+
+    pid: int
+    created: float
+    log: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Servers:
+    """The servers of one home.
+
+    Attributes:
+        pid: process id of `rampline up`.
+        created: when that process was created, in seconds since 1970.
+        started_at: the same for people, such as `2026-01-31T12:00:00+00:00`.
+        ready: whether all had answered by the time this was written.
+        prefect_url: where the Prefect UI is, such as `http://127.0.0.1:4200`.
+        prefect_api_url: what `PREFECT_API_URL` has to be.
+        mlflow_url: where MLflow is, and what `MLFLOW_TRACKING_URI` has to be.
+        processes: by name (`prefect`, `mlflow`, `worker`); a server that was there before has none.
+    """
+
+    pid: int
+    created: float
+    started_at: str
+    ready: bool
+    prefect_url: str
+    prefect_api_url: str
+    mlflow_url: str
+    processes: Mapping[str, ProcessState] = field(default_factory=dict)
+
+    def client_environment(self) -> dict[str, str]:
+        """The variables that lead Prefect's and MLflow's clients here, and log them in.
+
+        Passwords come from this process's environment, under a client's names or those that `rampline up` was given.
+        """
+        found = {"PREFECT_API_URL": self.prefect_api_url, "MLFLOW_TRACKING_URI": self.mlflow_url}
+        return found | client_credentials(os.environ)
+
+
+def client_credentials(environment: Mapping[str, str]) -> dict[str, str]:
+    """What clients call the passwords that `environment` gives the servers; what it calls so itself goes first."""
+    names = {
+        "PREFECT_API_AUTH_STRING": "PREFECT_SERVER_API_AUTH_STRING",
+        "MLFLOW_TRACKING_USERNAME": "RAMPLINE_MLFLOW_USERNAME",
+        "MLFLOW_TRACKING_PASSWORD": "RAMPLINE_MLFLOW_PASSWORD",
+    }
+    found = {client: environment.get(client) or environment.get(server, "") for client, server in names.items()}
+    return {name: value for name, value in found.items() if value}
+
+
+def servers_folder(home: Home) -> Path:
+    """Where the state, the lock and the logs are."""
+    return home.root / "servers"
+
+
+def state_file(home: Home) -> Path:
+    """What `write_state` writes."""
+    return servers_folder(home) / "state.json"
+
+
+def running_servers(home: Home) -> Servers | None:
+    """The servers of `home` if its `rampline up` runs, has finished starting them, and both answer; else `None`.
+
+    Without a state file this costs a look at the disk.
+    """
+    servers = read_state(home)
+    if servers is None or not servers.ready or not is_process(servers.pid, servers.created):
+        return None
+    answer = answers(f"{servers.prefect_api_url}/health") and answers(f"{servers.mlflow_url}/health")
+    return servers if answer else None
+
+
+def read_state(home: Home) -> Servers | None:
+    """What the state file says, whether or not it is still so; `None` without one that can be read."""
+    try:
+        content = json.loads(state_file(home).read_text(encoding="utf-8"))
+        processes = {name: ProcessState(**process) for name, process in content.pop("processes").items()}
+        return Servers(**content, processes=processes)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def write_state(home: Home, servers: Servers) -> None:
+    """Replace the state file."""
+    from rampline.files import write_json
+
+    write_json(state_file(home), asdict(servers))
+
+
+def is_process(pid: int, created: float) -> bool:
+    """Whether the process still runs, and is not another that has got its number since."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - created) < 1.0
+    except psutil.Error:
+        return False
+
+
+def answers(url: str) -> bool:
+    """Whether an HTTP server is there; one that wants credentials, or has no such page, is."""
+    import urllib.error
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(url, timeout=HEALTH_TIMEOUT_SECONDS):
+            return True
+    except urllib.error.HTTPError as error:
+        return error.code < 500
+    except (OSError, ValueError):
+        return False

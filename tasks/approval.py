@@ -1,0 +1,51 @@
+"""Asking a person, on the flow run's page, before a study that costs much is started."""
+
+from prefect import get_run_logger
+from prefect.artifacts import create_markdown_artifact
+from prefect.flow_runs import pause_flow_run
+from prefect.input import RunInput
+from pydantic import Field
+
+from rampline.comparison.columns import write_dollars
+from rampline.execution_file import FILE
+from rampline.home import Home
+from rampline.markdown import plan_markdown
+from rampline.plan import expected_cost_usd, plan_study
+from rampline.study import Study
+from tasks.keys import artifact_key
+from tasks.start import execution_name
+
+DAYS_TO_ANSWER = 7
+
+
+class Approval(RunInput):
+    """What the person answers."""
+
+    approved: bool = Field(default=True, description="Start the study; off to cancel it.")
+    remark: str = Field(default="", description="Why, for the log.")
+
+
+def approve(study: Study, above_usd: float | None, execution: str = "") -> bool:
+    """Whether the study may start: it is expected to cost at most `above_usd`, or a person has said so.
+
+    The page shows the plan, and the flow run is Paused until somebody answers with Resume, at most `DAYS_TO_ANSWER`
+    days. A cost that nothing is known of is asked about too. `None` asks nobody, and so does an execution that is
+    continued.
+    """
+    home = Home.from_environment()
+    if above_usd is None or (home.runs / study.name / execution_name(execution) / FILE).is_file():
+        return True
+    planned, logger = plan_study(study, home), get_run_logger()
+    cost = expected_cost_usd(planned)
+    known = "cannot be known yet" if cost is None else f"is expected to be {write_dollars(cost)}"
+    if cost is not None and cost <= above_usd:
+        logger.info(f"the cost {known}: no approval needed up to ${above_usd:.2f}")
+        return True
+    plan = plan_markdown(study, planned)
+    create_markdown_artifact(plan, key=artifact_key("plan", study.name), description=f"Plan of {study.name}")
+    logger.info(f"waiting for an approval: the cost {known}, and above ${above_usd:.2f} somebody has to agree")
+    question = f"The cost of `{study.name}` {known}; approval is asked above ${above_usd:.2f}.\n\n{plan}"
+    form = Approval.with_initial_data(description=question, approved=True, remark="")
+    answer = pause_flow_run(wait_for_input=form, timeout=DAYS_TO_ANSWER * 24 * 3600)
+    logger.info(f"{'approved' if answer.approved else 'not approved'}{f': {answer.remark}' if answer.remark else ''}")
+    return answer.approved
