@@ -1,13 +1,13 @@
 """Flow `cluster`: a run on several processes that find each other by TF_CONFIG."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from prefect import flow
 from pydantic import Field
 
 from flows.evaluate import evaluate
 from flows.prepare import prepare
-from rampline.stages import check_study, closing, plan_stage, with_values
+from rampline.stages import AS_IN_STUDY, Precision, check_study, closing, plan_stage, with_values
 from tasks.devices import in_turn
 from tasks.flow_run import flow_run_address
 from tasks.start import start
@@ -21,7 +21,7 @@ def cluster(
     workers: Annotated[int, Field(ge=1)] | None = None,
     parameter_servers: Annotated[int, Field(ge=1)] | None = None,
     epochs: Annotated[int, Field(ge=1)] | None = None,
-    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] | None = None,
+    precision: Precision = AS_IN_STUDY,
     overrides: dict[str, str] = {},  # noqa: B006
     execution: str = "",
 ) -> None:
@@ -37,7 +37,7 @@ def cluster(
         parameter_servers: Processes that hold the variables, for a run with strategy parameter_server; none for what
             the study says.
         epochs: Passes over the training images, at least 1; none for what the study says.
-        precision: Number format of the computation; none for what the study says.
+        precision: Number format of the computation.
         overrides: Further settings by dotted key, such as {"batch.size": "128"}.
         execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """

@@ -6,7 +6,7 @@ from prefect import flow
 
 from rampline.execution_file import read_execution
 from rampline.stages import trained_runs
-from tasks.compare import compare
+from tasks.compare import compare, show_comparison
 from tasks.devices import in_turn
 from tasks.evaluate import score
 from tasks.explain import explain
@@ -25,4 +25,6 @@ def evaluate(study: str = "digits", execution: str = "", runs: list[str] = []) -
     with in_turn(read_execution(Path(execution)).study):
         score(execution, runs)
         explain(execution, runs)
-    return compare(study, execution)
+    report = compare(execution)
+    show_comparison(study, execution, report)
+    return report

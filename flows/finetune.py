@@ -1,13 +1,13 @@
 """Flow `finetune`: a run on several devices of one machine, mirrored."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from prefect import flow
 from pydantic import Field
 
 from flows.evaluate import evaluate
 from flows.prepare import prepare
-from rampline.stages import check_study, closing, plan_stage, with_values
+from rampline.stages import AS_IN_STUDY, Engine, Precision, check_study, closing, plan_stage, with_values
 from tasks.devices import in_turn
 from tasks.flow_run import flow_run_address
 from tasks.start import start
@@ -18,10 +18,10 @@ from tasks.train import train
 def finetune(
     study: str = "digits",
     run: str = "mirrored-ramp",
-    engine: Literal["loop", "fit"] | None = None,
+    engine: Engine = AS_IN_STUDY,
     replicas: Annotated[int, Field(ge=1)] | None = None,
     epochs: Annotated[int, Field(ge=1)] | None = None,
-    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] | None = None,
+    precision: Precision = AS_IN_STUDY,
     overrides: dict[str, str] = {},  # noqa: B006
     execution: str = "",
 ) -> None:
@@ -33,11 +33,11 @@ def finetune(
     Args:
         study: Name of a study that comes with Rampline, such as digits, or the path of a study file (.yaml).
         run: Name of a run of the study with strategy mirrored.
-        engine: loop (Rampline's training loop) or fit (Model.fit); none for what the study says.
+        engine: loop (Rampline's training loop), fit (Model.fit), or as in the study.
         replicas: Devices, each with a replica of the model, at least 1; none for what the study says. A machine without
             that many GPUs refuses, unless cluster.virtual_devices is set.
         epochs: Passes over the training images, at least 1; none for what the study says.
-        precision: Number format of the computation; none for what the study says.
+        precision: Number format of the computation.
         overrides: Further settings by dotted key, such as {"batch.size": "128"}.
         execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """

@@ -13,9 +13,19 @@ from flows.evaluate import evaluate
 from flows.finetune import finetune
 from flows.prepare import prepare
 from rampline.errors import Preempted, RamplineError, RunFailed
-from rampline.stages import FLOW_OF_STRATEGY, closing, only_of_strategy, study_of, with_values
+from rampline.stages import (
+    AS_IN_STUDY,
+    FLOW_OF_STRATEGY,
+    Engine,
+    Precision,
+    closing,
+    only_of_strategy,
+    study_of,
+    with_values,
+)
 from rampline.study import Study
 from tasks.approval import approve
+from tasks.compare import show_comparison
 from tasks.devices import in_turn
 from tasks.flow_run import flow_run_address
 from tasks.schedule import earlier_run_in_progress
@@ -28,10 +38,10 @@ STAGES = {flow.name: flow for flow in (baseline, finetune, cluster)}
 def study(
     study: str = "digits",
     only: list[str] = [],  # noqa: B006
-    strategy: Literal["single", "mirrored", "multi_worker", "parameter_server"] | None = None,
-    engine: Literal["loop", "fit"] | None = None,
+    strategy: Literal["all", "single", "mirrored", "multi_worker", "parameter_server"] = "all",
+    engine: Engine = AS_IN_STUDY,
     epochs: Annotated[int, Field(ge=1)] | None = None,
-    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] | None = None,
+    precision: Precision = AS_IN_STUDY,
     overrides: dict[str, str] = {},  # noqa: B006
     approve_cost_above: Annotated[float, Field(ge=0)] | None = None,
     execution: str = "",
@@ -45,11 +55,11 @@ def study(
     Args:
         study: Name of a study that comes with Rampline, such as digits, or the path of a study file (.yaml).
         only: Names of the runs to train, in any order; none for all runs of the study.
-        strategy: Train the runs with this strategy alone, and those whose weights they start from; none for all.
-        engine: loop (Rampline's training loop) or fit (Model.fit, not for several processes), for every run; none for
-            what the study says.
+        strategy: Train the runs with this strategy alone, and those whose weights they start from.
+        engine: loop (Rampline's training loop) or fit (Model.fit, not for several processes) for every run, or as in
+            the study.
         epochs: Passes over the training images, at least 1, for every run; none for what the study says.
-        precision: Number format of the computation, for every run; none for what the study says.
+        precision: Number format of the computation, for every run.
         overrides: Further settings for every run by dotted key, such as {"batch.size": "64", "data.limit": "50"}.
         approve_cost_above: Show the plan and wait for a person's go when it is expected to cost more than this, in USD,
             or when the cost is not known; none for never.
@@ -72,7 +82,10 @@ def study(
 def _train_and_compare(study: str, checked: Study, path: str) -> str:
     failures = _train(checked, path)
     trained = [run.name for run in checked.runs if run.name not in failures]
-    report = evaluate(study, path, trained) if trained else ""
+    report = ""
+    if trained:
+        report = evaluate(study, path, trained)
+        show_comparison(study, path, report)  # on the page that people open, too
     if failures:
         raise RunFailed("; ".join(f"run {name}: {why}" for name, why in failures.items()))
     return report
@@ -81,7 +94,8 @@ def _train_and_compare(study: str, checked: Study, path: str) -> str:
 def _train(checked: Study, execution: str) -> dict[str, str]:
     """Train every run; returns why by the name of the runs that failed."""
     failures: dict[str, str] = {}
-    for run in checked.runs:
+    for number, run in enumerate(checked.runs, start=1):
+        get_run_logger().info(f"run {number} of {len(checked.runs)}: {run.name}")
         if run.starts_from in failures:
             failures[run.name] = f"not started, because it starts from {run.starts_from}"
             continue

@@ -23,7 +23,7 @@ _QUERY = re.compile(rf"(?P<name>[?&;](?:{_SECRET_NAMES})=)[^&;#\s'\"]+", re.IGNO
 # What the programs that Rampline talks to take their secrets from.
 SECRET_VARIABLES = (
     *("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "DATABRICKS_TOKEN"),
-    *("PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING"),
+    *("PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING", "RAMPLINE_MLFLOW_PASSWORD"),
 )
 # A shorter value (`1`, `none`) is no secret, and replacing it would garble every text.
 SHORTEST_SECRET = 6

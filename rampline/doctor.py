@@ -19,6 +19,7 @@ import psutil
 from rampline.credentials import mask
 from rampline.devices import find_devices
 from rampline.home import Home
+from rampline.servers.state import running_servers
 
 PACKAGES = ("tensorflow", "keras", "prefect", "mlflow", "tensorflow-datasets", "pandas", "fastapi", "sqlalchemy")
 PYTHON = (3, 11), (3, 14)
@@ -48,8 +49,11 @@ def examine(home: Home) -> Iterator[Finding]:
     free = shutil.disk_usage(existing).free / GIBIBYTE
     yield _amount("disk", free, DISK_GIBIBYTES, f"free some space on {existing}, or set RAMPLINE_HOME to another disk")
     yield _loopback()
-    yield _address("Prefect", "PREFECT_API_URL", "a server of its own for each command")
-    yield _address("MLflow", "MLFLOW_TRACKING_URI", f"sqlite in {home.tracking_database}")
+    up = running_servers(home)
+    prefect = f"{up.prefect_url}, of `rampline up`" if up else "a server of its own for each command"
+    yield _address("Prefect", "PREFECT_API_URL", prefect)
+    mlflow = f"{up.mlflow_url}, of `rampline up`" if up else f"sqlite in {home.tracking_database}"
+    yield _address("MLflow", "MLFLOW_TRACKING_URI", mlflow)
     yield from _tf_config()
 
 

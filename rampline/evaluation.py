@@ -30,7 +30,8 @@ def evaluate_run_directory(run_directory: RunDirectory, other_data: Path | None 
 
     Args:
         run_directory: a run with at least one checkpoint.
-        other_data: another prepared dataset with the same classes; its scores go to `evaluation-other.json` alone.
+        other_data: another prepared dataset with the same classes; its scores go to `evaluation-other.json` and
+            `predictions-other.csv` alone.
 
     Returns:
         the content of the JSON file.
@@ -52,12 +53,16 @@ def evaluate_run_directory(run_directory: RunDirectory, other_data: Path | None 
     content = {
         "split": dataset.evaluation_split,
         "source": dataset.source,
+        "dataset": dataset.directory.name,
         "checkpoint": str(checkpoint),
         "best_epoch": read_progress(checkpoint).best_epoch,
         **_scores(labels, probabilities, dataset.class_names),
     }
     if other_data:
-        write_json(run_directory.path / "evaluation-other.json", content)
+        scores = run_directory.path / "evaluation-other.json"
+        scores.unlink(missing_ok=True)  # never beside the answers on other images
+        _write_predictions(labels, probabilities, run_directory.path / "predictions-other.csv")
+        write_json(scores, content)
         return content
     _write_model(model, run_directory.path)
     _write_predictions(labels, probabilities, run_directory.path / "predictions.csv")

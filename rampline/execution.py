@@ -33,14 +33,15 @@ from rampline.explain.replica import measure_replicas
 from rampline.files import read_json
 from rampline.home import Home
 from rampline.run_directory import RunDirectory
-from rampline.stages import check_study
-from rampline.study import Study
+from rampline.stages import study_of
+from rampline.study import Study, load_study
 from rampline.tracking.delivery import CLOSE_SECONDS, deliver_later, deliver_within
 from rampline.tracking.delivery_state import RUNNING, mark_delivered, mark_undelivered
+from rampline.tracking.experiment import open_experiment
 from rampline.tracking.explanation_log import log_explanation
 from rampline.tracking.figures import log_figures
 from rampline.tracking.run_artifacts import log_evaluation
-from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id, first_line, open_tracking
+from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, open_tracking
 from rampline.tracking.study_log import StudyLog, study_tags
 from rampline.tracking.sync import sync_execution
 
@@ -69,15 +70,15 @@ def start_execution(
         InputError: when the study or this machine does not allow it; nothing is written then.
         TrackingError: when MLflow cannot be used.
     """
-    loaded = check_study(study, only, overrides or {})
-    folder = home.runs / loaded.name / name
+    folder = home.runs / load_study(study).name / name
+    loaded = study_of(study, only, overrides or {}, str(folder))
     client = open_tracking(home)
     if (folder / FILE).is_file():
         StudyLog.reopen(client, read_execution(folder).parent_run_id)
         mark_undelivered(folder, RUNNING)
         return folder
     tags = {**study_tags(loaded), "rampline.command": _command(study, only, overrides or {})}
-    experiment = experiment_id(client, loaded.name, home)
+    experiment = open_experiment(client, loaded, home, execution=name)
     log = StudyLog.open(client, experiment, study=loaded.name, execution=name, tags=tags)
     write_execution(folder, Execution(study=loaded, home=home, parent_run_id=log.run_id))
     mark_undelivered(folder, RUNNING)

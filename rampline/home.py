@@ -34,6 +34,11 @@ class Home:
         return self.root / "reports"
 
     @property
+    def predictions(self) -> Path:
+        """Labels of folders of images: `predictions/STUDY/TIME.csv`."""
+        return self.root / "predictions"
+
+    @property
     def tracking_database(self) -> Path:
         """The default MLflow database."""
         return self.root / "mlflow.db"

@@ -10,31 +10,27 @@ from pathlib import Path
 from rampline.credentials import mask, without_user
 from rampline.execution_file import read_execution
 from rampline.home import Home
+from rampline.tracking.pages import artifact_page, experiment_page, run_page
 from rampline.tracking.store import open_tracking, tracking_uri
+from rampline.tracking.views import LATEST
 
 LOCAL_SERVER = "http://127.0.0.1:5000"
 
 
 def mlflow_links(execution: Path, home: Home) -> dict[str, str]:
-    """Pages of MLflow by what they show: the experiment, the execution's run, its report.
+    """Pages of MLflow by what they show: the runs as `charts`, the execution's run (`study`), its `report`.
 
     On the tracking server, or on the one that `rampline up` and `how_to_open_mlflow` start.
     """
     run_id = read_execution(execution).parent_run_id
     experiment = open_tracking(home).get_run(run_id).info.experiment_id
     server = without_user(tracking_uri(home)).rstrip("/") if _has_server(home) else LOCAL_SERVER
-    page = f"{server}/#/experiments/{experiment}"
-    return {
-        "experiment": page,
-        "study": f"{page}/runs/{run_id}",
-        "report": f"{page}/runs/{run_id}/artifacts/report.html",
+    pages = {
+        "charts": experiment_page(experiment, LATEST, charts=True),
+        "study": run_page(experiment, run_id),
+        "report": artifact_page(experiment, run_id, "report.html"),
     }
-
-
-def model_version_link(model: str, version: int, home: Home) -> str:
-    """The page of a registered model's version, on the same server."""
-    server = without_user(tracking_uri(home)).rstrip("/") if _has_server(home) else LOCAL_SERVER
-    return f"{server}/#/models/{model}/versions/{version}"
+    return {shown: f"{server}/{page}" for shown, page in pages.items()}
 
 
 def how_to_open_mlflow(home: Home) -> str:

@@ -5,17 +5,26 @@ from __future__ import annotations
 import base64
 import json
 import os
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from rampline.errors import RamplineError
 
+# With 503 Prefect says that nothing was done and that it can be tried again: its database was locked, mostly.
+BUSY = 503
+RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0)
+
 
 class PrefectError(RamplineError):
     """Prefect refuses a request, and says why."""
+
+
+class _Busy(PrefectError):
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,24 +53,20 @@ class PrefectApi:
             timeout_seconds=timeout_seconds,
         )
 
-    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def request(self, method: str, path: str, body: Any = None) -> Any:
         """The answer's JSON; `None` where it is empty.
 
         Raises:
             PrefectError: when it refuses: with its status, and its reason.
             OSError: when it cannot be reached.
         """
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data=data, headers=self._headers(), method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=self.timeout_seconds) as answer:
-                text = answer.read()
-        except urllib.error.HTTPError as error:
-            reason = " ".join(error.read().decode(errors="replace").split())
-            raise PrefectError(f"Prefect refused {method} {path}: {error.code} {reason[:500]}") from error
-        return json.loads(text) if text else None
+        for pause in RETRY_SECONDS:
+            with suppress(_Busy):
+                return self._request(method, path, body)
+            time.sleep(pause)
+        return self._request(method, path, body)
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def post(self, path: str, body: Any = None) -> Any:
         """`request` with the method POST."""
         return self.request("POST", path, body or {})
 
@@ -72,6 +77,18 @@ class PrefectApi:
         except (OSError, PrefectError):
             return False
         return True
+
+    def _request(self, method: str, path: str, body: Any) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data=data, headers=self._headers(), method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout_seconds) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            reason = " ".join(error.read().decode(errors="replace").split())
+            kind = _Busy if error.code == BUSY else PrefectError
+            raise kind(f"Prefect refused {method} {path}: {error.code} {reason[:500]}") from error
+        return json.loads(text) if text else None
 
     def _headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json"}

@@ -1,4 +1,4 @@
-"""Scoring one run again, by its MLflow run id or its run directory: what `rampline evaluate` does."""
+"""Scoring one run again, by run id, run directory or registered model: what `rampline evaluate` does."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mlflow.exceptions import MlflowException
-
 from rampline.cluster.evaluator import run_evaluation
 from rampline.data.preparation import prepare_dataset
-from rampline.errors import InputError
 from rampline.files import read_json
 from rampline.home import Home
+from rampline.registry.candidate import directory_of, find_mlflow_run, open_run_directory
 from rampline.run_directory import RunDirectory
 from rampline.tracking.run_artifacts import log_evaluation
 from rampline.tracking.store import open_tracking
@@ -22,10 +20,11 @@ Log = Callable[[str], None]
 
 
 def evaluate_one(run: str, data: str | None, *, home: Home, log: Log) -> dict[str, Any]:
-    """Score the best checkpoint of one run, by MLflow run id or run directory, on its own or on another test set.
+    """Score the best checkpoint of one run on its own or on another test set.
 
     Args:
-        run: an MLflow run id, or the path of a run directory.
+        run: an MLflow run id, the path of a run directory, or a registered model such as
+            `models:/rampline-digits@champion` (`models:/` may be left out).
         data: a data source such as `folder:PATH` with the same classes; the run's own test set if `None`.
         home: where prepared data lies.
         log: gets lines for the user.
@@ -49,13 +48,5 @@ def evaluate_one(run: str, data: str | None, *, home: Home, log: Log) -> dict[st
 def _find_run_directory(run: str, home: Home) -> RunDirectory:
     path = Path(run)
     if path.is_dir():
-        directory = RunDirectory(path.absolute())
-    else:
-        try:
-            tags = open_tracking(home).get_run(run).data.tags
-        except MlflowException as error:
-            raise InputError(f"no run {run!r}: give an MLflow run id or the path of a run directory") from error
-        directory = RunDirectory(Path(tags.get("rampline.run_dir", "")))
-    if not directory.config_file.is_file():
-        raise InputError(f"{directory.path} is no run directory: it has no config.json")
-    return directory
+        return open_run_directory(path.absolute())
+    return directory_of(find_mlflow_run(open_tracking(home), run), run)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final, Literal
 
 from rampline.cluster.lock import hold
 from rampline.cluster.roles import tasks_to_start
@@ -16,6 +17,11 @@ from rampline.guardian import start_guardian
 from rampline.home import Home
 from rampline.run_directory import RunDirectory
 from rampline.study import Study, load_study
+
+# What forms offer; `with_values` passes over `AS_IN_STUDY`.
+AS_IN_STUDY: Final = "as in the study"
+Engine = Literal["as in the study", "loop", "fit"]
+Precision = Literal["as in the study", "float32", "mixed_float16", "mixed_bfloat16"]
 
 FLOW_OF_STRATEGY = {
     "single": "baseline",
@@ -52,13 +58,15 @@ def _on_this_machine(study: Study) -> Study:
     return dataclasses.replace(study, runs=tuple(runs))
 
 
-def only_of_strategy(study: str, only: Sequence[str], strategy: str | None) -> list[str]:
+def only_of_strategy(study: str, only: Sequence[str], strategy: str) -> list[str]:
     """Of the runs `only` (empty: of all) of a study those with this strategy, and those whose weights they start from.
+
+    `all` leaves `only` as it is.
 
     Raises:
         ConfigError: when there is none, or no such study or run.
     """
-    if strategy is None:
+    if strategy == "all":
         return list(only)
     loaded = load_study(study)
     chosen = [run for run in loaded.runs if run.config.strategy == strategy and (not only or run.name in only)]
@@ -127,8 +135,9 @@ def _with_ancestors(study: Study, run: str) -> list[str]:
 
 
 def with_values(overrides: Mapping[str, str], **values: object) -> dict[str, str]:
-    """`overrides` with those `values` laid over them that are not `None`."""
-    return {**overrides, **{key: str(value) for key, value in values.items() if value is not None}}
+    """`overrides` with those `values` laid over them that are neither `None` nor `AS_IN_STUDY`."""
+    given = {key: str(value) for key, value in values.items() if value not in (None, AS_IN_STUDY)}
+    return {**overrides, **given}
 
 
 @contextmanager

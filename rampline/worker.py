@@ -33,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--parity", type=Path, metavar="OUT_DIR", help="compare a few steps with one replica instead")
     parser.add_argument("--replica", type=int, metavar="INDEX", help="RUN_DIR is a plan: measure one replica's work")
+    parser.add_argument(
+        "--predict", type=Path, metavar="DIR", help="RUN_DIR is an MLflow model: label what DIR/request.json names"
+    )
     parser.add_argument("--data", type=Path, metavar="DIR", help="with --evaluate: the prepared dataset to score on")
     options = parser.parse_args(arguments)
     if os.environ.get("RAMPLINE_PARENT_PID"):
@@ -40,6 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.evaluate:
             return _evaluate(options.run_directories, options.evaluate, options.data)
+        if options.predict:
+            from rampline.labelling.process import label_folder
+
+            label_folder(options.run_directories[0], options.predict)
+            return 0
         if options.replica is not None:
             from rampline.training.replica import probe_replicas
 

@@ -14,11 +14,16 @@ from tasks.retry import unless_ours
 
 
 @task(task_run_name="compare", retries=2, retry_delay_seconds=5, retry_condition_fn=unless_ours)
-def compare(study: str, execution: str) -> str:
+def compare(execution: str) -> str:
     """Compare what MLflow holds of the execution; returns the path of `report.html`."""
-    files = compare_runs(Path(execution))
-    table, report = comparison_rows(files.csv), f"Comparison of {study}. Full report: {files.report}"
-    create_table_artifact(table, key=artifact_key("comparison", study), description=report)
+    return str(compare_runs(Path(execution)).report)
+
+
+@task(task_run_name="show the comparison", retries=2, retry_delay_seconds=5, retry_condition_fn=unless_ours)
+def show_comparison(study: str, execution: str, report: str) -> None:
+    """Put the table of the comparison, and links to MLflow's pages of it, on the page of the current flow run."""
+    description = f"Comparison of {study}. Full report: {report}"
+    rows = comparison_rows(Path(report).with_name("comparison.csv"))
+    create_table_artifact(rows, key=artifact_key("comparison", study), description=description)
     for shown, link in mlflow_links(Path(execution), Home.from_environment()).items():
         create_link_artifact(link, link_text=f"{shown} of {study} in MLflow", key=artifact_key("mlflow", shown, study))
-    return str(files.report)

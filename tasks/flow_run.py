@@ -1,7 +1,7 @@
 """Which flow run this is, for those who must reach it when this process cannot any more."""
 
 from prefect.context import FlowRunContext
-from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_KEY, PREFECT_API_URL
+from prefect.settings import PREFECT_API_URL, get_current_settings
 
 from rampline.guardian import FLOW_RUN
 
@@ -11,7 +11,7 @@ def flow_run_address() -> dict[str, str]:
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return {}
-    key, auth = PREFECT_API_KEY.value(), PREFECT_API_AUTH_STRING.value()
+    key, auth = get_current_settings().api.key, get_current_settings().api.auth_string
     values = {
         FLOW_RUN: str(context.flow_run.id),
         "PREFECT_API_URL": PREFECT_API_URL.value(),

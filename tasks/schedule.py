@@ -1,5 +1,7 @@
 """Schedules that fire while an earlier flow run still trains."""
 
+from inspect import signature
+
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
     DeploymentFilter,
@@ -30,7 +32,9 @@ def earlier_run_in_progress(study: str) -> str | None:
             flow_run_filter=FlowRunFilter(state=states),
             deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[own.deployment_id])),
         )
-    earlier = [other for other in found if other.id != own.id and other.parameters.get("study") == study]
+    # A flow run on the defaults has no parameters.
+    default = signature(context.flow.fn).parameters["study"].default if context and context.flow else study
+    earlier = [other for other in found if other.id != own.id and other.parameters.get("study", default) == study]
     return next((other.name for other in earlier if _since(other) < _since(own)), None)
 
 

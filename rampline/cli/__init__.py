@@ -9,14 +9,19 @@ import typer
 
 from rampline.cli.compare import compare
 from rampline.cli.doctor import doctor
+from rampline.cli.down import down
 from rampline.cli.environment import make_quiet
 from rampline.cli.evaluate import evaluate
 from rampline.cli.explain import explain
 from rampline.cli.parity import parity
 from rampline.cli.plan import plan
+from rampline.cli.predict import predict
+from rampline.cli.promote import promote
 from rampline.cli.run import run
+from rampline.cli.status import status
 from rampline.cli.studies import studies
 from rampline.cli.sync import sync
+from rampline.cli.up import up
 from rampline.cli.worker import worker
 from rampline.credentials import mask
 from rampline.errors import RamplineError
@@ -31,7 +36,22 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, plan, parity, compare, explain, evaluate, sync, studies, doctor):
+for command in (
+    run,
+    up,
+    status,
+    down,
+    plan,
+    parity,
+    compare,
+    explain,
+    evaluate,
+    promote,
+    predict,
+    sync,
+    studies,
+    doctor,
+):
     app.command()(command)
 app.command(context_settings={"ignore_unknown_options": True})(worker)
 

@@ -1,4 +1,4 @@
-"""`rampline evaluate RUN_ID`: the best checkpoint of a run on a test set."""
+"""`rampline evaluate RUN_ID`: the best checkpoint of a run, or of a registered model, on a test set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from rampline.progress import describe
 
 
 def evaluate(
-    run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="MLflow run id, or the path of a run directory.")],
+    run_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_ID", help="MLflow run id, run directory, or a model such as rampline-STUDY@champion."
+        ),
+    ],
     data: Annotated[
         str | None, typer.Option(metavar="SOURCE", help="Other images: digits, tfds:NAME, folder:PATH or csv:PATH.")
     ] = None,

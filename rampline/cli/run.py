@@ -24,6 +24,7 @@ from rampline.home import Home
 from rampline.progress import TERMINAL, BarProgress, LineProgress
 from rampline.run_directory import RunDirectory
 from rampline.stages import check_study, preempted_run
+from rampline.study import load_study
 
 HTTP_LIBRARIES = ("httpx", "httpcore")
 
@@ -47,7 +48,8 @@ def run(
     """Run a study: prepare its data, train its runs, evaluate and compare them."""
     home, console = Home.from_environment(), Console()
     overrides = parse_overrides([*(set_ or []), *(["profile=true"] if profile else [])])
-    checked = check_study(study, only or [], overrides)
+    # An execution is continued with the runs that it was started with, which are checked as it goes on.
+    checked = load_study(study) if resume else check_study(study, only or [], overrides)
     if resume:
         execution = _unfinished(checked.name, home, settings_given=bool(only or overrides))
     else:

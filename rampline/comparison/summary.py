@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rampline.comparison.columns import Column, is_missing, make_columns
@@ -15,6 +16,8 @@ from rampline.comparison.sentences import (
     summarise_speed,
 )
 from rampline.comparison.table import Comparison
+from rampline.tracking.pages import artifact_page, compare_page, experiment_page, run_page
+from rampline.tracking.views import LATEST
 
 SETTINGS = ("strategy", "engine", "replicas", "global_batch_size")
 METRICS = (
@@ -30,6 +33,8 @@ METRICS = (
 )
 DERIVED = ("speedup", "scaling_efficiency")
 NOTE_LIMIT = 7900  # MLflow keeps 8,000 characters of a tag
+NOTE_RANK = 6  # of the columns that the note has
+COMPARED = 20  # runs side by side: more fit on no screen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,30 +80,51 @@ def derived_metrics(comparison: Comparison) -> dict[str, dict[str, float]]:
 
 
 def write_markdown(comparison: Comparison) -> str:
-    """The summary and the table in markdown, at most `NOTE_LIMIT` characters: whole rows are left out beyond that."""
+    """The summary and the table in markdown, at most `NOTE_LIMIT` characters.
+
+    A table that is too long has no links to its runs; beyond that whole rows are left out.
+    """
+    for linked in (True, False):
+        text = "\n".join(_lines(comparison, linked=linked)).rstrip()
+        if len(text) <= NOTE_LIMIT:
+            return text
+    return text[:NOTE_LIMIT].rpartition("\n")[0]
+
+
+def _lines(comparison: Comparison, *, linked: bool) -> Iterator[str]:
     summary = (summarise_speed(comparison), summarise_accuracy(comparison), summarise_scaling(comparison))
-    sentences = (*summary, recommend(comparison).sentence)
-    columns = make_columns(comparison)
-    lines = [
-        _escape(" ".join(sentence for sentence in sentences if sentence)),
-        "",
-        _markdown_row([column.title for column in columns]),
-        _markdown_row(["--:" if column.numeric else ":--" for column in columns], escape=False),
-        *(_markdown_row(_texts(columns, row)) for row in comparison.rows),
-        "",
-        *(f"- {_escape(remark)}" for remark in list_remarks(comparison)),
-        *(f"- {_escape(verdict)}" for verdict in list_verdicts(comparison)),
-    ]
-    text = "\n".join(lines).rstrip()
-    return text if len(text) <= NOTE_LIMIT else text[:NOTE_LIMIT].rpartition("\n")[0]
+    yield _escape(" ".join(filter(None, (*summary, recommend(comparison).sentence))))
+    yield from ("", _links(comparison), "")
+    columns = _note_columns(comparison)
+    yield _markdown_row(_escape(column.title) for column in columns)
+    yield _markdown_row("--:" if column.numeric else ":--" for column in columns)
+    for row in comparison.rows:
+        run, *figures = [_escape(column.text(row)) for column in columns]
+        page = run_page(comparison.experiment_id, row["run_id"])
+        yield _markdown_row([f"[{run}]({page})" if linked else run, *figures])
+    yield ""
+    yield from (f"- {_escape(text)}" for text in (*list_remarks(comparison), *list_verdicts(comparison)))
+    if comparison.command:
+        yield from ("", f"`{comparison.command}`")
 
 
-def _texts(columns: list[Column], row: dict) -> list[str]:
-    return [column.text(row) for column in columns]
+def _links(comparison: Comparison) -> str:
+    experiment = comparison.experiment_id
+    pages = {
+        "side by side": compare_page(experiment, [row["run_id"] for row in comparison.rows][:COMPARED]),
+        "charts of the latest execution": experiment_page(experiment, LATEST, charts=True),
+        "report.html": artifact_page(experiment, comparison.parent_run_id, "report.html"),
+    }
+    return ", ".join(f"[{name}]({page})" for name, page in pages.items())
 
 
-def _markdown_row(cells: list[str], *, escape: bool = True) -> str:
-    return f"| {' | '.join(_escape(cell) if escape else cell for cell in cells)} |"
+def _note_columns(comparison: Comparison) -> list[Column]:
+    """Those that fit on MLflow's page, and what others have published."""
+    return [c for c in make_columns(comparison) if c.rank <= NOTE_RANK or c.key.startswith("published_")]
+
+
+def _markdown_row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _escape(text: str) -> str:

@@ -79,6 +79,7 @@ class Comparison:
         study: name of the study.
         execution: name of the execution.
         parent_run_id: the execution's MLflow run.
+        experiment_id: the MLflow experiment that it is in.
         reference: the run that speed-up is measured against; empty when no run has finished.
         declared_reference: the run that the study names as its reference.
         started: when the execution began.
@@ -96,6 +97,7 @@ class Comparison:
     study: str
     execution: str
     parent_run_id: str
+    experiment_id: str
     reference: str
     declared_reference: str
     started: datetime
@@ -155,6 +157,7 @@ def read_comparison(client: MlflowClient, study: str, parent_run_id: str | None 
         study=tags.get("rampline.study", study),
         execution=execution,
         parent_run_id=parent.info.run_id,
+        experiment_id=parent.info.experiment_id,
         reference=reference,
         declared_reference=declared,
         started=datetime.fromtimestamp(parent.info.start_time / 1000).astimezone(),

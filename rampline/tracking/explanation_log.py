@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from mlflow.entities import RunTag
 from mlflow.tracking import MlflowClient
 
 from rampline.explain.explanation import Explanation
 from rampline.run_directory import RunDirectory
+from rampline.tracking.experiment import NOTE_TAG
 from rampline.tracking.figures import log_figures
 from rampline.tracking.mlflow_run import find_run
 from rampline.tracking.run_artifacts import modified_at
+from rampline.tracking.run_note import describe_run
 from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line
 
 VERDICT_TAG, BOUND_TAG = "rampline.verdict", "rampline.bound"
@@ -30,8 +33,9 @@ def log_explanation(client: MlflowClient, run_directory: RunDirectory) -> None:
         log_figures(
             client, run_id, explanation.figures(), timestamp_seconds=modified_at(run_directory.explanation_file)
         )
-        client.set_tag(run_id, VERDICT_TAG, explanation.verdict.sentence)
-        client.set_tag(run_id, BOUND_TAG, explanation.verdict.bound)
+        verdict = {VERDICT_TAG: explanation.verdict.sentence, BOUND_TAG: explanation.verdict.bound}
+        tags = {**verdict, NOTE_TAG: describe_run(run_directory)}
+        client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
         for path in (run_directory.explanation_file, run_directory.probes_file, run_directory.replica_file):
             if path.is_file():
                 client.log_artifact(run_id, str(path), "explanation")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mlflow.entities import Run, RunTag
 from mlflow.tracking import MlflowClient
 
@@ -16,26 +18,43 @@ PROCESS_TAG = "rampline.process"
 FAILURE_TAG = "rampline.failure"
 
 
-def take_over(client: MlflowClient, run_id: str) -> None:
-    """Set a run RUNNING, in the name of this process."""
-    tags = {PROCESS_TAG: process_identity(), STATUS_TAG: "RUNNING"}
+def take_over(client: MlflowClient, run_id: str, *, tags: Mapping[str, str] | None = None) -> None:
+    """Set a run RUNNING, in the name of this process; `tags` are those that change with that."""
+    tags = {PROCESS_TAG: process_identity(), STATUS_TAG: "RUNNING"} | dict(tags or {})
     client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
     client.update_run(run_id, status="RUNNING")
     if FAILURE_TAG in client.get_run(run_id).data.tags:
         client.delete_tag(run_id, FAILURE_TAG)
 
 
-def end(client: MlflowClient, run_id: str, status: str, failure: str | None = None) -> None:
-    """Set the final status of a run, one of `STATUSES`, and why it did not end well.
+def end(
+    client: MlflowClient,
+    run_id: str,
+    status: str,
+    failure: str | None = None,
+    *,
+    tags: Mapping[str, str] | None = None,
+    ended_seconds: float | None = None,
+) -> None:
+    """Set the final status of a run.
+
+    Args:
+        client: of the store.
+        run_id: the run.
+        status: one of `STATUSES`.
+        failure: why it did not end well.
+        tags: those that change with that.
+        ended_seconds: Unix time of its end; now by default.
 
     Raises:
         ValueError: when `status` is none of `STATUSES`.
     """
     if status not in STATUSES:
         raise ValueError(f"status={status!r} is not allowed: it must be one of {', '.join(STATUSES)}")
-    tags = {STATUS_TAG: status} | ({FAILURE_TAG: mask(failure)} if failure else {})
+    tags = {STATUS_TAG: status, **(tags or {})} | ({FAILURE_TAG: mask(failure)} if failure else {})
     client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
-    client.set_terminated(run_id, status=STATUSES[status])
+    ended = None if ended_seconds is None else int(1000 * ended_seconds)
+    client.set_terminated(run_id, status=STATUSES[status], end_time=ended)
 
 
 def end_running_children(client: MlflowClient, parent: Run, status: str) -> None:

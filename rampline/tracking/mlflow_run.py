@@ -12,7 +12,7 @@ from rampline.files import read_json, write_json
 from rampline.run_directory import RunDirectory
 from rampline.tracking.figures import PARENT_TAG
 from rampline.tracking.lifecycle import PROCESS_TAG
-from rampline.tracking.provenance import commit_tags, process_identity
+from rampline.tracking.provenance import commit_tags, process_identity, source_tags
 
 
 def find_run(client: MlflowClient, run_directory: RunDirectory) -> str | None:
@@ -51,6 +51,7 @@ def _find_below(client: MlflowClient, name: str, parent_run_id: str) -> str | No
 def create_run(client: MlflowClient, run_directory: RunDirectory, parent_run_id: str) -> str:
     """Id of a new run below that of the execution, with its tags; the directory keeps it."""
     config, identity = run_directory.read_config(), run_directory.read_identity()
+    parent = client.get_run(parent_run_id)
     dataset = PreparedDataset.open(Path(identity.dataset))
     tags = {
         PARENT_TAG: parent_run_id,
@@ -58,14 +59,26 @@ def create_run(client: MlflowClient, run_directory: RunDirectory, parent_run_id:
         "rampline.kind": "run",
         "rampline.run": identity.name,
         "rampline.study": identity.study,
+        "rampline.execution": parent.data.tags.get("rampline.execution", ""),
         "rampline.strategy": config.strategy,
         "rampline.run_dir": str(run_directory.path.absolute()),
         "rampline.attempts": "1",
         "rampline.data_fingerprint": dataset.fingerprint,
         **commit_tags(identity.git_commit),
+        **source_tags(identity.study),
         **{f"rampline.published.{metric}": str(value) for metric, value in identity.published.items()},
     }
-    experiment = client.get_run(parent_run_id).info.experiment_id
-    run = client.create_run(experiment, tags=tags, run_name=identity.name)
+    began = int(1000 * _began_seconds(run_directory))
+    experiment = parent.info.experiment_id
+    run = client.create_run(experiment, start_time=began, tags=tags, run_name=identity.name)
     write_json(run_directory.tracking_file, {"run_id": run.info.run_id})
     return run.info.run_id
+
+
+def _began_seconds(run_directory: RunDirectory) -> float:
+    """When the run began, however much later it is delivered: MLflow orders runs by that, and shows how long they took.
+
+    A copied directory has files that are younger than the events in them.
+    """
+    events = run_directory.read_events()[:1]
+    return min(run_directory.identity_file.stat().st_mtime, *(event["time"] for event in events), float("inf"))

@@ -3,6 +3,9 @@
 The layout is that of `mlflow.keras.save_model` (`data/model.keras`, flavour `keras`), so that `mlflow.keras.load_model`
 and `mlflow.pyfunc.load_model` read it; a test holds that. Going through `mlflow.keras.log_model` would load TensorFlow
 and the model first, 12 s and more for what is the copy of a file.
+
+Its MLmodel says under `metadata` what images must be made into and what the answers mean, so that whoever has the model
+needs neither the run directory nor the data: `rampline.prediction` reads it.
 """
 
 from __future__ import annotations
@@ -13,54 +16,117 @@ import platform
 import shutil
 import tempfile
 import zipfile
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
 from mlflow import pyfunc
 from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
 from mlflow.tracking import MlflowClient
 from mlflow.types import Schema, TensorSpec
 
+from rampline.data.dataset import PreparedDataset
+from rampline.errors import InputError
+
 MODEL_NAME = "model"
-DIGEST_TAG = "rampline.sha256"
+DIGEST_TAG, METADATA_TAG = "rampline.sha256", "rampline.metadata_sha256"
+# `rampline.data.decode.resize`; a model that was trained on images made otherwise cannot be used here.
+RESIZE = "bilinear, antialias"
 
 
-def log_model(
-    client: MlflowClient, run_id: str, model_file: Path, *, image_shape: tuple[int, int, int], classes: int
-) -> str:
+@dataclass(frozen=True, kw_only=True)
+class ModelMetadata:
+    """What the users of a model must know of the data it was trained with.
+
+    Attributes:
+        class_names: name of every label; logit `i` is `class_names[i]`.
+        image_shape: (height, width, channels) of its uint8 images.
+        source: `data.source` of its training data.
+        fingerprint: of that source.
+        resize: how images are brought to that shape.
+    """
+
+    class_names: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    source: str = ""
+    fingerprint: str = ""
+    resize: str = RESIZE
+
+    @classmethod
+    def of(cls, dataset: PreparedDataset) -> ModelMetadata:
+        """Of a model that is trained on this dataset."""
+        return cls(
+            class_names=dataset.class_names,
+            image_shape=dataset.image_shape,
+            source=dataset.source,
+            fingerprint=dataset.fingerprint,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it stands in MLmodel."""
+        data = {"source": self.source, "fingerprint": self.fingerprint, "resize": self.resize}
+        return {"class_names": list(self.class_names), "image_shape": list(self.image_shape), "data": data}
+
+    @classmethod
+    def read(cls, folder: Path) -> ModelMetadata:
+        """From the folder of a downloaded model.
+
+        Raises:
+            InputError: when it has none, or needs images that are made in another way.
+        """
+        try:
+            content: dict[str, Any] = Model.load(folder).metadata or {}
+            shape = tuple(int(side) for side in content["image_shape"])
+            names = tuple(map(str, content["class_names"]))
+            made = cls(class_names=names, image_shape=shape, **content["data"])  # type: ignore[arg-type]
+        except (KeyError, TypeError, ValueError, MlflowException) as error:
+            raise InputError("the model does not say its classes and image size: Rampline has not logged it") from error
+        if made.resize != RESIZE or len(made.image_shape) != 3:
+            raise InputError(f"the model needs images of {made.image_shape}, resized by {made.resize!r}")
+        return made
+
+
+def log_model(client: MlflowClient, run_id: str, model_file: Path, metadata: ModelMetadata) -> str:
     """Log a `.keras` file as the run's model (`runs:/RUN_ID/model`); the same file is not logged twice.
 
     Args:
         client: where to.
         run_id: the run, in any state.
         model_file: what `keras.Model.save` wrote.
-        image_shape: (height, width, channels) of its uint8 images.
-        classes: number of its float32 logits.
+        metadata: what its users must know; it tells the model's shapes.
 
     Returns:
         Id of the MLflow model.
     """
     with open(model_file, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        tags = {DIGEST_TAG: hashlib.file_digest(file, "sha256").hexdigest()}
+    tags[METADATA_TAG] = hashlib.sha256(json.dumps(metadata.to_dict(), sort_keys=True).encode()).hexdigest()
     run = client.get_run(run_id)
     for output in run.outputs.model_outputs if run.outputs else []:
         logged = client.get_logged_model(output.model_id)
-        if logged.tags.get(DIGEST_TAG) == digest and logged.status == LoggedModelStatus.READY:
+        if tags.items() <= logged.tags.items() and logged.status == LoggedModelStatus.READY:
             return logged.model_id
     model = client.create_logged_model(
         run.info.experiment_id,
         name=MODEL_NAME,
         source_run_id=run_id,
-        tags={DIGEST_TAG: digest},
+        tags=tags,
         params=run.data.params,
         model_type="keras",
     )
     with tempfile.TemporaryDirectory() as folder:
-        mlflow_model = Model(artifact_path=model.artifact_location, run_id=run_id, model_id=model.model_id)
-        mlflow_model.signature = _signature(image_shape, classes)
+        mlflow_model = Model(
+            artifact_path=model.artifact_location,
+            run_id=run_id,
+            model_id=model.model_id,
+            metadata=metadata.to_dict(),
+            signature=_signature(metadata.image_shape, len(metadata.class_names)),
+        )
         _write(mlflow_model, model_file, Path(folder))
         client.log_model_artifacts(model.model_id, folder)
     client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import os
 import platform
@@ -29,6 +30,12 @@ def git_commit() -> str:
 def commit_tags(commit: str) -> dict[str, str]:
     """The tag of ours, and the one that MLflow links to; an unknown commit is no link."""
     return {"rampline.git_commit": commit} | ({"mlflow.source.git.commit": commit} if commit != "unknown" else {})
+
+
+def source_tags(study: str) -> dict[str, str]:
+    """What MLflow shows as a run's user and source: its name is cut at the last slash there, so no paths."""
+    source = f"rampline run {study}"
+    return {"mlflow.user": _user(), "mlflow.source.name": source, "mlflow.source.type": "LOCAL"}
 
 
 def environment() -> dict[str, str]:
@@ -65,6 +72,13 @@ def process_is_gone(identity: str) -> bool:
         return True
     except psutil.AccessDenied:
         return False
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container may run as a number without a name
+        return "unknown"
 
 
 def _git(*arguments: str) -> str | None:

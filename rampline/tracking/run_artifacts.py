@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mlflow.entities import RunTag
 from mlflow.tracking import MlflowClient
 
 from rampline.data.dataset import PreparedDataset
 from rampline.files import write_json
 from rampline.run_directory import RunDirectory
 from rampline.tracking.artifacts import draw_confusion_matrix, draw_learning_rate, write_classification_report
+from rampline.tracking.experiment import NOTE_TAG
 from rampline.tracking.figures import log_figures
 from rampline.tracking.mlflow_run import find_run
-from rampline.tracking.model import log_model
+from rampline.tracking.model import ModelMetadata, log_model
+from rampline.tracking.run_note import describe_run
 from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line
 
 DATA_REPORT = ("data_report.json", "data_report.csv", "undecodable.csv", "duplicates.csv")
@@ -51,11 +54,12 @@ def log_evaluation(client: MlflowClient, run_directory: RunDirectory, evaluation
         figures = {name: evaluation.get(name) for name in ("test_accuracy", "test_loss")}
         figures["test_examples"] = evaluation.get("examples")
         log_figures(client, run_id, figures, timestamp_seconds=modified_at(run_directory.evaluation_file))
-        client.set_tag(run_id, "rampline.test_split", evaluation["split"])
+        tags = {"rampline.test_split": evaluation["split"], NOTE_TAG: describe_run(run_directory)}
+        client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
         client.log_artifacts(run_id, str(_draw_evaluation(run_directory, evaluation)))
         for path in (run_directory.evaluation_file, run_directory.path / "model_summary.txt"):
             _log_file(client, run_id, path)
-        _log_model(client, run_id, run_directory, classes=len(evaluation["class_names"]))
+        _log_model(client, run_id, run_directory)
     except STORE_ERRORS as error:
         raise TrackingError(f"{run_directory.path} cannot be logged to MLflow: {first_line(error)}") from error
 
@@ -73,11 +77,11 @@ def _draw_evaluation(run_directory: RunDirectory, evaluation: Mapping[str, Any])
     return folder
 
 
-def _log_model(client: MlflowClient, run_id: str, run_directory: RunDirectory, *, classes: int) -> None:
+def _log_model(client: MlflowClient, run_id: str, run_directory: RunDirectory) -> None:
     model_file = run_directory.path / "model.keras"
     if model_file.is_file():
-        image_shape = PreparedDataset.open(Path(run_directory.read_identity().dataset)).image_shape
-        log_model(client, run_id, model_file, image_shape=image_shape, classes=classes)
+        dataset = PreparedDataset.open(Path(run_directory.read_identity().dataset))
+        log_model(client, run_id, model_file, ModelMetadata.of(dataset))
 
 
 def _log_file(client: MlflowClient, run_id: str, path: Path, folder: str | None = None) -> None:

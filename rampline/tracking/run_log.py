@@ -15,11 +15,14 @@ from rampline.credentials import mask
 from rampline.data.dataset import PreparedDataset
 from rampline.parity import ParityResult, result_file
 from rampline.run_directory import RunDirectory
+from rampline.tracking.dataset_input import log_dataset
+from rampline.tracking.experiment import NOTE_TAG
 from rampline.tracking.figures import log_figures, log_params, make_metrics
 from rampline.tracking.lifecycle import FAILURE_TAG, end, take_over
 from rampline.tracking.mlflow_run import find_or_create_run
 from rampline.tracking.parity_log import PARITY_TAG, log_parity
 from rampline.tracking.run_artifacts import log_data_report, log_learning_rate, modified_at
+from rampline.tracking.run_note import describe_run
 from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line
 from rampline.tracking.system_log import SystemLog
 
@@ -63,11 +66,14 @@ class RunLog:
         """
         try:
             run_id = find_or_create_run(client, run_directory, parent_run_id)
-            take_over(client, run_id)
+            take_over(client, run_id, tags={NOTE_TAG: describe_run(run_directory)})
             log = cls(client, run_directory, run_id)
+            dataset = PreparedDataset.open(Path(run_directory.read_identity().dataset))
+            for of in (run_id, parent_run_id):
+                log_dataset(client, of, dataset)
             log_params(client, run_id, flatten(log._config))
             client.log_artifact(run_id, str(run_directory.config_file))
-            log_data_report(client, run_id, PreparedDataset.open(Path(run_directory.read_identity().dataset)))
+            log_data_report(client, run_id, dataset)
             log._replay()
         except STORE_ERRORS as error:
             raise TrackingError(f"MLflow run of {run_directory.path} cannot be begun: {first_line(error)}") from error
@@ -135,9 +141,15 @@ class RunLog:
                 self.log_result(result)
                 self._log_profile()
             log_learning_rate(self.client, self.run_id, self._directory)
-            end(self.client, self.run_id, status, failure)
+            note = {NOTE_TAG: describe_run(self._directory, failure)}
+            end(self.client, self.run_id, status, failure, tags=note, ended_seconds=self._ended_seconds())
         except STORE_ERRORS as error:
             raise TrackingError(f"MLflow run {self.run_id} cannot be closed: {first_line(error)}") from error
+
+    def _ended_seconds(self) -> float | None:
+        """When the run was last at work: it may be delivered much later."""
+        files = (self._directory.result_file, self._directory.attempts_file, self._directory.events_file)
+        return max((at for file in files if (at := modified_at(file)) is not None), default=None)
 
     def _log_parity(self) -> None:
         """The check was made before training, or does not apply; it may also have been left out."""

@@ -10,22 +10,31 @@ from mlflow.entities import RunTag
 from mlflow.tracking import MlflowClient
 
 from rampline.credentials import mask
-from rampline.study import Study
+from rampline.study import Study, StudyRun
+from rampline.tracking.experiment import NOTE_TAG
 from rampline.tracking.figures import log_figures, log_params
 from rampline.tracking.lifecycle import PROCESS_TAG, end, end_abandoned, end_running_children, take_over
-from rampline.tracking.provenance import commit_tags, environment, git_commit, process_identity
+from rampline.tracking.provenance import commit_tags, environment, git_commit, process_identity, source_tags
 from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line
 
 
 def study_tags(study: Study) -> dict[str, str]:
-    """What the comparison needs to know of a study, as tags of its run; what the study does not say has none."""
+    """What the comparison needs to know of a study, and a description until there is one, as tags of its run.
+
+    What the study does not say has no tag.
+    """
     tags = {
         "rampline.reference": study.reference,
         "rampline.accuracy_tolerance": f"{study.accuracy_tolerance:g}",
         "rampline.deadline_hours": "" if study.deadline_hours is None else f"{study.deadline_hours:g}",
         "rampline.published_source": study.published_source,
+        NOTE_TAG: mask("\n".join([f"Trains {len(study.runs)} runs:", "", *(_line_of(run) for run in study.runs)])),
     }
     return {name: text for name, text in tags.items() if text}
+
+
+def _line_of(run: StudyRun) -> str:
+    return f"- **{run.name}**" + (f": {run.description}" if run.description else "")
 
 
 @dataclass(frozen=True)
@@ -44,10 +53,17 @@ class StudyLog:
         study: str,
         execution: str,
         tags: Mapping[str, str] | None = None,
+        began_seconds: float | None = None,
     ) -> StudyLog:
         """Begin the run of a new execution; runs of earlier ones whose process was killed are closed first.
 
-        `tags` come on top of those every execution has, such as `rampline.reference` and `rampline.command`.
+        Args:
+            client: of the store.
+            experiment_id: of the study.
+            study: its name.
+            execution: its name.
+            tags: on top of those every execution has, such as `rampline.reference` and `rampline.command`.
+            began_seconds: Unix time of its begin; now by default.
 
         Raises:
             TrackingError: when MLflow refuses.
@@ -58,12 +74,14 @@ class StudyLog:
             "rampline.study": study,
             "rampline.execution": execution,
             **commit_tags(git_commit()),
+            **source_tags(study),
             **{f"rampline.environment.{name}": value for name, value in environment().items()},
             **{name: mask(value) for name, value in (tags or {}).items()},
         }
         try:
             end_abandoned(client, experiment_id)
-            run = client.create_run(experiment_id, tags=fixed, run_name=execution)
+            began = None if began_seconds is None else int(1000 * began_seconds)
+            run = client.create_run(experiment_id, start_time=began, tags=fixed, run_name=execution)
             take_over(client, run.info.run_id)
         except STORE_ERRORS as error:
             raise TrackingError(f"MLflow run of execution {execution} cannot be begun: {first_line(error)}") from error

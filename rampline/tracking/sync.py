@@ -13,6 +13,7 @@ from rampline.execution_file import FILE, Execution, read_execution, write_execu
 from rampline.files import read_json
 from rampline.run_directory import RunDirectory
 from rampline.tracking.delivery_state import RUNNING, DeliveryState, mark_delivered, read_delivery
+from rampline.tracking.experiment import open_experiment
 from rampline.tracking.explanation_log import log_explanation
 from rampline.tracking.lifecycle import PROCESS_TAG
 from rampline.tracking.mlflow_run import find_run
@@ -114,11 +115,12 @@ def _with_parent(client: MlflowClient, opened: Execution, folder: Path) -> Execu
     ids = [run.info.run_id for run in found if run.data.tags.get("rampline.execution") == folder.name]
     if opened.parent_run_id in ids:
         return opened
-    if not ids:
-        tags = study_tags(study)
-        ids = [StudyLog.open(client, experiment, study=study.name, execution=folder.name, tags=tags).run_id]
-    known = dataclasses.replace(opened, parent_run_id=ids[0])
     times = (folder / FILE).stat()
+    if not ids:
+        experiment, tags = open_experiment(client, study, opened.home, execution=folder.name), study_tags(study)
+        names, began = {"study": study.name, "execution": folder.name}, times.st_mtime
+        ids = [StudyLog.open(client, experiment, **names, tags=tags, began_seconds=began).run_id]
+    known = dataclasses.replace(opened, parent_run_id=ids[0])
     write_execution(folder, known)
     # The newest file is the study's latest execution; this one is no newer than it was.
     os.utime(folder / FILE, ns=(times.st_atime_ns, times.st_mtime_ns))

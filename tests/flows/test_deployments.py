@@ -1,86 +1,154 @@
-"""`prefect deploy --all` against a running server, and what its UI makes forms of."""
+"""`prefect deploy --all` against a running server: what its UI makes forms of, and what it refuses."""
 
-import json
-import os
 import subprocess
-import sys
-import urllib.request
-from pathlib import Path
 from typing import Any
 
 import pytest
+from deployments_fixture import find_deployments, prefect
 
-ROOT = Path(__file__).parents[2]
-NAMES = ["baseline", "cluster", "evaluate", "finetune", "prepare", "study"]
+from rampline.home import Home
+from rampline.prefect_api import PrefectApi, PrefectError
+from rampline.servers.prefect_objects import apply, keeping_schedules
+
+NAMES = ["baseline", "cluster", "evaluate", "finetune", "predict", "prepare", "study"]
+STRATEGIES = ["single", "mirrored", "multi_worker", "parameter_server"]
+PRECISIONS = ["float32", "mixed_float16", "mixed_bfloat16"]
+FROM_ONE = {"type": "integer", "minimum": 1}
+TIMES = {
+    "study": {"nightly": "0 2 * * *", "weekly-sweep": "0 3 * * 0"},
+    "predict": {"daily": "0 6 * * *"},
+}
 
 pytestmark = pytest.mark.slow
 
 
-def prefect(server, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("prefect")), *arguments]
-    environment = os.environ | server.prefect
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+def fields_of(deployment: dict[str, Any]) -> dict[str, Any]:
+    return deployment["parameter_openapi_schema"]["properties"]
 
 
-def post(server, path: str, body: dict[str, Any]) -> Any:
-    headers = {"content-type": "application/json"}
-    request = urllib.request.Request(f"{server.url}/{path}", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)
+def choices(field: dict[str, Any]) -> list[str]:
+    return field["anyOf"][0]["enum"]
 
 
-@pytest.fixture(scope="module")
-def deployments(server) -> dict[str, dict[str, Any]]:
-    assert prefect(server, "work-pool", "create", "rampline", "--type", "process").returncode == 0
-    result = prefect(server, "deploy", "--all")
-    assert result.returncode == 0, result.stdout + result.stderr
-    return {found["name"]: found for found in post(server, "deployments/filter", {})}
+def schedules_of(api: PrefectApi, name: str) -> dict[str, dict[str, Any]]:
+    return {schedule["slug"]: schedule for schedule in find_deployments(api)[name]["schedules"]}
 
 
 def test_a_deployment_per_flow_in_the_process_pool(deployments):
     assert sorted(deployments) == NAMES
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
     for name, deployment in deployments.items():
         assert deployment["entrypoint"] == f"flows/{name}.py:{name}"
         assert deployment["work_pool_name"] == "rampline"
-        assert deployment["tags"] == ["rampline"]
-        assert deployment["description"]
-        assert deployment["parameters"]["study"] == "digits"
+        assert "rampline" in deployment["tags"]
+        assert "- **study**" in deployment["description"]
+        assert deployment["version"] == commit[:12]
+        assert deployment["enforce_parameter_schema"] is True
+        # Else the form shows the defaults of the flow.
+        assert deployment["parameters"] == ({"study": "digits"} if name == "study" else {})
+        # Signs of life, whoever started the worker.
+        assert deployment["job_variables"]["env"] == {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
+
+
+def test_flow_runs_beyond_the_limit_wait_and_predictions_are_left_out(deployments):
+    limits = {
+        name: (deployment["global_concurrency_limit"]["limit"], deployment["concurrency_options"]["collision_strategy"])
+        for name, deployment in deployments.items()
+    }
+    four = dict.fromkeys(["baseline", "cluster", "evaluate", "finetune", "study"], (4, "ENQUEUE"))
+    assert limits == four | {"prepare": (1, "ENQUEUE"), "predict": (1, "CANCEL_NEW")}
 
 
 def test_every_parameter_has_a_help_text_and_a_default(deployments):
     for name, deployment in deployments.items():
-        schema = deployment["parameter_openapi_schema"]
-        assert not schema.get("required"), name
-        for parameter, field in schema["properties"].items():
+        assert not deployment["parameter_openapi_schema"].get("required"), name
+        for parameter, field in fields_of(deployment).items():
             assert field.get("description"), f"{name}.{parameter}"
             assert "default" in field, f"{name}.{parameter}"
 
 
 def test_study_form(deployments):
-    fields = deployments["study"]["parameter_openapi_schema"]["properties"]
-    assert fields["study"]["type"] == "string"
+    fields = fields_of(deployments["study"])
+    assert (fields["study"]["type"], fields["study"]["default"]) == ("string", "digits")
     assert (fields["only"]["type"], fields["only"]["items"]) == ("array", {"type": "string"})
     assert (fields["overrides"]["type"], fields["overrides"]["additionalProperties"]) == ("object", {"type": "string"})
+    assert choices(fields["strategy"]) == STRATEGIES
+    assert choices(fields["engine"]) == ["loop", "fit"]
+    assert choices(fields["precision"]) == PRECISIONS
+    assert fields["epochs"]["anyOf"][0] == FROM_ONE
+    assert fields["approve_cost_above"]["anyOf"][0] == {"type": "number", "minimum": 0}
 
 
-def test_sub_flows_have_drop_downs_and_bounds(deployments):
-    fields = deployments["baseline"]["parameter_openapi_schema"]["properties"]
-    assert fields["engine"]["anyOf"][0]["enum"] == ["loop", "fit"]
-    assert fields["precision"]["anyOf"][0]["enum"] == ["float32", "mixed_float16", "mixed_bfloat16"]
-    assert fields["epochs"]["anyOf"][0] == {"type": "integer", "minimum": 1}
+def test_forms_of_single_runs_have_drop_downs_and_bounds(deployments):
+    numbers = {"baseline": ["epochs"], "finetune": ["epochs", "replicas"]}
+    numbers["cluster"] = ["epochs", "workers", "parameter_servers"]
+    for name, names in numbers.items():
+        fields = fields_of(deployments[name])
+        assert choices(fields["precision"]) == PRECISIONS
+        assert {number: fields[number]["anyOf"][0] for number in names} == dict.fromkeys(names, FROM_ONE)
+    for name in ("baseline", "finetune"):
+        assert choices(fields_of(deployments[name])["engine"]) == ["loop", "fit"]
+    assert fields_of(deployments["predict"])["batch_size"]["minimum"] == 1
 
 
-def test_only_study_is_scheduled_and_that_is_switched_off(deployments):
-    schedules = {name: deployment["schedules"] for name, deployment in deployments.items()}
-    [nightly] = schedules.pop("study")
-    assert (nightly["active"], nightly["schedule"]["cron"], nightly["slug"]) == (False, "0 2 * * *", "nightly")
-    assert not any(schedules.values())
+def test_schedules_are_there_and_switched_off(deployments):
+    for name, deployment in deployments.items():
+        times = {schedule["slug"]: schedule["schedule"]["cron"] for schedule in deployment["schedules"]}
+        assert times == TIMES.get(name, {})
+        assert not any(schedule["active"] for schedule in deployment["schedules"])
+    sweep = next(each for each in deployments["study"]["schedules"] if each["slug"] == "weekly-sweep")
+    assert sweep["parameters"] == {"study": "inaturalist"}
 
 
 @pytest.mark.usefixtures("deployments")
-def test_a_value_out_of_bounds_is_refused_before_anything_starts(server):
-    before = post(server, "flow_runs/filter", {})
-    result = prefect(server, "deployment", "run", "baseline/baseline", "-p", "epochs=0")
+def test_deploying_again_keeps_what_was_switched_on_changed_and_added(server, api, tmp_path):
+    study = find_deployments(api)["study"]
+    nightly = schedules_of(api, "study")["nightly"]
+    route = f"/deployments/{study['id']}/schedules"
+    mine = {"active": True, "schedule": {"cron": "0 5 * * *", "timezone": "UTC"}, "parameters": {"study": "mnist"}}
+    api.request("PATCH", f"{route}/{nightly['id']}", mine)
+    # As the UI adds one: without a slug.
+    [added] = api.post(route, [{"active": True, "schedule": {"interval": 86400}, "parameters": {"epochs": 1}}])
+    try:
+        with keeping_schedules(api):
+            assert prefect(server, "deploy", "--name", "study").returncode == 0
+        apply(api, home=Home(root=tmp_path))
+        kept = schedules_of(api, "study")
+        assert {key: kept["nightly"][key] for key in ("active", "parameters")} == {
+            "active": True,
+            "parameters": {"study": "mnist"},
+        }
+        assert kept["nightly"]["schedule"]["cron"] == "0 5 * * *"
+        assert kept["weekly-sweep"]["active"] is False
+        [again] = [each for each in kept.values() if each["id"] == added["id"]]
+        assert (again["active"], again["parameters"]) == (True, {"epochs": 1})
+
+        # By hand: Prefect sets the time and the parameters to those of the file; switched on is switched on.
+        assert prefect(server, "deploy", "--name", "study").returncode == 0
+        by_hand = schedules_of(api, "study")["nightly"]
+        assert (by_hand["active"], by_hand["schedule"]["cron"], by_hand["parameters"]) == (True, "0 2 * * *", {})
+    finally:
+        api.request("DELETE", f"{route}/{added['id']}")
+        api.request("PATCH", f"{route}/{nightly['id']}", {"active": False})
+
+
+@pytest.mark.parametrize(
+    ("deployment", "parameter", "value", "reason"),
+    [
+        ("study", "epochs", 0, "0 is less than the minimum of 1"),
+        ("study", "strategy", "nonsense", "'nonsense' is not one of ['single', 'mirrored', 'multi_worker'"),
+        ("finetune", "replicas", 0, "0 is less than the minimum of 1"),
+    ],
+)
+def test_a_bad_value_is_refused_with_the_reason_before_anything_starts(
+    server, api, deployments, deployment, parameter, value, reason
+):
+    before = api.post("/flow_runs/count")
+    result = prefect(server, "deployment", "run", f"{deployment}/{deployment}", "-p", f"{parameter}={value}")
     assert result.returncode == 1
-    assert "0 is less than the minimum of 1" in " ".join((result.stdout + result.stderr).split())
-    assert post(server, "flow_runs/filter", {}) == before
+    assert reason in " ".join((result.stdout + result.stderr).split())
+    with pytest.raises(PrefectError) as refusal:
+        api.post(f"/deployments/{deployments[deployment]['id']}/create_flow_run", {"parameters": {parameter: value}})
+    assert " 409 " in str(refusal.value)
+    assert reason in str(refusal.value)
+    assert api.post("/flow_runs/count") == before

@@ -6,7 +6,7 @@ from rampline.errors import ConfigError, Preempted, RunFailed
 from rampline.execution import _command, start_execution
 from rampline.execution_file import read_execution
 from rampline.home import Home
-from rampline.stages import closing, datasets_of, only_of_strategy, plan_stage, with_values
+from rampline.stages import AS_IN_STUDY, closing, datasets_of, only_of_strategy, plan_stage, with_values
 from rampline.study import load_study
 from rampline.tracking.store import open_tracking
 
@@ -46,7 +46,7 @@ def test_equal_data_is_prepared_once():
 
 
 def test_values_that_are_none_leave_the_study_as_it_is():
-    assert with_values({"seed": "1"}, epochs=3, precision=None) == {"seed": "1", "epochs": "3"}
+    assert with_values({"seed": "1"}, epochs=3, precision=AS_IN_STUDY, replicas=None) == {"seed": "1", "epochs": "3"}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_the_runs_of_one_strategy_with_what_they_start_from():
     assert only_of_strategy("digits", [], "mirrored") == ["baseline", "mirrored-ramp"]
     assert only_of_strategy("digits", [], "single") == ["baseline", "baseline-fit"]
     assert only_of_strategy("digits", ["baseline-fit"], "single") == ["baseline-fit"]
-    assert only_of_strategy("digits", ["multi-worker"], None) == ["multi-worker"]
+    assert only_of_strategy("digits", ["multi-worker"], "all") == ["multi-worker"]
 
 
 def test_a_strategy_that_no_run_has_is_refused():

@@ -35,6 +35,12 @@ def test_mlflow_takes_and_keeps_the_summary(client, log_study, four_runs):
     assert note.startswith("mirrored is the fastest")
     assert "Within 1 point of baseline's test accuracy, short is the fastest: 6.00 s." in note
     assert "| 0.9520 |" in note
+    run = client.get_run(parent).info
+    row = next(line for line in note.splitlines() if "| [mirrored](#/experiments/" in line)
+    assert row.startswith(f"| [mirrored](#/experiments/{run.experiment_id}/runs/")
+    assert "[side by side](#/compare-runs?runs=" in note
+    assert f"[report.html](#/experiments/{run.experiment_id}/runs/{parent}/artifacts/report.html" in note
+    assert "best val" not in note  # as many columns as fit on the page
 
 
 def test_derived_metrics_by_run_id(client, log_study, four_runs):
@@ -54,3 +60,4 @@ def test_long_note_is_cut_at_a_row(client, log_study, four_runs):
     note = summarise(long).tags["mlflow.note.content"]
     assert len(note) <= 7900
     assert note.endswith("|")
+    assert "| mirrored |" in note  # without links there is room for more rows

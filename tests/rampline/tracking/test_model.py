@@ -12,7 +12,7 @@ import pytest
 import yaml
 from mlflow.models import Model
 
-from rampline.tracking.model import log_model
+from rampline.tracking.model import ModelMetadata, log_model
 from rampline.tracking.run_log import RunLog
 
 # Trains nothing: a normalisation with moving statistics and a dense layer are enough to tell one set of weights.
@@ -55,8 +55,9 @@ def test_the_model_predicts_the_same_after_mlflow_loads_it(client, study_log, ma
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "saved\n"
-    model_id = log_model(client, run_id, model_file, image_shape=(8, 8, 1), classes=2)
-    assert log_model(client, run_id, model_file, image_shape=(8, 8, 1), classes=2) == model_id
+    metadata = ModelMetadata(class_names=("cat", "dog"), image_shape=(8, 8, 1), source="digits", fingerprint="0123")
+    model_id = log_model(client, run_id, model_file, metadata)
+    assert log_model(client, run_id, model_file, metadata) == model_id
     printed, errors = process.communicate(run_id + "\n", timeout=120)
     assert process.returncode == 0, errors
     assert json.loads(printed.splitlines()[-1]) == {"keras": 0.0, "pyfunc": 0.0, "dtype": "float32"}
@@ -65,6 +66,7 @@ def test_the_model_predicts_the_same_after_mlflow_loads_it(client, study_log, ma
     logged = client.get_logged_model(model_id)
     assert (logged.name, logged.source_run_id, logged.status) == ("model", run_id, "READY")
     folder = Path(mlflow.artifacts.download_artifacts(logged.artifact_location))
+    assert ModelMetadata.read(folder) == metadata
     signature = Model.load(folder).signature
     assert signature is not None
     assert signature.outputs is not None

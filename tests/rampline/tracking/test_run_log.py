@@ -1,6 +1,8 @@
 """A run in MLflow: every figure once, with its step and time, however often the run is opened again."""
 
+import getpass
 import math
+import os
 
 import pytest
 
@@ -45,12 +47,15 @@ def test_tags_are_those_of_the_contract(client, study_log, make_run_directory):
         "rampline.kind": "run",
         "rampline.run": "mirrored",
         "rampline.study": "digits",
+        "rampline.execution": "e1",
         "rampline.strategy": "mirrored",
         "rampline.run_dir": str(directory.path),
         "rampline.attempts": "1",
         "rampline.data_fingerprint": "0123abcd" * 8,
         "rampline.git_commit": "a" * 40,
         "mlflow.source.git.commit": "a" * 40,
+        "mlflow.source.name": "rampline run digits",
+        "mlflow.user": getpass.getuser(),
         "rampline.published.train_seconds": "2090.0",
         "rampline.published.test_accuracy": "0.94",
     }
@@ -197,3 +202,15 @@ def test_an_identical_point_is_stored_once(client, study_log, make_run_directory
     other.handle(epoch(2))
     for metric in EPOCH_METRICS:
         assert [point.step for point in client.get_metric_history(log.run_id, metric)] == [1, 2]
+
+
+def test_a_run_that_is_delivered_later_has_the_times_at_which_it_ran(
+    client, study_log, make_run_directory, started, epoch, append_events
+):
+    directory = make_run_directory()
+    append_events(directory, started(time=1_700_000_000.25), epoch(1))
+    os.utime(directory.events_file, (1_700_000_100.5, 1_700_000_100.5))
+    log = RunLog.open(client, directory, parent_run_id=study_log.run_id)
+    log.close("KILLED")
+    info = client.get_run(log.run_id).info
+    assert (info.start_time, info.end_time) == (1_700_000_000_250, 1_700_000_100_500)

@@ -3,6 +3,7 @@
 import pytest
 from mlflow_server import MlflowServer
 
+from rampline.files import write_json
 from rampline.tracking.delivery import Delivery
 from rampline.tracking.run_artifacts import log_evaluation
 from rampline.tracking.run_log import EPOCH_METRICS
@@ -39,6 +40,7 @@ def test_a_run_over_http_survives_a_server_that_restarts(
         delivery.handle(event)
     server.start()
     assert delivery.close("COMPLETE")
+    write_json(directory.evaluation_file, evaluation)
     log_evaluation(client, directory, evaluation)
     study.close("COMPLETE")
 
@@ -47,6 +49,9 @@ def test_a_run_over_http_survives_a_server_that_restarts(
         steps = [1, 3, 4, 5] if metric == "train_loss" else [1, 2, 3, 4, 5]
         assert [step for step, _ in history(client, run.info.run_id, metric)] == steps
     assert run.data.params["global_batch_size"] == "64"
+    assert run.inputs is not None
+    assert [given.dataset.name for given in run.inputs.dataset_inputs] == ["digits"]
+    assert "**test accuracy 0.9000** on 20 images" in run.data.tags["mlflow.note.content"]
     assert (run.info.status, run.data.metrics["test_accuracy"]) == ("FINISHED", 0.9)
     assert client.get_run(study.run_id).info.status == "FINISHED"
     names = {file.path for file in client.list_artifacts(run.info.run_id)}

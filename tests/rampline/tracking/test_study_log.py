@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from rampline.study import load_study
 from rampline.tracking.provenance import git_commit, process_identity
 from rampline.tracking.run_log import RunLog
 from rampline.tracking.store import TrackingError
-from rampline.tracking.study_log import StudyLog
+from rampline.tracking.study_log import StudyLog, study_tags
 
 OPEN_AND_WAIT = """
 import pathlib, sys, time
@@ -37,6 +38,11 @@ def test_tags_say_what_the_execution_is(client, study_log):
     }
     assert {name: run.data.tags.get(name) for name in expected} == expected
     assert (run.info.run_name, run.info.status) == ("e1", "RUNNING")
+
+
+def test_an_execution_is_described_before_there_is_a_comparison():
+    note = study_tags(load_study("digits"))["mlflow.note.content"]
+    assert note.startswith("Trains 5 runs:\n\n- **baseline**: One device, our training loop.\n")
 
 
 def test_a_second_comparison_replaces_the_first(client, study_log, tmp_path, history):

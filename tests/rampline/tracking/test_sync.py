@@ -123,6 +123,9 @@ def test_a_fresh_store_gets_everything_and_the_first_one_nothing_twice(
     parent = found_in(other, "study")
     assert parent.info.run_id == read_execution(execution).parent_run_id != first
     assert parent.data.tags["rampline.execution"] == "e1"
+    assert parent.info.start_time == int(1000 * made)
+    described = other.get_experiment(parent.info.experiment_id).tags
+    assert described["mlflow.note.content"].startswith("The demo: ")
     check_all(other)
     assert (execution / "execution.json").stat().st_mtime == made
     assert executions(home.runs) == [execution]

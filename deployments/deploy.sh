@@ -1,0 +1,10 @@
+#!/bin/sh
+# Makes the work pool and applies prefect.yaml; again whenever it changes. In the image: a deployment remembers the folder it
+# was made in, and that is /opt/rampline there. Wants PREFECT_API_URL, and PREFECT_API_AUTH_STRING where the server has one.
+#   deploy.sh                                                           a process pool
+#   deploy.sh kubernetes deployments/kubernetes/base-job-template.json  a Kubernetes pool
+set -eu
+cd "$(dirname "$0")/.."
+pool_type=${1:-process}
+prefect --no-prompt work-pool create rampline --type "$pool_type" --overwrite ${2:+--base-job-template "$2"}
+prefect --no-prompt deploy --all

@@ -1,0 +1,88 @@
+"""The command of every pod of a training Job: `start_role.py STUDY RUN [--set KEY=VALUE]...`.
+
+Pod 0 runs the study (`rampline run STUDY --only RUN`, with `--resume` when it is started again), every other pod its
+role of the run (`rampline worker RUN_DIR`). The pods meet in RAMPLINE_HOME, on a volume that all of them mount. It
+belongs to one Job: the run that appears in it is the Job's, so pods need not be told the run directory. Prepared
+images, which are for all Jobs, lie in SHARED_DATA.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from tf_config import BadEnvironment, make_tf_config
+
+BAD_INPUT = 2
+RUN_TIMEOUT_SECONDS = 3600  # images are pulled, and the data is prepared, before the run directory is there
+
+
+def main(study: str, run: str, *settings: str) -> int:
+    """Become the pod's role: the process is replaced, so that signals reach it. Returns only if there is none."""
+    try:
+        tf_config = make_tf_config(os.environ)
+    except BadEnvironment as error:
+        print(f"start_role: {error}", file=sys.stderr)  # noqa: T201
+        return BAD_INPUT
+    os.environ["TF_CONFIG"] = json.dumps(tf_config)
+    home = Path(os.environ["RAMPLINE_HOME"])
+    if os.environ["JOB_COMPLETION_INDEX"] == "0":
+        return _lead(home, study, run, settings)
+    return _join(home, run)
+
+
+def _lead(home: Path, study: str, run: str, settings: tuple[str, ...]) -> int:
+    _share_data(home)
+    if next(home.glob("reports/*/*/comparison.csv"), None):
+        _say("the run is complete and compared")
+        return 0
+    if next(home.glob("runs/*/*/execution.json"), None):
+        return _become("run", study, "--resume")
+    return _become("run", study, "--only", run, *settings)
+
+
+def _share_data(home: Path) -> None:
+    shared, own = os.environ.get("SHARED_DATA"), home / "data"
+    if shared and not own.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        Path(shared).mkdir(parents=True, exist_ok=True)
+        own.symlink_to(shared)
+
+
+def _join(home: Path, run: str) -> int:
+    directory = _wait_for_run_directory(home, run)
+    if directory is None:
+        print(f"start_role: pod 0 has not started the run in {home}/runs in time", file=sys.stderr)  # noqa: T201
+        return 1
+    if (directory / "result.json").is_file():
+        _say("the run is complete")
+        return 0
+    return _become("worker", str(directory))
+
+
+def _wait_for_run_directory(home: Path, run: str) -> Path | None:
+    deadline = time.monotonic() + float(os.environ.get("RUN_TIMEOUT_SECONDS", RUN_TIMEOUT_SECONDS))
+    while time.monotonic() < deadline:
+        # config.json is written last: everything that a role reads is there. stop.json stays from a stop until pod 0
+        # has started again: a role that comes before it would leave at once.
+        for file in home.glob(f"runs/*/*/{run}/config.json"):
+            if not (file.parent / "stop.json").is_file() or (file.parent / "result.json").is_file():
+                return file.parent
+        time.sleep(1)
+    return None
+
+
+def _become(*arguments: str) -> int:
+    _say("rampline " + " ".join(arguments))
+    os.execvp("rampline", ["rampline", *arguments])
+
+
+def _say(text: str) -> None:
+    print(f"start_role: {text}", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit("usage: start_role.py STUDY RUN [--set KEY=VALUE]...")
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,31 @@
+"""Flow `predict`: the images of a folder, labelled by a study's champion."""
+
+from typing import Annotated
+
+from prefect import flow
+from pydantic import Field
+
+from tasks.predict import label_images, publish_counts
+
+
+@flow(name="predict", flow_run_name="predict {study}")
+def predict(
+    study: str = "digits",
+    images: str = "",
+    output: str = "",
+    batch_size: Annotated[int, Field(ge=1)] = 256,
+) -> str:
+    """Label the images of a folder with a study's champion in MLflow; returns the path of the table.
+
+    The table has a row per image: path, label, probability, model_version, error. An image that cannot be read has an
+    empty label, and error says why.
+
+    Args:
+        study: Name of the study; its champion is the model that `rampline promote` made one.
+        images: Folder of the image files to label (.jpg, .png, .gif, .bmp), with its sub-folders. It must be given.
+        output: Table to write, .csv or .parquet; an earlier one is replaced. Empty for a new .csv in RAMPLINE_HOME.
+        batch_size: Images per step of the model, at least 1.
+    """
+    prediction = label_images(study, images, output, batch_size)
+    publish_counts(study, prediction)
+    return prediction["output"]

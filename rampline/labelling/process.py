@@ -1,0 +1,125 @@
+"""The prediction process: images of a folder through a model from the registry. With TensorFlow, on one device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+from scipy.special import softmax
+
+from rampline.data.boundary import Boundary
+from rampline.data.decoder import Decoder
+from rampline.data.parallel import in_chunks, map_in_order
+from rampline.errors import InputError
+from rampline.events import EventWriter
+from rampline.labelling.images import ImageToLabel, read_image, walk_images
+from rampline.labelling.request import EVENTS, Answer, Request
+from rampline.labelling.table import Row, open_table
+
+# As preparation decodes them: enough to pay for a call into TensorFlow, few enough to hold that many photographs.
+DECODED_AT_ONCE = 32
+
+
+class Labeller:
+    """A model that names what is on images.
+
+    Args:
+        model: takes (batch, height, width, channels) uint8, gives (batch, classes) float32 logits.
+        image_shape: (height, width, channels).
+        class_names: of every logit.
+        batch_size: images per step; a smaller last batch is padded, so that the model is traced once.
+    """
+
+    def __init__(
+        self, model: keras.Model, *, image_shape: tuple[int, ...], class_names: tuple[str, ...], batch_size: int
+    ) -> None:
+        self._shape = (batch_size, *image_shape)
+        self._names = class_names
+        signature = [tf.TensorSpec(self._shape, tf.uint8)]
+        self._step = tf.function(lambda images: model(images, training=False), input_signature=signature)
+
+    def label(self, images: Sequence[np.ndarray]) -> list[tuple[str, float]]:
+        """Name and probability of the likeliest class of at most `batch_size` images."""
+        if not images:
+            return []
+        batch = np.zeros(self._shape, np.uint8)
+        batch[: len(images)] = images
+        probabilities = softmax(self._step(batch).numpy()[: len(images)].astype(np.float32), axis=1)
+        best = probabilities.argmax(axis=1)
+        return [(self._names[int(label)], float(row[label])) for label, row in zip(best, probabilities, strict=True)]
+
+
+def label_folder(model_folder: Path, exchange: Path) -> None:
+    """Label what the request in `exchange` names with the MLflow model in `model_folder`, and answer.
+
+    Memory is bounded by the batch size and the number of cores, whatever the number of images.
+
+    Raises:
+        InputError: when the model cannot be loaded, or the folder cannot be read.
+    """
+    request, events = Request.read(exchange), EventWriter(exchange / EVENTS)
+    labeller = Labeller(
+        _load(model_folder / "data" / "model.keras"),
+        image_shape=request.image_shape,
+        class_names=request.class_names,
+        batch_size=request.batch_size,
+    )
+    counts: Counter[str] = Counter()
+    unreadable = done = 0
+    with open_table(Path(request.aside), Path(request.output).suffix) as table:
+        for batch in in_chunks(_decode_folder(Path(request.images), request.image_shape), request.batch_size):
+            rows = _label_batch(labeller, batch, request.model_version)
+            table.write(rows)
+            counts.update(row.label for row in rows if row.label)
+            unreadable += sum(bool(row.error) for row in rows)
+            done += len(rows)
+            events.progress(images=done)
+    in_order = {name: counts[name] for name in request.class_names}
+    Answer(counts=in_order, unreadable=unreadable).write(exchange)
+
+
+def _load(model_file: Path) -> keras.Model:
+    try:
+        # Weights and layers, no code: Keras' safe mode stays on for a file that comes from a registry.
+        return keras.models.load_model(model_file, compile=False)
+    except (OSError, TypeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(f"the registered model cannot be loaded: {reason}") from error
+
+
+def _decode_folder(folder: Path, image_shape: tuple[int, int, int]) -> Iterator[tuple[str, np.ndarray | None, str]]:
+    """(path, pixels, problem) of every file, decoded and resized by the function that preparation uses."""
+    boundary, decoder = Boundary(folder), Decoder(image_shape)
+    chunks = in_chunks(walk_images(folder), DECODED_AT_ONCE)
+    yield from chain.from_iterable(map_in_order(partial(_decode_chunk, decoder, boundary), chunks))
+
+
+def _decode_chunk(decoder: Decoder, boundary: Boundary, paths: list[Path]) -> list[tuple[str, np.ndarray | None, str]]:
+    files = [read_image(path, boundary) for path in paths]
+    readable = [file for file in files if not file.problem]
+    decoded = iter(decoder([file.content for file in readable]) if readable else [])
+    return [_decoded(file, decoded) for file in files]
+
+
+def _decoded(file: ImageToLabel, decoded: Iterator) -> tuple[str, np.ndarray | None, str]:
+    if file.problem:
+        return file.path, None, file.problem
+    image = next(decoded)
+    return file.path, image.pixels, image.problem
+
+
+def _label_batch(
+    labeller: Labeller, batch: Sequence[tuple[str, np.ndarray | None, str]], model_version: int
+) -> list[Row]:
+    labels = iter(labeller.label([pixels for _, pixels, _ in batch if pixels is not None]))
+    rows = []
+    for path, pixels, problem in batch:
+        label, probability = ("", None) if pixels is None else next(labels)
+        rows.append(Row(path, label, probability, model_version, problem))
+    return rows

@@ -1,0 +1,173 @@
+"""Labelling a folder of images with a study's champion from MLflow's model registry: `rampline predict`.
+
+The model is fetched here; a process with TensorFlow does the rest (`rampline.labelling.process`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlflow.artifacts import download_artifacts
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.tracking import MlflowClient
+
+from rampline.cluster.process import end_processes, last_line, start_worker
+from rampline.errors import InputError, RunFailed
+from rampline.events import EventReader
+from rampline.files import make_directory, sync_directory
+from rampline.home import Home
+from rampline.labelling.request import EVENTS, Answer, Request
+from rampline.registry.reference import CHAMPION, ModelReference, get_version, registered_name
+from rampline.study import load_study
+from rampline.tracking.model import ModelMetadata
+from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, open_tracking
+
+POLL_SECONDS, LINE_SECONDS = 0.1, 10.0
+DEFAULT_BATCH_SIZE = 256
+# Labelling a folder is no training: it never takes a GPU from one, nor waits for one.
+ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """A table that was written.
+
+    Attributes:
+        output: the file, with a row per image: `path label probability model_version error`.
+        model: the registered model, such as `rampline-digits`.
+        model_version: its version that was the champion.
+        counts: images by label, every class of the model; those that cannot be read are not among them.
+        unreadable: how many could not be read; their rows say why.
+    """
+
+    output: Path
+    model: str
+    model_version: int
+    counts: dict[str, int]
+    unreadable: int
+
+    @property
+    def images(self) -> int:
+        """Rows of the table."""
+        return sum(self.counts.values()) + self.unreadable
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**dataclasses.asdict(self), "output": str(self.output)}
+
+    def sentence(self) -> str:
+        """What was done, in one line."""
+        broken = f", {self.unreadable:,} of them cannot be read" if self.unreadable else ""
+        return f"{self.images:,} images labelled by {self.model} version {self.model_version}{broken}: {self.output}"
+
+
+def predict_folder(
+    study: str,
+    images: str | Path,
+    *,
+    home: Home,
+    output: str | Path = "",
+    batch_size: int = DEFAULT_BATCH_SIZE,
+    log: Log | None = None,
+) -> Prediction:
+    """Label every image of a folder with the study's champion.
+
+    Args:
+        study: name of the study, or path of its file.
+        images: folder of image files (.jpg, .png, .gif, .bmp); sub-folders are read too.
+        home: whose MLflow store.
+        output: the table, `.csv` or `.parquet`; one that exists is replaced when the new one is complete. By default
+            `predictions/STUDY/TIME.csv` in `home`.
+        batch_size: images per step of the model.
+        log: gets lines for the user.
+
+    Raises:
+        InputError: when the study has no champion, or an argument is wrong; nothing is written then.
+        TrackingError: when MLflow cannot be used.
+        RunFailed: when the process fails, naming its log.
+    """
+    if not str(images):
+        raise InputError("images is empty: give the folder of the image files to label")
+    name = load_study(study).name if study.endswith((".yaml", ".yml")) else study
+    path = Path(output or home.predictions / name / f"{time.strftime('%Y%m%d-%H%M%S')}.csv").absolute()
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    folder = Path(images).expanduser().absolute()
+    request = Request(images=str(folder), output=str(path), aside=str(aside), batch_size=batch_size)
+    client = open_tracking(home)
+    version = get_version(client, ModelReference(name=registered_name(name), alias=CHAMPION))
+    try:
+        make_directory(path.parent)
+    except OSError as error:
+        raise InputError(f"output {path} cannot be written: {error.strerror}") from error
+    try:
+        answer = _label(client, version, request, log or _ignore)
+        aside.replace(path)
+        sync_directory(path.parent)
+    finally:
+        aside.unlink(missing_ok=True)
+    number = int(version.version)
+    return Prediction(
+        output=path, model=version.name, model_version=number, counts=answer.counts, unreadable=answer.unreadable
+    )
+
+
+def _label(client: MlflowClient, version: ModelVersion, request: Request, log: Log) -> Answer:
+    """Fetch the model, and let a process label the folder with it; the table is complete then, under its name aside."""
+    with tempfile.TemporaryDirectory(prefix="rampline-predict-") as folder:
+        model = _fetch(client, version, Path(folder))
+        known = ModelMetadata.read(model)
+        request = dataclasses.replace(
+            request,
+            model_version=int(version.version),
+            class_names=known.class_names,
+            image_shape=known.image_shape,
+        )
+        return _run(request, model, Path(folder), log)
+
+
+def _fetch(client: MlflowClient, version: ModelVersion, folder: Path) -> Path:
+    """The model's files, from MLflow and not from a run directory: the run may be another machine's."""
+    uri = client.tracking_uri
+    try:
+        place = client.get_model_version_download_uri(version.name, str(version.version))
+        return Path(download_artifacts(artifact_uri=place, dst_path=str(folder), tracking_uri=uri, registry_uri=uri))
+    except STORE_ERRORS as error:
+        what = f"{version.name} version {version.version}"
+        raise TrackingError(f"{what} cannot be fetched from MLflow: {first_line(error)}") from error
+
+
+def _run(request: Request, model: Path, folder: Path, log: Log) -> Answer:
+    request.write(folder)
+    log_file, events = folder / "predict.log", EventReader(folder / EVENTS)
+    process = start_worker(["--predict", str(folder), str(model)], log_file, ENVIRONMENT)
+    due = time.monotonic() + LINE_SECONDS
+    try:
+        while process.poll() is None:
+            time.sleep(POLL_SECONDS)
+            if time.monotonic() >= due:
+                due += LINE_SECONDS
+                for event in list(events.read())[-1:]:
+                    log(f"{event['images']:,} images labelled")
+    finally:
+        end_processes([process])
+    if process.returncode == InputError.exit_status:
+        raise InputError(f"prediction failed: {last_line(log_file)}")
+    if process.returncode:
+        how = f"was ended by signal {-process.returncode}" if process.returncode < 0 else last_line(log_file)
+        failed_log = shutil.copyfile(log_file, Path(request.output).with_suffix(".log"))
+        raise RunFailed(f"prediction failed: {how} (log: {failed_log})")
+    return Answer.read(folder)
+
+
+def _ignore(_: str) -> None:
+    """For callers that do not listen."""

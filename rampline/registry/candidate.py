@@ -1,0 +1,139 @@
+"""A run whose model may be registered: its run directory, its MLflow run, and what both hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from mlflow.entities import LoggedModelStatus, Run
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from rampline.data.dataset import PreparedDataset
+from rampline.errors import InputError
+from rampline.files import read_json
+from rampline.registry.reference import get_version, parse_reference
+from rampline.run_directory import RunDirectory
+from rampline.tracking.mlflow_run import find_run
+from rampline.tracking.model import MODEL_NAME
+
+PREDICTIONS = "predictions.csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """Labels and predicted labels of a dataset's evaluation split, each (examples,) int, in its order."""
+
+    labels: np.ndarray
+    predicted: np.ndarray
+
+    @classmethod
+    def read(cls, path: Path) -> Predictions:
+        """From a file that the evaluation has written."""
+        table = pd.read_csv(path)
+        return cls(labels=table["label"].to_numpy(), predicted=table["prediction"].to_numpy())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A run in both its forms."""
+
+    directory: RunDirectory
+    run: Run
+
+    @property
+    def run_id(self) -> str:
+        """Of the MLflow run."""
+        return self.run.info.run_id
+
+    @property
+    def dataset_directory(self) -> Path:
+        """Where the prepared dataset lies that it was trained on; the folder's name is made from the content."""
+        return Path(self.directory.read_identity().dataset)
+
+    @property
+    def predictions_file(self) -> Path:
+        """Its answers on its own test images."""
+        return self.directory.path / PREDICTIONS
+
+    def open_dataset(self) -> PreparedDataset:
+        """The prepared dataset."""
+        return PreparedDataset.open(self.dataset_directory)
+
+    def read_evaluation(self) -> dict[str, Any] | None:
+        """Scores of its best checkpoint; `None` before they were made."""
+        file = self.directory.evaluation_file
+        return read_json(file) if file.is_file() and self.predictions_file.is_file() else None
+
+
+def find_candidate(client: MlflowClient, run: str) -> Candidate:
+    """The run of an MLflow run id, a run directory, or a registered model such as `rampline-digits@champion`.
+
+    Raises:
+        InputError: when there is no such run, or one of its two forms is missing here.
+    """
+    path = Path(run)
+    if path.is_dir():
+        directory = open_run_directory(path.absolute())
+        run_id = find_run(client, directory)
+        if run_id is None:
+            study = directory.read_identity().study
+            raise InputError(f"{directory.path} has no run in MLflow: `rampline sync {study}` delivers it")
+        return Candidate(directory=directory, run=client.get_run(run_id))
+    found = find_mlflow_run(client, run)
+    return Candidate(directory=directory_of(found, run), run=found)
+
+
+def find_mlflow_run(client: MlflowClient, run: str) -> Run:
+    """The MLflow run of a run id or a registered model.
+
+    Raises:
+        InputError: when there is none.
+    """
+    reference = parse_reference(run)
+    run_id = (get_version(client, reference).run_id if reference else run) or ""
+    try:
+        return client.get_run(run_id)
+    except MlflowException as error:
+        known = "an MLflow run id, the path of a run directory, or a model such as models:/rampline-STUDY@champion"
+        raise InputError(f"no run {run!r}: give {known}") from error
+
+
+def directory_of(run: Run, name: str) -> RunDirectory:
+    """The run directory of an MLflow run.
+
+    Raises:
+        InputError: when it is not on this machine; `name` is what the user calls the run.
+    """
+    path = run.data.tags.get("rampline.run_dir")
+    if path is None:
+        raise InputError(f"{name} is no training run: its MLflow run {run.info.run_id} has no tag rampline.run_dir")
+    if not Path(path).is_dir():
+        raise InputError(
+            f"{name} was trained in {path}, which is not on this machine (another one, or it was deleted): "
+            "its checkpoints are needed"
+        )
+    return open_run_directory(Path(path))
+
+
+def open_run_directory(path: Path) -> RunDirectory:
+    """A run directory that exists.
+
+    Raises:
+        InputError: when the folder is none.
+    """
+    directory = RunDirectory(path)
+    if not directory.config_file.is_file():
+        raise InputError(f"{path} is no run directory: it has no config.json")
+    return directory
+
+
+def logged_model_id(client: MlflowClient, run: Run) -> str | None:
+    """Id of the model that was logged last of those complete in MLflow."""
+    outputs = run.outputs.model_outputs if run.outputs else []
+    models = [client.get_logged_model(output.model_id) for output in outputs]
+    ready = [model for model in models if model.name == MODEL_NAME and model.status == LoggedModelStatus.READY]
+    return max(ready, key=lambda model: model.creation_timestamp).model_id if ready else None

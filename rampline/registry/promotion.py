@@ -1,0 +1,197 @@
+"""`rampline promote`: a run's model becomes a version of its study's registered model, if it passes the gate."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from rampline.errors import RamplineError
+from rampline.home import Home
+from rampline.registry.candidate import Candidate, find_candidate, logged_model_id
+from rampline.registry.checks import ACCURACY, Check, check_data, check_parity_of, check_run
+from rampline.registry.comparison import AccuracyCheck, check_accuracy
+from rampline.registry.record import GateRecord, model_description
+from rampline.registry.reference import (
+    CHALLENGER,
+    CHAMPION,
+    PREVIOUS,
+    ModelReference,
+    find_version,
+    registered_name,
+)
+from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, open_tracking
+
+Log = Callable[[str], None]
+
+
+class NotPromoted(RamplineError):
+    """The gate has a check that the run does not pass; nothing was registered."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promotion:
+    """What a promotion has led to.
+
+    Attributes:
+        model: the registered model, such as `rampline-digits`.
+        version: of the run's model.
+        alias: which it has now.
+        is_new: whether the version was made by this call.
+        previous: version of the former champion, where another one took its place.
+        checks: the gate's, in order; none where the run was the champion already.
+    """
+
+    model: str
+    version: str
+    alias: str
+    is_new: bool = False
+    previous: str | None = None
+    checks: Sequence[Check] = ()
+
+    def sentence(self) -> str:
+        """What happened, in one line."""
+        if not self.checks:
+            return f"{self.model} version {self.version} is the champion already"
+        what = "registered" if self.is_new else "known already:"
+        text = f"{what} {self.model} version {self.version}, now {self.alias}"
+        return f"{text}; version {self.previous} is {PREVIOUS}" if self.previous else text
+
+
+def promote(run: str, *, alias: str = CHAMPION, home: Home, log: Log) -> Promotion:
+    """Make the model of a run its study's champion, or a challenger.
+
+    Args:
+        run: an MLflow run id, a run directory, or a registered model such as `rampline-digits@challenger`.
+        alias: `champion` or `challenger`.
+        home: whose runs and MLflow store.
+        log: gets a line per check.
+
+    Returns:
+        the version. The same run is registered once: promoting it again gives its version the alias.
+
+    Raises:
+        NotPromoted: when a check fails. A challenger may fail that of the accuracy.
+        InputError: when there is no such run.
+        TrackingError: when MLflow refuses.
+    """
+    if alias not in (CHAMPION, CHALLENGER):
+        raise ValueError(f"alias={alias!r} is not allowed: it must be {CHAMPION} or {CHALLENGER}")
+    client = open_tracking(home)
+    with _hold(home):
+        try:
+            return _promote(client, find_candidate(client, run), alias, log)
+        except STORE_ERRORS as error:
+            raise TrackingError(f"the model of {run} cannot be registered: {first_line(error)}") from error
+
+
+def _promote(client: MlflowClient, candidate: Candidate, alias: str, log: Log) -> Promotion:
+    model = registered_name(candidate.directory.read_identity().study)
+    champion = find_version(client, ModelReference(name=model, alias=CHAMPION))
+    if champion is not None and champion.run_id == candidate.run_id:
+        if alias == CHALLENGER:
+            raise NotPromoted(f"{model} version {champion.version} is the champion: it cannot challenge itself")
+        return Promotion(model=model, version=str(champion.version), alias=CHAMPION)
+    model_id = logged_model_id(client, candidate.run)
+    accuracy, checks = _check(client, candidate, champion, model_id, log)
+    _refuse(checks, alias)
+    record = GateRecord(
+        candidate=candidate, checks=checks, comparison=accuracy.comparison, champion=champion, alias=alias
+    )
+    record.log_on_run(client)
+    version, is_new = _register(client, model, candidate, model_id or "", record)
+    previous = _set_alias(client, version, champion, alias)
+    return Promotion(
+        model=model, version=str(version.version), alias=alias, is_new=is_new, previous=previous, checks=checks
+    )
+
+
+def _check(
+    client: MlflowClient, candidate: Candidate, champion: ModelVersion | None, model_id: str | None, log: Log
+) -> tuple[AccuracyCheck, list[Check]]:
+    """The gate, a line each; the comparison comes last: it may have to score the champion first."""
+    checks = []
+    for check in (check_run(candidate, model_id), check_parity_of(candidate), check_data(candidate)):
+        checks.append(check)
+        log(check.line())
+    accuracy = check_accuracy(client, candidate, champion)
+    log(accuracy.check.line())
+    return accuracy, [*checks, accuracy.check]
+
+
+def _refuse(checks: Sequence[Check], alias: str) -> None:
+    failed = [check for check in checks if not check.passed]
+    needed = [check for check in failed if alias == CHAMPION or check.name != ACCURACY]
+    if not needed:
+        return
+    reasons = "; ".join(f"{check.name}: {check.reason}" for check in needed)
+    hint = " (`--as challenger` registers it beside the champion)" if [c.name for c in failed] == [ACCURACY] else ""
+    raise NotPromoted(f"not promoted: {reasons}{hint}")
+
+
+def _register(
+    client: MlflowClient, model: str, candidate: Candidate, model_id: str, record: GateRecord
+) -> tuple[ModelVersion, bool]:
+    """The run's version, made if there is none, with what the gate has found; and whether it is new."""
+    _make_registered_model(client, model, candidate.directory.read_identity().study)
+    ours = f"name = '{model}' and run_id = '{candidate.run_id}'"
+    found = max(client.search_model_versions(ours), key=lambda version: int(version.version), default=None)
+    version = found
+    if version is None:
+        with _default_store(client):
+            source = f"models:/{model_id}"
+            version = client.create_model_version(model, source, candidate.run_id, record.tags(), model_id=model_id)
+    number = str(version.version)
+    for name, text in record.tags().items() if found else ():
+        client.set_model_version_tag(model, number, name, text)
+    client.update_model_version(model, number, record.markdown())
+    return version, found is None
+
+
+def _make_registered_model(client: MlflowClient, model: str, study: str) -> None:
+    try:
+        client.create_registered_model(model, {"rampline.study": study}, model_description(study))
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _set_alias(client: MlflowClient, version: ModelVersion, champion: ModelVersion | None, alias: str) -> str | None:
+    """Give the version its alias; the number of the champion that it replaces."""
+    model, number = version.name, str(version.version)
+    previous = str(champion.version) if champion and alias == CHAMPION else None
+    if previous:
+        # First the way back, then the change: between the two the old champion has both names.
+        client.set_registered_model_alias(model, PREVIOUS, previous)
+    client.set_registered_model_alias(model, alias, number)
+    challenger = find_version(client, ModelReference(name=model, alias=CHALLENGER))
+    if alias == CHAMPION and challenger and str(challenger.version) == number:
+        client.delete_registered_model_alias(model, CHALLENGER)
+    return previous
+
+
+@contextmanager
+def _default_store(client: MlflowClient) -> Iterator[None]:
+    """Inside the block the client's store is MLflow's default: its sqlite registry looks for logged models there."""
+    before = os.environ.get("MLFLOW_TRACKING_URI")
+    os.environ["MLFLOW_TRACKING_URI"] = client.tracking_uri
+    try:
+        yield
+    finally:
+        del os.environ["MLFLOW_TRACKING_URI"]
+        if before is not None:
+            os.environ["MLFLOW_TRACKING_URI"] = before
+
+
+@contextmanager
+def _hold(home: Home) -> Iterator[None]:
+    """One promotion at a time in a home: two of the same run would make two versions."""
+    with open(home.root / ".promotion.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

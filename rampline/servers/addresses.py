@@ -1,0 +1,117 @@
+"""Where servers listen, how they are reached, and who has a port already."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import urllib.request
+from contextlib import suppress
+
+import psutil
+
+from rampline.errors import InputError
+
+PROBE_SECONDS = 3.0
+LOCALHOST = ("localhost", "127.0.0.1", "[::1]")
+
+
+def resolve(host: str) -> str:
+    """The address to listen on for `--host`.
+
+    Raises:
+        InputError: when it is none of this machine.
+    """
+    try:
+        address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        raise InputError(f"--host {host} is no address: give one of this machine, such as 127.0.0.1") from None
+    # Some machines call themselves `localhost` by IPv6, which half of the clients do not try.
+    address = "127.0.0.1" if host == "localhost" else address
+    try:
+        socket.create_server((address, 0), family=_family(address)).close()
+    except OSError:
+        raise InputError(f"--host {host} is no address of this machine: it has {', '.join(own_addresses())}") from None
+    return address
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only processes of this machine can connect."""
+    return ipaddress.ip_address(address).is_loopback
+
+
+def is_any(address: str) -> bool:
+    """Whether it stands for all addresses of this machine."""
+    return ipaddress.ip_address(address).is_unspecified
+
+
+def url(address: str, port: int) -> str:
+    """How this machine reaches a server that listens on `address`."""
+    host = ipaddress.ip_address(address)
+    if host.is_unspecified:
+        host = ipaddress.ip_address("127.0.0.1" if host.version == 4 else "::1")
+    return f"http://{f'[{host}]' if host.version == 6 else host}:{port}"
+
+
+def own_names() -> list[str]:
+    """The names and addresses by which other machines may know this one."""
+    return [socket.gethostname(), socket.getfqdn(), *own_addresses()]
+
+
+def own_addresses() -> list[str]:
+    """The addresses of this machine by IPv4."""
+    found = [entry.address for entries in psutil.net_if_addrs().values() for entry in entries]
+    return [address for address in found if address.count(".") == 3 and ":" not in address]
+
+
+def check_free(address: str, port: int, *, flag: str) -> None:
+    """Refuse a port that somebody else listens on.
+
+    Args:
+        address: where a server of ours is to listen.
+        port: as above.
+        flag: the option that chooses another.
+
+    Raises:
+        InputError: saying who has the port, as far as that can be found out, and what to do.
+    """
+    try:
+        socket.create_server((address, port), family=_family(address)).close()
+    except PermissionError:
+        raise InputError(f"port {port} may not be used without root: choose one above 1023 with {flag}") from None
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise InputError(f"port {port} of {address} cannot be used: {error.strerror}") from error
+        raise InputError(f"port {port} of {address} is taken {_by_whom(address, port, flag)}") from None
+
+
+def _by_whom(address: str, port: int, flag: str) -> str:
+    """Who has it, and what to do."""
+    at, holder, other = url(address, port), _holder(port), f"choose another port with {flag}"
+    if _get(f"{at}/api/health") == "true":
+        return f"by a Prefect server{holder}: set PREFECT_API_URL={at}/api to use that one, or {other}"
+    if _get(f"{at}/health") == "OK" and _get(f"{at}/version"):
+        return f"by an MLflow server{holder}: set MLFLOW_TRACKING_URI={at} to use that one, or {other}"
+    return f"by another program{holder}: {other}"
+
+
+def _holder(port: int) -> str:
+    with suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            if (
+                connection.status == psutil.CONN_LISTEN
+                and getattr(connection.laddr, "port", 0) == port
+                and connection.pid
+            ):
+                return f" (process {connection.pid}, {psutil.Process(connection.pid).name()})"
+    return ""
+
+
+def _get(address: str) -> str:
+    with suppress(OSError, ValueError), urllib.request.urlopen(address, timeout=PROBE_SECONDS) as answer:
+        return answer.read(100).decode(errors="replace").strip()
+    return ""
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET

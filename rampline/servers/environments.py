@@ -1,0 +1,111 @@
+"""The environment of each process of `rampline up`: settings as variables, because everybody can read arguments."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from rampline.cli.environment import QUIET, private_prefect
+from rampline.home import Home
+from rampline.servers.access import MLFLOW_PASSWORD, MLFLOW_USER, PREFECT_AUTH, Access
+from rampline.servers.addresses import LOCALHOST, is_loopback, own_names
+from rampline.servers.state import client_credentials, servers_folder
+
+# Set for the commands, where logs would be in the way; servers and flow runs write them to files.
+FOR_COMMANDS_ONLY = (
+    *("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "PREFECT_LOGGING_HANDLERS_DEBUG_LEVEL"),
+    # A flow run waits a minute for a server that is started again.
+    "PREFECT_CLIENT_MAX_RETRIES",
+)
+# Seconds; the zombie automation counts in these.
+HEARTBEAT_SECONDS = "30"
+ALLOWED_HOSTS = "RAMPLINE_ALLOWED_HOSTS"
+
+
+def prefect_environment(home: Home, address: str, port: int) -> dict[str, str]:
+    """Of the Prefect server: its database under `home`, slots that outlive it, a UI that other machines can use."""
+    folder = private_prefect(home)["PREFECT_HOME"]
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    defaults = {
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+        # Where the browser has the page from, whatever it calls this machine.
+        "PREFECT_SERVER_UI_API_URL": "/api",
+    }
+    if is_loopback(address):
+        # Else any page in the user's browser may talk to a server without a password.
+        origins = ",".join(f"http://{host}:{port}" for host in LOCALHOST)
+        defaults["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = origins
+    return defaults | _inherited("PREFECT_API_", MLFLOW_USER, MLFLOW_PASSWORD) | private_prefect(home)
+
+
+def mlflow_environment(home: Home, address: str, port: int, access: Access) -> dict[str, str]:
+    """Of the MLflow server: the store of `home`, or of `MLFLOW_TRACKING_URI`; passwords, if there are any."""
+    store = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home.tracking_database}"
+    hosts = _allowed_hosts(address)
+    own = {
+        "RAMPLINE_HOME": str(home.root),
+        "MLFLOW_BACKEND_STORE_URI": store,
+        "MLFLOW_DEFAULT_ARTIFACT_ROOT": home.artifacts.as_uri(),
+        "MLFLOW_ARTIFACTS_DESTINATION": home.artifacts.as_uri(),
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        # Otherwise every request is a line.
+        "MLFLOW_UVICORN_OPTS": "--log-level warning",
+        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(_patterns(hosts)),
+        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(_origins(hosts, port)),
+    }
+    if access.mlflow_password:
+        own |= {
+            "MLFLOW_AUTH_CONFIG_PATH": str(servers_folder(home) / "mlflow-auth.ini"),
+            "MLFLOW_AUTH_ADMIN_USERNAME": access.mlflow_user,
+            "MLFLOW_AUTH_ADMIN_PASSWORD": access.mlflow_password,
+            "MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(32),
+        }
+    return _inherited("MLFLOW_TRACKING_", MLFLOW_USER, MLFLOW_PASSWORD, PREFECT_AUTH) | own
+
+
+def client_environment(home: Home, prefect_api_url: str, mlflow_url: str, *, is_private: bool) -> dict[str, str]:
+    """Of the worker and its flow runs, and of `prefect deploy`.
+
+    Args:
+        home: where flow runs keep things.
+        prefect_api_url: the Prefect server's API.
+        mlflow_url: the MLflow server.
+        is_private: whether the Prefect server is ours: then Prefect's folder is the one under `home`.
+    """
+    own = {
+        "PREFECT_API_URL": prefect_api_url,
+        "MLFLOW_TRACKING_URI": mlflow_url,
+        "RAMPLINE_HOME": str(home.root),
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": HEARTBEAT_SECONDS,
+    }
+    # A flow run's lines go through a pipe to its worker. Without the worker the next line would end the flow run (rich
+    # does that), so only errors go that way; all lines are in the UI.
+    defaults = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR"}
+    secrets_of_servers = (PREFECT_AUTH, MLFLOW_USER, MLFLOW_PASSWORD)
+    private = private_prefect(home) if is_private else {}
+    return defaults | _inherited(*secrets_of_servers) | private | client_credentials(os.environ) | own
+
+
+def _inherited(*without: str) -> dict[str, str]:
+    """This process's environment without what is for commands only, and names that begin with one of `without`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(without)}
+    return {name: value for name, value in kept.items() if name not in FOR_COMMANDS_ONLY or QUIET[name] != value}
+
+
+def _allowed_hosts(address: str) -> list[str]:
+    """By which names MLflow may be called; a name that is none of them is a trick of a web page (DNS rebinding)."""
+    given = [host.strip() for host in os.environ.get(ALLOWED_HOSTS, "").split(",") if host.strip()]
+    own = [] if is_loopback(address) else own_names()
+    return list(dict.fromkeys([*LOCALHOST, *own, *given]))
+
+
+def _patterns(hosts: list[str]) -> list[str]:
+    """MLflow's patterns: with and without a port, of which a tunnel has another."""
+    # A bracket opens a set of characters in a pattern.
+    return [pattern for host in hosts for pattern in (host, f"{host.replace('[', '[[]', 1)}:*")]
+
+
+def _origins(hosts: list[str], port: int) -> list[str]:
+    """Pages that may change things: MLflow's own, behind a proxy too."""
+    return [f"{scheme}://{host}{end}" for host in hosts for scheme in ("http", "https") for end in ("", f":{port}")]

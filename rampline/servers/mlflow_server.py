@@ -1,0 +1,68 @@
+"""`python -m rampline.servers.mlflow_server PARENT ARGUMENT…`: `mlflow server ARGUMENT…` over a store that is ready.
+
+The tables are made first, in the way of all other commands, and so is the administrator: it has the password that the
+environment says, also where it had another before.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from rampline.credentials import mask
+from rampline.errors import RamplineError
+from rampline.home import Home
+from rampline.parent import end_with_parent
+from rampline.servers.child import GRACE_SECONDS
+
+
+def main() -> None:
+    """Take the place of the program."""
+    parent, *arguments = sys.argv[1:]
+    end_with_parent(int(parent), grace_seconds=GRACE_SECONDS)
+    # It takes a moment, and the checks above should not.
+    from mlflow.cli import cli
+
+    from rampline.tracking.store import open_tracking
+
+    # `open_tracking` reads it; for the server it would be the address of another server.
+    os.environ["MLFLOW_TRACKING_URI"] = os.environ["MLFLOW_BACKEND_STORE_URI"]
+    try:
+        open_tracking(Home.from_environment())
+    except RamplineError as error:
+        sys.exit(mask(str(error)))
+    del os.environ["MLFLOW_TRACKING_URI"]
+    if os.environ.get("MLFLOW_AUTH_CONFIG_PATH"):
+        _make_administrator(Path(os.environ["MLFLOW_AUTH_CONFIG_PATH"]))
+        arguments += ["--app-name", "basic-auth"]
+    cli(["server", *arguments], prog_name="mlflow")
+
+
+def _make_administrator(config: Path) -> None:
+    database = config.with_suffix(".db")
+    lines = ["[mlflow]", "default_permission = READ", f"database_uri = sqlite:///{database}"]
+    _write_private(config, "\n".join(lines) + "\n")
+    _write_private(database, None)
+    # Reads its configuration when it is imported.
+    from mlflow.server.auth.sqlalchemy_store import SqlAlchemyStore
+
+    user, password = os.environ["MLFLOW_AUTH_ADMIN_USERNAME"], os.environ["MLFLOW_AUTH_ADMIN_PASSWORD"]
+    store = SqlAlchemyStore()
+    store.init_db(f"sqlite:///{database}")
+    if not store.has_user(user):
+        store.create_user(user, password, is_admin=True)
+    elif not store.authenticate_user(user, password) or not store.get_user(user).is_admin:
+        store.update_user(user, password=password, is_admin=True)
+
+
+def _write_private(path: Path, text: str | None) -> None:
+    """A file that only its owner reads; its content is left if `text` is `None`."""
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    if text is not None:
+        path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""What `rampline up` is going to start, and what it finds: all is checked before anything is started."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rampline.credentials import mask, without_user
+from rampline.errors import InputError
+from rampline.home import Home
+from rampline.prefect_api import PrefectApi
+from rampline.servers import addresses
+from rampline.servers.access import Access
+from rampline.servers.deploy import project_folder
+from rampline.servers.state import answers, client_credentials
+
+HTTP = ("http://", "https://")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user asks for.
+
+    Attributes:
+        home: where all is kept.
+        host: name or address to listen on.
+        prefect_port: of the Prefect server.
+        mlflow_port: of the MLflow server.
+        cpu_slots: runs at once on a machine without a GPU; `None` leaves it as it is.
+    """
+
+    home: Home
+    host: str = "127.0.0.1"
+    prefect_port: int = 4200
+    mlflow_port: int = 5000
+    cpu_slots: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is started where, and who may use it.
+
+    Attributes:
+        request: what the user asked for.
+        address: IP address to listen on.
+        starts_prefect: else `PREFECT_API_URL` is used.
+        starts_mlflow: else `MLFLOW_TRACKING_URI` is used.
+        prefect_url: where its UI is; without credentials, as the two below.
+        prefect_api_url: its API.
+        mlflow_url: where MLflow is.
+        access: passwords.
+        folder: where `prefect.yaml` is.
+    """
+
+    request: Request
+    address: str
+    starts_prefect: bool
+    starts_mlflow: bool
+    prefect_url: str
+    prefect_api_url: str
+    mlflow_url: str
+    access: Access
+    folder: Path
+
+    @property
+    def api(self) -> PrefectApi:
+        """The Prefect server, logged in."""
+        auth = client_credentials(os.environ).get("PREFECT_API_AUTH_STRING", "")
+        return PrefectApi(url=self.prefect_api_url, auth=auth, key=os.environ.get("PREFECT_API_KEY", ""))
+
+
+def make_plan(request: Request) -> Plan:
+    """What follows from the options and the environment.
+
+    Raises:
+        InputError: for a host that is none, and for passwords that are missing.
+    """
+    folder = project_folder()
+    prefect, mlflow = os.environ.get("PREFECT_API_URL", ""), os.environ.get("MLFLOW_TRACKING_URI", "")
+    starts_prefect, starts_mlflow = not prefect, not mlflow.startswith(HTTP)
+    address = addresses.resolve(request.host)
+    access = Access.from_environment(os.environ)
+    if not addresses.is_loopback(address):
+        access.check_for(request.host, starts_prefect=starts_prefect, starts_mlflow=starts_mlflow)
+    if starts_prefect and starts_mlflow and request.prefect_port == request.mlflow_port:
+        raise InputError(f"--prefect-port and --mlflow-port are both {request.prefect_port}: they must differ")
+    if starts_prefect:
+        prefect = f"{addresses.url(address, request.prefect_port)}/api"
+    if starts_mlflow:
+        mlflow = addresses.url(address, request.mlflow_port)
+    api_url = without_user(prefect).rstrip("/")
+    return Plan(
+        request=request,
+        address=address,
+        starts_prefect=starts_prefect,
+        starts_mlflow=starts_mlflow,
+        prefect_url=api_url.removesuffix("/api"),
+        prefect_api_url=api_url,
+        mlflow_url=without_user(mlflow).rstrip("/"),
+        access=access,
+        folder=folder,
+    )
+
+
+def check_servers(plan: Plan) -> None:
+    """Check that there is room for what is started, and that the rest is there.
+
+    Raises:
+        InputError: for a port that is taken, and a server that is away.
+    """
+    if plan.starts_prefect:
+        addresses.check_free(plan.address, plan.request.prefect_port, flag="--prefect-port")
+    else:
+        _check_there("PREFECT_API_URL", plan.prefect_api_url)
+    if plan.starts_mlflow:
+        addresses.check_free(plan.address, plan.request.mlflow_port, flag="--mlflow-port")
+    else:
+        _check_there("MLFLOW_TRACKING_URI", plan.mlflow_url)
+
+
+def _check_there(variable: str, url: str) -> None:
+    if not answers(f"{url}/health"):
+        raise InputError(f"{variable}={mask(url)} does not answer: start that server, or unset {variable} to have one")

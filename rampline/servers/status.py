@@ -1,0 +1,105 @@
+"""`rampline status`: what of a home's `rampline up` runs and answers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import datetime
+
+from rampline.home import Home
+from rampline.prefect_api import PrefectApi, PrefectError
+from rampline.servers.processes import lock_holder
+from rampline.servers.services import worker_name
+from rampline.servers.state import POOL, ProcessState, Servers, answers, client_credentials, is_process, read_state
+
+REQUEST_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One line of `rampline status`.
+
+    Attributes:
+        name: `up`, `prefect`, `mlflow` or `worker`.
+        is_well: whether it runs, and answers.
+        condition: the same in words.
+        where: its address, or its work pool.
+        pid: its process id; `None` for a server that was there before, and for what does not run.
+        since: when its process began, in local time; empty without one.
+        log: path of what it prints; empty without one.
+    """
+
+    name: str
+    is_well: bool
+    condition: str
+    where: str = ""
+    pid: int | None = None
+    since: str = ""
+    log: str = ""
+
+
+def look(home: Home) -> list[Part]:
+    """What runs; empty if nothing does."""
+    servers, holder = read_state(home), lock_holder(home)
+    if servers is None:
+        return [Part(name="up", is_well=False, condition="is starting", pid=holder)] if holder else []
+    is_up = holder == servers.pid and is_process(servers.pid, servers.created)
+    condition = ("running" if servers.ready else "is starting") if is_up else "was killed"
+    up = Part(
+        name="up",
+        is_well=is_up and servers.ready,
+        condition=condition,
+        where=str(home.root),
+        pid=servers.pid if is_up else None,
+        since=_since(servers.created) if is_up else "",
+    )
+    return [up, _server(servers, "prefect"), _server(servers, "mlflow"), _worker(servers)]
+
+
+def _server(servers: Servers, name: str) -> Part:
+    url = servers.prefect_url if name == "prefect" else servers.mlflow_url
+    page = f"{servers.prefect_api_url}/health" if name == "prefect" else f"{url}/health"
+    return _part(name, servers.processes.get(name), where=url, is_there=answers(page), otherwise="does not answer")
+
+
+def _worker(servers: Servers) -> Part:
+    try:
+        online, running = _pool(servers)
+        where = f"pool {POOL}, {running} flow run{'s' * (running != 1)} running"
+    except (OSError, PrefectError):
+        online, where = False, f"pool {POOL}"
+    process = servers.processes.get("worker")
+    if process is None:
+        return Part(name="worker", is_well=False, condition="not running", where=where)
+    return _part("worker", process, where=where, is_there=online, otherwise="is not online")
+
+
+def _part(name: str, process: ProcessState | None, *, where: str, is_there: bool, otherwise: str) -> Part:
+    if process is None:
+        return Part(name=name, is_well=is_there, condition="found" if is_there else otherwise, where=where)
+    runs = is_process(process.pid, process.created)
+    condition = ("running" if is_there else otherwise) if runs else "not running"
+    return Part(
+        name=name,
+        is_well=runs and is_there,
+        condition=condition,
+        where=where,
+        pid=process.pid if runs else None,
+        since=_since(process.created) if runs else "",
+        log=process.log,
+    )
+
+
+def _pool(servers: Servers) -> tuple[bool, int]:
+    """Whether this machine's worker is online, and how many flow runs of the pool are running."""
+    auth = client_credentials(os.environ).get("PREFECT_API_AUTH_STRING", "")
+    key = os.environ.get("PREFECT_API_KEY", "")
+    api = PrefectApi(url=servers.prefect_api_url, auth=auth, key=key, timeout_seconds=REQUEST_SECONDS)
+    workers = api.post(f"/work_pools/{POOL}/workers/filter")
+    online = any(worker["name"] == worker_name() and worker["status"] == "ONLINE" for worker in workers)
+    in_pool = {"work_pools": {"name": {"any_": [POOL]}}, "flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}
+    return online, api.post("/flow_runs/count", in_pool)
+
+
+def _since(created: float) -> str:
+    return datetime.fromtimestamp(created).strftime("%Y-%m-%d %H:%M:%S")

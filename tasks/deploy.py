@@ -1,0 +1,47 @@
+"""Steps of `prefect deploy`: prefect.yaml names them, and takes over what they return."""
+
+import os
+from importlib.metadata import version as version_of
+
+from prefect.client.orchestration import get_client
+from prefect.exceptions import ObjectNotFound
+
+from rampline.tracking.provenance import git_commit
+
+COMMIT_DIGITS = 12
+UNKNOWN = "unknown"
+
+
+def code_version() -> dict[str, str]:
+    """`version`: what `RAMPLINE_VERSION` says (images are built with it), else the commit of this checkout, 12 digits.
+
+    Where the package is installed without a checkout, the version of the package.
+    """
+    given, commit = os.environ.get("RAMPLINE_VERSION", UNKNOWN), git_commit()
+    known = [version for version in (given, commit[:COMMIT_DIGITS]) if version and version != UNKNOWN]
+    return {"version": known[0] if known else version_of("rampline")}
+
+
+def keep_schedules(deployment: str, slugs: list[str]) -> dict[str, bool]:
+    """`False` by the slug of each schedule that the server does not have yet: to begin switched off.
+
+    A slug that it has is left out: then prefect.yaml says nothing about `active`, and the server keeps what it has.
+    Schedules that were added in the UI get a slug: if one has none, Prefect removes and makes anew all of them.
+
+    Args:
+        deployment: such as `study/study`.
+        slugs: of the schedules that prefect.yaml gives it.
+    """
+    with get_client(sync_client=True) as client:
+        try:
+            found = client.read_deployment_by_name(deployment)
+        except ObjectNotFound:
+            return dict.fromkeys(slugs, False)
+        for schedule in found.schedules:
+            if not schedule.slug:
+                slug = f"added-{str(schedule.id)[-8:]}"
+                # With all that it has: Prefect empties the parameters that a change does not name.
+                values = {"active": schedule.active, "parameters": schedule.parameters}
+                client.update_deployment_schedule(found.id, schedule.id, **values, slug=slug)
+    known = {schedule.slug for schedule in found.schedules}
+    return {slug: False for slug in slugs if slug not in known}

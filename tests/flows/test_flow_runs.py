@@ -1,0 +1,133 @@
+"""Flow runs of the deployments under a real `rampline up`: turns, cancelling, approval, bad input, lost servers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from command_line import mlflow_tags, wait_until
+from flow_runs import ENDED, FOR_EVER, Flows
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def flows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flows]:
+    flows = Flows(tmp_path_factory.mktemp("flows"))
+    flows.up()
+    yield flows
+    flows.stop()
+
+
+def test_bad_input_is_refused_with_the_reason_and_starts_nothing(flows: Flows):
+    unknown = flows.start("study", study="nosuch")
+    too_many = flows.start("finetune", replicas=3, overrides={"cluster.virtual_devices": "2"})
+    found = flows.until(unknown, *ENDED)
+    assert found["state_type"] == "FAILED"
+    assert "there is no study 'nosuch'" in found["state"]["message"]
+    found = flows.until(too_many, *ENDED)
+    assert found["state_type"] == "FAILED"
+    assert "cluster.replicas=3 needs 3 devices: this machine has 1 (CPU)" in found["state"]["message"]
+    assert not flows.home.runs.exists()
+    assert flows.children(unknown) == flows.children(too_many) == {}
+
+
+def test_two_studies_take_turns_in_the_order_in_which_they_were_submitted(flows: Flows):
+    first = flows.start("study", only=["baseline"], epochs=40)
+    second = flows.start("study", only=["baseline-fit"], epochs=2)
+    waiting = flows.until(second, "WaitingForDevices", *ENDED)
+    assert waiting["state_type"] == "RUNNING"
+    assert flows.children(second) == {}
+    for flow_run in (first, second):
+        assert flows.until(flow_run, *ENDED)["state_type"] == "COMPLETED", flows.log(flow_run)
+    earlier, later = flows.children(first), flows.children(second)
+    assert set(earlier) == {"prepare data of digits", "baseline", "evaluate digits"}
+    assert max(child["end_time"] for child in earlier.values()) <= min(child["start_time"] for child in later.values())
+    assert any("waiting for 1 device: digits" in line for line in flows.log(second))
+    assert flows.slots_in_use() == 0
+
+
+def test_what_the_page_of_a_study_shows(flows: Flows):
+    """Of the studies before: artifacts, and the chief's lines."""
+    artifacts = {found["key"]: found for found in flows.api.post("/artifacts/latest/filter")}
+    assert artifacts["progress-baseline"]["data"] == 100
+    assert {"data-report-digits", "epochs-baseline", "learning-rate-baseline", "comparison-digits"} <= set(artifacts)
+    for shown in ("charts", "study", "report"):
+        assert f"http://127.0.0.1:{flows.mlflow_port}/#/experiments/" in artifacts[f"mlflow-{shown}-digits"]["data"]
+
+
+def test_cancelling_ends_every_role(flows: Flows):
+    flow_run = flows.start("study", only=["multi-worker"], epochs=FOR_EVER)
+    directory = flows.until_training(flow_run, "multi-worker")
+    assert len(flows.roles()) == 2
+    assert flows.slots_in_use() == 1
+    flows.cancel(flow_run)
+    assert wait_until(lambda: not flows.roles(), 20) < 20
+    assert flows.until(flow_run, *ENDED)["state_type"] == "CANCELLED"
+    assert flows.children(flow_run)["multi-worker"]["state_type"] == "CANCELLED"
+    execution = directory.parent.name
+    runs = {name: tags for name, tags in mlflow_tags(flows.state.mlflow_url).items() if name == "multi-worker"}
+    assert {tags["status"] for tags in runs.values()} == {"KILLED"}
+    log = "\n".join(flows.log(flow_run))
+    assert "stopping: the run saves a checkpoint first" in log
+    assert execution in str(directory)
+
+
+def test_a_study_that_costs_too_much_waits_for_a_person(flows: Flows):
+    priced = {"cluster.price_per_hour": "3600"}
+    refused = flows.start("study", only=["baseline"], epochs=2, overrides=priced, approve_cost_above=0.01)
+    agreed = flows.start("study", only=["baseline"], epochs=2, overrides=priced, approve_cost_above=0.01)
+    for flow_run, approved in ((refused, False), (agreed, True)):
+        flows.until(flow_run, "PAUSED")
+        answer = {"run_input": {"approved": approved, "remark": "by the test"}}
+        flows.api.post(f"/flow_runs/{flow_run}/resume", answer)
+    found = flows.until(refused, *ENDED)
+    assert (found["state_type"], found["state"]["message"]) == ("CANCELLED", "its cost was not approved")
+    assert flows.children(refused) == {}
+    assert flows.until(agreed, *ENDED)["state_type"] == "COMPLETED", flows.log(agreed)
+    plans = flows.api.post(
+        "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [agreed]}, "key": {"any_": ["plan-digits"]}}}
+    )
+    assert "| baseline | single | 1 |" in plans[0]["data"]
+
+
+def test_a_run_survives_the_end_of_the_server_and_of_the_worker(flows: Flows):
+    flow_run = flows.start("study", only=["baseline"], epochs=600)
+    flows.until_training(flow_run, "baseline")
+    os.kill(flows.state.processes["prefect"].pid, signal.SIGKILL)
+    time.sleep(1)
+    wait_until(lambda: flows.api.answers(), 120)
+    os.kill(flows.state.processes["worker"].pid, signal.SIGKILL)
+    assert flows.until(flow_run, *ENDED)["state_type"] == "COMPLETED", flows.log(flow_run)
+    assert flows.slots_in_use() == 0
+
+
+def test_a_holder_that_is_killed_frees_its_slot_and_the_next_has_its_turn(flows: Flows):
+    holder = flows.start("study", only=["baseline"], epochs=FOR_EVER)
+    flows.until_training(holder, "baseline")
+    waits = flows.start("study", only=["baseline-fit"], epochs=2)
+    flows.until(waits, "WaitingForDevices")
+    flows.kill(holder)
+    assert flows.until(holder, *ENDED)["state_type"] == "CRASHED"
+    assert flows.until(waits, *ENDED)["state_type"] == "COMPLETED", flows.log(waits)
+    assert flows.slots_in_use() == 0
+
+
+def test_a_schedule_that_fires_while_the_study_trains_is_skipped(flows: Flows):
+    trains = flows.start("study", only=["baseline"], epochs=FOR_EVER)
+    flows.until_training(trains, "baseline")
+    deployment = flows.flow_run(trains)["deployment_id"]
+    schedule = {"schedule": {"interval": 20}, "active": True, "parameters": {"study": "digits"}}
+    (made,) = flows.api.post(f"/deployments/{deployment}/schedules", [schedule])
+    body = {"flow_runs": {"deployment_id": {"any_": [deployment]}, "state": {"name": {"any_": ["Skipped"]}}}}
+    wait_until(lambda: bool(flows.api.post("/flow_runs/filter", body)), 150)
+    flows.api.request("DELETE", f"/deployments/{deployment}/schedules/{made['id']}")
+    skipped = flows.api.post("/flow_runs/filter", body)[0]
+    assert skipped["state_type"] == "CANCELLED"
+    assert skipped["state"]["message"] == "study digits of this deployment trains digits still: skipped"
+    assert flows.flow_run(trains)["state_type"] == "RUNNING"
+    flows.cancel(trains)
+    flows.until(trains, *ENDED)

@@ -1,0 +1,202 @@
+"""What `promote` lets through, what it refuses and why, and what it leaves in MLflow."""
+
+import dataclasses
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from command_line import RAMPLINE, environment_with
+from mlflow.tracking import MlflowClient
+from trained_runs import MODEL, aliases
+
+from rampline.errors import InputError
+from rampline.files import read_json
+from rampline.home import Home
+from rampline.parity import ParityResult, result_file
+from rampline.registry.promotion import NotPromoted, Promotion
+from rampline.registry.promotion import promote as promote_run
+from rampline.run_directory import RunDirectory
+from rampline.scoring import evaluate_one
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def home(rampline_home: Path) -> Home:
+    return Home(root=rampline_home)
+
+
+@pytest.fixture
+def promote(home: Home, trained: Path):
+    """`promote("fair")` promotes a run of the trained execution."""
+
+    def call(run: str, alias: str = "champion") -> Promotion:
+        return promote_run(str(trained / run), alias=alias, home=home, log=print)
+
+    return call
+
+
+def run_id(trained: Path, run: str) -> str:
+    return read_json(RunDirectory(trained / run).tracking_file)["run_id"]
+
+
+def versions(client: MlflowClient) -> int:
+    return len(client.search_model_versions(f"name = '{MODEL}'"))
+
+
+@contextmanager
+def replaced(file: Path, text: str) -> Iterator[None]:
+    """The file with another content for the length of the block; one that was not there is removed again."""
+    before = file.read_bytes() if file.is_file() else None
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    try:
+        yield
+    finally:
+        file.unlink()
+        if before is not None:
+            file.write_bytes(before)
+
+
+@contextmanager
+def moved_away(path: Path) -> Iterator[None]:
+    away = path.with_name(f"{path.name}-elsewhere")
+    path.rename(away)
+    try:
+        yield
+    finally:
+        away.rename(path)
+
+
+def test_a_better_model_takes_the_champion_s_place_and_a_worse_one_does_not(
+    registry: MlflowClient, promote, trained: Path, home: Home
+) -> None:
+    first = promote("worse")
+    assert (first.version, first.is_new, first.previous) == ("1", True, None)
+    # `worse` has other test images: it is scored on those of `better` first.
+    second = promote("better")
+    assert (second.version, second.is_new, second.previous) == ("2", True, "1")
+    assert aliases(registry) == {"champion": 2, "previous-champion": 1}
+
+    again = promote("better")
+    assert (again.version, again.is_new, versions(registry)) == ("2", False, 2)
+    with pytest.raises(NotPromoted, match=r"accuracy: significantly worse .*--as challenger") as refused:
+        promote("worse")
+    assert refused.value.exit_status == 1
+    assert aliases(registry) == {"champion": 2, "previous-champion": 1}
+
+    challenger = promote("worse", "challenger")
+    assert (challenger.version, challenger.is_new) == ("1", False)
+    assert aliases(registry) == {"champion": 2, "previous-champion": 1, "challenger": 1}
+    with pytest.raises(NotPromoted, match="cannot challenge itself"):
+        promote("better", "challenger")
+
+    evaluation = read_json(RunDirectory(trained / "better").evaluation_file)
+    assert evaluate_one(f"models:/{MODEL}@champion", None, home=home, log=print) == evaluation
+    with pytest.raises(InputError, match=f"no model {MODEL}@nobody in MLflow"):
+        evaluate_one(f"{MODEL}@nobody", None, home=home, log=print)
+
+
+def test_the_version_says_why_it_was_promoted(registry: MlflowClient, promote, trained: Path) -> None:
+    promote("fair")
+    promote("better")
+    version = registry.get_model_version_by_alias(MODEL, "champion")
+    evaluation = read_json(RunDirectory(trained / "better").evaluation_file)
+    better = run_id(trained, "better")
+    assert version.run_id == better
+    assert str(version.source).startswith("models:/m-")
+    assert version.tags["rampline.run"] == "better"
+    assert float(version.tags["rampline.test_accuracy"]) == pytest.approx(evaluation["test_accuracy"], abs=1e-6)
+    assert version.tags["rampline.gate"] == "run pass, parity pass, data pass, accuracy pass"
+    assert version.tags["rampline.gate.champion_version"] == "1"
+    assert float(version.tags["rampline.gate.difference"]) > 0
+    assert len(version.tags["rampline.data_fingerprint"]) == 64
+    assert "| accuracy | pass | better (champion: version 1):" in str(version.description)
+    assert "rampline promote" in str(registry.get_registered_model(MODEL).description)
+    files = {file.path for file in registry.list_artifacts(better, "promotion")}
+    assert files == {"promotion/gate.json", "promotion/predictions.csv"}
+
+
+def test_a_failed_or_missing_parity_check_is_refused(registry: MlflowClient, promote, trained: Path) -> None:
+    directory, tag = RunDirectory(trained / "fair"), "rampline.parity"
+    failed = ParityResult(status="fail", reason="the loss of step 1 differs by 0.5", configuration="x")
+    failed.write(file := result_file(directory))
+    try:
+        with pytest.raises(NotPromoted, match="parity: parity fail: the loss of step 1 differs"):
+            promote("fair")
+        dataclasses.replace(failed, status="pass", max_loss_diff=0.0, max_weight_diff=0.0).write(file)
+        registry.set_tag(run_id(trained, "fair"), tag, "fail")
+        with pytest.raises(NotPromoted, match=r"parity: MLflow's tag rampline\.parity is fail"):
+            promote("fair", "challenger")
+        file.unlink()
+        registry.delete_tag(run_id(trained, "fair"), tag)
+        with pytest.raises(NotPromoted, match=r"parity: it was not checked \(parity\.steps=0\)"):
+            promote("fair")
+    finally:
+        file.unlink(missing_ok=True)
+        registry.set_tag(run_id(trained, "fair"), tag, "not_applicable")
+    assert registry.search_registered_models(f"name = '{MODEL}'") == []
+    assert promote("fair").is_new
+
+
+def test_a_data_report_that_is_not_clean_is_refused(registry: MlflowClient, promote, trained: Path) -> None:
+    dataset = Path(RunDirectory(trained / "fair").read_identity().dataset)
+    head = "group,kind,split,class,name,sha256\n"
+    with (
+        replaced(dataset / "undecodable.csv", "split,class,name,problem\ntrain,1,a.png,broken\n"),
+        pytest.raises(NotPromoted, match="not clean: 1 files that do not decode"),
+    ):
+        promote("fair")
+    with (
+        replaced(dataset / "duplicates.csv", head + "1,across,train,1,a.png,ff\n1,across,test,1,b.png,ff\n"),
+        pytest.raises(NotPromoted, match="not clean: 1 images in more than one split"),
+    ):
+        promote("fair", "challenger")
+    with (
+        replaced(dataset / "duplicates.csv", head + "1,within,train,1,a.png,ff\n1,within,train,7,b.png,ff\n"),
+        pytest.raises(NotPromoted, match="not clean: 1 images with more than one label"),
+    ):
+        promote("fair")
+    assert registry.search_registered_models(f"name = '{MODEL}'") == []
+    with replaced(dataset / "duplicates.csv", head + "1,within,train,1,a.png,ff\n1,within,train,1,b.png,ff\n"):
+        assert promote("fair").checks[2].reason.endswith("1 images are more than once in one split")
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_run_that_is_not_complete_is_refused_by_the_command_in_one_line(trained: Path, home: Home) -> None:
+    with moved_away(RunDirectory(trained / "fair").result_file):
+        command = [str(RAMPLINE), "promote", run_id(trained, "fair"), "--as", "challenger"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment_with(home.root), timeout=120, check=False
+        )
+    assert done.returncode == 1
+    assert [line.split()[:2] for line in done.stdout.splitlines()] == [
+        ["FAIL", "run"],
+        ["pass", "parity"],
+        ["pass", "data"],
+        ["pass", "accuracy"],
+    ]
+    [line] = done.stderr.splitlines()
+    assert line.startswith("rampline: error: not promoted: run: training is not complete:")
+
+
+def test_a_champion_without_its_run_directory(registry: MlflowClient, promote, trained: Path, home: Home) -> None:
+    """Its answers are in MLflow: it can be compared on the same images, and cannot be scored on others."""
+    promote("fair")
+    with moved_away(trained / "fair"):
+        with pytest.raises(InputError, match="which is not on this machine"):
+            evaluate_one(f"{MODEL}@champion", None, home=home, log=print)
+        with pytest.raises(NotPromoted, match=r"not compared: .*its run directory is not on this machine"):
+            promote("worse")
+        assert promote("better").previous == "1"
+    assert aliases(registry) == {"champion": 2, "previous-champion": 1}
+
+
+@pytest.mark.usefixtures("trained")
+def test_what_is_no_run_is_wrong_input(home: Home, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no run 'nosuch'"):
+        promote_run("nosuch", home=home, log=print)
+    with pytest.raises(InputError, match="is no run directory"):
+        promote_run(str(tmp_path), home=home, log=print)

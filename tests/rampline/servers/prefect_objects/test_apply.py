@@ -1,0 +1,154 @@
+"""What is made on a real Prefect server, and that the user's changes to it stay."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from webhook import receive_webhooks
+
+from rampline.devices import find_devices
+from rampline.errors import ConfigError
+from rampline.home import Home
+from rampline.prefect_api import PrefectApi
+from rampline.servers.prefect_objects import apply, ensure_pool
+
+SLOTS = find_devices().slots
+FAILED = "rampline: notify of failed and crashed flow runs"
+OVERRUN = "rampline: notify of overrunning flow runs"
+ZOMBIE = "rampline: zombie flow runs"
+NEW_DATA = "rampline: train after new data"
+SECRET = "/services/T000/secret-part"
+
+
+def automations(api: PrefectApi) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in api.post("/automations/filter")}
+
+
+def limits(api: PrefectApi) -> dict[str, int]:
+    return {each["name"]: each["limit"] for each in api.post("/v2/concurrency_limits/filter")}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    for name in ("RAMPLINE_NOTIFY_URL", "RAMPLINE_OVERRUN_HOURS"):
+        monkeypatch.delenv(name, raising=False)
+    return Home(root=tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def nothing_before_and_after(api: PrefectApi) -> Iterator[None]:
+    remove_all(api)
+    yield
+    remove_all(api)
+
+
+def remove_all(api: PrefectApi) -> None:
+    for automation in api.post("/automations/filter"):
+        api.request("DELETE", f"/automations/{automation['id']}")
+    for limit in api.post("/v2/concurrency_limits/filter"):
+        if limit["name"] == SLOTS:
+            api.request("DELETE", f"/v2/concurrency_limits/{limit['id']}")
+    for block in api.post("/block_documents/filter"):
+        api.request("DELETE", f"/block_documents/{block['id']}")
+
+
+@pytest.fixture
+def deployment(api: PrefectApi) -> str:
+    """A deployment `study/study`, as far as the API knows; its id."""
+    flow = api.post("/flows/", {"name": "study"})["id"]
+    return api.post("/deployments/", {"name": "study", "flow_id": flow})["id"]
+
+
+def test_the_pool_is_made_once_with_the_template_of_its_type(api):
+    ensure_pool(api)
+    ensure_pool(api)
+    pool = api.request("GET", "/work_pools/rampline")
+    assert pool["type"] == "process"
+    assert "env" in pool["base_job_template"]["variables"]["properties"]
+
+
+def test_applying_twice_changes_nothing(api, home, deployment):
+    lines = apply(api, home=home)
+    count = find_devices().count
+    assert lines[0] == f"made the concurrency limit {SLOTS}, with {count} slot{'s' * (count != 1)} to train on"
+    assert lines[1:] == [f"made the automation '{ZOMBIE}'", f"made the automation '{NEW_DATA}', switched off"]
+    assert limits(api)[SLOTS] == find_devices().count
+    before = automations(api)
+    assert {name: each["enabled"] for name, each in before.items()} == {ZOMBIE: True, NEW_DATA: False}
+    assert before[ZOMBIE]["trigger"]["within"] == 100
+    assert before[NEW_DATA]["actions"][0]["deployment_id"] == deployment
+    assert apply(api, home=home) == []
+    assert automations(api) == before
+
+
+@pytest.mark.skipif(SLOTS == "gpu", reason="the slots of a machine with GPUs are its GPUs")
+def test_the_size_of_the_limit_is_the_users(api, home):
+    apply(api, home=home)
+    api.request("PATCH", f"/v2/concurrency_limits/{SLOTS}", {"limit": 3})
+    assert apply(api, home=home) == []
+    assert limits(api)[SLOTS] == 3
+    assert apply(api, home=home, cpu_slots=2) == [f"changed the concurrency limit {SLOTS} from 3 to 2 slots"]
+    assert limits(api)[SLOTS] == 2
+
+
+def test_what_was_switched_off_stays_off_and_what_points_to_nothing_is_mended(api, home, deployment):
+    apply(api, home=home)
+    before = automations(api)
+    api.request("PATCH", f"/automations/{before[ZOMBIE]['id']}", {"enabled": False})
+    api.request("PATCH", f"/automations/{before[NEW_DATA]['id']}", {"enabled": True})
+    assert apply(api, home=home) == []
+
+    api.request("DELETE", f"/deployments/{deployment}")
+    flow = api.post("/flows/", {"name": "study"})["id"]
+    other = api.post("/deployments/", {"name": "study", "flow_id": flow})["id"]
+    [line] = apply(api, home=home)
+    assert line == f"changed the automation '{NEW_DATA}': it pointed to what is gone"
+    after = automations(api)
+    assert after[NEW_DATA]["actions"][0]["deployment_id"] == other
+    assert (after[ZOMBIE]["enabled"], after[NEW_DATA]["enabled"]) == (False, True)
+
+
+def test_the_address_of_notifications_is_a_secret(api, home, monkeypatch):
+    with receive_webhooks() as receiver:
+        monkeypatch.setenv("RAMPLINE_NOTIFY_URL", receiver.url + SECRET)
+        lines = apply(api, home=home)
+    assert (
+        "made the notification block custom-webhook/rampline-notify, with the address in RAMPLINE_NOTIFY_URL" in lines
+    )
+    assert {FAILED, OVERRUN} < set(automations(api))
+    assert automations(api)[OVERRUN]["trigger"]["within"] == 24 * 3600
+    shown = [*lines, str(api.post("/block_documents/filter")), str(automations(api))]
+    assert not [text for text in shown if "secret-part" in text]
+    assert apply(api, home=home) == []
+
+    monkeypatch.setenv("RAMPLINE_NOTIFY_URL", "https://hooks.example/other")
+    monkeypatch.setenv("RAMPLINE_OVERRUN_HOURS", "2")
+    assert apply(api, home=home) == [
+        "gave the notification block custom-webhook/rampline-notify the new address in RAMPLINE_NOTIFY_URL",
+        f"changed the automation '{OVERRUN}': after 7200 s",
+    ]
+    [block] = api.post("/block_documents/filter", {"include_secrets": True})
+    assert block["data"]["secrets"]["address"] == "https://hooks.example/other"
+
+
+@pytest.mark.parametrize(
+    ("url", "hours", "message"),
+    [
+        (
+            "hooks.example/secret-part",
+            "24",
+            "RAMPLINE_NOTIFY_URL must be an address that begins with http:// or https://",
+        ),
+        ("http://hooks.example", "soon", "RAMPLINE_OVERRUN_HOURS=soon must be a number of hours, such as 24"),
+        ("http://hooks.example", "nan", "RAMPLINE_OVERRUN_HOURS=nan must be a number of hours, such as 24"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused_before_anything_is_made(api, home, monkeypatch, url, hours, message):
+    monkeypatch.setenv("RAMPLINE_NOTIFY_URL", url)
+    monkeypatch.setenv("RAMPLINE_OVERRUN_HOURS", hours)
+    with pytest.raises(ConfigError) as refusal:
+        apply(api, home=home)
+    assert str(refusal.value) == message
+    assert automations(api) == {}
+    assert SLOTS not in limits(api)

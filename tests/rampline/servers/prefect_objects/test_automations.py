@@ -1,0 +1,226 @@
+"""What the automations do: real events on a real server, with thresholds of seconds instead of hours."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from webhook import Received, receive_webhooks
+
+from rampline.prefect_api import PrefectApi
+from rampline.servers.prefect_objects.automations import apply_automations
+from rampline.servers.prefect_objects.new_data import train_after_new_data
+from rampline.servers.prefect_objects.notifications import (
+    BLOCK_TYPE,
+    Messages,
+    notify_of_failures,
+    notify_of_overruns,
+    notifying,
+)
+from rampline.servers.prefect_objects.zombies import crash_zombies
+
+# Prefect takes no less for what does not happen, looks every 5 s, and messages take a moment.
+THRESHOLD = 10
+PATIENCE = 90
+HEARTBEAT_SECONDS = 2
+PAUSE = 0.25
+# What a sign of life says of the flow; of a stage inside a flow run it says no more.
+OURS = {"prefect.resource.id": "prefect.flow.1", "prefect.resource.role": "flow", "prefect.resource.name": "prepare"}
+
+OTHERS = OURS | {"prefect.resource.name": "of-somebody-else"}
+# What becomes of a flow run after its first sign of life; only `paused` and `alive` give further ones.
+FATES = {
+    "zombie": ("RUNNING", "Running"),
+    "alive": ("RUNNING", "Running"),
+    "foreign": ("RUNNING", "Running"),
+    "paused": ("PAUSED", "Paused"),
+    "suspended": ("PAUSED", "Suspended"),
+    "cancelled": ("CANCELLING", "Cancelling"),
+    "skipped": ("CANCELLED", "Skipped"),
+    "completed": ("COMPLETED", "Completed"),
+    "unlucky": ("FAILED", "Failed"),
+    "timed-out": ("FAILED", "TimedOut"),
+}
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowRuns:
+    """Flow runs of the deployments, moved from state to state by the API: no process runs them."""
+
+    api: PrefectApi
+    deployments: dict[str, dict[str, Any]]
+
+    def create(self, name: str, *states: str, deployment: str = "study") -> str:
+        made = self.api.post(f"/deployments/{self.deployments[deployment]['id']}/create_flow_run", {"name": name})
+        for state in states:
+            self.set_state(made["id"], state)
+        return made["id"]
+
+    def set_state(self, flow_run: str, kind: str, name: str | None = None) -> None:
+        state = {"type": kind, "name": name, "message": "the message of its state"}
+        time.sleep(PAUSE)
+        self.api.post(f"/flow_runs/{flow_run}/set_state", {"state": state, "force": True})
+
+    def state(self, flow_run: str) -> dict[str, Any]:
+        return self.api.request("GET", f"/flow_runs/{flow_run}")["state"]
+
+    def emit(self, event: str, resource: dict[str, str], related: list[dict[str, str]]) -> None:
+        # Under a burst of writes Prefect loses events on sqlite: its triggers do not wait for the lock.
+        time.sleep(PAUSE)
+        occurred = datetime.now(UTC).isoformat()
+        body = {"id": str(uuid.uuid4()), "occurred": occurred, "event": event, "resource": resource, "related": related}
+        self.api.request("POST", "/events", [body])  # pyright: ignore[reportArgumentType]
+
+    def give_sign_of_life(self, flow_run: str, related: dict[str, str] = OURS) -> None:
+        self.emit("prefect.flow-run.heartbeat", {"prefect.resource.id": f"prefect.flow-run.{flow_run}"}, [related])
+
+    def announce_data(self, study: str, deployment: str | None) -> None:
+        labels = {"rampline.study": study, "rampline.fingerprint": "f" * 64}
+        resource = {"prefect.resource.id": f"rampline.dataset.{uuid.uuid4().hex[:12]}", **labels}
+        prepare = {
+            "prefect.resource.id": f"prefect.deployment.{uuid.uuid4()}",
+            "prefect.resource.role": "deployment",
+            "prefect.resource.name": deployment or "",
+        }
+        self.emit("rampline.data.prepared", resource, [prepare] if deployment else [])
+
+    def of_study(self, study: str) -> list[dict[str, Any]]:
+        found = self.api.post("/flow_runs/filter", {"deployments": {"name": {"any_": ["study"]}}})
+        return [each for each in found if each["parameters"].get("study") == study]
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[Received]:
+    with receive_webhooks() as received:
+        yield received
+
+
+@pytest.fixture(scope="module")
+def flow_runs(api: PrefectApi, deployments: dict[str, dict[str, Any]], receiver: Received) -> Iterator[FlowRuns]:
+    """With all automations on, the patience of those that wait cut to 10 s."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAMPLINE_NOTIFY_URL", f"{receiver.url}/hook")
+        notifying(api)
+    [block] = api.post("/block_documents/filter", {"block_types": {"slug": {"any_": [BLOCK_TYPE]}}})
+    messages = Messages(block=block["id"], ui=api.url.removesuffix("/api"))
+    wanted = [
+        crash_zombies(silence_seconds=THRESHOLD),
+        notify_of_failures(messages),
+        notify_of_overruns(messages, seconds=THRESHOLD),
+        *train_after_new_data(api),
+    ]
+    apply_automations(api, wanted)
+    yield FlowRuns(api=api, deployments=deployments)
+    for automation in api.post("/automations/filter"):
+        api.request("DELETE", f"/automations/{automation['id']}")
+    api.request("DELETE", f"/block_documents/{block['id']}")
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.5)
+
+
+@contextmanager
+def signs_of_life(flow_runs: FlowRuns, *ids: str) -> Iterator[None]:
+    """Of flow runs whose process is there, also of one that pauses in it."""
+    end = threading.Event()
+
+    def give() -> None:
+        while not end.wait(HEARTBEAT_SECONDS):
+            for flow_run in ids:
+                flow_runs.give_sign_of_life(flow_run)
+
+    thread = threading.Thread(target=give)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+def texts_of(receiver: Received, name: str) -> list[str]:
+    return [text for text in receiver.texts() if f" {name} " in text]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silence:
+    """Flow runs by their name, after the patience with all of them has run out."""
+
+    ids: dict[str, str]
+    states: dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def after_silence(flow_runs: FlowRuns, receiver: Received) -> Silence:
+    """Several fates at once, because each of them takes its 10 s and more."""
+    ids = {name: flow_runs.create(name, "RUNNING", deployment="prepare") for name in ("late", *FATES)}
+    with signs_of_life(flow_runs, ids["alive"], ids["paused"]):
+        for name in FATES:
+            flow_runs.give_sign_of_life(ids[name], OTHERS if name == "foreign" else OURS)
+        for name, (kind, state) in FATES.items():
+            if kind != "RUNNING":
+                flow_runs.set_state(ids[name], kind, state)
+        wait_until(
+            lambda: (
+                all(texts_of(receiver, name) for name in ("late", "timed-out", "unlucky"))
+                and flow_runs.state(ids["zombie"])["type"] == "CRASHED"
+                and any(" is Crashed" in text for text in texts_of(receiver, "zombie"))
+            )
+        )
+    return Silence(ids=ids, states={name: flow_runs.state(flow_run) for name, flow_run in ids.items()})
+
+
+def test_only_a_flow_run_that_falls_silent_is_crashed(after_silence: Silence) -> None:
+    states = {name: (state["type"], state["name"]) for name, state in after_silence.states.items()}
+    assert after_silence.states["zombie"]["message"].startswith("No sign of life for 10 s: ")
+    expected = {name: (kind, state) for name, (kind, state) in FATES.items()}
+    assert states == expected | {"zombie": ("CRASHED", "Crashed"), "late": ("RUNNING", "Running")}
+
+
+def test_a_crashed_flow_run_that_was_only_away_can_still_complete(flow_runs: FlowRuns, after_silence: Silence) -> None:
+    zombie = after_silence.ids["zombie"]
+    flow_runs.api.post(f"/flow_runs/{zombie}/set_state", {"state": {"type": "COMPLETED"}})
+    assert flow_runs.state(zombie)["type"] == "COMPLETED"
+
+
+def test_failed_crashed_and_overrunning_flow_runs_reach_the_receiver(
+    after_silence: Silence, receiver: Received
+) -> None:
+    assert {path for path, _ in receiver.posts} == {"/hook"}
+    text = texts_of(receiver, "unlucky")[0]
+    assert text.splitlines()[:2] == ["Rampline: unlucky is Failed", "the message of its state"]
+    assert text.splitlines()[2].endswith(f"/runs/flow-run/{after_silence.ids['unlucky']}")
+    assert any(text.startswith("Rampline: timed-out is TimedOut\n") for text in texts_of(receiver, "timed-out"))
+    assert any("is Crashed\nNo sign of life" in text for text in texts_of(receiver, "zombie"))
+    [text] = texts_of(receiver, "late")
+    assert text.startswith("Rampline: late has not ended after 0.00277778 hours\n")
+    assert text.endswith(f"/runs/flow-run/{after_silence.ids['late']}")
+    # Not "has not ended", even if Prefect has lost the event of their end.
+    for name in ("completed", "skipped", "unlucky", "timed-out"):
+        assert not [text for text in texts_of(receiver, name) if "has not ended" in text]
+
+
+def test_new_data_of_the_deployment_prepare_starts_its_study_once_switched_on(flow_runs: FlowRuns) -> None:
+    api = flow_runs.api
+    flow_runs.announce_data("cassava", "prepare")
+    automation = next(each for each in api.post("/automations/filter") if each["name"].endswith("new data"))
+    assert automation["enabled"] is False
+    api.request("PATCH", f"/automations/{automation['id']}", {"enabled": True})
+    # Of a study that prepares its own data, and of no deployment at all: they are trained on already.
+    flow_runs.announce_data("mnist", "study")
+    flow_runs.announce_data("svhn", None)
+    flow_runs.announce_data("digits", "prepare")
+    wait_until(lambda: flow_runs.of_study("digits"))
+    [started] = flow_runs.of_study("digits")
+    assert started["parameters"] == {"study": "digits"}
+    assert [flow_runs.of_study(study) for study in ("cassava", "mnist", "svhn")] == [[], [], []]

@@ -1,0 +1,79 @@
+"""Whether servers run: cheap where they do not, and never by a process that has got the number of another."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from rampline.home import Home
+from rampline.servers.state import ProcessState, Servers, read_state, running_servers, state_file, write_state
+
+
+@pytest.fixture
+def home(tmp_path):
+    return Home(root=tmp_path)
+
+
+def servers_of(created: float) -> Servers:
+    return Servers(
+        pid=os.getpid(),
+        created=created,
+        started_at="2026-01-31T12:00:00+00:00",
+        ready=True,
+        prefect_url="http://127.0.0.1:9",
+        prefect_api_url="http://127.0.0.1:9/api",
+        mlflow_url="http://127.0.0.1:9",
+        processes={"worker": ProcessState(pid=1, created=2.0, log="worker.log")},
+    )
+
+
+def test_what_is_written_is_read(home):
+    write_state(home, servers_of(1.5))
+    assert read_state(home) == servers_of(1.5)
+    assert set(json.loads(state_file(home).read_text())["processes"]["worker"]) == {"pid", "created", "log"}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"processes": []}', '{"processes": {"a": {"pid": 1}}}'])
+def test_a_damaged_file_is_none(home, text):
+    home.root.joinpath("servers").mkdir()
+    state_file(home).write_text(text)
+    assert read_state(home) is None
+    assert running_servers(home) is None
+
+
+def test_another_process_with_the_number_is_not_it(home, http_server):
+    created = psutil.Process().create_time()
+    there = {"prefect_api_url": http_server, "mlflow_url": http_server}
+    write_state(home, dataclasses.replace(servers_of(created), **there))
+    assert running_servers(home) is not None
+    write_state(home, dataclasses.replace(servers_of(created - 60), **there))
+    assert running_servers(home) is None
+
+
+def test_servers_that_do_not_answer_or_are_starting_do_not_run(home, http_server):
+    created = psutil.Process().create_time()
+    write_state(home, servers_of(created))
+    assert running_servers(home) is None
+    there = {"prefect_api_url": http_server, "mlflow_url": http_server, "ready": False}
+    write_state(home, dataclasses.replace(servers_of(created), **there))
+    assert running_servers(home) is None
+
+
+def test_clients_get_the_passwords_of_the_servers(monkeypatch):
+    monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "me:secret")
+    monkeypatch.setenv("RAMPLINE_MLFLOW_PASSWORD", "servers")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "own")
+    found = servers_of(1.0).client_environment()
+    assert (found["PREFECT_API_AUTH_STRING"], found["MLFLOW_TRACKING_PASSWORD"]) == ("me:secret", "own")
+
+
+def test_asking_loads_little():
+    code = (
+        "import sys, rampline.servers.state; print({'psutil', 'urllib.request', 'rich', 'mlflow'} & set(sys.modules))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "set()"

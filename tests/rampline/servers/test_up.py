@@ -1,0 +1,221 @@
+"""`rampline up` with the real servers: what it starts, what it survives, and that it leaves nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from command_line import RAMPLINE, mlflow_tags, wait_until
+from mlflow_server import MlflowServer
+from prefect_server_fixture import Server
+from up_servers import UpServers, as_terminal_job, parts, status_of
+
+from rampline.servers.state import answers, running_servers
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+ENOUGH_EPOCHS = {"epochs": "100000", "data.limit": "20"}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpServers]:
+    servers = UpServers(tmp_path_factory.mktemp("up"))
+    yield servers
+    servers.stop()
+
+
+@pytest.fixture
+def servers(shared: UpServers) -> UpServers:
+    """Up in the background; a test may leave them killed."""
+    shared.up()
+    return shared
+
+
+def test_all_answers_is_deployed_and_waits_for_flow_runs(servers):
+    deployments = {found["name"]: found for found in servers.api.post("/deployments/filter")}
+    assert {"prepare", "baseline", "finetune", "cluster", "evaluate", "study"} <= set(deployments)
+    (worker,) = servers.api.post("/work_pools/rampline/workers/filter")
+    assert worker["status"] == "ONLINE"
+    assert len(parts(servers)["mlflow"]) == 2
+    found = running_servers(servers.home)
+    assert found == servers.state
+    assert found is not None
+    assert found.client_environment()["MLFLOW_TRACKING_URI"] == f"http://127.0.0.1:{servers.mlflow_port}"
+    status = servers.call("status")
+    assert (status.returncode, status.stderr) == (0, "")
+    assert [line.split()[:2] for line in status.stdout.splitlines()] == [
+        [name, "running"] for name in ("up", "prefect", "mlflow", "worker")
+    ]
+    assert "pool rampline, 0 flow runs running" in status.stdout
+
+
+def test_nothing_but_loopback_listens_and_other_pages_may_not_talk_to_prefect(servers):
+    listening = {
+        connection.laddr[0]
+        for process in servers.processes()
+        for connection in process.net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening == {"127.0.0.1"}
+    request = urllib.request.Request(f"{servers.api.url}/health", headers={"Origin": "http://evil.example"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.headers["Access-Control-Allow-Origin"] is None
+
+
+def test_a_second_one_tells_the_addresses(servers):
+    began = servers.state
+    second = servers.call("up", *servers.options)
+    assert (second.returncode, second.stderr) == (0, "")
+    assert second.stdout.startswith(f"already up in {servers.home.root} (process {began.pid})")
+    assert f"http://127.0.0.1:{servers.mlflow_port}" in second.stdout
+    assert servers.state == began
+
+
+def test_a_server_that_has_the_port_is_named(servers, tmp_path):
+    other = UpServers(tmp_path)
+    refused = other.call("up", "--prefect-port", str(servers.prefect_port), "--mlflow-port", str(other.mlflow_port))
+    assert refused.returncode == 2
+    assert f"port {servers.prefect_port} of 127.0.0.1 is taken by a Prefect server" in refused.stderr
+    assert f"set PREFECT_API_URL=http://127.0.0.1:{servers.prefect_port}/api" in refused.stderr
+    refused = other.call("up", "--prefect-port", str(other.prefect_port), "--mlflow-port", str(servers.mlflow_port))
+    assert refused.returncode == 2
+    assert f"port {servers.mlflow_port} of 127.0.0.1 is taken by an MLflow server" in refused.stderr
+    assert "choose another port with --mlflow-port" in refused.stderr
+    assert parts(other) == {}
+
+
+def test_a_server_that_is_killed_comes_back(servers):
+    before = servers.state.processes["mlflow"].pid
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: servers.state.processes["mlflow"].pid != before, 30)
+    wait_until(lambda: running_servers(servers.home) is not None, 60)
+    assert len(parts(servers)["mlflow"]) == 2
+    assert "the MLflow server ended (SIGKILL) and is started again in 1 s" in log_of(servers, "up")
+
+
+def test_a_flow_run_outlives_its_worker_and_after_kill_9_of_all_saves_a_checkpoint(servers):
+    flow_run = start_training(servers)
+    before = servers.state.processes["worker"].pid
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: servers.state.processes["worker"].pid != before, 30)
+    wait_until(lambda: log_of(servers, "up").count("the worker is back") == 1, 60)
+    assert servers.api.request("GET", f"/flow_runs/{flow_run}")["state_type"] == "RUNNING"
+    assert "1 flow run running" in servers.call("status").stdout
+    os.kill(servers.state.pid, signal.SIGKILL)
+    seconds = wait_until(lambda: not servers.processes(), 60)
+    sys.stdout.write(f"kill -9 of `rampline up`: nothing left after {seconds:.1f} s\n")
+    (directory,) = servers.home.runs.glob("digits/*/baseline")
+    attempts = [json.loads(line) for line in (directory / "attempts.jsonl").read_text().splitlines()]
+    assert attempts[-1]["how"] == "interrupted"
+    tags = mlflow_tags(f"sqlite:///{servers.home.tracking_database}")
+    assert {run["status"] for run in tags.values()} == {"KILLED"}
+    assert servers.call("status").returncode == 1
+    servers.up()
+    assert servers.api.request("GET", f"/flow_runs/{flow_run}")["state_type"] == "CRASHED"
+
+
+def test_what_a_killed_one_has_left_is_ended_by_the_next_and_ctrl_c_ends_all(servers):
+    caretaker = parts(servers)["caretaker"]
+    for pid in [servers.state.pid, *caretaker]:
+        os.kill(pid, signal.SIGKILL)
+    left = set(servers.processes())
+    assert answers(f"http://127.0.0.1:{servers.prefect_port}/api/health")
+    place = {"cwd": servers.folder, "env": servers.environment, "start_new_session": True}
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen([str(RAMPLINE), "up", *servers.options], preexec_fn=as_terminal_job, **place, **output)
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith("logs in"):
+            break
+    assert lines[0].startswith("ended what an earlier `rampline up` that was killed has left")
+    assert not left & set(servers.processes())
+    os.kill(process.pid, signal.SIGINT)
+    rest = process.stdout.read()
+    assert process.wait(60) == 0
+    assert rest.splitlines() == ["ending: the servers end", "all ended"]
+    assert servers.processes() == []
+    assert not (servers.home.root / "servers" / "state.json").exists()
+    nothing = servers.call("down")
+    assert (nothing.returncode, nothing.stdout) == (0, f"nothing is up in {servers.home.root}\n")
+
+
+def test_servers_that_are_there_are_used(server: Server, mlflow_server: MlflowServer, tmp_path):
+    found = UpServers(tmp_path, server.prefect | {"MLFLOW_TRACKING_URI": mlflow_server.uri})
+    try:
+        said = found.up()
+        assert f"{mlflow_server.uri} (found)" in said
+        assert set(found.state.processes) == {"worker"}
+        assert found.state.prefect_api_url == server.url
+        down = found.call("down")
+        assert (down.returncode, down.stderr) == (0, "")
+        assert found.processes() == []
+        assert answers(f"{server.url}/health")
+    finally:
+        found.stop()
+
+
+def test_beyond_loopback_both_servers_want_passwords(tmp_path):
+    prefect, mlflow = "admin:prefect-secret-1", ("chief", "mlflow-secret-1")
+    login = {"RAMPLINE_MLFLOW_USERNAME": mlflow[0], "RAMPLINE_MLFLOW_PASSWORD": mlflow[1]}
+    servers = UpServers(tmp_path, login | {"PREFECT_SERVER_API_AUTH_STRING": prefect})
+    try:
+        servers.up("--host", "0.0.0.0")
+        flows = f"http://127.0.0.1:{servers.prefect_port}/api/flows/filter"
+        experiments = f"http://127.0.0.1:{servers.mlflow_port}/api/2.0/mlflow/experiments/search"
+        assert [status_of(flows), status_of(flows, prefect)] == [401, 200]
+        assert [status_of(experiments), status_of(experiments, ":".join(mlflow))] == [401, 200]
+        assert status_of(experiments, "admin:password1234") == 401
+        assert status_of(experiments, ":".join(mlflow), Host="evil.example") == 403
+        assert servers.call("status").returncode == 0
+        worker = psutil.Process(servers.state.processes["worker"].pid).environ()
+        assert (worker["PREFECT_API_AUTH_STRING"], worker["MLFLOW_TRACKING_PASSWORD"]) == (prefect, mlflow[1])
+        written = [file.read_bytes() for file in servers.home.root.rglob("*") if file.is_file()]
+        arguments = [" ".join(process.cmdline()).encode() for process in servers.processes()]
+        assert not any(
+            secret in text for text in written + arguments for secret in (b"prefect-secret", b"mlflow-secret")
+        )
+    finally:
+        servers.stop()
+
+
+@pytest.fixture
+def refused(tmp_path):
+    servers = UpServers(tmp_path)
+
+    def call(*options: str, **environment: str) -> str:
+        result = servers.call("up", *options, **environment)
+        assert result.returncode == 2
+        assert not servers.home.root.exists()
+        return result.stderr
+
+    return call
+
+
+def test_beyond_loopback_without_passwords_is_refused(refused):
+    message = refused("--host", "0.0.0.0")
+    assert "PREFECT_SERVER_API_AUTH_STRING" in message
+    assert "RAMPLINE_MLFLOW_USERNAME and RAMPLINE_MLFLOW_PASSWORD" in message
+    assert len(message.splitlines()) == 1
+    assert "is no address of this machine" in refused("--host", "192.0.2.200")
+    known = {"RAMPLINE_MLFLOW_USERNAME": "admin", "RAMPLINE_MLFLOW_PASSWORD": "password1234"}
+    assert "a password that everybody knows" in refused(**known)
+
+
+def start_training(servers: UpServers) -> str:
+    """A flow run of `baseline` that does not end by itself; returns its id when it has trained an epoch."""
+    deployment = servers.api.request("GET", "/deployments/name/baseline/baseline")["id"]
+    parameters = {"parameters": {"study": "digits", "run": "baseline", "overrides": ENOUGH_EPOCHS}}
+    flow_run = servers.api.post(f"/deployments/{deployment}/create_flow_run", parameters)["id"]
+    wait_until(lambda: any(servers.home.runs.glob("digits/*/baseline/checkpoints/step-*")), 120)
+    return flow_run
+
+
+def log_of(servers: UpServers, name: str) -> str:
+    return (servers.home.root / "servers" / f"{name}.log").read_text()

@@ -1,0 +1,100 @@
+"""A process that ends is started again, with what it had left ended first; one that cannot run ends all."""
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+from command_line import wait_until
+from up_servers import free_ports
+
+from rampline.errors import RamplineError
+from rampline.home import Home
+from rampline.servers import watch
+from rampline.servers.ending import end_all
+from rampline.servers.processes import hold_lock, lock_holder, marked
+from rampline.servers.service import Service
+from rampline.servers.state import answers
+from rampline.servers.watch import Watch
+
+
+@pytest.fixture
+def home(tmp_path):
+    home = Home(root=tmp_path / "home")
+    (home.root / "servers").mkdir(parents=True)
+    yield home
+    end_all(home)
+
+
+def service_of(home: Home, *arguments: str, port: int = 0) -> Service:
+    return Service(
+        name="prefect",
+        title="the server",
+        home=home,
+        module="rampline.servers.child",
+        arguments=arguments,
+        environment=dict(os.environ),
+        folder=home.root,
+        health=lambda _created: answers(f"http://127.0.0.1:{port}"),
+    )
+
+
+def test_one_that_is_killed_is_started_again(home, monkeypatch):
+    monkeypatch.setattr(watch, "FIRST_PAUSE_SECONDS", 0.1)
+    (port,) = free_ports(1)
+    service, said, starts = service_of(home, "http.server", str(port), port=port), [], []
+    service.start()
+    service.wait_for_answer()
+    watching = Watch([service], say=said.append, on_start=lambda: starts.append(service.state))
+    watching.look()
+    assert service.process is not None
+    os.kill(service.process.pid, signal.SIGKILL)
+    service.process.wait()
+    watching.look()
+    wait_until(lambda: watching.look() or len(said) == 2, 20)
+    assert said[0].startswith("the server ended (SIGKILL) and is started again")
+    assert said[1] == "the server is back"
+    assert len(starts) == 1
+
+
+def test_one_that_always_ends_is_given_up(home, monkeypatch):
+    monkeypatch.setattr(watch, "FIRST_PAUSE_SECONDS", 0.01)
+    service, said = service_of(home, "no_such_module"), []
+    service.start()
+    watching = Watch([service], say=said.append, on_start=lambda: None)
+    with pytest.raises(RamplineError, match=r"ended 5 times .* exit status 1: .*no_such_module.*; see .*prefect.log"):
+        wait_until(lambda: watching.look() is not None, 60)
+    assert len(said) == 4
+
+
+def test_a_start_that_fails_names_the_last_line_of_the_log(home):
+    service = service_of(home, "no_such_module", port=1)
+    service.start()
+    with pytest.raises(RamplineError, match=r"did not start \(exit status 1\): .*no_such_module"):
+        service.wait_for_answer()
+
+
+def test_all_that_a_service_has_started_is_found_and_ended(home):
+    # A grandchild in a session of its own that ignores SIGTERM.
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+    program = home.root / "program.py"
+    program.write_text(
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}], start_new_session=True)"
+    )
+    service_of(home, "program").start()
+    wait_until(lambda: len(list(marked(home))) == 2, 20)
+    found = [process for process, part in marked(home) if part == "prefect"]
+    assert len(found) == 2
+    began = time.monotonic()
+    end_all(home, is_urgent=lambda: True)
+    assert time.monotonic() - began < 5
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in found)
+
+
+def test_one_holds_the_lock(home):
+    assert lock_holder(home) is None
+    with hold_lock(home) as first, hold_lock(home) as second:
+        assert (first, second) == (True, False)
+        assert lock_holder(home) == os.getpid()
+    assert lock_holder(home) is None

@@ -1,0 +1,67 @@
+"""The pages that Rampline prepares in MLflow, on a real server and in a real browser."""
+
+import json
+from urllib.parse import parse_qs
+
+import pytest
+from browser import start_browser
+from mlflow_server import MlflowServer
+
+from rampline.study import load_study
+from rampline.tracking.experiment import open_experiment
+from rampline.tracking.figures import log_figures
+from rampline.tracking.pages import artifact_page, compare_page, experiment_page, run_page
+from rampline.tracking.run_log import RunLog
+from rampline.tracking.study_log import StudyLog
+from rampline.tracking.views import LATEST
+
+
+def test_addresses():
+    assert run_page("1", "ab") == "#/experiments/1/runs/ab?workflowType=machine_learning"
+    assert artifact_page("1", "ab", "a b.html").startswith("#/experiments/1/runs/ab/artifacts/a%20b.html?")
+    page, _, query = compare_page("1", ["ab", "cd"]).partition("?")
+    assert page == "#/compare-runs"
+    assert json.loads(parse_qs(query)["runs"][0]) == ["ab", "cd"]
+    assert json.loads(parse_qs(query)["experiments"][0]) == ["1"]
+
+
+@pytest.fixture
+def experiment(client, home, make_run_directory, started, epoch):
+    """Two executions of two runs each, of three epochs."""
+    experiment = ""
+    for execution in ("e1", "e2"):
+        experiment = open_experiment(client, load_study("digits"), home, execution=execution)
+        study = StudyLog.open(client, experiment, study="digits", execution=execution)
+        for number, name in enumerate(("baseline", "mirrored"), start=1):
+            directory = make_run_directory(f"{execution}/{name}")
+            log = RunLog.open(client, directory, parent_run_id=study.run_id)
+            for event in (started(replicas=number), epoch(1), epoch(2), epoch(3)):
+                log.handle(event)
+            log_figures(client, log.run_id, {"speedup": 0.8 + number, "test_accuracy": 0.9})
+            log.close("COMPLETE")
+        study.close("COMPLETE")
+    return experiment
+
+
+@pytest.mark.slow
+def test_the_view_of_the_latest_execution_compares_its_runs(home, experiment):
+    server = MlflowServer(home.root)
+    server.start()
+    try:
+        with start_browser() as browser:
+            page = browser.new_page(viewport={"width": 1600, "height": 1400})
+            page.goto(f"{server.uri}/{experiment_page(experiment, LATEST, charts=True)}")
+            for text in (
+                "Rampline: latest execution",
+                "2 matching runs",
+                "In the end",
+                "By wall clock",
+                "elapsed_seconds",
+            ):
+                page.get_by_text(text).first.wait_for(timeout=60_000)
+            text = page.inner_text("body")
+            assert text.index("e2/mirrored") < text.index("e2/baseline")  # the faster one first
+            assert "e1/" not in text
+            assert "is invalid" not in text
+    finally:
+        server.kill()

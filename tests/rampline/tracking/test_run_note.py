@@ -1,0 +1,81 @@
+"""The description of a run in MLflow, as it grows with what the run directory knows."""
+
+import pytest
+
+from rampline.execution_file import Execution, write_execution
+from rampline.explain.explanation import Explanation
+from rampline.explain.parts import RunParts, StepParts
+from rampline.explain.verdict import Verdict
+from rampline.files import write_json
+from rampline.study import load_study
+from rampline.tracking.explanation_log import log_explanation
+from rampline.tracking.run_artifacts import log_evaluation
+from rampline.tracking.run_log import RunLog
+from rampline.tracking.run_note import describe_run
+
+RESULT = {"train_seconds": 4.5, "wall_seconds": 12.0, "best_epoch": 2}
+MIRRORED = {"strategy": "mirrored", "cluster": {"replicas": 2, "virtual_devices": 2}, "batch": {"size": 64}}
+
+
+def test_the_description_follows_the_run(client, study_log, make_run_directory, started, append_events, evaluation):
+    directory = make_run_directory("baseline", **MIRRORED)
+    log = RunLog.open(client, directory, parent_run_id=study_log.run_id)
+
+    def note() -> str:
+        return client.get_run(log.run_id).data.tags["mlflow.note.content"]
+
+    assert "**mirrored**, 2 replicas in one process; global batch 64 (32 per replica)" in note()
+    assert "constant learning rate 0.001; " in note()
+    assert f"Run directory `{directory.path}`; `rampline run digits --resume` continues it." in note()
+
+    append_events(directory, started())
+    log.close("FAILED", "worker 1 died at http://me:secret-word@host")
+    assert "**Not complete:** worker 1 died at http://***@host" in note()
+
+    write_json(directory.result_file, RESULT)
+    RunLog.open(client, directory, parent_run_id=study_log.run_id).close("COMPLETE", None, RESULT)
+    assert "trained in 4.5 s (12.0 s with start-up), best epoch 2." in note()
+    assert "constant learning rate 0.002; " in note()  # as the chief has scaled it
+    assert "--resume" not in note()
+    assert "Not complete" not in note()
+
+    write_json(directory.evaluation_file, evaluation)
+    log_evaluation(client, directory, evaluation)
+    assert "**test accuracy 0.9000** on 20 images, trained in" in note()
+
+    explanation = Explanation(
+        step=StepParts(input=6.0, compute=4.0, contention=0.0, sync=0.0, other=0.0),
+        run=RunParts(startup=1, tracing=2, steps=3, evaluation=4, checkpoint=0, logging=0, unexplained=2),
+        verdict=Verdict(bound="input", share=0.6, gain=2.5, sentence="input-bound: most of it"),
+        ceiling_images_per_second=None,
+        slowdown=1.0,
+    )
+    explanation.write(directory.explanation_file)
+    log_explanation(client, directory)
+    assert "Where the time went: input-bound: most of it." in note()
+
+
+def test_what_the_study_says_of_a_run_comes_first(make_run_directory, home):
+    directory = make_run_directory("baseline")
+    execution = Execution(study=load_study("digits"), home=home, parent_run_id="0")
+    write_execution(directory.path.parent, execution)
+    assert describe_run(directory).startswith("One device, our training loop.\n\n**single**, one device; ")
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (
+            {"schedule": "ramp", "peak": 0.01, "ramp_epochs": 1, "scale_with": "replicas"},
+            "learning rate ramps from 1e-05 to 0.01 (scaled with replicas) in 1 epochs, then times 0.8 per epoch "
+            "down to 1e-06",
+        ),
+        ({"schedule": "steps", "decay": 0.1}, "learning rate 0.001, times 0.1 at epochs 3, 6"),
+        (
+            {"schedule": "cosine"},
+            "learning rate ramps from 1e-05 to 0.001 in 2 epochs, then falls along a cosine to 1e-06",
+        ),
+    ],
+)
+def test_schedules_in_words(make_run_directory, rate, text):
+    assert text in describe_run(make_run_directory(learning_rate=rate))

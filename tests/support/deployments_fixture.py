@@ -1,0 +1,42 @@
+"""`prefect.yaml` deployed on the session's Prefect server, as a person does it by hand."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect_server_fixture import Server
+
+from rampline.prefect_api import PrefectApi
+from rampline.servers.prefect_objects import ensure_pool
+
+ROOT = Path(__file__).parents[2]
+
+
+def prefect(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The `prefect` program, in the folder of prefect.yaml, talking to `server`."""
+    command = [str(Path(sys.executable).with_name("prefect")), *arguments]
+    # As wide as a reason is long, so that it is on one line.
+    environment = os.environ | server.prefect | {"COLUMNS": "400"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+
+
+def find_deployments(api: PrefectApi) -> dict[str, dict[str, Any]]:
+    """All deployments as they are now, by name."""
+    return {found["name"]: found for found in api.post("/deployments/filter")}
+
+
+@pytest.fixture(scope="session")
+def api(server: Server) -> PrefectApi:
+    return PrefectApi(url=server.url)
+
+
+@pytest.fixture(scope="session")
+def deployments(server: Server, api: PrefectApi) -> dict[str, dict[str, Any]]:
+    """The deployments by name, as the first `prefect deploy --all` made them: that takes 10 s."""
+    ensure_pool(api)
+    result = prefect(server, "deploy", "--all")
+    assert result.returncode == 0, result.stdout + result.stderr
+    return find_deployments(api)

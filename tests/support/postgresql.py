@@ -1,0 +1,124 @@
+"""Debian's PostgreSQL on a free loopback port, with a data directory of its own and users that have passwords."""
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+
+DATABASES = Path(__file__).parents[2] / "deployments" / "postgresql" / "databases.sh"
+PROGRAMS = Path("/usr/lib/postgresql")
+PASSWORD = "administrator0"
+PASSWORDS = {"PREFECT_DATABASE_PASSWORD": "prefect0secret", "MLFLOW_DATABASE_PASSWORD": "mlflow0secret"}
+# Nothing that a test writes must survive a power failure.
+FAST = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+START_SECONDS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgreSql:
+    """A running server with the users and databases that `deployments/postgresql/databases.sh` makes."""
+
+    port: int
+    programs: Path
+
+    def query(self, database: str, sql: str) -> list[tuple[Any, ...]]:
+        """The rows of one statement, as the administrator."""
+        place = {"host": "127.0.0.1", "port": self.port, "user": "postgres", "password": PASSWORD}
+        connection = psycopg2.connect(dbname=database, **place)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(sql)
+                return cursor.fetchall()
+        finally:
+            connection.close()
+
+    def copy(self, database: str, copy: str, dump: Path) -> None:
+        """Back a database up to a file, and restore it under another name: the commands of docs/operations.md."""
+        self._run("pg_dump", "--format=custom", f"--file={dump}", database)
+        self._run("createdb", copy)
+        self._run("pg_restore", "--exit-on-error", f"--dbname={copy}", str(dump))
+
+    def _run(self, program: str, *arguments: str) -> None:
+        subprocess.run([str(self.programs / program), *arguments], check=True, env=os.environ | _place(self.port))
+
+
+@contextmanager
+def start_postgresql() -> Iterator[PostgreSql]:
+    """A server for as long as the block lasts; skips the test where PostgreSQL is not installed."""
+    programs = _programs()
+    # Not in pytest's folder, which only its owner can enter: the server refuses to run as root.
+    folder = Path(tempfile.mkdtemp(prefix="rampline-postgresql-"))
+    data = folder / "data"
+    server = None
+    try:
+        (folder / "password").write_text(PASSWORD)
+        owner = _owner()
+        if owner:
+            for path in (folder, folder / "password"):
+                shutil.chown(path, owner["user"], owner["group"])
+        initdb = [str(programs / "initdb"), "--pgdata", str(data), "--username=postgres", "--no-sync", "--no-locale"]
+        initdb += ["--auth=scram-sha-256", "--encoding=UTF8", "--pwfile", str(folder / "password")]
+        subprocess.run(initdb, check=True, capture_output=True, cwd=folder, **owner)
+        port = _free_port()
+        settings = FAST | {"listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": ""}
+        command = [str(programs / "postgres"), "-D", str(data)]
+        command += [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        with open(folder / "server.log", "w") as log:
+            server = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, start_new_session=True, **owner)
+        _wait_for(programs, port, server)
+        _make_databases(programs, port)
+        yield PostgreSql(port=port, programs=programs)
+    finally:
+        if server:
+            server.send_signal(signal.SIGINT)  # cuts off whoever is still connected
+            server.wait(30)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _programs() -> Path:
+    found = sorted(PROGRAMS.glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
+    if not found:
+        pytest.skip("no PostgreSQL on this machine: nothing is run on it (Debian: apt install postgresql)")
+    return found[-1].parent
+
+
+def _owner() -> dict[str, Any]:
+    if os.geteuid():
+        return {}
+    user = pwd.getpwnam("postgres")
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def _wait_for(programs: Path, port: int, server: subprocess.Popen[Any]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while subprocess.run([str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]).returncode:
+        assert server.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def _make_databases(programs: Path, port: int) -> None:
+    image = {"POSTGRES_USER": "postgres", "PATH": f"{programs}:{os.environ['PATH']}"}
+    subprocess.run([str(DATABASES)], check=True, env=os.environ | _place(port) | PASSWORDS | image)
+
+
+def _place(port: int) -> dict[str, str]:
+    return {"PGHOST": "127.0.0.1", "PGPORT": str(port), "PGUSER": "postgres", "PGPASSWORD": PASSWORD}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
