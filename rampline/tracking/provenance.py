@@ -17,13 +17,15 @@ from rampline.devices import find_devices
 PACKAGE = Path(__file__).parents[1]
 LIBRARIES = ("tensorflow", "keras", "numpy", "mlflow", "prefect")
 START_TOLERANCE_SECONDS = 2.0
+# An image has no git: its Dockerfile sets it.
+COMMIT_VARIABLE = "RAMPLINE_GIT_COMMIT"
 
 
 def git_commit() -> str:
-    """Commit of the checkout this package is in, 40 hex digits; `unknown` if it is installed, or git is missing."""
+    """Commit of the checkout this package is in, 40 hex digits; what an image was built from; else `unknown`."""
     # A package in the virtual environment of somebody else's checkout is not tracked there: that commit is not ours.
     if _git("ls-files", "--error-unmatch", "__init__.py") is None:
-        return "unknown"
+        return os.environ.get(COMMIT_VARIABLE) or "unknown"
     return _git("rev-parse", "HEAD") or "unknown"
 
 

@@ -18,6 +18,7 @@ PARAMETERS = {
         *("study", "only", "strategy", "engine", "epochs", "precision"),
         *("overrides", "approve_cost_above", "execution"),
     ],
+    "predict": ["study", "images", "output", "batch_size"],
 }
 
 
