@@ -44,8 +44,8 @@ def cluster(
     if execution:
         train(execution, run)
         return
-    cluster_size = {"cluster.workers": workers, "cluster.parameter_servers": parameter_servers}
-    overrides = with_values(overrides, **cluster_size, epochs=epochs, precision=precision)
+    size = {f"{run}:cluster.workers": workers, f"{run}:cluster.parameter_servers": parameter_servers}
+    overrides = with_values(overrides, **size, epochs=epochs, precision=precision)
     runs = plan_stage("cluster", study, run, overrides)
     with in_turn(check_study(study, runs, overrides)):
         prepare(study, runs, overrides)

@@ -44,9 +44,8 @@ def finetune(
     if execution:
         train(execution, run)
         return
-    overrides = with_values(
-        overrides, **{"engine": engine, "cluster.replicas": replicas, "epochs": epochs, "precision": precision}
-    )
+    size = {f"{run}:cluster.replicas": replicas}  # not of the runs whose weights it starts from
+    overrides = with_values(overrides, **size, engine=engine, epochs=epochs, precision=precision)
     runs = plan_stage("finetune", study, run, overrides)
     with in_turn(check_study(study, runs, overrides)):
         prepare(study, runs, overrides)

@@ -80,7 +80,7 @@ def plan_markdown(study: Study, planned: Sequence[PlannedRun]) -> str:
     ]
     remarks = [study.description]
     if any(run.expected_seconds is None for run in planned):
-        hours = "" if study.expected_hours is None else f" The study says about {study.expected_hours:g} h in all."
+        hours = f" The study says: {study.expected_hours}." if study.expected_hours else ""
         remarks.append(f"`?`: known after a run with these settings was measured.{hours}")
     header = list(rows[0])
     table = [header, ["---"] * len(header), *([str(row[name]) for name in header] for row in rows)]

@@ -14,5 +14,9 @@ OnlyOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting laid over every run, such as epochs=2; several times."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting for every run, such as epochs=2, or for one, such as baseline:epochs=2; several times.",
+    ),
 ]

@@ -33,9 +33,10 @@ def read_study(content: Any, *, default_name: str, only: Sequence[str], override
     check_no_credentials("", content)
     check_no_credentials("", overrides)
     prices = read_prices(content.get("prices"))
-    runs = []
-    for name, settings in _list_runs(content).items():
-        changes = overrides if not only or name in only else {}
+    runs, listed = [], _list_runs(content)
+    _check_runs_of(overrides, listed)
+    for name, settings in listed.items():
+        changes = _of_run(overrides, name) if not only or name in only else {}
         run = _read_run(name, {"train_examples": content.get("train_examples")} | settings, content, changes)
         runs.append(with_price(run, prices))
     recommend = _read_recommend(content.get("recommend") or {})
@@ -50,6 +51,19 @@ def read_study(content: Any, *, default_name: str, only: Sequence[str], override
     )
     study.run(study.reference)
     return _keep_only(_check_order(study), only)
+
+
+def _check_runs_of(overrides: Mapping[str, str], runs: Mapping[str, Any]) -> None:
+    for key in overrides:
+        run, separator, _ = key.rpartition(":")
+        if separator and run not in runs:
+            raise ConfigError(f"--set {key} is not allowed: there is no run {run!r}: name one of {', '.join(runs)}")
+
+
+def _of_run(overrides: Mapping[str, str], run: str) -> dict[str, str]:
+    """The overrides for every run, and over them those for this one (`RUN:KEY`)."""
+    own = {key.rpartition(":")[2]: value for key, value in overrides.items() if key.rpartition(":")[0] == run}
+    return {key: value for key, value in overrides.items() if ":" not in key} | own
 
 
 def _list_runs(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,8 @@ def load_study(name_or_path: str, *, only: Sequence[str] = (), overrides: Mappin
     Args:
         name_or_path: `digits`, or `path/to/study.yaml`.
         only: names of the runs to keep; all if empty. A run that one of them starts from must be kept too.
-        overrides: dotted keys laid over every run that is kept, such as `{"epochs": "2"}`.
+        overrides: dotted keys laid over every run that is kept, such as `{"epochs": "2"}`, or over one run, such as
+            `{"baseline:epochs": "2"}`.
 
     Raises:
         ConfigError: when there is no such study, or anything in it is not allowed.

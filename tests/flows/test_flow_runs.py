@@ -24,10 +24,10 @@ def flows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flows]:
 
 def test_bad_input_is_refused_with_the_reason_and_starts_nothing(flows: Flows):
     unknown = flows.start("study", study="nosuch")
-    too_many = flows.start("finetune", replicas=3, overrides={"cluster.virtual_devices": "2"})
+    too_many = flows.start("finetune", replicas=3)  # the study has two virtual devices
     found = flows.until(unknown, *ENDED)
     assert found["state_type"] == "FAILED"
-    assert "there is no study 'nosuch'" in found["state"]["message"]
+    assert "no study 'nosuch'" in found["state"]["message"]
     found = flows.until(too_many, *ENDED)
     assert found["state_type"] == "FAILED"
     assert "cluster.replicas=3 needs 3 devices: this machine has 1 (CPU)" in found["state"]["message"]
@@ -78,7 +78,8 @@ def test_cancelling_ends_every_role(flows: Flows):
 
 def test_a_study_that_costs_too_much_waits_for_a_person(flows: Flows):
     priced = {"cluster.price_per_hour": "3600"}
-    refused = flows.start("study", only=["baseline"], epochs=2, overrides=priced, approve_cost_above=0.01)
+    unknown = priced | {"data.limit": "21"}  # never measured
+    refused = flows.start("study", only=["baseline"], epochs=2, overrides=unknown, approve_cost_above=0.01)
     agreed = flows.start("study", only=["baseline"], epochs=2, overrides=priced, approve_cost_above=0.01)
     for flow_run, approved in ((refused, False), (agreed, True)):
         flows.until(flow_run, "PAUSED")

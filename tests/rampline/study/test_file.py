@@ -104,6 +104,18 @@ def test_a_file_without_a_name_is_named_after_itself(write):
     assert (study.name, study.description, study.reference) == ("my-study", "", "only")
 
 
+def test_an_override_of_one_run_goes_over_that_for_all(write):
+    study = load_study(write(CHAIN), overrides={"first:epochs": "3", "epochs": "9"})
+    epochs = {run.name: run.config.epochs for run in study.runs}
+    assert epochs.pop("first") == 3
+    assert set(epochs.values()) == {9}
+
+
+def test_an_override_of_a_run_that_does_not_exist_is_refused(write):
+    with pytest.raises(ConfigError, match="--set nosuch:epochs is not allowed: there is no run 'nosuch': name one of"):
+        load_study(write(CHAIN), overrides={"nosuch:epochs": "3"})
+
+
 def test_overrides_are_laid_over_every_run(write):
     study = load_study(write(CHAIN), overrides={"epochs": "9", "batch.size": "16"})
     assert [(run.config.epochs, run.config.batch.size) for run in study.runs] == [(9, 16)] * 4
