@@ -63,5 +63,5 @@ def cancel(page: Page) -> None:
 def switch_on_schedule(page: Page, server: str, deployment_id: str, name: str) -> None:
     """The toggle beside the schedule on the deployment's page."""
     page.goto(f"{server}/deployments/deployment/{deployment_id}")
-    row = page.locator(".deployment-schedule-card, .p-card, li").filter(has_text=name).last
-    row.locator(".p-toggle__control, [role=switch], button.p-toggle").first.click(timeout=LOAD_MS)
+    card = page.locator(".deployment-schedule-card").filter(has_text=name)
+    card.locator(".p-toggle__control").click(timeout=LOAD_MS)
