@@ -19,6 +19,7 @@ from rampline.devices import find_devices
 from rampline.home import Home
 from rampline.progress import progress_to
 from rampline.study import Study
+from tasks.arrivals import let_earlier_arrive
 
 WAITING = "WaitingForDevices"
 # Slots of a flow run that was killed are free after this long; the least that Prefect allows.
@@ -40,13 +41,14 @@ def in_turn(study: Study) -> Iterator[None]:
     flow_run = FlowRunContext.get().flow_run  # type: ignore[union-attr]
     submitted = flow_run.expected_start_time or flow_run.created  # type: ignore[union-attr]
     name = f"{study.name} ({flow_run.name})"  # type: ignore[union-attr]
-    ticket = Ticket(name=name, submitted_at=submitted.timestamp(), devices=devices)  # type: ignore[union-attr]
-    token = _HAS_TURN.set(True)
+    who = {"name": name, "owner": str(flow_run.id)}  # type: ignore[union-attr]
+    ticket = Ticket(submitted_at=submitted.timestamp(), devices=devices, **who)  # type: ignore[union-attr]
+    home, token = Home.from_environment(), _HAS_TURN.set(True)
     try:
         with ExitStack() as stack:
             told: list[str] = []
-            holding = hold_devices(Home.from_environment(), ticket, slots=_slots(), log=lambda text: _wait(text, told))
-            stack.enter_context(holding)
+            let_earlier_arrive(ticket, home)
+            stack.enter_context(hold_devices(home, ticket, slots=_slots(), log=lambda text: _wait(text, told)))
             if told:
                 _show_state("Running")
             yield

@@ -38,12 +38,14 @@ class Ticket:
         name: of the execution, for messages, such as `digits/20261121-184344-6427`.
         submitted_at: decides the order, in seconds since 1970.
         devices: how many it needs, at least 1.
+        owner: who wants them, such as the id of a flow run.
         granted: numbers of the devices that it has; empty while it waits.
     """
 
     name: str
     submitted_at: float
     devices: int
+    owner: str = ""
     granted: tuple[int, ...] = ()
 
     @property
@@ -84,8 +86,7 @@ def hold_devices(home: Home, ticket: Ticket, *, slots: int, log: Log) -> Iterato
         raise ClusterConfigError(
             f"{ticket.name} needs {ticket.devices} devices at once: {find_devices().slots} allows {slots}"
         )
-    folder = home.root / "devices" / socket.gethostname()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _folder(home)
     path = folder / ticket.file_name
     with ExitStack() as stack:
         with _queue(folder):  # between being made and being locked a ticket looks like one that a dead process left
@@ -96,6 +97,19 @@ def hold_devices(home: Home, ticket: Ticket, *, slots: int, log: Log) -> Iterato
         granted = _wait(folder, path, ticket, slots, log)
         stack.enter_context(_only_visible(granted))
         yield granted
+
+
+def owners(home: Home) -> set[str]:
+    """Who waits for devices of this machine, or has some."""
+    folder = _folder(home)
+    with _queue(folder):
+        return {ticket.owner for ticket in _living_tickets(folder).values()}
+
+
+def _folder(home: Home) -> Path:
+    folder = home.root / "devices" / socket.gethostname()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _wait(folder: Path, path: Path, ticket: Ticket, slots: int, log: Log) -> tuple[int, ...]:

@@ -11,8 +11,9 @@ from rampline.prefect_api import PrefectApi, PrefectError
 from rampline.servers.prefect_objects import apply, keeping_schedules
 
 NAMES = ["baseline", "cluster", "evaluate", "finetune", "predict", "prepare", "study"]
-STRATEGIES = ["single", "mirrored", "multi_worker", "parameter_server"]
-PRECISIONS = ["float32", "mixed_float16", "mixed_bfloat16"]
+STRATEGIES = ["all", "single", "mirrored", "multi_worker", "parameter_server"]
+ENGINES = ["as in the study", "loop", "fit"]
+PRECISIONS = ["as in the study", "float32", "mixed_float16", "mixed_bfloat16"]
 FROM_ONE = {"type": "integer", "minimum": 1}
 TIMES = {
     "study": {"nightly": "0 2 * * *", "weekly-sweep": "0 3 * * 0"},
@@ -27,7 +28,7 @@ def fields_of(deployment: dict[str, Any]) -> dict[str, Any]:
 
 
 def choices(field: dict[str, Any]) -> list[str]:
-    return field["anyOf"][0]["enum"]
+    return field["enum"]
 
 
 def schedules_of(api: PrefectApi, name: str) -> dict[str, dict[str, Any]]:
@@ -47,7 +48,7 @@ def test_a_deployment_per_flow_in_the_process_pool(deployments):
         # Else the form shows the defaults of the flow.
         assert deployment["parameters"] == ({"study": "digits"} if name == "study" else {})
         # Signs of life, whoever started the worker.
-        assert deployment["job_variables"]["env"] == {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
+        assert deployment["job_variables"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] == "30"
 
 
 def test_flow_runs_beyond_the_limit_wait_and_predictions_are_left_out(deployments):
@@ -73,7 +74,7 @@ def test_study_form(deployments):
     assert (fields["only"]["type"], fields["only"]["items"]) == ("array", {"type": "string"})
     assert (fields["overrides"]["type"], fields["overrides"]["additionalProperties"]) == ("object", {"type": "string"})
     assert choices(fields["strategy"]) == STRATEGIES
-    assert choices(fields["engine"]) == ["loop", "fit"]
+    assert choices(fields["engine"]) == ENGINES
     assert choices(fields["precision"]) == PRECISIONS
     assert fields["epochs"]["anyOf"][0] == FROM_ONE
     assert fields["approve_cost_above"]["anyOf"][0] == {"type": "number", "minimum": 0}
@@ -87,7 +88,7 @@ def test_forms_of_single_runs_have_drop_downs_and_bounds(deployments):
         assert choices(fields["precision"]) == PRECISIONS
         assert {number: fields[number]["anyOf"][0] for number in names} == dict.fromkeys(names, FROM_ONE)
     for name in ("baseline", "finetune"):
-        assert choices(fields_of(deployments[name])["engine"]) == ["loop", "fit"]
+        assert choices(fields_of(deployments[name])["engine"]) == ENGINES
     assert fields_of(deployments["predict"])["batch_size"]["minimum"] == 1
 
 
@@ -136,7 +137,7 @@ def test_deploying_again_keeps_what_was_switched_on_changed_and_added(server, ap
     ("deployment", "parameter", "value", "reason"),
     [
         ("study", "epochs", 0, "0 is less than the minimum of 1"),
-        ("study", "strategy", "nonsense", "'nonsense' is not one of ['single', 'mirrored', 'multi_worker'"),
+        ("study", "strategy", "nonsense", "'nonsense' is not one of ['all', 'single', 'mirrored', 'multi_worker'"),
         ("finetune", "replicas", 0, "0 is less than the minimum of 1"),
     ],
 )

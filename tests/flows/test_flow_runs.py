@@ -11,6 +11,8 @@ import pytest
 from command_line import mlflow_tags, wait_until
 from flow_runs import ENDED, FOR_EVER, Flows
 
+from rampline.run_directory import RunDirectory
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -24,7 +26,8 @@ def flows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flows]:
 
 def test_bad_input_is_refused_with_the_reason_and_starts_nothing(flows: Flows):
     unknown = flows.start("study", study="nosuch")
-    too_many = flows.start("finetune", replicas=3)  # the study has two virtual devices
+    devices = {"mirrored-ramp:cluster.virtual_devices": "0"}
+    too_many = flows.start("finetune", replicas=3, overrides=devices)
     found = flows.until(unknown, *ENDED)
     assert found["state_type"] == "FAILED"
     assert "no study 'nosuch'" in found["state"]["message"]
@@ -59,8 +62,8 @@ def test_what_the_page_of_a_study_shows(flows: Flows):
         assert f"http://127.0.0.1:{flows.mlflow_port}/#/experiments/" in artifacts[f"mlflow-{shown}-digits"]["data"]
 
 
-def test_cancelling_ends_every_role(flows: Flows):
-    flow_run = flows.start("study", only=["multi-worker"], epochs=FOR_EVER)
+def test_cancelling_ends_every_role_and_a_retry_goes_on_from_there(flows: Flows):
+    flow_run = flows.start("study", only=["baseline", "multi-worker"], epochs=200)
     directory = flows.until_training(flow_run, "multi-worker")
     assert len(flows.roles()) == 2
     assert flows.slots_in_use() == 1
@@ -68,12 +71,18 @@ def test_cancelling_ends_every_role(flows: Flows):
     assert wait_until(lambda: not flows.roles(), 20) < 20
     assert flows.until(flow_run, *ENDED)["state_type"] == "CANCELLED"
     assert flows.children(flow_run)["multi-worker"]["state_type"] == "CANCELLED"
-    execution = directory.parent.name
-    runs = {name: tags for name, tags in mlflow_tags(flows.state.mlflow_url).items() if name == "multi-worker"}
-    assert {tags["status"] for tags in runs.values()} == {"KILLED"}
-    log = "\n".join(flows.log(flow_run))
-    assert "stopping: the run saves a checkpoint first" in log
-    assert execution in str(directory)
+    tags = mlflow_tags(flows.state.mlflow_url)["multi-worker"]
+    assert (tags["status"], tags["rampline.status"]) == ("KILLED", "PREEMPTED")
+    assert "stopping: the run saves a checkpoint first" in "\n".join(flows.log(flow_run))
+    flows.retry(flow_run)
+    flows.until(flow_run, "RUNNING")
+    assert flows.until(flow_run, *ENDED)["state_type"] == "COMPLETED", flows.log(flow_run)
+    first, second = [event for event in RunDirectory(directory).read_events() if event["event"] == "started"]
+    assert first["first_epoch"] == 1
+    assert second["first_epoch"] > 1
+    finished = RunDirectory(directory.parent / "baseline").read_events()
+    assert sum(event["event"] == "started" for event in finished) == 1
+    assert mlflow_tags(flows.state.mlflow_url)["multi-worker"]["status"] == "FINISHED"
 
 
 def test_a_study_that_costs_too_much_waits_for_a_person(flows: Flows):
@@ -115,20 +124,3 @@ def test_a_holder_that_is_killed_frees_its_slot_and_the_next_has_its_turn(flows:
     assert flows.until(holder, *ENDED)["state_type"] == "CRASHED"
     assert flows.until(waits, *ENDED)["state_type"] == "COMPLETED", flows.log(waits)
     assert flows.slots_in_use() == 0
-
-
-def test_a_schedule_that_fires_while_the_study_trains_is_skipped(flows: Flows):
-    trains = flows.start("study", only=["baseline"], epochs=FOR_EVER)
-    flows.until_training(trains, "baseline")
-    deployment = flows.flow_run(trains)["deployment_id"]
-    schedule = {"schedule": {"interval": 20}, "active": True, "parameters": {"study": "digits"}}
-    (made,) = flows.api.post(f"/deployments/{deployment}/schedules", [schedule])
-    body = {"flow_runs": {"deployment_id": {"any_": [deployment]}, "state": {"name": {"any_": ["Skipped"]}}}}
-    wait_until(lambda: bool(flows.api.post("/flow_runs/filter", body)), 150)
-    flows.api.request("DELETE", f"/deployments/{deployment}/schedules/{made['id']}")
-    skipped = flows.api.post("/flow_runs/filter", body)[0]
-    assert skipped["state_type"] == "CANCELLED"
-    assert skipped["state"]["message"] == "study digits of this deployment trains digits still: skipped"
-    assert flows.flow_run(trains)["state_type"] == "RUNNING"
-    flows.cancel(trains)
-    flows.until(trains, *ENDED)

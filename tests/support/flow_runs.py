@@ -48,8 +48,14 @@ class Flows(UpServers):
     def log(self, flow_run: str) -> list[str]:
         """Its lines and those of its children, oldest first."""
         children = [child["id"] for child in self.children(flow_run).values()]
-        body = {"logs": {"flow_run_id": {"any_": [flow_run, *children]}}, "sort": "TIMESTAMP_ASC"}
-        return [line["message"] for line in self.api.post("/logs/filter", body)]
+        chosen = {"flow_run_id": {"any_": [flow_run, *children]}}
+        lines: list[str] = []
+        while True:  # at most 200 at once
+            body = {"logs": chosen, "sort": "TIMESTAMP_ASC", "offset": len(lines)}
+            more = [line["message"] for line in self.api.post("/logs/filter", body)]
+            if not more:
+                return lines
+            lines += more
 
     def roles(self) -> list[int]:
         """Process ids of TensorFlow processes of runs."""
@@ -70,6 +76,12 @@ class Flows(UpServers):
         for process in self.processes():
             if "prefect.engine" in _command(process) and flow_run in str(process.environ()):
                 process.send_signal(signal.SIGKILL)
+
+    def retry(self, flow_run: str) -> None:
+        """What the button does on the page of a flow run that has ended."""
+        state = {"type": "SCHEDULED", "name": "AwaitingRetry"}
+        answer = self.api.post(f"/flow_runs/{flow_run}/set_state", {"state": state, "force": True})
+        assert answer["status"] == "ACCEPT"
 
     def cancel(self, flow_run: str) -> None:
         """What the button does."""

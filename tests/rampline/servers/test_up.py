@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 
@@ -136,6 +137,7 @@ def test_what_a_killed_one_has_left_is_ended_by_the_next_and_ctrl_c_ends_all(ser
             break
     assert lines[0].startswith("ended what an earlier `rampline up` that was killed has left")
     assert not left & set(servers.processes())
+    time.sleep(0.5)  # rich writes a line again that Ctrl-C finds it writing
     os.kill(process.pid, signal.SIGINT)
     rest = process.stdout.read()
     assert process.wait(60) == 0
