@@ -7,10 +7,8 @@ from pydantic import Field
 
 from flows.evaluate import evaluate
 from flows.prepare import prepare
-from rampline.stages import AS_IN_STUDY, Engine, Precision, check_study, closing, plan_stage, with_values
-from tasks.devices import in_turn
-from tasks.flow_run import flow_run_address
-from tasks.start import start
+from rampline.stages import AS_IN_STUDY, Engine, Precision, check_study, plan_stage, with_values
+from tasks.execution import open_execution
 from tasks.train import train
 
 
@@ -43,10 +41,7 @@ def baseline(
         return
     overrides = with_values(overrides, engine=engine, epochs=epochs, precision=precision)
     runs = plan_stage("baseline", study, run, overrides)
-    with in_turn(check_study(study, runs, overrides)):
-        prepare(study, runs, overrides)
-        own = start(study, runs, overrides)
-        with closing(own, flow_run_address()):
-            for name in runs:
-                train(own, name)
-            evaluate(study, own, runs)
+    with open_execution(check_study(study, runs, overrides), study, runs, overrides, prepare=prepare) as own:
+        for name in runs:
+            train(own, name)
+        evaluate(study, own, runs)

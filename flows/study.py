@@ -18,7 +18,6 @@ from rampline.stages import (
     FLOW_OF_STRATEGY,
     Engine,
     Precision,
-    closing,
     only_of_strategy,
     study_of,
     with_values,
@@ -26,10 +25,8 @@ from rampline.stages import (
 from rampline.study import Study
 from tasks.approval import approve
 from tasks.compare import show_comparison
-from tasks.devices import in_turn
-from tasks.flow_run import flow_run_address
+from tasks.execution import open_execution
 from tasks.schedule import earlier_run_in_progress
-from tasks.start import start
 
 STAGES = {flow.name: flow for flow in (baseline, finetune, cluster)}
 
@@ -72,11 +69,8 @@ def study(
     checked = study_of(study, only, overrides, execution)
     if not approve(checked, approve_cost_above, execution):
         return Cancelled(message="its cost was not approved")
-    with in_turn(checked):
-        prepare(study, only, overrides, execution)
-        path = start(study, only, overrides, execution)
-        with closing(path, flow_run_address()):
-            return _train_and_compare(study, checked, path)
+    with open_execution(checked, study, only, overrides, execution, prepare=prepare) as path:
+        return _train_and_compare(study, checked, path)
 
 
 def _train_and_compare(study: str, checked: Study, path: str) -> str:

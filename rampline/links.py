@@ -10,7 +10,7 @@ from pathlib import Path
 from rampline.credentials import mask, without_user
 from rampline.execution_file import read_execution
 from rampline.home import Home
-from rampline.tracking.pages import artifact_page, experiment_page, run_page
+from rampline.tracking.pages import artifact_page, experiment_page, model_version_page, run_page
 from rampline.tracking.store import open_tracking, tracking_uri
 from rampline.tracking.views import LATEST
 
@@ -24,13 +24,17 @@ def mlflow_links(execution: Path, home: Home) -> dict[str, str]:
     """
     run_id = read_execution(execution).parent_run_id
     experiment = open_tracking(home).get_run(run_id).info.experiment_id
-    server = without_user(tracking_uri(home)).rstrip("/") if _has_server(home) else LOCAL_SERVER
     pages = {
         "charts": experiment_page(experiment, LATEST, charts=True),
         "study": run_page(experiment, run_id),
         "report": artifact_page(experiment, run_id, "report.html"),
     }
-    return {shown: f"{server}/{page}" for shown, page in pages.items()}
+    return {shown: f"{_server(home)}/{page}" for shown, page in pages.items()}
+
+
+def model_version_link(model: str, version: int, home: Home) -> str:
+    """The page of a version of a registered model, on the same server."""
+    return f"{_server(home)}/{model_version_page(model, version)}"
 
 
 def how_to_open_mlflow(home: Home) -> str:
@@ -52,6 +56,10 @@ def how_to_open_tensorboard(folder: Path) -> str:
 def shorten(path: Path) -> str:
     """Relative to the current folder where that is shorter."""
     return min(os.path.relpath(path), str(path), key=len)
+
+
+def _server(home: Home) -> str:
+    return without_user(tracking_uri(home)).rstrip("/") if _has_server(home) else LOCAL_SERVER
 
 
 def _has_server(home: Home) -> bool:

@@ -15,6 +15,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 
 from rampline.cluster.device_queue import Ticket, owners
 from rampline.home import Home
+from tasks.flow_run import submitted_at
 
 TAKES_DEVICES = ["study", "baseline", "finetune", "cluster", "evaluate"]
 # A process takes some seconds from its start to the queue. What needs longer than this is not coming.
@@ -36,14 +37,9 @@ def _on_their_way(ticket: Ticket, home: Home) -> bool:
             flow_filter=FlowFilter(name=FlowFilterName(any_=TAKES_DEVICES)),
             flow_run_filter=FlowRunFilter(state=states),
         )
-    earlier = [run for run in found if run.parent_task_run_id is None and _submitted_at(run) < ticket.submitted_at]
+    earlier = [run for run in found if run.parent_task_run_id is None and submitted_at(run) < ticket.submitted_at]
     arrived = owners(home)
     return any(str(run.id) not in arrived and _is_new(run) for run in earlier)
-
-
-def _submitted_at(flow_run: FlowRun) -> float:
-    submitted = flow_run.expected_start_time or flow_run.created
-    return submitted.timestamp() if submitted else 0.0
 
 
 def _is_new(flow_run: FlowRun) -> bool:

@@ -1,25 +1,19 @@
 """Steps of `prefect deploy`: prefect.yaml names them, and takes over what they return."""
 
-import os
 from importlib.metadata import version as version_of
 
 from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 
-from rampline.tracking.provenance import git_commit
+from rampline.tracking.provenance import UNKNOWN, git_commit
 
 COMMIT_DIGITS = 12
-UNKNOWN = "unknown"
 
 
 def code_version() -> dict[str, str]:
-    """`version`: what `RAMPLINE_VERSION` says (images are built with it), else the commit of this checkout, 12 digits.
-
-    Where the package is installed without a checkout, the version of the package.
-    """
-    given, commit = os.environ.get("RAMPLINE_VERSION", UNKNOWN), git_commit()
-    known = [version for version in (given, commit[:COMMIT_DIGITS]) if version and version != UNKNOWN]
-    return {"version": known[0] if known else version_of("rampline")}
+    """`version`: the commit of the code, 12 digits; where that is not known, the version of the package."""
+    commit = git_commit()
+    return {"version": version_of("rampline") if commit == UNKNOWN else commit[:COMMIT_DIGITS]}
 
 
 def keep_schedules(deployment: str, slugs: list[str]) -> dict[str, bool]:

@@ -10,7 +10,6 @@ from prefect import get_run_logger
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.responses import GlobalConcurrencyLimitResponse
 from prefect.concurrency.sync import concurrency
-from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Running
 
@@ -20,6 +19,7 @@ from rampline.home import Home
 from rampline.progress import progress_to
 from rampline.study import Study
 from tasks.arrivals import let_earlier_arrive
+from tasks.flow_run import current_flow_run, submitted_at
 
 WAITING = "WaitingForDevices"
 # Slots of a flow run that was killed are free after this long; the least that Prefect allows.
@@ -38,11 +38,9 @@ def in_turn(study: Study) -> Iterator[None]:
     if _HAS_TURN.get() or not devices:
         yield
         return
-    flow_run = FlowRunContext.get().flow_run  # type: ignore[union-attr]
-    submitted = flow_run.expected_start_time or flow_run.created  # type: ignore[union-attr]
-    name = f"{study.name} ({flow_run.name})"  # type: ignore[union-attr]
-    who = {"name": name, "owner": str(flow_run.id)}  # type: ignore[union-attr]
-    ticket = Ticket(submitted_at=submitted.timestamp(), devices=devices, **who)  # type: ignore[union-attr]
+    flow_run = current_flow_run()
+    name, submitted = f"{study.name} ({flow_run.name})", submitted_at(flow_run)
+    ticket = Ticket(name=name, submitted_at=submitted, devices=devices, owner=str(flow_run.id))
     home, token = Home.from_environment(), _HAS_TURN.set(True)
     try:
         with ExitStack() as stack:
@@ -101,6 +99,5 @@ def _wait(text: str, told: list[str]) -> None:
 
 
 def _show_state(name: str) -> None:
-    flow_run = FlowRunContext.get().flow_run  # type: ignore[union-attr]
     with get_client(sync_client=True) as client:
-        client.set_flow_run_state(flow_run.id, Running(name=name), force=True)  # type: ignore[union-attr]
+        client.set_flow_run_state(current_flow_run().id, Running(name=name), force=True)

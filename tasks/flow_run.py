@@ -1,9 +1,28 @@
 """Which flow run this is, for those who must reach it when this process cannot any more."""
 
+from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.settings import PREFECT_API_URL, get_current_settings
 
 from rampline.guardian import FLOW_RUN
+
+
+def current_flow_run() -> FlowRun:
+    """The flow run that this is called in.
+
+    Raises:
+        RuntimeError: outside of one.
+    """
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        raise RuntimeError("this is a step of a flow: call it from one")
+    return context.flow_run
+
+
+def submitted_at(flow_run: FlowRun) -> float:
+    """When somebody, or a schedule, asked for it; in seconds since 1970."""
+    submitted = flow_run.expected_start_time or flow_run.created
+    return submitted.timestamp() if submitted else 0.0
 
 
 def flow_run_address() -> dict[str, str]:

@@ -8,9 +8,9 @@ from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.context import FlowRunContext
 
 from rampline.home import Home
+from rampline.links import model_version_link
 from rampline.prediction import predict_folder
 from rampline.progress import progress_to
-from rampline.registry.page import model_version_link
 from tasks.keys import artifact_key
 from tasks.retry import unless_ours
 

@@ -17,9 +17,8 @@ from rampline.data.report import read_report
 from rampline.errors import DatasetError
 from rampline.home import Home
 from rampline.progress import progress_to
+from rampline.servers.prefect_objects.new_data import PREPARED, STUDY_LABEL
 from tasks.keys import artifact_key
-
-PREPARED = "rampline.data.prepared"
 
 
 def cache_key(_context: Any, parameters: dict[str, Any]) -> str | None:
@@ -52,7 +51,7 @@ def prepare_data(config: DataConfig, study: str) -> str:
 
 def announce_data(dataset: PreparedDataset, study: str) -> None:
     """Emit the event `rampline.data.prepared`, which an automation may start a study on."""
-    labels = {"rampline.study": study, "rampline.fingerprint": dataset.fingerprint, "rampline.source": dataset.source}
+    labels = {STUDY_LABEL: study, "rampline.fingerprint": dataset.fingerprint, "rampline.source": dataset.source}
     resource = {"prefect.resource.id": f"rampline.dataset.{dataset.directory.name}", **labels}
     emit_event(PREPARED, resource=resource, payload={"splits": dataset.splits, "directory": str(dataset.directory)})
 

@@ -10,8 +10,10 @@ from prefect.client.schemas.filters import (
     FlowRunFilterState,
     FlowRunFilterStateType,
 )
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import StateType
 from prefect.context import FlowRunContext
+
+from tasks.flow_run import submitted_at
 
 IN_PROGRESS = [StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]
 
@@ -35,9 +37,4 @@ def earlier_run_in_progress(study: str) -> str | None:
     # A flow run on the defaults has no parameters.
     default = signature(context.flow.fn).parameters["study"].default if context and context.flow else study
     earlier = [other for other in found if other.id != own.id and other.parameters.get("study", default) == study]
-    return next((other.name for other in earlier if _since(other) < _since(own)), None)
-
-
-def _since(flow_run: FlowRun) -> float:
-    since = flow_run.expected_start_time or flow_run.created
-    return since.timestamp() if since else 0.0
+    return next((other.name for other in earlier if submitted_at(other) < submitted_at(own)), None)

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from prefect import task
-from prefect.context import FlowRunContext
 
 from rampline.execution import start_execution
 from rampline.home import Home
+from tasks.flow_run import current_flow_run
 from tasks.retry import unless_ours
 
 
@@ -24,7 +24,5 @@ def execution_name(execution: str) -> str:
     """Name of the execution in the folder `execution`, or of the one that belongs to the current flow run if empty."""
     if execution:
         return Path(execution).name
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
-        raise RuntimeError("start is a step of a flow: call it from one")
-    return f"{context.flow_run.created:%Y%m%d-%H%M%S}-{context.flow_run.id.hex[-6:]}"
+    flow_run = current_flow_run()
+    return f"{flow_run.created:%Y%m%d-%H%M%S}-{flow_run.id.hex[-6:]}"

@@ -12,7 +12,7 @@ from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import prepare_dataset
 from rampline.home import Home
 
-pytest_plugins = ["prefect_server_fixture", "deployments_fixture", "command_line", "trained_runs"]
+pytest_plugins = ["prefect_server_fixture", "deployments_fixture", "command_line", "trained_runs", "flow_runs"]
 
 # Before anything imports TensorFlow.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -21,7 +21,7 @@ from pathlib import Path
 from rampline.cli.environment import private_prefect
 from rampline.errors import RamplineError
 from rampline.home import Home
-from rampline.servers.state import running_servers
+from rampline.servers.state import answers, running_servers
 
 START_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 5
@@ -75,13 +75,7 @@ def start_prefect(home: Home) -> Callable[[], None]:
 
 def prefect_answers() -> bool:
     """Whether the API at `PREFECT_API_URL` is there."""
-    try:
-        with urllib.request.urlopen(f"{os.environ['PREFECT_API_URL'].rstrip('/')}/health", timeout=5):
-            return True
-    except urllib.error.HTTPError:
-        return True  # it wants credentials, or calls its health page otherwise
-    except OSError:
-        return False
+    return answers(f"{os.environ['PREFECT_API_URL'].rstrip('/')}/health")
 
 
 def _nothing() -> None:

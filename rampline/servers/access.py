@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rampline.errors import InputError
+from rampline.prefect_api import PrefectApi
+from rampline.servers.state import client_credentials
 
 PREFECT_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 MLFLOW_USER, MLFLOW_PASSWORD = "RAMPLINE_MLFLOW_USERNAME", "RAMPLINE_MLFLOW_PASSWORD"
@@ -62,3 +65,9 @@ class Access:
                 f"--host {host} lets other machines in, and whoever gets in can start trainings: "
                 f"set {' and '.join(missing)} first, or stay with --host 127.0.0.1"
             )
+
+
+def open_api(url: str, *, timeout_seconds: float = PrefectApi.timeout_seconds) -> PrefectApi:
+    """The Prefect server whose API is at `url`, logged in with what the environment has."""
+    auth = client_credentials(os.environ).get("PREFECT_API_AUTH_STRING", "")
+    return PrefectApi(url=url, auth=auth, key=os.environ.get("PREFECT_API_KEY", ""), timeout_seconds=timeout_seconds)

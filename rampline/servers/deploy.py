@@ -13,7 +13,6 @@ from rampline.servers.processes import start
 from rampline.servers.state import servers_folder
 
 DEPLOY_SECONDS = 300
-VERSION = "RAMPLINE_VERSION"
 
 
 def project_folder() -> Path:
@@ -44,7 +43,7 @@ def deploy(home: Home, folder: Path, environment: Mapping[str, str]) -> None:
     Args:
         home: whose servers these are.
         folder: where `prefect.yaml` is.
-        environment: leads to the Prefect server; with `RAMPLINE_VERSION`.
+        environment: leads to the Prefect server.
 
     Raises:
         RamplineError: when Prefect refuses: naming the log.

@@ -18,8 +18,6 @@ FOR_COMMANDS_ONLY = (
     # A flow run waits a minute for a server that is started again.
     "PREFECT_CLIENT_MAX_RETRIES",
 )
-# Seconds; the zombie automation counts in these.
-HEARTBEAT_SECONDS = "30"
 ALLOWED_HOSTS = "RAMPLINE_ALLOWED_HOSTS"
 
 
@@ -77,7 +75,6 @@ def client_environment(home: Home, prefect_api_url: str, mlflow_url: str, *, is_
         "PREFECT_API_URL": prefect_api_url,
         "MLFLOW_TRACKING_URI": mlflow_url,
         "RAMPLINE_HOME": str(home.root),
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": HEARTBEAT_SECONDS,
     }
     # A flow run's lines go through a pipe to its worker. Without the worker the next line would end the flow run (rich
     # does that), so only errors go that way; all lines are in the UI.

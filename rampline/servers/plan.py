@@ -11,9 +11,9 @@ from rampline.errors import InputError
 from rampline.home import Home
 from rampline.prefect_api import PrefectApi
 from rampline.servers import addresses
-from rampline.servers.access import Access
+from rampline.servers.access import Access, open_api
 from rampline.servers.deploy import project_folder
-from rampline.servers.state import answers, client_credentials
+from rampline.servers.state import answers
 
 HTTP = ("http://", "https://")
 
@@ -66,8 +66,7 @@ class Plan:
     @property
     def api(self) -> PrefectApi:
         """The Prefect server, logged in."""
-        auth = client_credentials(os.environ).get("PREFECT_API_AUTH_STRING", "")
-        return PrefectApi(url=self.prefect_api_url, auth=auth, key=os.environ.get("PREFECT_API_KEY", ""))
+        return open_api(self.prefect_api_url)
 
 
 def make_plan(request: Request) -> Plan:

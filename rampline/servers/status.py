@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from datetime import datetime
 
 from rampline.home import Home
-from rampline.prefect_api import PrefectApi, PrefectError
+from rampline.prefect_api import PrefectError
+from rampline.servers.access import open_api
 from rampline.servers.processes import lock_holder
 from rampline.servers.services import worker_name
-from rampline.servers.state import POOL, ProcessState, Servers, answers, client_credentials, is_process, read_state
+from rampline.servers.state import POOL, ProcessState, Servers, answers, is_process, read_state
 
 REQUEST_SECONDS = 5.0
 
@@ -92,9 +92,7 @@ def _part(name: str, process: ProcessState | None, *, where: str, is_there: bool
 
 def _pool(servers: Servers) -> tuple[bool, int]:
     """Whether this machine's worker is online, and how many flow runs of the pool are running."""
-    auth = client_credentials(os.environ).get("PREFECT_API_AUTH_STRING", "")
-    key = os.environ.get("PREFECT_API_KEY", "")
-    api = PrefectApi(url=servers.prefect_api_url, auth=auth, key=key, timeout_seconds=REQUEST_SECONDS)
+    api = open_api(servers.prefect_api_url, timeout_seconds=REQUEST_SECONDS)
     workers = api.post(f"/work_pools/{POOL}/workers/filter")
     online = any(worker["name"] == worker_name() and worker["status"] == "ONLINE" for worker in workers)
     in_pool = {"work_pools": {"name": {"any_": [POOL]}}, "flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}

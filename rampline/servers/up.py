@@ -12,7 +12,7 @@ from rampline.errors import InputError
 from rampline.home import Home
 from rampline.servers.addresses import is_any, is_loopback
 from rampline.servers.caretaker import caretaker
-from rampline.servers.deploy import VERSION, deploy, version
+from rampline.servers.deploy import deploy, version
 from rampline.servers.display import Display, Stopwatch
 from rampline.servers.ending import end_all, end_leftovers, has_flow_runs
 from rampline.servers.plan import Plan, Request, check_servers, make_plan
@@ -78,13 +78,13 @@ class Up:
         for service in servers:
             self._start_service(service)
         self._wait_for_servers(servers)
-        environment = worker_environment(plan) | {VERSION: version()}
+        environment = worker_environment(plan)
         with display.waiting("deploying the flows") as clock:
             ensure_pool(plan.api)
             with keeping_schedules(plan.api):
                 deploy(self._home, plan.folder, environment)
-            display.step("flows", f"deployed from {plan.folder}/prefect.yaml, version {environment[VERSION]} ({clock})")
-        for line in apply(plan.api, home=self._home, cpu_slots=plan.request.cpu_slots):
+            display.step("flows", f"deployed from {plan.folder}/prefect.yaml, version {version()} ({clock})")
+        for line in apply(plan.api, cpu_slots=plan.request.cpu_slots):
             display.step("", line)
         worker = worker_service(plan)
         with display.waiting("starting the worker") as clock:

@@ -17,6 +17,7 @@ from rampline.devices import find_devices
 PACKAGE = Path(__file__).parents[1]
 LIBRARIES = ("tensorflow", "keras", "numpy", "mlflow", "prefect")
 START_TOLERANCE_SECONDS = 2.0
+UNKNOWN = "unknown"
 # An image has no git: its Dockerfile sets it.
 COMMIT_VARIABLE = "RAMPLINE_GIT_COMMIT"
 
@@ -25,13 +26,13 @@ def git_commit() -> str:
     """Commit of the checkout this package is in, 40 hex digits; what an image was built from; else `unknown`."""
     # A package in the virtual environment of somebody else's checkout is not tracked there: that commit is not ours.
     if _git("ls-files", "--error-unmatch", "__init__.py") is None:
-        return os.environ.get(COMMIT_VARIABLE) or "unknown"
-    return _git("rev-parse", "HEAD") or "unknown"
+        return os.environ.get(COMMIT_VARIABLE) or UNKNOWN
+    return _git("rev-parse", "HEAD") or UNKNOWN
 
 
 def commit_tags(commit: str) -> dict[str, str]:
     """The tag of ours, and the one that MLflow links to; an unknown commit is no link."""
-    return {"rampline.git_commit": commit} | ({"mlflow.source.git.commit": commit} if commit != "unknown" else {})
+    return {"rampline.git_commit": commit} | ({"mlflow.source.git.commit": commit} if commit != UNKNOWN else {})
 
 
 def source_tags(study: str) -> dict[str, str]:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from deployments_fixture import find_deployments, prefect
 
-from rampline.home import Home
 from rampline.prefect_api import PrefectApi, PrefectError
 from rampline.servers.prefect_objects import apply, keeping_schedules
 
@@ -113,7 +112,7 @@ def test_deploying_again_keeps_what_was_switched_on_changed_and_added(server, ap
     try:
         with keeping_schedules(api):
             assert prefect(server, "deploy", "--name", "study").returncode == 0
-        apply(api, home=Home(root=tmp_path))
+        apply(api)
         kept = schedules_of(api, "study")
         assert {key: kept["nightly"][key] for key in ("active", "parameters")} == {
             "active": True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 from command_line import mlflow_tags, wait_until
@@ -14,14 +13,6 @@ from flow_runs import ENDED, FOR_EVER, Flows
 from rampline.run_directory import RunDirectory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module")
-def flows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flows]:
-    flows = Flows(tmp_path_factory.mktemp("flows"))
-    flows.up()
-    yield flows
-    flows.stop()
 
 
 def test_bad_input_is_refused_with_the_reason_and_starts_nothing(flows: Flows):

@@ -43,14 +43,6 @@ QUIET_MLFLOW = """localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLo
 
 
 @pytest.fixture(scope="module")
-def flows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flows]:
-    flows = Flows(tmp_path_factory.mktemp("browser"))
-    flows.up()
-    yield flows
-    flows.stop()
-
-
-@pytest.fixture(scope="module")
 def context() -> Iterator[BrowserContext]:
     with start_browser() as browser:
         context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")

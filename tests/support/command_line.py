@@ -107,7 +107,7 @@ def rampline(home: Path, tmp_path: Path) -> Rampline:
     return call
 
 
-def _listen() -> None:
+def as_terminal_job() -> None:
     """A shell's background job ignores Ctrl-C, and so does all that it starts: the tests may be such a job."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -120,7 +120,7 @@ def command(home: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Pop
     def start(*arguments: str, prefect: dict[str, str] | None = None) -> subprocess.Popen[str]:
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         place = {"cwd": tmp_path, "env": environment_with(home, prefect), "start_new_session": True}
-        started.append(subprocess.Popen([str(RAMPLINE), *arguments], preexec_fn=_listen, **output, **place))
+        started.append(subprocess.Popen([str(RAMPLINE), *arguments], preexec_fn=as_terminal_job, **output, **place))
         return started[-1]
 
     yield start

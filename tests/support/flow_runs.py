@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from command_line import wait_until
 from up_servers import UpServers
 
@@ -102,3 +104,12 @@ def _epochs(runs: Path, execution: str, run: str) -> list[dict[str, Any]]:
         line for file in runs.glob(f"*/*-{execution}/{run}/events.jsonl") for line in file.read_text().splitlines()
     ]
     return [event for line in lines if (event := json.loads(line))["event"] == "epoch"]
+
+
+@pytest.fixture(scope="module")
+def flows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flows]:
+    """Up for a whole module, in a home of its own."""
+    flows = Flows(tmp_path_factory.mktemp("flows"))
+    flows.up()
+    yield flows
+    flows.stop()

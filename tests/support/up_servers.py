@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -14,20 +13,12 @@ from pathlib import Path
 import psutil
 from command_line import RAMPLINE, environment_with
 
+from rampline.cluster.roles import free_ports
 from rampline.home import Home
 from rampline.prefect_api import PrefectApi
 from rampline.servers.state import Servers, read_state
 
 SECONDS = 280
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 class UpServers:
@@ -93,11 +84,6 @@ def status_of(url: str, login: str = "", **headers: str) -> int:
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code
-
-
-def as_terminal_job() -> None:
-    """A shell's background job ignores Ctrl-C, and so does all that it starts: the tests may be such a job."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def parts(servers: UpServers) -> dict[str, list[int]]:

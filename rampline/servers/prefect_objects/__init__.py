@@ -5,7 +5,6 @@ All of it goes through the REST API, and all of it may be changed in the UI: wha
 
 from __future__ import annotations
 
-from rampline.home import Home
 from rampline.prefect_api import PrefectApi
 from rampline.servers.prefect_objects.automations import apply_automations
 from rampline.servers.prefect_objects.limits import apply_device_limit
@@ -18,13 +17,12 @@ from rampline.servers.prefect_objects.zombies import crash_zombies
 __all__ = ["apply", "ensure_pool", "keeping_schedules"]
 
 
-def apply(api: PrefectApi, *, home: Home, cpu_slots: int | None = None) -> list[str]:
+def apply(api: PrefectApi, *, cpu_slots: int | None = None) -> list[str]:
     """Make what is missing on the server; to be called after `prefect deploy --all`, which it needs the ids of.
 
     Applying twice changes nothing the second time.
 
     Args:
-        home: the installation that the server belongs to.
         cpu_slots: size of the concurrency limit on a machine without a GPU; without, an existing one keeps its size.
 
     Returns:

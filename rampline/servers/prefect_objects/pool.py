@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rampline.prefect_api import PrefectApi
+from rampline.servers.state import POOL
 
-POOL = "rampline"
 TYPE = "process"
 
 

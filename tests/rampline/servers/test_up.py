@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from command_line import RAMPLINE, mlflow_tags, wait_until
+from command_line import RAMPLINE, as_terminal_job, mlflow_tags, wait_until
 from mlflow_server import MlflowServer
 from prefect_server_fixture import Server
-from up_servers import UpServers, as_terminal_job, parts, status_of
+from up_servers import UpServers, parts, status_of
 
 from rampline.servers.state import answers, running_servers
 

@@ -7,8 +7,8 @@ import time
 import psutil
 import pytest
 from command_line import wait_until
-from up_servers import free_ports
 
+from rampline.cluster.roles import free_ports
 from rampline.errors import RamplineError
 from rampline.home import Home
 from rampline.servers import watch

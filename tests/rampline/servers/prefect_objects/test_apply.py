@@ -69,7 +69,7 @@ def test_the_pool_is_made_once_with_the_template_of_its_type(api):
 
 
 def test_applying_twice_changes_nothing(api, home, deployment):
-    lines = apply(api, home=home)
+    lines = apply(api)
     count = find_devices().count
     assert lines[0] == f"made the concurrency limit {SLOTS}, with {count} slot{'s' * (count != 1)} to train on"
     assert lines[1:] == [f"made the automation '{ZOMBIE}'", f"made the automation '{NEW_DATA}', switched off"]
@@ -78,31 +78,31 @@ def test_applying_twice_changes_nothing(api, home, deployment):
     assert {name: each["enabled"] for name, each in before.items()} == {ZOMBIE: True, NEW_DATA: False}
     assert before[ZOMBIE]["trigger"]["within"] == 100
     assert before[NEW_DATA]["actions"][0]["deployment_id"] == deployment
-    assert apply(api, home=home) == []
+    assert apply(api) == []
     assert automations(api) == before
 
 
 @pytest.mark.skipif(SLOTS == "gpu", reason="the slots of a machine with GPUs are its GPUs")
 def test_the_size_of_the_limit_is_the_users(api, home):
-    apply(api, home=home)
+    apply(api)
     api.request("PATCH", f"/v2/concurrency_limits/{SLOTS}", {"limit": 3})
-    assert apply(api, home=home) == []
+    assert apply(api) == []
     assert limits(api)[SLOTS] == 3
-    assert apply(api, home=home, cpu_slots=2) == [f"changed the concurrency limit {SLOTS} from 3 to 2 slots"]
+    assert apply(api, cpu_slots=2) == [f"changed the concurrency limit {SLOTS} from 3 to 2 slots"]
     assert limits(api)[SLOTS] == 2
 
 
 def test_what_was_switched_off_stays_off_and_what_points_to_nothing_is_mended(api, home, deployment):
-    apply(api, home=home)
+    apply(api)
     before = automations(api)
     api.request("PATCH", f"/automations/{before[ZOMBIE]['id']}", {"enabled": False})
     api.request("PATCH", f"/automations/{before[NEW_DATA]['id']}", {"enabled": True})
-    assert apply(api, home=home) == []
+    assert apply(api) == []
 
     api.request("DELETE", f"/deployments/{deployment}")
     flow = api.post("/flows/", {"name": "study"})["id"]
     other = api.post("/deployments/", {"name": "study", "flow_id": flow})["id"]
-    [line] = apply(api, home=home)
+    [line] = apply(api)
     assert line == f"changed the automation '{NEW_DATA}': it pointed to what is gone"
     after = automations(api)
     assert after[NEW_DATA]["actions"][0]["deployment_id"] == other
@@ -112,7 +112,7 @@ def test_what_was_switched_off_stays_off_and_what_points_to_nothing_is_mended(ap
 def test_the_address_of_notifications_is_a_secret(api, home, monkeypatch):
     with receive_webhooks() as receiver:
         monkeypatch.setenv("RAMPLINE_NOTIFY_URL", receiver.url + SECRET)
-        lines = apply(api, home=home)
+        lines = apply(api)
     assert (
         "made the notification block custom-webhook/rampline-notify, with the address in RAMPLINE_NOTIFY_URL" in lines
     )
@@ -120,11 +120,11 @@ def test_the_address_of_notifications_is_a_secret(api, home, monkeypatch):
     assert automations(api)[OVERRUN]["trigger"]["within"] == 24 * 3600
     shown = [*lines, str(api.post("/block_documents/filter")), str(automations(api))]
     assert not [text for text in shown if "secret-part" in text]
-    assert apply(api, home=home) == []
+    assert apply(api) == []
 
     monkeypatch.setenv("RAMPLINE_NOTIFY_URL", "https://hooks.example/other")
     monkeypatch.setenv("RAMPLINE_OVERRUN_HOURS", "2")
-    assert apply(api, home=home) == [
+    assert apply(api) == [
         "gave the notification block custom-webhook/rampline-notify the new address in RAMPLINE_NOTIFY_URL",
         f"changed the automation '{OVERRUN}': after 7200 s",
     ]
@@ -148,7 +148,7 @@ def test_settings_that_cannot_be_used_are_refused_before_anything_is_made(api, h
     monkeypatch.setenv("RAMPLINE_NOTIFY_URL", url)
     monkeypatch.setenv("RAMPLINE_OVERRUN_HOURS", hours)
     with pytest.raises(ConfigError) as refusal:
-        apply(api, home=home)
+        apply(api)
     assert str(refusal.value) == message
     assert automations(api) == {}
     assert SLOTS not in limits(api)
