@@ -13,9 +13,9 @@ from rampline.errors import ClusterConfigError
 LOOPBACK = "127.0.0.1"
 # Without them a parameter server's chief waits for ever for a worker behind a dead network: gRPC's clients get a
 # TCP_USER_TIMEOUT only with keepalive. TensorFlow reads the variable in its grpc_util.cc.
-KEEPALIVE = ",".join(
-    ["grpc.keepalive_time_ms=10000", "grpc.keepalive_timeout_ms=10000", "grpc.http2.max_pings_without_data=0"]
-)
+KEEPALIVE = ("grpc.keepalive_time_ms=10000", "grpc.keepalive_timeout_ms=10000", "grpc.http2.max_pings_without_data=0")
+# gRPC's frames of 16 KiB, and the window that goes with them, cost an all-reduce a tenth of a small network's step.
+LARGE_FRAMES = ("grpc.http2.max_frame_size=16777215", "grpc.http2.lookahead_bytes=4194304")
 
 
 def tasks_to_start(config: RunConfig) -> list[Task]:
@@ -72,8 +72,11 @@ def role_environment(task: Task, config: RunConfig) -> dict[str, str]:
     """What a role's environment has beside its parent's: TF_CONFIG, its share of the cores and of the GPUs."""
     environment = {"TF_CONFIG": task.to_json(), "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")}
     if config.strategy in ("multi_worker", "parameter_server"):
-        environment["TF_GRPC_DEFAULT_OPTIONS"] = os.environ.get("TF_GRPC_DEFAULT_OPTIONS", KEEPALIVE)
-    computing = config.cluster.workers
+        environment["TF_GRPC_DEFAULT_OPTIONS"] = os.environ.get(
+            "TF_GRPC_DEFAULT_OPTIONS", ",".join([*KEEPALIVE, *LARGE_FRAMES])
+        )
+    # Virtual devices of one process compute at the same time: with a thread each they waste a tenth less on waiting.
+    computing = config.cluster.workers * (config.cluster.replicas if config.cluster.virtual_devices else 1)
     if computing > 1 and "TF_NUM_INTRAOP_THREADS" not in os.environ:
         cores = len(os.sched_getaffinity(0))
         environment["TF_NUM_INTRAOP_THREADS"] = str(max(1, cores // computing))

@@ -62,7 +62,7 @@ class ScalingCurve:
         batch_size: what is constant: images per step (strong), or per step and replica (weak).
         strategy: of all runs but the first.
         engine: of all runs but the first.
-        steps_per_call: of all runs but the first; None where unknown.
+        steps_per_call: of all runs but the first, as they were set; empty where unknown.
         points: by replicas; at least two different numbers of them.
     """
 
@@ -70,7 +70,7 @@ class ScalingCurve:
     batch_size: int
     strategy: str
     engine: str
-    steps_per_call: int | None
+    steps_per_call: str
     points: tuple[ScalingPoint, ...]
 
     @property
@@ -112,12 +112,12 @@ def _curves_of(rows: list[dict[str, Any]], kind: str, reference: str) -> list[Sc
     members: dict[tuple, list[dict[str, Any]]] = {}
     for row in rows:
         if row is not base:
-            members.setdefault((row["strategy"], row["engine"], _steps_per_call(row)), []).append(row)
+            members.setdefault((row["strategy"], row["engine"], row["steps_per_call"]), []).append(row)
     curves = [_curve(kind, key, [base, *others]) for key, others in members.items()]
     return [curve for curve in curves if len(curve.replica_counts) > 1]
 
 
-def _curve(kind: str, key: tuple[str, str, int | None], rows: list[dict[str, Any]]) -> ScalingCurve:
+def _curve(kind: str, key: tuple[str, str, str], rows: list[dict[str, Any]]) -> ScalingCurve:
     base, (strategy, engine, steps_per_call) = rows[0], key
     points = sorted((_point(row, base) for row in rows), key=lambda point: point.replicas)
     return ScalingCurve(
@@ -144,10 +144,6 @@ def _point(row: dict[str, Any], base: dict[str, Any]) -> ScalingPoint:
         ceiling=ceiling / base["images_per_second"],
         ceiling_efficiency=throughput / ceiling,
     )
-
-
-def _steps_per_call(row: dict[str, Any]) -> int | None:
-    return None if is_missing(row["steps_per_call"]) else int(row["steps_per_call"])
 
 
 def _number(value: Any) -> float:

@@ -30,7 +30,7 @@ class RunConfig:
         epochs: passes over the training split.
         seed: decides initial weights, order of examples and augmentation.
         precision: `float32`, `mixed_float16` or `mixed_bfloat16`.
-        steps_per_call: training steps in one call of the compiled loop.
+        steps_per_call: training steps in one call of the compiled loop; `auto`: as many as take about a second.
         xla: compile the forward and backward pass with XLA (`loop` only).
         checkpoint_every_steps: extra checkpoints inside an epoch, in steps; 0 for one per epoch.
         checkpoint_keep: checkpoints that are kept besides the last and the best: what a damaged last one falls back to.
@@ -43,7 +43,7 @@ class RunConfig:
     epochs: int = 5
     seed: int = 0
     precision: str = "float32"
-    steps_per_call: int = 16
+    steps_per_call: int | str = "auto"
     xla: bool = False
     checkpoint_every_steps: int = 0
     checkpoint_keep: int = 1
@@ -64,7 +64,11 @@ class RunConfig:
         check_integer("epochs", self.epochs, 1)
         check_integer("seed", self.seed, 0)
         check_choice("precision", self.precision, PRECISIONS)
-        check_integer("steps_per_call", self.steps_per_call, 1)
+        if isinstance(self.steps_per_call, str):
+            allowed = "auto or a whole number of at least 1"
+            check(self.steps_per_call == "auto", "steps_per_call", self.steps_per_call, allowed)
+        else:
+            check_integer("steps_per_call", self.steps_per_call, 1)
         check_flag("xla", self.xla)
         check_integer("checkpoint_every_steps", self.checkpoint_every_steps, 0)
         check_integer("checkpoint_keep", self.checkpoint_keep, 0)

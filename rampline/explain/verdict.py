@@ -82,7 +82,7 @@ def _words(config: RunConfig, part: str, parts: StepParts, probes: StrategyProbe
         case _:
             reason = "is a fixed cost that does not shrink with the batch (launching operations, the update)"
             calls = config.engine == "loop" and config.steps_per_call == 1
-            return reason, ("steps_per_call=16 or a larger batch" if calls else "a larger batch") + " would give"
+            return reason, ("steps_per_call=auto or a larger batch" if calls else "a larger batch") + " would give"
 
 
 def _input_remedy(config: RunConfig, probes: StrategyProbes) -> str:

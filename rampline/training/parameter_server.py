@@ -23,6 +23,7 @@ from rampline.pipeline.examples import open_examples
 from rampline.pipeline.order import EpochOrder, evaluation_steps
 from rampline.training.engine import CALLS_PER_WORKER, StepsDone
 from rampline.training.lifeline import Lifeline, StopRequested
+from rampline.training.pacing import TRAIN, CallPacer
 from rampline.training.parameter_server_steps import ParameterServerSteps
 from rampline.training.state import TrainingState
 
@@ -56,6 +57,7 @@ class ParameterServerEngine:
         self._order = EpochOrder(
             examples=dataset.splits["train"], global_batch_size=config.global_batch_size, seed=config.seed
         )
+        self._pacer = CallPacer(config.steps_per_call, compiling=CALLS_PER_WORKER * config.cluster.workers)
         self._images: dict[str, Iterator] = {}
         self._steps = ParameterServerSteps(
             config, dataset, strategy, state, self._order, measure_staleness=measure_staleness
@@ -65,7 +67,7 @@ class ParameterServerEngine:
 
     def run_steps(self, first_step: int, steps: int) -> Iterator[StepsDone]:
         """See `Engine.run_steps`; calls are scheduled some ahead of the workers, and told of in order."""
-        return self._schedule(self._train_steps, self._worker_images("train"), first_step, steps, "train")
+        return self._schedule(self._train_steps, self._worker_images("train"), first_step, steps, TRAIN)
 
     def _schedule(
         self,
@@ -76,24 +78,23 @@ class ParameterServerEngine:
         kind: str,
     ) -> Iterator[StepsDone]:
         workers = self._config.cluster.workers
-        # Short enough that no worker waits long for the last call of another.
-        steps_per_call = min(self._config.steps_per_call, max(1, steps // (CALLS_PER_WORKER * workers)))
-        starts = deque(range(first_step, first_step + steps, steps_per_call))
+        ahead = CALLS_PER_WORKER * workers
+        next_step, end = first_step, first_step + steps
         calls: deque = deque()
-        while starts or calls:
+        while next_step < end or calls:
             stop = self._lifeline.should_stop()
-            if stop:
-                starts.clear()
-            while starts and len(calls) < CALLS_PER_WORKER * workers:
-                start = starts.popleft()
-                count = min(steps_per_call, first_step + steps - start)
-                arguments = (source, tf.constant(start, tf.int64), tf.constant(count, tf.int64))
+            while not stop and next_step < end and len(calls) < ahead:
+                # Shorter towards the end, so that no worker waits long for the last call of another.
+                count = self._pacer.longest(kind, max(1, (end - next_step) // ahead))
+                arguments = (source, tf.constant(next_step, tf.int64), tf.constant(count, tf.int64))
                 calls.append(self._coordinator.schedule(train_steps, args=arguments))
+                next_step += count
             if not calls:
                 yield StepsDone(sums=np.zeros((0, 3)), input_wait_seconds=0.0, stop=True)
                 return
             self._lifeline.advance(kind)
-            sums, wait, staleness = (np.asarray(part) for part in calls.popleft().fetch())
+            sums, wait, staleness, seconds = (np.asarray(part) for part in calls.popleft().fetch())
+            self._pacer.note(len(sums), float(seconds))
             measured = staleness if self._measure_staleness else None
             is_last = stop and not calls
             yield StepsDone(sums=sums, input_wait_seconds=float(wait) / workers, stop=is_last, staleness=measured)

@@ -37,7 +37,9 @@ class ParameterServerSteps:
         self._train_step = make_train_step(state, num_replicas_in_sync=1, xla=config.xla)
 
     def make_train(self, kind: str = REAL) -> tf.types.experimental.GenericFunction:
-        """`(source, first_step, steps)` to `(sums, wait, staleness)`, each with one row per step.
+        """`(source, first_step, steps)` to `(sums, wait, staleness, seconds)`.
+
+        The first and third have a row per step; `wait` is the part of the `seconds` in which the batch was waited for.
 
         Args:
             kind: `real`; or a probe, `cached` (the source gives the batch) or `pipeline` (nothing is trained).
@@ -108,7 +110,8 @@ class ParameterServerSteps:
         examples, data = self.examples("train", images), self._config.data
         batches = make_steps_dataset(examples, order=self._order, data=data, first_step=first, steps=steps)
         sums, staleness = self._arrays(steps)
-        i, wait, before = tf.constant(0), tf.constant(0.0, tf.float64), tf.timestamp()
+        i, wait, started = tf.constant(0), tf.constant(0.0, tf.float64), tf.timestamp()
+        before = started
         for batch in batches:
             with tf.control_dependencies(tf.nest.flatten(batch)):
                 wait += tf.timestamp() - before
@@ -117,11 +120,12 @@ class ParameterServerSteps:
             i += 1
             with tf.control_dependencies([done, missed]):
                 before = tf.timestamp()
-        return sums.stack(), wait, staleness.stack()
+        return sums.stack(), wait, staleness.stack(), before - started
 
     def _in_loop(self, steps: tf.Tensor, run, make) -> tuple[tf.Tensor, ...]:
         sums, staleness = self._arrays(steps)
-        wait = tf.constant(0.0, tf.float64)
+        wait, started = tf.constant(0.0, tf.float64), tf.timestamp()
+        ended = started
         for i in tf.range(steps):
             before = tf.timestamp()
             batch = make(i)
@@ -130,4 +134,6 @@ class ParameterServerSteps:
             done, missed = run(batch)
             row = tf.cast(i, tf.int32)
             sums, staleness = sums.write(row, done), staleness.write(row, missed)
-        return sums.stack(), wait, staleness.stack()
+            with tf.control_dependencies([done, missed]):
+                ended = tf.timestamp()
+        return sums.stack(), wait, staleness.stack(), ended - started

@@ -77,6 +77,7 @@ def _steps_per_round(probe: Probe, config: RunConfig, average: Callable[[float],
     workers = 1 if config.is_synchronous else CALLS_PER_WORKER * config.cluster.workers
     probe(workers)
     seconds = average(probe(workers))
-    per_call = config.steps_per_call if config.engine == "loop" else 1
+    # With `auto` a probe makes its round in one call.
+    per_call = config.steps_per_call if config.engine == "loop" and isinstance(config.steps_per_call, int) else 1
     wanted = math.ceil(config.explain.steps / ROUNDS / (per_call * workers)) * per_call * workers
     return max(1, min(wanted, int(LONGEST_ROUND_SECONDS / seconds)))

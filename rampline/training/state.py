@@ -8,11 +8,12 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from rampline.config import OptimizerConfig, RunConfig
+from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.learning_rate import StepLearningRate
 from rampline.models import make_model
 from rampline.training.checkpoint import load_model_weights
+from rampline.training.optimizers import make_iterations_atomic, make_optimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,32 +50,6 @@ def make_state(config: RunConfig, dataset: PreparedDataset, strategy: tf.distrib
     if Path(config.model.weights).is_dir():
         load_model_weights(Path(config.model.weights), model)
     return TrainingState(model=model, optimizer=optimizer, step=step, learning_rate=learning_rate)
-
-
-def make_optimizer(
-    config: OptimizerConfig, learning_rate: float | keras.optimizers.schedules.LearningRateSchedule
-) -> keras.optimizers.Optimizer:
-    """The Keras optimizer of that name."""
-    decay = config.weight_decay or None
-    if config.name == "sgd":
-        return keras.optimizers.SGD(learning_rate, momentum=config.momentum, weight_decay=decay)
-    if config.name == "rmsprop":
-        return keras.optimizers.RMSprop(learning_rate, momentum=config.momentum, weight_decay=decay)
-    if config.name == "adamw":
-        return keras.optimizers.AdamW(learning_rate, weight_decay=config.weight_decay)
-    return keras.optimizers.Adam(learning_rate, weight_decay=decay)
-
-
-def make_iterations_atomic(optimizer: keras.optimizers.Optimizer) -> None:
-    """Let `optimizer.iterations` count every update, also when workers update at once.
-
-    Keras 3.15 writes `assign(self + value)`: two parameter-server workers read the same count and one update is lost,
-    which
-    skews Adam's bias correction. Can go once `KerasVariable.assign_add` adds in place; a test tells when.
-    """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    for counter in {id(o._iterations): o._iterations for o in (optimizer, inner)}.values():
-        counter.assign_add = counter.value.assign_add
 
 
 def _first_replica() -> tf.VariableAggregation:

@@ -21,6 +21,7 @@ from rampline.training.engine import StepsDone
 from rampline.training.examples_log import ExamplesLog
 from rampline.training.iterators import keep_iterator
 from rampline.training.lifeline import Lifeline, StopRequested
+from rampline.training.pacing import TRAIN, CallPacer
 from rampline.training.state import TrainingState
 from rampline.training.synchronous_steps import SynchronousSteps
 
@@ -64,6 +65,7 @@ class SynchronousEngine:
         self._batches: Iterator | None = None
         self._next_step = -1
         self._steps = SynchronousSteps(config, strategy, state, self._replicas)
+        self._pacer, self._last_call = CallPacer(config.steps_per_call), (0, 0.0)
         self._average = make_average(state.model, strategy) if total > 1 else None
         self._gather = make_gather(state.model, strategy) if total > 1 else None
 
@@ -71,34 +73,39 @@ class SynchronousEngine:
         """See `Engine.run_steps`; one element per call of the compiled function."""
         if self._batches is None or first_step != self._next_step:
             self._batches = self._iterate(first_step)
-        for start, count in self._calls(steps):
-            sums, wishes, wait, indices = self._steps.train(self._batches, tf.constant(count), self._wish())
+        for start, count in self._calls(steps, TRAIN):
+            done, indices = self._train(self._batches, count)
             if self._examples_log:
                 self._examples_log.append(first_step + start, indices.numpy())
             self._next_step = first_step + start + count
-            stop = bool(wishes > 0)
-            yield StepsDone(sums=sums.numpy(), input_wait_seconds=float(wait), stop=stop)
-            if stop:
+            yield done
+            if done.stop:
                 return
+
+    def _train(self, batches: Iterator, count: int) -> tuple[StepsDone, tf.Tensor]:
+        """One call of `count` steps, and what all workers tell with it."""
+        started = time.perf_counter()
+        sums, notes, wait, indices = self._steps.train(batches, tf.constant(count), self._note())
+        wishes, past_steps, past_seconds = notes.numpy() / self._config.cluster.workers
+        done = StepsDone(sums=sums.numpy(), input_wait_seconds=float(wait), stop=bool(wishes > 0))
+        self._pacer.note(int(past_steps), float(past_seconds))
+        self._last_call = (count, time.perf_counter() - started)
+        return done, indices
 
     def evaluate(self, split: str) -> np.ndarray:
         """See `Engine.evaluate`."""
         examples, batch_size = self._dataset.splits[split], self._config.per_replica_batch_size
         replicas = self._replicas
 
-        def make(_: tf.distribute.InputContext) -> tf.data.Dataset:
-            return make_evaluation_dataset(
-                self._open(split), total_examples=examples, batch_size=batch_size, replicas=replicas
-            )
-
-        batches = iter(self._strategy.distribute_datasets_from_function(make))
+        size = {"total_examples": examples, "batch_size": batch_size, "replicas": replicas}
+        batches = self._steps.iterate(make_evaluation_dataset(self._open(split), **size))
         steps = evaluation_steps(replicas=replicas.total, batch_size=batch_size, examples=examples)
         total = np.zeros(3)
         for start in range(0, steps, EVALUATION_STEPS_PER_CALL):
             count = min(EVALUATION_STEPS_PER_CALL, steps - start)
             self._lifeline.advance("evaluate")
-            sums, wishes = self._steps.evaluate(batches, tf.constant(count), self._wish())
-            if wishes > 0:
+            sums, notes = self._steps.evaluate(batches, tf.constant(count), self._note())
+            if notes[0] > 0:
                 raise StopRequested
             total += sums.numpy()
         return total
@@ -119,17 +126,17 @@ class SynchronousEngine:
     def check_agreement(self, step: int) -> None:
         """See `Engine.check_agreement`."""
         workers = self._config.cluster.workers
-        total = tf.function(self._steps.sum_over_workers)(tf.constant(step, tf.int64))
+        total = self._steps.total(tf.constant(step, tf.int64))
         if int(total) != workers * step:
             raise RunFailed(f"the workers found different checkpoints (this one: step {step}): do they see one folder?")
 
     def finish(self) -> None:
         """See `Engine.finish`."""
-        tf.function(self._steps.sum_over_workers)(tf.zeros(()))
+        self._steps.total(tf.zeros(()))
 
     def average(self, value: float) -> float:
         """See `Engine.average`."""
-        total = tf.function(self._steps.sum_over_workers)(tf.constant(value, tf.float64))
+        total = self._steps.total(tf.constant(value, tf.float64))
         return float(total) / self._config.cluster.workers
 
     def make_probe(self, kind: str) -> Callable[[int], float]:
@@ -141,10 +148,8 @@ class SynchronousEngine:
             for _, count in self._calls(steps, kind):
                 if kind == PIPELINE:
                     self._steps.fetch(batches, tf.constant(count)).numpy()
-                else:
-                    _, wishes, *_ = self._steps.train(batches, tf.constant(count), self._wish())
-                    if wishes > 0:
-                        raise Preempted("stopped on request during the probes")
+                elif self._train(batches, count)[0].stop:
+                    raise Preempted("stopped on request during the probes")
             return (time.perf_counter() - started) / steps
 
         return measure
@@ -155,23 +160,20 @@ class SynchronousEngine:
             self._examples[split] = open_examples(self._dataset, split)
         return self._examples[split]
 
-    def _calls(self, steps: int, kind: str = "train") -> Iterator[tuple[int, int]]:
+    def _calls(self, steps: int, kind: str) -> Iterator[tuple[int, int]]:
         """First step and number of steps of each call of a compiled function; the first of each kind may compile."""
-        for start in range(0, steps, self._config.steps_per_call):
+        for start, count in self._pacer.split(kind, steps):
             self._lifeline.advance(kind)
-            yield start, min(self._config.steps_per_call, steps - start)
+            yield start, count
 
-    def _wish(self) -> tf.Tensor:
-        """1 when this role wants to stop: summed over the workers with the next call's figures."""
-        return tf.constant(float(self._lifeline.should_stop()), keras.config.floatx())
+    def _note(self) -> tf.Tensor:
+        """(3,): 1 when this role wants to stop, and the steps and seconds of its last call: summed over the workers."""
+        return tf.constant([float(self._lifeline.should_stop()), *self._last_call], keras.config.floatx())
 
     def _iterate(self, first_step: int, *, repeat_first: bool = False) -> Iterator:
         """The batches of the training from that step on, or that step's again and again."""
 
-        def make(_: tf.distribute.InputContext) -> tf.data.Dataset:
-            examples = self._open("train")
-            shape = {"order": self._order, "data": self._config.data, "replicas": self._replicas}
-            batches = make_train_dataset(examples, **shape, first_step=first_step)
-            return batches.take(self._replicas.count).cache().repeat() if repeat_first else batches
-
-        return keep_iterator(iter(self._strategy.distribute_datasets_from_function(make)))
+        shape = {"order": self._order, "data": self._config.data, "replicas": self._replicas}
+        batches = make_train_dataset(self._open("train"), **shape, first_step=first_step)
+        batches = batches.take(self._replicas.count).cache().repeat() if repeat_first else batches
+        return keep_iterator(self._steps.iterate(batches))

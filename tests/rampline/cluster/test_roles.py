@@ -1,5 +1,6 @@
 """Which roles a run has on this machine, and what each is started with."""
 
+import dataclasses
 import json
 import os
 import socket
@@ -52,6 +53,10 @@ def test_workers_share_the_cores(monkeypatch):
         assert threads == {str(max(1, cores // workers))}
     alone = CONFIGS["mirrored"][0]
     assert "TF_NUM_INTRAOP_THREADS" not in role_environment(local_tasks(alone)[0], alone)
+    replicas = alone.cluster.replicas
+    virtual = dataclasses.replace(alone, cluster=dataclasses.replace(alone.cluster, virtual_devices=replicas))
+    threads = role_environment(local_tasks(virtual)[0], virtual)["TF_NUM_INTRAOP_THREADS"]
+    assert threads == str(max(1, cores // replicas))
 
 
 def test_a_number_of_threads_that_the_user_has_set_is_kept(monkeypatch):

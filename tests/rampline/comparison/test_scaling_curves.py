@@ -103,9 +103,9 @@ def test_engine_and_steps_per_call_make_curves_of_their_own(client, log_study):
     log_study("engines", [*RUNS[:3], *others], reference="one")
     curves = make_curves(read_comparison(client, "engines"), "strong")
     assert [(c.engine, c.steps_per_call, c.points[-1].run) for c in curves] == [
-        ("loop", 16, "four"),
-        ("fit", 16, "fit"),
-        ("loop", 1, "one-step"),
+        ("loop", "16", "four"),
+        ("fit", "16", "fit"),
+        ("loop", "1", "one-step"),
     ]
     assert {curve.points[0].run for curve in curves} == {"one"}
 

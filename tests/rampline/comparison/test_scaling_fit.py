@@ -29,7 +29,7 @@ def curve(kind: str, step_ms: list[tuple[int, float]], strategy: str = "mirrored
             )
         )
     return ScalingCurve(
-        kind=kind, batch_size=64, strategy=strategy, engine="loop", steps_per_call=16, points=tuple(points)
+        kind=kind, batch_size=64, strategy=strategy, engine="loop", steps_per_call="16", points=tuple(points)
     )
 
 

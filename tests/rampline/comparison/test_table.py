@@ -64,7 +64,7 @@ def test_explanation_scores_and_settings(client, log_study, four_runs):
     assert (row["verdict"], row["bound"]) == ("sync-bound: it waits.", "sync")
     assert (row["train_accuracy"], row["epoch_seconds"]) == (0.7, 3)  # of the last epoch; median of 2 and 4
     assert (row["model.name"], row["data.source"], row["precision"]) == ("convnet", "digits", "float32")
-    assert (row["data.prefetch"], row["data.cache"], row["steps_per_call"]) == ("auto", "", 16)
+    assert (row["data.prefetch"], row["data.cache"], row["steps_per_call"]) == ("auto", "", "16")
     assert math.isnan(bare["step_ms_input"])
     assert (bare["verdict"], bare["bound"]) == ("", "")
     assert is_missing(bare["test_examples"])

@@ -54,4 +54,4 @@ def test_a_tiny_network_is_found_in_the_overhead(digits: PreparedDataset, tmp_pa
     config = make_config("single", model="bound_models:tiny", batch=8)
     found = explain(dataclasses.replace(config, steps_per_call=1), digits, tmp_path)
     assert found.verdict.bound == "overhead"
-    assert "steps_per_call=16 or a larger batch would give" in found.verdict.sentence
+    assert "steps_per_call=auto or a larger batch would give" in found.verdict.sentence

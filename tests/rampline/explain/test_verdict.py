@@ -130,7 +130,7 @@ def test_prefetching_is_not_offered_where_it_does_not_help(
 @pytest.mark.parametrize(
     "engine, steps_per_call, remedy",
     [
-        ("loop", 1, "steps_per_call=16 or a larger batch would"),
+        ("loop", 1, "steps_per_call=auto or a larger batch would"),
         ("loop", 8, "; a larger batch would"),
         ("fit", 1, "; a larger batch would"),
     ],
