@@ -50,6 +50,8 @@ def _build_section(section: type, name: str, values: Any) -> Any:
         raise ConfigError(f"{name}={values!r} is not allowed: it must be a mapping of keys, such as {name}: {{…}}")
     for key in values:
         _check_known(key, [f.name for f in dataclasses.fields(section)], prefix=f"{name}.")
+    # YAML 1.1 reads off as false.
+    values = {k: "off" if k == "prefetch" and v is False else v for k, v in values.items()}
     return section(**{k: tuple(v) if isinstance(v, list) else _exponents(v) for k, v in values.items()})
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rampline.config.checks import check, check_choice, check_integer, check_number, check_text
 
 DATA_SOURCES = ("digits", "tfds:NAME", "folder:PATH", "csv:PATH")
-CACHES = ("none", "memory", "disk")
+CACHES = ("none", "memory", "disk", "auto")
 AUGMENTATIONS = ("none", "flip", "crop", "flip_crop")
 SCHEDULES = ("constant", "ramp", "steps", "cosine")
 LR_SCALINGS = ("none", "replicas", "global_batch")
@@ -29,7 +29,8 @@ class DataConfig:
         split_seed: seed of that split and of `limit`; apart from `seed` so that runs with other seeds keep the same
             split.
         max_undecodable_share: preparation fails if a larger share of the files does not decode, in [0, 1].
-        cache: `memory` (decoded images in RAM), `disk` (decoded images, read per batch), `none` (decoded every epoch).
+        cache: `memory` (decoded images in RAM), `disk` (decoded images, read per batch), `none` (decoded every epoch),
+            `auto` (the first of these that there is room for when the dataset is prepared).
         prefetch: `auto`, `off`, or the number of batches prepared ahead of the training step.
         augment: `none`, `flip` (left-right), `crop` (random crop after 1/8 padding) or `flip_crop`.
     """

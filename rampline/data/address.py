@@ -17,7 +17,7 @@ from rampline.data.dataset import FORMAT_VERSION
 from rampline.files import read_json, write_json
 from rampline.home import Home
 
-STORAGES = {"memory": "tensor", "disk": "raw_files", "none": "encoded_files"}
+STORAGES = {"memory": "tensor", "disk": "raw_files", "none": "encoded_files", "auto": "auto"}
 _KEY_LENGTH = 16
 
 
@@ -26,19 +26,22 @@ def tfds_directory(home: Home) -> Path:
     return home.data / "tfds"
 
 
-def describe_preprocessing(config: DataConfig, *, channels: int, carve_validation: bool) -> dict[str, Any]:
+def describe_preprocessing(
+    config: DataConfig, *, channels: int, carve_validation: bool, cache: str = ""
+) -> dict[str, Any]:
     """Everything beside the source's content that decides what is stored.
 
     Args:
         config: the data configuration.
         channels: of the stored images.
         carve_validation: whether the validation split is taken out of the source's train split.
+        cache: what `data.cache=auto` stands for; left open, `auto` stays as it is.
     """
     values: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "image_shape": [config.image_size, config.image_size, channels],
         "resize": "bilinear, antialias",
-        "storage": STORAGES[config.cache],
+        "storage": STORAGES[cache or config.cache],
         "limit": config.limit,
     }
     if carve_validation:

@@ -23,6 +23,13 @@ from rampline.files import write_text
 from rampline.home import Home
 
 _END_SECONDS = 5.0
+_ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    # Decoding needs no GPU, and a GPU touched here would be short of memory in training.
+    "CUDA_VISIBLE_DEVICES": "-1",
+    # There is an image for every core at any time: splitting one among cores as well costs a tenth.
+    "TF_NUM_INTRAOP_THREADS": "1",
+}
 
 
 def locate_prepared(config: DataConfig, home: Home) -> PreparedDataset | None:
@@ -99,8 +106,7 @@ def _start_process(config: DataConfig, home: Home, standard_error: int) -> subpr
         text=True,
         # A Ctrl-C in the terminal is for the flow process, which ends this one.
         start_new_session=True,
-        # Decoding needs no GPU, and a GPU touched here would be short of memory in training.
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"},
+        env={**os.environ, **_ENVIRONMENT},
     )
 
 

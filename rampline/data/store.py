@@ -11,12 +11,13 @@ from rampline.config import DataConfig
 from rampline.data.address import dataset_directory, describe_preprocessing, look_up, remember, tfds_directory
 from rampline.data.catalog import fingerprint_catalog, read_catalog
 from rampline.data.checks import check_present
-from rampline.data.dataset import PreparedDataset
+from rampline.data.dataset import SPLITS, PreparedDataset
 from rampline.data.filling import Plan, fill
 from rampline.data.lock import locked
 from rampline.data.selection import select
 from rampline.data.sources import source_module
 from rampline.data.sources.source import Source
+from rampline.data.storage_choice import choose_cache
 from rampline.files import complete_directory
 from rampline.home import Home
 
@@ -71,7 +72,13 @@ def _store_source(config: DataConfig, home: Home, source: Source, name: str, rep
     fingerprint = fingerprint_catalog(catalog, source.class_names)
     carve_validation = "validation" not in source.splits
     channels = config.channels or source.channels
-    preprocessing = describe_preprocessing(config, channels=channels, carve_validation=carve_validation)
+    cache = config.cache
+    if cache == "auto":
+        shape = (config.image_size, config.image_size, channels)
+        stored = (config.limit or source.examples) * len(source.class_names) * len(SPLITS)
+        cache, reason = choose_cache(min(stored, source.examples), shape, home.data)
+        reporter.log(reason)
+    preprocessing = describe_preprocessing(config, channels=channels, carve_validation=carve_validation, cache=cache)
     directory = dataset_directory(home, name, fingerprint, preprocessing)
     if directory.is_dir():
         return _accept_present(config, directory, reporter)

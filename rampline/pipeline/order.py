@@ -47,17 +47,43 @@ class EpochOrder:
 
     def share(self, step: tf.Tensor, replica: tf.Tensor, replicas: int) -> Share:
         """Part `replica` of `replicas` of the global batch at 0-based `step`; sizes differ by at most one."""
-        step, replica = tf.cast(step, tf.int64), tf.cast(replica, tf.int64)
+        step = tf.cast(step, tf.int64)
         start = step % self.steps_per_epoch * self.global_batch_size
         count = tf.minimum(start + self.global_batch_size, self.examples) - start
+        first, end, weights = self._rows(count, replica, replicas)
+        indices = self._shuffle(start + first, start + end, self.epoch_of(step))
+        return Share(indices=indices, weights=weights, global_examples=tf.cast(count, tf.float32), offset=first)
+
+    def indices_from(self, step: tf.Tensor, steps: int) -> tf.Tensor:
+        """(n,) int64, the examples of `steps` global batches from `step` on, or of those that its epoch still has."""
+        step = tf.cast(step, tf.int64)
+        start = step % self.steps_per_epoch * self.global_batch_size
+        end = tf.minimum(start + steps * self.global_batch_size, self.examples)
+        return self._shuffle(start, end, self.epoch_of(step))
+
+    def share_within(self, indices: tf.Tensor, number: tf.Tensor, replica: tf.Tensor, replicas: int) -> Share:
+        """As `share`, of global batch `number` of the batches whose examples `indices_from` gave."""
+        start = tf.cast(number, tf.int64) * self.global_batch_size
+        count = tf.minimum(start + self.global_batch_size, tf.size(indices, tf.int64)) - start
+        first, end, weights = self._rows(count, replica, replicas)
+        own = indices[start + first : start + end]
+        return Share(indices=own, weights=weights, global_examples=tf.cast(count, tf.float32), offset=first)
+
+    def _rows(self, count: tf.Tensor, replica: tf.Tensor, replicas: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """First row, end and weights of a replica's part of a global batch of `count` examples."""
+        if replicas == 1:
+            return tf.constant(0, tf.int64), count, tf.ones((count,))
+        replica = tf.cast(replica, tf.int64)
         low, high = replica * count // replicas, (replica + 1) * count // replicas
         # A replica without an example still takes part in the step: one row of weight 0 keeps every shape non-empty.
         first = tf.minimum(low, count - 1)
-        positions = tf.range(start + first, start + tf.maximum(high, first + 1))
-        weights = tf.fill(tf.shape(positions), tf.cast(high > low, tf.float32))
-        seed = tf.stack([tf.constant(self.seed, tf.int64), self.epoch_of(step)])
-        indices = tf.random.experimental.index_shuffle(positions, seed, tf.constant(self.examples - 1, tf.int64))
-        return Share(indices=indices, weights=weights, global_examples=tf.cast(count, tf.float32), offset=first)
+        end = tf.maximum(high, first + 1)
+        return first, end, tf.fill((end - first,), tf.cast(high > low, tf.float32))
+
+    def _shuffle(self, start: tf.Tensor, end: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
+        seed = tf.stack([tf.constant(self.seed, tf.int64), epoch])
+        last = tf.constant(self.examples - 1, tf.int64)
+        return tf.random.experimental.index_shuffle(tf.range(start, end), seed, last)
 
 
 def evaluation_rows(

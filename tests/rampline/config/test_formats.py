@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import yaml
 
 from rampline.config import (
     BatchConfig,
@@ -83,6 +84,10 @@ def test_unknown_keys_and_wrong_sections(values, message):
 def test_an_unknown_key_without_a_near_one_lists_what_is_known(key):
     with pytest.raises(ConfigError, match=f"^unknown key {key}: known: strategy, engine, epochs,"):
         from_dict({key: 2})
+
+
+def test_off_need_not_be_quoted():
+    assert from_dict(yaml.safe_load("data: {prefetch: off}")).data.prefetch == "off"
 
 
 @pytest.mark.parametrize("text, value", [("1e-3", 0.001), ("5E-4", 0.0005), ("1e0", 1.0), ("0.01", 0.01)])

@@ -40,7 +40,7 @@ WRONG = [
     (DataConfig, "data.validation_fraction", None, FRACTION),
     (DataConfig, "data.split_seed", -1, AT_LEAST_0),
     (DataConfig, "data.max_undecodable_share", 1.5, "a number at least 0 and at most 1"),
-    (DataConfig, "data.cache", "ram", "one of none, memory, disk"),
+    (DataConfig, "data.cache", "ram", "one of none, memory, disk, auto"),
     (DataConfig, "data.prefetch", "on", "auto, off or a number of batches"),
     (DataConfig, "data.prefetch", 0, AT_LEAST_1),
     (DataConfig, "data.prefetch", True, AT_LEAST_1),

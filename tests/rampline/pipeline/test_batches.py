@@ -5,7 +5,13 @@ import pytest
 import tensorflow as tf
 
 from rampline.config import DataConfig
-from rampline.pipeline.batches import ReplicaRange, make_evaluation_dataset, make_step_batch, make_steps_dataset
+from rampline.pipeline.batches import (
+    ReplicaRange,
+    make_evaluation_dataset,
+    make_step_batch,
+    make_steps_dataset,
+    make_train_dataset,
+)
 from rampline.pipeline.examples import open_examples
 from rampline.pipeline.order import EpochOrder
 
@@ -43,11 +49,33 @@ def test_batch_sizes_of_two_epochs(train_batches):
 
 @pytest.mark.parametrize("first_step", [1, 4, 5, 9])
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_starting_at_a_step_gives_the_tail_of_the_whole_sequence(train_batches, assert_same, first_step, replicas):
-    whole = train_batches(STEPS * replicas, count=replicas, total=replicas, augment="flip_crop")
+@pytest.mark.parametrize("augment", ["none", "flip_crop"])
+def test_starting_at_a_step_gives_the_tail_of_the_whole_sequence(
+    train_batches, assert_same, first_step, replicas, augment
+):
+    whole = train_batches(STEPS * replicas, count=replicas, total=replicas, augment=augment)
     elements = (STEPS - first_step) * replicas
-    tail = train_batches(elements, count=replicas, total=replicas, first_step=first_step, augment="flip_crop")
+    tail = train_batches(elements, count=replicas, total=replicas, first_step=first_step, augment=augment)
     assert_same(tail, whole[first_step * replicas :])
+
+
+@pytest.mark.parametrize("first_step", [0, 31, 33, 61])
+@pytest.mark.parametrize("first, count", [(0, 3), (1, 1)])
+def test_steps_whose_order_is_made_together_are_those_made_one_by_one(train, first_step, first, count):
+    """120 examples in batches of 2: 60 steps an epoch, in groups of 32 and 28; three replicas, one without examples."""
+    order, total = EpochOrder(examples=120, global_batch_size=2, seed=9), 3
+    replicas = ReplicaRange(first=first, count=count, total=total)
+    shape = {"order": order, "data": DataConfig(), "replicas": replicas, "first_step": first_step}
+    found = list(make_train_dataset(train, **shape).take(65 * count).as_numpy_iterator())
+    assert len(found) == 65 * count
+    for element, batch in enumerate(found):
+        step, replica = first_step + element // count, first + element % count
+        share = order.share(tf.constant(step), tf.constant(replica), total)
+        indices = np.where(share.weights.numpy() > 0, share.indices.numpy(), -1)
+        np.testing.assert_array_equal(batch["indices"], indices, err_msg=f"step {step}, replica {replica}")
+        np.testing.assert_array_equal(batch["images"], train.take(share.indices)[0].numpy())
+        np.testing.assert_array_equal(batch["weights"], share.weights.numpy())
+        assert float(batch["global_examples"]) == 2
 
 
 @pytest.mark.parametrize("augment", ["none", "flip_crop"])
