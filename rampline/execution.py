@@ -10,20 +10,11 @@ import logging
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from mlflow import MlflowClient
 
 from rampline.cluster.evaluator import run_evaluation
-from rampline.comparison import (
-    ComparisonFiles,
-    derived_metrics,
-    make_data_tables,
-    read_comparison,
-    summarise,
-    write_comparison,
-)
 from rampline.credentials import mask
 from rampline.data.report import read_report
 from rampline.errors import RunFailed
@@ -44,6 +35,11 @@ from rampline.tracking.run_artifacts import log_evaluation
 from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, open_tracking
 from rampline.tracking.study_log import StudyLog, study_tags
 from rampline.tracking.sync import sync_execution
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from rampline.comparison import ComparisonFiles
 
 OnEvent = Callable[[dict[str, Any]], None]
 Log = Callable[[str], None]
@@ -157,6 +153,9 @@ def compare_runs(execution: Path) -> ComparisonFiles:
 
 
 def _compare(client: MlflowClient, execution: Path, opened: Execution) -> ComparisonFiles:
+    # Here, because pandas, matplotlib and SciPy must not delay the first run.
+    from rampline.comparison import derived_metrics, read_comparison, summarise, write_comparison
+
     comparison = read_comparison(client, opened.study.name, opened.parent_run_id)
     tables = _data_tables(execution, opened.study)
     files = write_comparison(comparison, opened.home.reports / opened.study.name / execution.name, data_tables=tables)
@@ -201,6 +200,8 @@ def _command(study: str, only: Sequence[str], overrides: Mapping[str, str]) -> s
 
 
 def _data_tables(execution: Path, study: Study) -> dict[str, pd.DataFrame]:
+    from rampline.comparison import make_data_tables
+
     directories = [RunDirectory(execution / run.name) for run in study.runs]
     datasets = dict.fromkeys(d.read_identity().dataset for d in directories if d.identity_file.is_file())
     return make_data_tables([read_report(Path(dataset)) for dataset in datasets])

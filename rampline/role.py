@@ -21,6 +21,7 @@ from rampline.data.integrity import check_intact
 from rampline.errors import ClusterConfigError, Preempted
 from rampline.events import EventWriter
 from rampline.heartbeat import Heartbeat
+from rampline.imports import import_tensorflow
 from rampline.parity import parity_config
 from rampline.run_directory import RunDirectory
 from rampline.stop import StopRequest
@@ -50,6 +51,7 @@ def run_role(run_directory: RunDirectory, *, parity: Path | None = None) -> int:
         return 0
     if not parity:
         SystemSampler(run_directory.path / "system" / f"{task.name}.jsonl").start()
+    import_tensorflow()
     from rampline.training.strategy import configure_devices, make_strategy
 
     configure_devices(config)

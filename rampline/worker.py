@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +16,7 @@ from rampline.cluster.exit_status import FAILED, PEER_LOST, STOPPED, WILL_REPEAT
 from rampline.cluster.process import ERROR_MARK
 from rampline.errors import InputError, Preempted, RamplineError
 from rampline.events import EventWriter
+from rampline.imports import import_tensorflow, importing
 from rampline.parent import end_with_parent
 from rampline.role import leave, one_line, run_role
 from rampline.run_directory import RunDirectory
@@ -36,19 +40,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--predict", type=Path, metavar="DIR", help="RUN_DIR is an MLflow model: label what DIR/request.json names"
     )
+    parser.add_argument("--tune", action="store_true", help="RUN_DIR holds the tuner's request: measure its trials")
     parser.add_argument("--data", type=Path, metavar="DIR", help="with --evaluate: the prepared dataset to score on")
+    parser.add_argument("--wait", action="store_true", help="be told TF_CONFIG and the rest on standard input")
     options = parser.parse_args(arguments)
     if os.environ.get("RAMPLINE_PARENT_PID"):
         end_with_parent(int(os.environ["RAMPLINE_PARENT_PID"]))
     try:
+        if options.wait:
+            _wait()
         if options.evaluate:
             return _evaluate(options.run_directories, options.evaluate, options.data)
         if options.predict:
+            import_tensorflow()
             from rampline.labelling.process import label_folder
 
             label_folder(options.run_directories[0], options.predict)
             return 0
+        if options.tune:
+            from rampline.tuning.measure import measure_trials
+
+            measure_trials(options.run_directories[0])
         if options.replica is not None:
+            import_tensorflow()
             from rampline.training.replica import probe_replicas
 
             return probe_replicas(options.run_directories[0], options.replica)
@@ -76,7 +90,23 @@ def _status_of(error: Exception) -> int:
     return PEER_LOST if isinstance(error, peers) else FAILED
 
 
+def _wait() -> None:
+    """Import what a training role needs, and wait to be told which one this is."""
+    from rampline.cluster.early import count_import, wait_for_task
+
+    began = time.monotonic()
+    import_tensorflow()
+    with importing():
+        importlib.import_module("rampline.training.run")
+        importlib.import_module("rampline.training.strategy")
+    ready = time.monotonic()
+    wait_for_task()
+    launched = float(os.environ["RAMPLINE_LAUNCHED_AT"])
+    os.environ["RAMPLINE_LAUNCHED_AT"] = repr(count_import(launched, began=began, ready=ready))
+
+
 def _evaluate(run_directories: Sequence[Path], events_file: Path, data: Path | None) -> int:
+    import_tensorflow()
     from rampline.evaluation import evaluate_run_directory
 
     events = EventWriter(events_file)
@@ -86,8 +116,18 @@ def _evaluate(run_directories: Sequence[Path], events_file: Path, data: Path | N
     return 0
 
 
+def _has_peers() -> bool:
+    """Whether this may be a role of several."""
+    try:
+        cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
+        return sum(len(addresses) for addresses in cluster.values()) > 1
+    except (ValueError, AttributeError, TypeError):
+        return True  # it cannot be read: then an orderly end is the safe one
+
+
 if __name__ == "__main__":
     status = main()
-    # After a failure TensorFlow's destructors may wait for peers that are gone. After a success they tell the peers.
-    if status:
+    # After a failure TensorFlow's destructors may wait for peers that are gone. After a success they tell the peers;
+    # where there are none they take a second for nothing.
+    if status or not _has_peers():
         leave(status)

@@ -1,8 +1,11 @@
 """An execution from its turn on the devices to its end, as every flow that makes one goes through it."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from rampline.stages import closing
 from rampline.study import Study
@@ -27,8 +30,22 @@ def open_execution(
         execution: folder of one that is continued.
         prepare: the flow that prepares the data.
     """
-    with in_turn(checked):
+    with in_turn(checked), _one_heartbeat():
         prepare(study, only, overrides, execution)
         path = start(study, only, overrides, execution)
         with closing(path, flow_run_address()):
             yield path
+
+
+@contextmanager
+def _one_heartbeat() -> Iterator[None]:
+    """Stages that are flows send no heartbeats of their own, unless somebody has asked for them.
+
+    They are in the process of their parent, which sends some. Each flow ends by waiting, up to a second, for the thread
+    that sends its heartbeats.
+    """
+    if "PREFECT_FLOWS_HEARTBEAT_FREQUENCY" in os.environ:
+        yield
+        return
+    with temporary_settings(updates={PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        yield

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from rampline.config import parse_overrides
+from rampline.tuning.overrides import read_overrides
 
 StudyArgument = Annotated[
     str, typer.Argument(metavar="STUDY", help="A study that comes with Rampline, or the path of a study file.")
@@ -20,3 +25,16 @@ SetOption = Annotated[
         help="A setting for every run, such as epochs=2, or for one, such as baseline:epochs=2; several times.",
     ),
 ]
+OverridesOption = Annotated[
+    Path | None,
+    typer.Option("--overrides", metavar="FILE", help="A file of settings, such as `rampline tune` writes; --set wins."),
+]
+
+
+def all_overrides(file: Path | None, assignments: Sequence[str]) -> dict[str, str]:
+    """The settings of a file, and over them those of `--set`.
+
+    Raises:
+        ConfigError: when one of them is not as it must be.
+    """
+    return (read_overrides(file) if file else {}) | parse_overrides(assignments)

@@ -29,10 +29,13 @@ STOP_TIMEOUT_SECONDS = 5
 GRACE_SECONDS = 15
 # A process of its own session, so that Ctrl-C does not reach it, which ends after us even after a `kill -9`.
 SERVE = """
-import sys, uvicorn
+import sys
+from rampline.imports import importing
 from rampline.parent import end_with_parent
 end_with_parent(int(sys.argv[1]), grace_seconds=int(sys.argv[3]))
 app = "prefect.server.api.server:create_app"
+with importing():
+    import uvicorn, prefect.server.api.server
 uvicorn.run(app, factory=True, host="127.0.0.1", port=int(sys.argv[2]), log_level="error", lifespan="on")
 """
 

@@ -7,20 +7,21 @@ import logging
 import os
 import secrets
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from rampline.cli.arguments import OnlyOption, SetOption, StudyArgument
+from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
 from rampline.cli.compare import show_comparison
 from rampline.cli.prefect_server import prefect_answers, start_prefect
-from rampline.config import parse_overrides
+from rampline.cluster.early import end_early, start_early
 from rampline.credentials import mask
 from rampline.errors import InputError, Preempted, RamplineError, RunFailed
 from rampline.home import Home
+from rampline.imports import importing
 from rampline.progress import TERMINAL, BarProgress, LineProgress
 from rampline.run_directory import RunDirectory
 from rampline.stages import check_study, preempted_run
@@ -42,12 +43,13 @@ def run(
     study: StudyArgument,
     only: OnlyOption = None,
     set_: SetOption = None,
+    file: OverridesOption = None,
     resume: ResumeOption = False,
     profile: ProfileOption = False,
 ) -> None:
     """Run a study: prepare its data, train its runs, evaluate and compare them."""
     home, console = Home.from_environment(), Console()
-    overrides = parse_overrides([*(set_ or []), *(["profile=true"] if profile else [])])
+    overrides = all_overrides(file, [*(set_ or []), *(["profile=true"] if profile else [])])
     # An execution is continued with the runs that it was started with, which are checked as it goes on.
     checked = load_study(study) if resume else check_study(study, only or [], overrides)
     if resume:
@@ -56,6 +58,8 @@ def run(
         execution = home.runs / checked.name / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     console.print(f"study {checked.name}, execution {execution.name}", highlight=False)
     parameters = {"study": study, "only": only or [], "overrides": overrides, "execution": str(execution)}
+    if not resume:
+        start_early(execution / checked.runs[0].name, checked.runs[0].config)
     try:
         _run_flow(home, parameters, console)
     except KeyboardInterrupt:
@@ -73,6 +77,7 @@ def run(
         console.print(f"`rampline run {study} --resume` continues what did not complete", highlight=False)
         raise
     finally:
+        end_early()
         _show_what_there_is(checked.name, execution, home, console)
 
 
@@ -90,7 +95,9 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console) -> None:
     with console.status("starting Prefect") if console.is_terminal else nullcontext():
         wait = start_prefect(home)
         # By name, because nothing in rampline may import Prefect; here, because that takes seconds.
-        flow = importlib.import_module("flows.study").study
+        with importing():
+            flow = importlib.import_module("flows.study").study
+        _meet_mlflow(home)
         wait()
     with BarProgress(console) if console.is_terminal else nullcontext(LineProgress(_print)) as progress:
         token = TERMINAL.set(progress)
@@ -108,6 +115,18 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console) -> None:
             raise PrefectLost(f"Prefect at {url} stopped answering: {why}") from error
         finally:
             TERMINAL.reset(token)
+
+
+def _meet_mlflow(home: Home) -> None:
+    """Load what MLflow needs for its database while Prefect starts; the flow would wait for it."""
+    from rampline.tracking.address import default_uri, tracking_uri
+    from rampline.tracking.store import TrackingError, open_tracking
+
+    # A server is left to the flow, which tells on its page when nobody answers. A new database is left to it, too: no
+    # study may come to be.
+    if tracking_uri(home) == default_uri(home) and home.tracking_database.is_file():
+        with suppress(TrackingError):  # the flow meets it again
+            open_tracking(home)
 
 
 def _show_what_there_is(study: str, execution: Path, home: Home, console: Console) -> None:
@@ -137,7 +156,9 @@ def _unfinished(study: str, home: Home, *, settings_given: bool) -> Path:
     from rampline.execution_file import read_execution
 
     if settings_given:
-        raise InputError("--resume continues an execution with its own settings: leave out --only and --set")
+        raise InputError(
+            "--resume continues an execution with its own settings: leave out --only and --set, and --overrides"
+        )
     execution = latest_execution(study, home)
     if execution is None:
         raise InputError(f"study {study} has no execution in {home.runs}: leave out --resume")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rampline.cluster.attempts import Attempt
+from rampline.cluster.early import take_early
 from rampline.cluster.roles import role_environment
 from rampline.cluster.tf_config import Task
 from rampline.config import RunConfig
@@ -91,23 +92,31 @@ def start_role(
         "RAMPLINE_WALL_SECONDS_BEFORE": repr(attempt.wall_seconds_before),
     }
     offset = log.stat().st_size if log.is_file() else 0
-    process = start_worker([str(run_directory.path)], log, {**role_environment(task, config), **own})
+    environment = {**role_environment(task, config), **own}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    process = take_early(run_directory.path, log, _worker_environment(environment))
+    if process is None:
+        process = start_worker([str(run_directory.path)], log, environment)
     return RoleProcess(task=task, process=process, log=log, log_offset=offset)
 
 
 def start_worker(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start `python -m rampline.worker ARGUMENTS` in a session of its own; it ends when this process is gone."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    own = {"RAMPLINE_PARENT_PID": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
     with open(log, "ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "rampline.worker", *arguments],
-            env={**os.environ, **environment, **own},
+            env=_worker_environment(environment),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
+
+
+def _worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    own = {"RAMPLINE_PARENT_PID": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, **environment, **own}
 
 
 def stop_all(roles: Sequence[RoleProcess], config: RunConfig, log: Callable[[str], None]) -> None:

@@ -7,12 +7,14 @@ import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+
+# Imported where something is drawn: matplotlib must not delay the first run.
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MOST_COUNTS_SHOWN = 20  # classes, up to which a number fits into its cell
 MOST_NAMES_SHOWN = 60
@@ -31,6 +33,9 @@ def draw_learning_rate(path: Path, curve: Sequence[Sequence[float]], epochs: Map
         curve: `[[epoch, rate], …]` of the schedule, epoch 0 at the first step; may be empty.
         epochs: rate at the end of each epoch (1-based), as it was recorded.
     """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
     figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
     axes: Axes = figure.subplots()
     if curve:
@@ -49,6 +54,8 @@ def draw_learning_rate(path: Path, curve: Sequence[Sequence[float]], epochs: Map
 
 def draw_confusion_matrix(path: Path, counts: Sequence[Sequence[int]], class_names: Sequence[str]) -> None:
     """PNG of a confusion matrix, `counts[true][predicted]`; colours are shares of each true class."""
+    from matplotlib.figure import Figure
+
     matrix = np.asarray(counts, dtype=np.int64)
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     size = min(4 + 0.35 * len(matrix), 16)

@@ -1,0 +1,46 @@
+"""Importing large packages for about half of what it costs otherwise."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Keras imports them where they are installed: for its scikit-learn wrappers, its picture galleries, and data frames as
+# training data. No role uses these, and they are 40 % of the import. What a role itself needs of them comes later.
+UNUSED_BY_ROLES = ("matplotlib", "pandas", "sklearn")
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Import in the block without the garbage collector.
+
+    Modules live to the end of the process, but a collector that runs meanwhile looks through all of them again and
+    again: a quarter of the time that TensorFlow, Prefect or MLflow need. Afterwards it leaves them alone.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
+
+
+def import_tensorflow() -> None:
+    """Import TensorFlow and Keras for a role: to be called before the first of our modules that imports them."""
+    if "tensorflow" in sys.modules:
+        return
+    absent = [name for name in UNUSED_BY_ROLES if name not in sys.modules]
+    # `None` is how Python marks a module that cannot be imported; Keras then goes without.
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
+    try:
+        with importing():
+            importlib.import_module("tensorflow")
+            importlib.import_module("keras")
+    finally:
+        for name in absent:
+            del sys.modules[name]

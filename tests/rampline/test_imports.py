@@ -1,0 +1,13 @@
+"""What a role does not import, and what it still can."""
+
+import subprocess
+import sys
+
+
+def test_importing_tensorflow_for_a_role_leaves_out_what_no_role_uses() -> None:
+    code = (
+        "import gc, sys; from rampline.imports import UNUSED_BY_ROLES, import_tensorflow; import_tensorflow();"
+        "assert 'keras' in sys.modules and not set(UNUSED_BY_ROLES) & set(sys.modules) and gc.isenabled();"
+        "import sklearn.metrics, pandas, matplotlib.figure"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
