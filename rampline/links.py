@@ -10,8 +10,8 @@ from pathlib import Path
 from rampline.credentials import mask, without_user
 from rampline.execution_file import read_execution
 from rampline.home import Home
+from rampline.tracking.address import tracking_uri
 from rampline.tracking.pages import artifact_page, experiment_page, model_version_page, run_page
-from rampline.tracking.store import open_tracking, tracking_uri
 from rampline.tracking.views import LATEST
 
 LOCAL_SERVER = "http://127.0.0.1:5000"
@@ -22,6 +22,8 @@ def mlflow_links(execution: Path, home: Home) -> dict[str, str]:
 
     On the tracking server, or on the one that `rampline up` and `how_to_open_mlflow` start.
     """
+    from rampline.tracking.store import open_tracking  # MLflow: too slow for commands that need no link
+
     run_id = read_execution(execution).parent_run_id
     experiment = open_tracking(home).get_run(run_id).info.experiment_id
     pages = {

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from rampline.cluster.roles import role_counts
 from rampline.config import RunConfig, flatten
+from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import locate_prepared
 from rampline.devices import Devices, find_devices
+from rampline.files import read_json
 from rampline.home import Home
 from rampline.run_directory import RunDirectory
 from rampline.study import Study, StudyRun
@@ -74,7 +79,9 @@ def plan_study(study: Study, home: Home) -> list[PlannedRun]:
         DatasetError: when a data source is missing.
     """
     devices = find_devices()
-    return [_plan_run(study.name, run, home, devices) for run in study.runs]
+    # Once for each data set: a folder of images is looked through for it.
+    locate = functools.cache(functools.partial(locate_prepared, home=home))
+    return [_plan_run(study.name, run, home, devices, locate(run.config.data)) for run in study.runs]
 
 
 def expected_cost_usd(planned: Sequence[PlannedRun]) -> float | None:
@@ -83,9 +90,8 @@ def expected_cost_usd(planned: Sequence[PlannedRun]) -> float | None:
     return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
-def _plan_run(study: str, run: StudyRun, home: Home, devices: Devices) -> PlannedRun:
+def _plan_run(study: str, run: StudyRun, home: Home, devices: Devices, prepared: PreparedDataset | None) -> PlannedRun:
     config = run.config
-    prepared = locate_prepared(config.data, home)
     examples = prepared.splits["train"] if prepared else run.train_examples
     return PlannedRun(
         name=run.name,
@@ -148,12 +154,33 @@ def locate_import(name: str, folder: Path) -> str | None:
 
 def _measured_epochs(executions: Path, run: str, config: RunConfig) -> Iterator[list[float]]:
     """Seconds of each epoch, newest execution first: their names begin with the time."""
+    wanted = json.loads(json.dumps(_settings(config)))
     # Not the single epochs of `rampline explain --measure` beside them, which hold the tracing.
     for execution in sorted(executions.glob("[0-9]*/"), reverse=True):
         directory = RunDirectory(execution / run)
-        if directory.config_file.is_file() and _settings(directory.read_config()) == _settings(config):
+        if _has_settings(directory, wanted, config):
             epochs = [event["metrics"] for event in directory.read_events() if event["event"] == "epoch"]
             yield [metrics["epoch_seconds"] for metrics in epochs if metrics.get("epoch_seconds")]
+
+
+def _has_settings(directory: RunDirectory, wanted: Mapping[str, object], config: RunConfig) -> bool:
+    """Whether a run was made with the settings of `config`; `wanted` are those as JSON gives them back."""
+    if not directory.config_file.is_file():
+        return False
+    found = read_json(directory.config_file)
+    # Building and checking a configuration takes ten times as long as reading it, and most earlier ones differ.
+    if any(_leaf(found, key, value) != value for key, value in wanted.items()):
+        return False
+    return _settings(directory.read_config()) == _settings(config)
+
+
+def _leaf(values: Any, key: str, default: object) -> object:
+    """The value at a dotted key; `default` where an older version has written no such key."""
+    for part in key.split("."):
+        if not isinstance(values, Mapping) or part not in values:
+            return default
+        values = values[part]
+    return values
 
 
 def _settings(config: RunConfig) -> dict[str, object]:

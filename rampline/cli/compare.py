@@ -29,7 +29,7 @@ def show_comparison(study: str, home: Home, console: Console, parent_run_id: str
     from rampline.links import how_to_open_mlflow, shorten
     from rampline.tracking.store import open_tracking
 
-    comparison = read_comparison(open_tracking(home), study, parent_run_id)
+    comparison = read_comparison(open_tracking(home), study, parent_run_id, with_system=False)
     console.print()
     print_comparison(comparison, console)
     console.print()

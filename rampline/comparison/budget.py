@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from rampline.comparison.canvas import FONT_SIZE, make_row_axes, write_svg
 from rampline.comparison.columns import NONE, is_missing, write_accuracy, write_count, write_duration, write_percent
+from rampline.comparison.drawn import pick_drawn
 from rampline.comparison.palette import INK, PAPER, style_runs
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.comparison.table import Comparison
@@ -103,7 +104,7 @@ def make_ways_section(comparison: Comparison) -> Section | None:
         title="Ways of looking",
         sentences=tuple(_sentences(views)),
         tables=(_table(views),),
-        charts=(_chart(views, comparison.runs["run"].tolist()),),
+        charts=(_chart(views, pick_drawn(comparison).runs["run"].tolist()),),
         about=(
             "Validation accuracy. “Reached” is the best so far, as that checkpoint is kept. Equal time is the time of "
             f"the run that ended first, evaluation and checkpoints included. The target is {write_percent(TARGET)} of "
@@ -160,8 +161,9 @@ def _accuracy(value: float) -> str:
 
 def _chart(views: Views, runs: Sequence[str]) -> Chart:
     styles = style_runs(list(runs))
-    axes = make_row_axes([view.run for view in views.runs], "validation accuracy reached", right=60)
-    for row, view in enumerate(views.runs):
+    drawn = [view for view in views.runs if view.run in styles]
+    axes = make_row_axes([view.run for view in drawn], "validation accuracy reached", right=60)
+    for row, view in enumerate(drawn):
         color, ends = styles[view.run].color, (view.at_equal_epochs, view.at_equal_time)
         axes.plot(ends, [row, row], color=color, linewidth=2, alpha=0.6)
         axes.plot(ends[0], row, "o", markerfacecolor=PAPER, markeredgecolor=color, markeredgewidth=1.6, markersize=7)

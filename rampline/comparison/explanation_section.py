@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rampline.comparison.columns import is_missing, write_ratio
+from rampline.comparison.drawn import pick_drawn
 from rampline.comparison.lost_speedup import Loss, describe_loss, find_losses
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.comparison.stacked import stacked_bars
@@ -31,7 +32,7 @@ def make_explanation_section(comparison: Comparison) -> Section | None:
         return None
     steps = {row["run"]: {key: row[f"step_ms_{key}"] for key, _ in STEP_PARTS} for row in rows}
     runs = {row["run"]: {key: _number(row[f"{key}_seconds"]) for key, _ in RUN_PARTS} for row in rows}
-    losses = list(find_losses(comparison))
+    losses, drawn = list(find_losses(comparison)), set(pick_drawn(comparison).runs["run"])
     return Section(
         id="explanation",
         title="Where the time went",
@@ -46,12 +47,14 @@ def make_explanation_section(comparison: Comparison) -> Section | None:
             Chart(
                 title="One training step",
                 caption="Milliseconds per update of the weights, by what they went into.",
-                svg=stacked_bars(list(steps.items()), STEP_PARTS, "milliseconds per step", "step-parts"),
+                svg=stacked_bars(
+                    [bar for bar in steps.items() if bar[0] in drawn], STEP_PARTS, "milliseconds per step", "step-parts"
+                ),
             ),
             Chart(
                 title="The whole run",
                 caption="Seconds from the start of the roles to the end of training.",
-                svg=stacked_bars(list(runs.items()), RUN_PARTS, "seconds", "run-parts"),
+                svg=stacked_bars([bar for bar in runs.items() if bar[0] in drawn], RUN_PARTS, "seconds", "run-parts"),
             ),
         ),
         about=ABOUT,

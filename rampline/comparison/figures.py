@@ -6,6 +6,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from rampline.comparison.canvas import FONT_SIZE, make_row_axes, write_svg
 from rampline.comparison.columns import is_missing, write_accuracy, write_quantity, write_ratio
+from rampline.comparison.drawn import describe_drawn, pick_drawn
 from rampline.comparison.lines import accuracy_limits, draw_lines
 from rampline.comparison.palette import INK, PAPER, style_runs
 from rampline.comparison.scaling import steady_throughput
@@ -15,9 +16,15 @@ from rampline.comparison.table import Comparison
 
 def make_charts_section(comparison: Comparison) -> Section:
     """The charts as a section of the report, or a sentence that there is nothing to draw."""
-    charts = tuple(make_charts(comparison))
+    charts, left_out = tuple(make_charts(pick_drawn(comparison))), describe_drawn(comparison)
     nothing = "No run has completed an epoch, so there is nothing to draw."
-    return Section(id="charts", title="Charts", charts=charts, about="" if charts else nothing)
+    return Section(
+        id="charts",
+        title="Charts",
+        sentences=(left_out,) if left_out and charts else (),
+        charts=charts,
+        about="" if charts else nothing,
+    )
 
 
 def make_charts(comparison: Comparison) -> list[Chart]:

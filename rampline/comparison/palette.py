@@ -15,6 +15,8 @@ DARK = ("#4fb0ea", "#ff8b4a", "#33cfa0", "#e594c6", "#f2bf3f", "#a5d5fa", "#b4b4
 LIGHT_PARTS = ("#3a6ea5", "#24806a", "#a5632c", "#8a5aa8", "#5a7a26", "#a84a5c", "#6b737b")
 DARK_PARTS = ("#7db2ea", "#5fcfb4", "#e8a56b", "#c79be6", "#a9cc6a", "#f08ba0", "#9aa3ab")
 DASHES = ((), (5, 2), (1.5, 1.5), (5, 1.5, 1.5, 1.5))
+# Runs that a chart can tell apart.
+MOST_STYLES = len(LIGHT) * len(DASHES)
 
 INK, MUTED, RULE, PAPER = "#010203", "#020304", "#030405", "#040506"
 _VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)", PAPER: "var(--paper)"}

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from rampline.comparison.budget import make_ways_section
 from rampline.comparison.columns import make_columns
 from rampline.comparison.data_tables import make_data_section
+from rampline.comparison.drawn import pick_drawn
 from rampline.comparison.explanation_section import make_explanation_section
 from rampline.comparison.figures import make_charts_section
 from rampline.comparison.lines import NAMED_RUNS
@@ -22,7 +23,13 @@ from rampline.comparison.recommendation import make_recommendation_section
 from rampline.comparison.runs_table import make_run_rows, own_columns
 from rampline.comparison.scaling_section import make_scaling_section
 from rampline.comparison.section import Section
-from rampline.comparison.sentences import list_remarks, summarise_accuracy, summarise_scaling, summarise_speed
+from rampline.comparison.sentences import (
+    MOST_NAMED,
+    list_remarks,
+    summarise_accuracy,
+    summarise_scaling,
+    summarise_speed,
+)
 from rampline.comparison.system_section import make_system_section
 from rampline.comparison.table import Comparison
 from rampline.files import write_text
@@ -77,7 +84,7 @@ def render_report(comparison: Comparison, *, data_tables: Mapping[str, pd.DataFr
         remarks=list_remarks(comparison),
         columns=own_columns(columns),
         rows=make_run_rows(comparison, columns),
-        styles=style_runs(comparison.runs["run"].tolist()),
+        styles=style_runs(pick_drawn(comparison).runs["run"].tolist()),
         legend=len(comparison.runs) > NAMED_RUNS,
         before=before,
         after=after,
@@ -116,5 +123,11 @@ def _environment(environment: pd.DataFrame) -> list[tuple[str, list[tuple[str, s
         if len(runs_with) == 1:
             items.append((item, [(value, "") for value in runs_with if value]))
         else:
-            items.append((item, [(value or "unknown", ", ".join(runs)) for value, runs in runs_with.items()]))
+            items.append((item, [(value or "unknown", _list(runs)) for value, runs in runs_with.items()]))
     return [(item, values) for item, values in items if values]
+
+
+def _list(runs: list[str]) -> str:
+    """Their names; of many the first ones and how many more."""
+    more = len(runs) - MOST_NAMED
+    return ", ".join(runs) if more <= 1 else f"{', '.join(runs[:MOST_NAMED])} and {more} more"

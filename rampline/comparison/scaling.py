@@ -26,7 +26,8 @@ FINISHED = "FINISHED"
 def epoch_figures(epochs: pd.DataFrame) -> dict[str, Any]:
     """Best and last epoch, steady throughput with its range and steady seconds of one run's epochs (in order)."""
     figures: dict[str, Any] = {"epochs": len(epochs)}
-    accuracy = {row["epoch"]: row["val_accuracy"] for row in epochs.dropna(subset=["val_accuracy"]).to_dict("records")}
+    scored = zip(epochs["epoch"].tolist(), epochs["val_accuracy"].tolist(), strict=True)
+    accuracy = {epoch: value for epoch, value in scored if not math.isnan(value)}
     if accuracy:
         figures["best_epoch"] = max(accuracy, key=lambda epoch: accuracy[epoch])
         figures["best_val_accuracy"] = max(accuracy.values())

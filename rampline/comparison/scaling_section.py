@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rampline.comparison.columns import NONE, is_missing, write_count, write_percent, write_quantity, write_ratio
+from rampline.comparison.drawn import pick_drawn
 from rampline.comparison.scaling_charts import chart_speedup, chart_throughput
 from rampline.comparison.scaling_curves import KINDS, ScalingCurve, ScalingPoint, list_left_out, make_curves
 from rampline.comparison.scaling_fit import TERMS, ScalingFit, fit_curve
@@ -33,7 +34,7 @@ def make_scaling_section(comparison: Comparison) -> Section | None:
     sentences: list[str] = []
     tables: list[ReportTable] = []
     charts: list[Chart] = []
-    runs = comparison.runs["run"].tolist()
+    runs = list(dict.fromkeys([*pick_drawn(comparison).runs["run"], *comparison.runs["run"]]))
     for kind in KINDS:
         curves = make_curves(comparison, kind)
         if not curves:

@@ -10,6 +10,7 @@ from rampline.comparison.table import Comparison
 
 # Below this, two throughputs measured once each are not told apart.
 CLEARLY_FASTER = 1.05
+MOST_NAMED = 8  # runs, of which a sentence names all
 
 
 def summarise_speed(comparison: Comparison) -> str:
@@ -112,4 +113,6 @@ def _points(difference: float) -> str:
 
 
 def _and(names: list[str]) -> str:
+    if len(names) > MOST_NAMED + 1:
+        return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -12,6 +12,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Run
 
 from rampline.comparison.tracked import run_name
+from rampline.tracking.histories import Histories, read_histories
 from rampline.tracking.system_log import GPU_TAG
 
 # Column by what `rampline.tracking.system_log` logs, and how its samples become one figure.
@@ -33,8 +34,10 @@ METRIC = re.compile(r"system/(?P<role>[^/]+)/(?:gpu_(?P<gpu>\d+)_)?(?P<name>.+)"
 Summary = Callable[[Iterable[float]], float]
 
 
-def read_system(client: MlflowClient, children: list[Run]) -> pd.DataFrame:
+def read_system(client: MlflowClient, children: list[Run], epochs: Histories) -> pd.DataFrame:
     """System figures of the runs of an execution: one row per run and role, then one per GPU of that role.
+
+    `epochs` has the histories of `elapsed_seconds`, see `read_histories`.
 
     Means are those of the samples that were taken while the run trained (all of them, where MLflow does not tell when
     that was); peaks are those of the whole life of the role.
@@ -50,24 +53,39 @@ def read_system(client: MlflowClient, children: list[Run]) -> pd.DataFrame:
         memory_percent_peak: used memory of the GPU, in [0, 100] of all it has.
         power_watts_mean: of the whole GPU.
     """
-    rows = [row for child in children for row in _rows(client, child)]
+    keys = {key for child in children for key in child.data.metrics if _summary_of(key)}
+    samples = read_histories(client, children, sorted(keys))
+    rows = [row for child in children for row in _rows(child, samples, epochs)]
+    return _table(rows)
+
+
+def no_system() -> pd.DataFrame:
+    """The table of `read_system` without rows."""
+    return _table([])
+
+
+def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     return table.astype({"gpu": "Int64", **dict.fromkeys(NUMBERS, "float64")})
 
 
-def _rows(client: MlflowClient, run: Run) -> list[dict[str, Any]]:
-    training = _training_time(client, run)
+def _summary_of(key: str) -> tuple[str, Summary] | None:
+    """The column of a metric, and how its samples become one figure; None for one that is not shown."""
+    match = METRIC.fullmatch(key)
+    return match and (GPU_FIGURES if match["gpu"] else ROLE_FIGURES).get(match["name"])
+
+
+def _rows(run: Run, samples: Histories, epochs: Histories) -> list[dict[str, Any]]:
+    training = _training_time(epochs.get((run.info.run_id, "elapsed_seconds"), []))
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for key in sorted(run.data.metrics):
-        match = METRIC.fullmatch(key)
-        if match is None:
+        match, found = METRIC.fullmatch(key), _summary_of(key)
+        if match is None or found is None:
             continue
         role, gpu = match["role"], match["gpu"]
-        column, summarise = (GPU_FIGURES if gpu else ROLE_FIGURES).get(match["name"], ("", max))
-        if not column:
-            continue
+        column, summarise = found
         row = rows.setdefault((role, int(gpu or -1)), _row(run, role, gpu))
-        row[column] = _summarise(client.get_metric_history(run.info.run_id, key), summarise, training)
+        row[column] = _summarise(samples[run.info.run_id, key], summarise, training)
     return [row for _, row in sorted(rows.items(), key=lambda item: _place(*item[0]))]
 
 
@@ -88,10 +106,12 @@ def _summarise(samples: list[Metric], summarise: Summary, training: tuple[int, i
     return summarise(sample.value for sample in samples)
 
 
-def _training_time(client: MlflowClient, run: Run) -> tuple[int, int] | None:
-    """When training began and its last epoch ended, in milliseconds since 1970: starting TensorFlow is left out."""
-    if "elapsed_seconds" not in run.data.metrics:
+def _training_time(epochs: list[Metric]) -> tuple[int, int] | None:
+    """When training began and its last epoch ended, in milliseconds since 1970: starting TensorFlow is left out.
+
+    `epochs` are the points of `elapsed_seconds`.
+    """
+    if not epochs:
         return None
-    epochs = client.get_metric_history(run.info.run_id, "elapsed_seconds")
     begin = min(epoch.timestamp - int(1000 * epoch.value) for epoch in epochs)
     return begin, max(epoch.timestamp for epoch in epochs)

@@ -7,6 +7,7 @@ from typing import Any
 
 from rampline.comparison.canvas import FONT_SIZE, LABEL_LENGTH, make_row_axes, write_svg
 from rampline.comparison.columns import NONE, TIMES, is_missing, write_quantity, write_ratio
+from rampline.comparison.drawn import pick_drawn
 from rampline.comparison.palette import INK, style_runs
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.comparison.system_balance import (
@@ -44,7 +45,9 @@ def make_system_section(comparison: Comparison) -> Section | None:
         *([_gpu_table(gpus)] if gpus else []),
         *([_balance_table(balances)] if balances else []),
     ]
-    charts = [_utilization(comparison, drawn)] if (drawn := [gpu for gpu in gpus if _is_drawn(gpu)]) else []
+    runs = pick_drawn(comparison).runs["run"].tolist()
+    drawn = [gpu for gpu in gpus if gpu["run"] in runs and not is_missing(gpu["utilization_percent_mean"])]
+    charts = [_utilization(runs, drawn)] if drawn else []
     return Section(
         id="system",
         title="CPU, memory and GPUs",
@@ -120,12 +123,8 @@ def _balance_cells(balance: Balance) -> tuple[str, ...]:
     return balance.run, f"{balance.count} {balance.parts}", *loads, ratio, verdict
 
 
-def _is_drawn(gpu: dict[str, Any]) -> bool:
-    return not is_missing(gpu["utilization_percent_mean"])
-
-
-def _utilization(comparison: Comparison, gpus: list[dict[str, Any]]) -> Chart:
-    styles = style_runs(comparison.runs["run"].tolist())
+def _utilization(runs: list[str], gpus: list[dict[str, Any]]) -> Chart:
+    styles = style_runs(runs)
     axes = make_row_axes([_label(gpu) for gpu in gpus], "GPU utilisation, %", right=44)
     for row, gpu in enumerate(gpus):
         busy, access = gpu["utilization_percent_mean"], gpu["memory_access_percent_mean"]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -13,7 +14,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from rampline.comparison.scaling import FINISHED, choose_reference, epoch_figures, with_scaling
-from rampline.comparison.system_figures import read_system
+from rampline.comparison.system_figures import no_system, read_system
 from rampline.comparison.tracked import (
     COMPARABLE,
     CURVES,
@@ -27,26 +28,16 @@ from rampline.comparison.tracked import (
 )
 from rampline.credentials import mask
 from rampline.errors import InputError
+from rampline.tracking.histories import Histories, read_histories
 
 COUNTS = (
-    *("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch", "steps_per_call"),
+    *("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch"),
     *("virtual_devices", "attempts", "epochs", "best_epoch", "test_examples"),
 )
 # The columns of comparison.csv, in this order; `published_METRIC` columns follow where a study has them.
 FIGURES = (
-    "run",
-    "run_id",
-    "strategy",
-    "engine",
-    "replicas",
-    "per_replica_batch_size",
-    "global_batch_size",
-    "status",
-    "failure",
-    "test_split",
-    "test_accuracy",
-    "test_loss",
-    "test_examples",
+    *("run", "run_id", "strategy", "engine", "replicas", "per_replica_batch_size", "global_batch_size"),
+    *("status", "failure", "test_split", "test_accuracy", "test_loss", "test_examples"),
     "epochs",
     "best_epoch",
     "best_val_accuracy",
@@ -91,7 +82,7 @@ class Comparison:
             `SETTINGS`. `scaling` tells how the derived ones are made, `rampline.explain` what it measures.
         epochs: one row per run and epoch: run, epoch and `CURVES`.
         environment: one row per run, one column per item (git commit, seed, versions, …), as text.
-        system: what GPUs, CPU and memory did; `system_figures` tells the columns.
+        system: what GPUs, CPU and memory did; `system_figures` tells the columns; empty where it was not read.
     """
 
     study: str
@@ -110,12 +101,12 @@ class Comparison:
     environment: pd.DataFrame
     system: pd.DataFrame
 
-    @property
+    @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """`runs` as one mapping per run."""
         return [{str(key): value for key, value in row.items()} for row in self.runs.to_dict("records")]
 
-    @property
+    @cached_property
     def finished(self) -> list[dict[str, Any]]:
         """The rows whose training ended well."""
         return [row for row in self.rows if row["status"] == FINISHED]
@@ -135,8 +126,17 @@ class Comparison:
         return self.runs.filter(items=[*FIGURES, *(f"published_{metric}" for metric in self.published_metrics)])
 
 
-def read_comparison(client: MlflowClient, study: str, parent_run_id: str | None = None) -> Comparison:
+def read_comparison(
+    client: MlflowClient, study: str, parent_run_id: str | None = None, *, with_system: bool = True
+) -> Comparison:
     """The comparison of an execution of `study`: the one of that parent run, else the latest.
+
+    Args:
+        client: of the store.
+        study: its name.
+        parent_run_id: of the execution.
+        with_system: read what the machines did, too; it is most of what a long run has in MLflow, and no table or
+            sentence has it, only the report.
 
     Raises:
         InputError: when MLflow has no such execution, or it has no runs.
@@ -149,7 +149,8 @@ def read_comparison(client: MlflowClient, study: str, parent_run_id: str | None 
         where = f"MLflow at {mask(client.tracking_uri)}"
         raise InputError(f"study {study}: execution {execution} has no runs in {where}")
     declared = tags.get("rampline.reference") or parent.data.params.get("rampline.reference", "")
-    epochs = _epochs(client, children)
+    histories = read_histories(client, children, CURVES)
+    epochs = _epochs(children, histories)
     runs = _runs(children, epochs)
     reference = choose_reference(runs, declared)
     tolerance = _tag_number(tags, "rampline.accuracy_tolerance")
@@ -168,7 +169,7 @@ def read_comparison(client: MlflowClient, study: str, parent_run_id: str | None 
         runs=with_scaling(runs, reference),
         epochs=epochs,
         environment=environment_of(children, parent),
-        system=read_system(client, children),
+        system=read_system(client, children, histories) if with_system else no_system(),
     )
 
 
@@ -182,14 +183,15 @@ def _tag_number(tags: Mapping[str, str], tag: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _epochs(client: MlflowClient, children: list[Run]) -> pd.DataFrame:
-    rows = [row for child in children for row in epoch_rows(client, child)]
+def _epochs(children: list[Run], histories: Histories) -> pd.DataFrame:
+    rows = [row for child in children for row in epoch_rows(child, histories)]
     return pd.DataFrame(rows, columns=["run", "epoch", *CURVES]).astype(dict.fromkeys(CURVES, "float64"))
 
 
 def _runs(children: list[Run], epochs: pd.DataFrame) -> pd.DataFrame:
-    rows = [run_row(child) for child in children]
-    rows = [row | epoch_figures(select_run(epochs, row["run"])) for row in rows]
+    of_run = dict(tuple(epochs.groupby("run", sort=False)))
+    none = epochs.head(0)
+    rows = [row | epoch_figures(of_run.get(row["run"], none)) for row in map(run_row, children)]
     runs = pd.DataFrame(rows)
     published = [column for column in runs.columns if column.startswith("published_")]
     runs = runs.reindex(columns=[*FIGURES, *published, *SETTINGS])

@@ -13,12 +13,13 @@ from mlflow.exceptions import MlflowException
 
 from rampline.credentials import mask
 from rampline.errors import InputError
+from rampline.tracking.histories import Histories
 
 CURVES = (
     *("val_accuracy", "train_accuracy", "learning_rate"),
     *("images_per_second", "epoch_seconds", "elapsed_seconds"),
 )
-COUNTS = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch", "steps_per_call")
+COUNTS = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch")
 SCORES = ("test_accuracy", "test_loss", "test_examples", "train_seconds", "wall_seconds", "cost_usd")
 # What `rampline.explain` has measured: the parts of a training step, the machine's ceiling, those of `wall_seconds`.
 EXPLAINED = (
@@ -83,7 +84,7 @@ def read_children(client: MlflowClient, parent: Run) -> list[Run]:
             order_by=["attributes.start_time ASC"],
             page_token=token,
         )
-        children.extend(page)
+        children.extend(child for child in page if child.data.tags.get("rampline.kind", "run") == "run")
         token = page.token
         if not token:
             break
@@ -112,20 +113,18 @@ def run_row(run: Run) -> dict[str, Any]:
         "bound": tags.get("rampline.bound", ""),
         "verdict": tags.get("rampline.verdict", ""),
     }
-    row |= {key: params.get(key, "") for key in COMPARABLE}
+    row |= {key: params.get(key, "") for key in ("steps_per_call", *COMPARABLE)}
     row |= {key: _integer(params.get(key)) for key in COUNTS}
     row |= {key: metrics.get(key, math.nan) for key in (*SCORES, *EXPLAINED)}
     published = {tag.removeprefix(PUBLISHED): value for tag, value in tags.items() if tag.startswith(PUBLISHED)}
     return row | {f"published_{metric}": to_number(value) for metric, value in sorted(published.items())}
 
 
-def epoch_rows(client: MlflowClient, run: Run) -> list[dict[str, Any]]:
+def epoch_rows(run: Run, histories: Histories) -> list[dict[str, Any]]:
     """One row per epoch of a run; an epoch that was logged twice counts as it was logged last."""
     epochs: dict[int, dict[str, Any]] = {}
     for key in CURVES:
-        if key not in run.data.metrics:
-            continue
-        for point in client.get_metric_history(run.info.run_id, key):
+        for point in histories.get((run.info.run_id, key), ()):
             epochs.setdefault(point.step, {})[key] = point.value
     name = run_name(run)
     return [{"run": name, "epoch": epoch} | values for epoch, values in sorted(epochs.items())]

@@ -49,9 +49,9 @@ class Plan:
     preprocessing: dict[str, Any]
 
     @property
-    def chosen(self) -> list[tuple[str, CatalogEntry]]:
+    def chosen(self) -> Iterator[tuple[str, CatalogEntry]]:
         """The examples that are stored, each with its split."""
-        return [(split, entry) for split, entry in zip(self.splits, self.catalog, strict=True) if split]
+        return ((split, entry) for split, entry in zip(self.splits, self.catalog, strict=True) if split)
 
 
 def fill(directory: Path, plan: Plan, on_progress: Callable[[int, int], None]) -> None:
@@ -71,7 +71,7 @@ def _write_images(
     directory: Path, plan: Plan, on_progress: Callable[[int, int], None]
 ) -> tuple[list[ReportRow], dict[str, dict]]:
     """A row for the report of every chosen example, and what the images of each split amount to."""
-    chosen = plan.chosen
+    examples = sum(1 for _ in plan.chosen)
     stored_splits = [split for split in SPLITS if split in plan.splits]
     rows: list[ReportRow] = []
     with ExitStack() as stack:
@@ -79,11 +79,11 @@ def _write_images(
             split: stack.enter_context(SplitWriter(directory, split, plan.preprocessing["storage"]))
             for split in stored_splits
         }
-        for (split, entry), (encoded, image) in zip(chosen, _decode_chosen(plan), strict=True):
+        for (split, entry), (encoded, image) in zip(plan.chosen, _decode_chosen(plan), strict=True):
             if image.pixels is not None:
                 writers[split].write(label=entry.label, pixels=image.pixels, encoded=encoded)
             rows.append(_report_row(plan, split, entry, image))
-            on_progress(len(rows), len(chosen))
+            on_progress(len(rows), examples)
     return rows, {split: writer.describe() for split, writer in writers.items()}
 
 

@@ -39,7 +39,8 @@ class _Folder:
     """A folder of example files: what they must hash to, and a digest of their sizes and times as they are now."""
 
     name: str
-    files: tuple[Path, ...]
+    split: str
+    indices: range
     digests: np.ndarray
     bytes: int
     stat: str
@@ -109,7 +110,8 @@ def _read(dataset: PreparedDataset, path: Path) -> bytes:
 
 
 def _digests(dataset: PreparedDataset, split: str) -> np.ndarray:
-    return np.load(digests_file(dataset.directory, split), allow_pickle=False)
+    # Mapped: 16 bytes an image would be held until the check ends.
+    return np.load(digests_file(dataset.directory, split), mmap_mode="r", allow_pickle=False)
 
 
 def _check_images_file(dataset: PreparedDataset, split: str) -> None:
@@ -134,17 +136,18 @@ def _places(dataset: PreparedDataset) -> Iterator[tuple[str, range, np.ndarray]]
 
 
 def _look_at(dataset: PreparedDataset, split: str, indices: range, digests: np.ndarray) -> _Folder:
-    files = tuple(example_file(dataset.directory, split, index) for index in indices)
     stat, size = hashlib.sha256(), 0
-    for file in files:
+    # Names are made anew wherever they are needed: those of a million files would take half a gigabyte.
+    for index in indices:
+        file = example_file(dataset.directory, split, index)
         try:
             found = os.stat(file)
         except OSError as error:
             raise dataset.damaged(file) from error
         size += found.st_size
         stat.update(f"{found.st_size} {found.st_mtime_ns} {found.st_ino}\n".encode())
-    name = f"{split}/{files[0].parent.name}"
-    return _Folder(name=name, files=files, digests=digests, bytes=size, stat=stat.hexdigest())
+    name = f"{split}/{example_file(dataset.directory, split, indices.start).parent.name}"
+    return _Folder(name=name, split=split, indices=indices, digests=digests, bytes=size, stat=stat.hexdigest())
 
 
 def _choose(folders: list[_Folder], last_read: Mapping[str, list[Any]]) -> list[_Folder]:
@@ -162,7 +165,8 @@ def _choose(folders: list[_Folder], last_read: Mapping[str, list[Any]]) -> list[
 
 
 def _check_folder(dataset: PreparedDataset, folder: _Folder) -> None:
-    for file, expected in zip(folder.files, folder.digests, strict=True):
+    for index, expected in zip(folder.indices, folder.digests, strict=True):
+        file = example_file(dataset.directory, folder.split, index)
         if digest(_read(dataset, file)) != expected.tobytes():
             raise dataset.damaged(file)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -34,8 +35,9 @@ class SplitWriter:
 
     def __init__(self, directory: Path, split: str, storage: str) -> None:
         self._directory, self._split, self._storage = directory, split, storage
-        self._labels: list[int] = []
-        self._digests: list[bytes] = []
+        # Numbers, not objects: there is one of each for every image.
+        self._labels = array("i")
+        self._digests = bytearray()
         self._block = bytearray()
         self._bytes = 0
         self._images: BinaryIO | None = images_file(directory, split).open("wb") if storage == "tensor" else None
@@ -51,8 +53,8 @@ class SplitWriter:
         if kind is None:
             np.save(labels_file(self._directory, self._split), np.asarray(self._labels, dtype=np.int32))
             if self._block:
-                self._digests.append(digest(self._block))
-            digests = np.frombuffer(b"".join(self._digests), np.uint8).reshape(-1, DIGEST_BYTES)
+                self._digests += digest(self._block)
+            digests = np.frombuffer(self._digests, np.uint8).reshape(-1, DIGEST_BYTES)
             np.save(digests_file(self._directory, self._split), digests)
 
     def write(self, *, label: int, pixels: np.ndarray, encoded: bytes) -> None:
@@ -63,14 +65,14 @@ class SplitWriter:
             self._digest_blocks(content)
         else:
             self._write_file(content)
-            self._digests.append(digest(content))
+            self._digests += digest(content)
         self._labels.append(label)
         self._bytes += len(content)
 
     def _digest_blocks(self, content: bytes) -> None:
         self._block += content
         while len(self._block) >= BLOCK_BYTES:
-            self._digests.append(digest(memoryview(self._block)[:BLOCK_BYTES]))
+            self._digests += digest(memoryview(self._block)[:BLOCK_BYTES])
             self._block = self._block[BLOCK_BYTES:]
 
     def _write_file(self, content: bytes) -> None:

@@ -17,6 +17,7 @@ from rampline.credentials import mask
 from rampline.errors import RamplineError
 from rampline.files import sync_directory
 from rampline.home import Home
+from rampline.tracking.address import default_uri, tracking_uri
 
 # What a store that is away, or refuses, raises; those of requests are OSErrors.
 STORE_ERRORS = (MlflowException, SQLAlchemyError, OSError)
@@ -25,11 +26,6 @@ LOCAL_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql")
 
 class TrackingError(RamplineError):
     """The tracking store cannot be opened or written to."""
-
-
-def tracking_uri(home: Home) -> str:
-    """`$MLFLOW_TRACKING_URI`, else the sqlite database of `home`."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or _default_uri(home)
 
 
 def open_tracking(home: Home) -> MlflowClient:
@@ -42,7 +38,7 @@ def open_tracking(home: Home) -> MlflowClient:
     _quiet()
     try:
         with _initialisation_lock(home):
-            if uri == _default_uri(home) and not home.tracking_database.exists():
+            if uri == default_uri(home) and not home.tracking_database.exists():
                 _make_database(home)
             return _connect(uri)
     except STORE_ERRORS as error:
@@ -70,10 +66,6 @@ def experiment_id(client: MlflowClient, study: str, home: Home) -> str:
 def first_line(error: Exception) -> str:
     """The first line of an error's text, without secrets, for a message of one line."""
     return mask((str(error).strip().splitlines() or [type(error).__name__])[0])
-
-
-def _default_uri(home: Home) -> str:
-    return f"sqlite:///{home.tracking_database}"
 
 
 def _connect(uri: str) -> MlflowClient:

@@ -58,7 +58,7 @@ def _list_files(path: Path) -> list[ImageFile]:
                 split=split,
                 class_name=label,
                 name=name,
-                path=image,
+                path=str(image),
                 size_bytes=stat.st_size,
                 modified_nanoseconds=stat.st_mtime_ns,
             )

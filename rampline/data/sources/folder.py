@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,9 +149,9 @@ def _stat(path: Path, boundary: Boundary) -> os.stat_result:
 def _image_file(path: Path, stat: os.stat_result, root: Path, *, split: str, class_name: str) -> ImageFile:
     return ImageFile(
         split=split,
-        class_name=_printable(class_name),
+        class_name=sys.intern(_printable(class_name)),  # one text for all of a class
         name=_printable(path.relative_to(root).as_posix()),
-        path=path,
+        path=str(path),
         size_bytes=stat.st_size,
         modified_nanoseconds=stat.st_mtime_ns,
     )

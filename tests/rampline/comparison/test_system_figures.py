@@ -9,6 +9,7 @@ import pytest
 
 from rampline.comparison.system_figures import COLUMNS, read_system
 from rampline.comparison.tracked import find_execution, read_children
+from rampline.tracking.histories import read_histories
 from rampline.tracking.system_log import SystemLog
 
 
@@ -40,7 +41,8 @@ def read(client, log_study, tmp_path):
             client.log_metric(
                 child.info.run_id, "elapsed_seconds", end - begin, int(1000 * (1_000_000 + end)), 1, synchronous=True
             )
-        return read_system(client, read_children(client, parent))
+        children = read_children(client, parent)
+        return read_system(client, children, read_histories(client, children, ["elapsed_seconds"]))
 
     return deliver_and_read
 
