@@ -21,6 +21,7 @@ from rampline.cli.run import run
 from rampline.cli.status import status
 from rampline.cli.studies import studies
 from rampline.cli.sync import sync
+from rampline.cli.tune import tune
 from rampline.cli.up import up
 from rampline.cli.worker import worker
 from rampline.credentials import mask
@@ -43,6 +44,7 @@ for command in (
     down,
     plan,
     parity,
+    tune,
     compare,
     explain,
     evaluate,

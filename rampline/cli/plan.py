@@ -9,8 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from rampline.cli.arguments import OnlyOption, SetOption, StudyArgument
-from rampline.config import parse_overrides
+from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
 from rampline.home import Home
 from rampline.stages import check_study
 from rampline.study import Study
@@ -24,9 +23,9 @@ TEXTS = ("strategy", "processes", "devices")
 WIDTH_WITHOUT_TERMINAL = 160
 
 
-def plan(study: StudyArgument, only: OnlyOption = None, set_: SetOption = None) -> None:
+def plan(study: StudyArgument, only: OnlyOption = None, set_: SetOption = None, file: OverridesOption = None) -> None:
     """Show what a study would run: roles, devices, batches, steps, learning rate, expected time and cost."""
-    checked = check_study(study, only or [], parse_overrides(set_ or []))
+    checked = check_study(study, only or [], all_overrides(file, set_ or []))
     from rampline.plan import plan_study  # brings in pandas: a wrong study should be told of before
 
     runs = plan_study(checked, Home.from_environment())

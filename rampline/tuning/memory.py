@@ -1,0 +1,46 @@
+"""How much memory a trial may take on the processor, and how much the next larger batch would."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+CGROUP = Path("/sys/fs/cgroup")
+USABLE_SHARE = 0.9
+
+
+def available_bytes() -> int:
+    """Memory that may still be taken: of the machine, or of the container where that allows less."""
+    free = psutil.virtual_memory().available
+    with contextlib.suppress(OSError, ValueError):  # no cgroup v2, or no limit ("max")
+        limit = int((CGROUP / "memory.max").read_text())
+        free = min(free, limit - int((CGROUP / "memory.current").read_text()))
+    return max(0, free)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process ever had; Linux counts in KiB."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def lacking_bytes(peaks: Sequence[int], available: int) -> int:
+    """Bytes that twice the batch would lack; 0 where it fits, or nothing is known.
+
+    Args:
+        peaks: peak memory after each batch so far, each twice as large as the one before.
+        available: bytes that may still be taken.
+    """
+    if len(peaks) < 2:
+        return 0
+    needed = 2 * (peaks[-1] - peaks[-2])
+    return max(0, needed - int(USABLE_SHARE * available))
+
+
+def be_first_to_end() -> None:
+    """Let the kernel, when memory runs out, end this process before any other of this machine."""
+    with contextlib.suppress(OSError):  # not Linux, or not allowed in this container
+        Path("/proc/self/oom_score_adj").write_text("1000")

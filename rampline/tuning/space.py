@@ -1,0 +1,104 @@
+"""What is tried, and in which order: one group of settings after the other, from the run's own settings on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rampline.config import RunConfig, flatten
+from rampline.config.sections import CACHES
+from rampline.errors import ConfigError
+from rampline.tuning.scaling import scaled_learning_rate
+from rampline.tuning.trial import with_changes
+
+CALLS, XLA, INPUT, BATCH, PRECISION = "calls", "xla", "input", "batch", "precision"
+FREE = (CALLS, XLA, INPUT)
+STEPS_PER_CALL = (16, 64, 256, 1024)
+PREFETCH = ("auto", 2, 8)
+# A batch of this many doublings is beyond what any step gains from.
+DOUBLINGS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the user allows, and what the machine and the data do.
+
+    Attributes:
+        train_examples: of the training split; a global batch has no more.
+        has_gpu: whether the run's replicas are on GPUs.
+        max_batch: largest per-replica batch that is tried; `None` for no limit but memory and time.
+        allow_batch: whether a faster batch is adopted, or only shown.
+        allow_precision: the same for the precision.
+    """
+
+    train_examples: int
+    has_gpu: bool = False
+    max_batch: int | None = None
+    allow_batch: bool = False
+    allow_precision: bool = False
+
+    def adopts(self, group: str) -> bool:
+        """Whether what a group finds becomes part of the recommendation."""
+        return group in FREE or (group == BATCH and self.allow_batch) or (group == PRECISION and self.allow_precision)
+
+
+def order_groups(limits: Limits) -> tuple[str, ...]:
+    """Groups by what may be expected of them: what is only shown comes late, and XLA on a processor last.
+
+    There it takes two fifths of the speed of convolutions (measured with TensorFlow 2.21 on two cores).
+    """
+    groups = (CALLS, BATCH, PRECISION, XLA, INPUT) if limits.has_gpu else (CALLS, BATCH, INPUT, PRECISION, XLA)
+    return tuple(sorted(groups, key=lambda group: not limits.adopts(group) or (group == XLA and not limits.has_gpu)))
+
+
+def candidates(group: str, config: RunConfig, limits: Limits) -> list[dict[str, Any]]:
+    """The changes of a group that are allowed for `config`, most promising first; without what it has already."""
+    own, found = flatten(config), []
+    for changes in _proposed(group, config, limits):
+        is_new = any(own[key] != value for key, value in changes.items())
+        if is_new and changes not in found and _is_allowed(config, changes):
+            found.append(changes)
+    return found
+
+
+def _proposed(group: str, config: RunConfig, limits: Limits) -> Iterable[dict[str, Any]]:
+    if group == CALLS:
+        return _calls(config, limits) if config.engine == "loop" else ()
+    if group == XLA:
+        return ({"xla": not config.xla},)
+    if group == INPUT:
+        caches = ({"data.cache": cache} for cache in CACHES if cache != "auto")
+        return (*({"data.prefetch": prefetch} for prefetch in PREFETCH), *caches)
+    if group == BATCH:
+        return _batches(config, limits)
+    # The processor has no float16 arithmetic to gain from.
+    return ({"precision": name} for name in ("mixed_bfloat16", *(["mixed_float16"] if limits.has_gpu else [])))
+
+
+def _calls(config: RunConfig, limits: Limits) -> Iterable[dict[str, Any]]:
+    """More steps per call are never slower, and an epoch's end also ends a call; `auto` is as many as are worth it."""
+    own, most = config.steps_per_call, config.steps_per_epoch(limits.train_examples)
+    if isinstance(own, str):
+        return []
+    numbers = sorted({min(number, most) for number in STEPS_PER_CALL if min(number, most) > own}, reverse=True)
+    return [{"steps_per_call": value} for value in ("auto", *numbers)]
+
+
+def _batches(config: RunConfig, limits: Limits) -> Iterable[dict[str, Any]]:
+    """Twice, four times … the per-replica batch, while a global batch has its examples; half of it last."""
+    own, replicas = config.per_replica_batch_size, config.num_replicas_in_sync
+    most = min(limits.max_batch or limits.train_examples, limits.train_examples // replicas)
+    sizes = [own * 2**power for power in range(1, DOUBLINGS) if own * 2**power <= most]
+    for size in [*sizes, own // 2]:
+        if size:
+            batch = {"batch.size": size if config.batch.per == "replica" else size * replicas}
+            yield batch | scaled_learning_rate(config, with_changes(config, batch))
+
+
+def _is_allowed(config: RunConfig, changes: Mapping[str, Any]) -> bool:
+    try:
+        with_changes(config, changes)
+    except ConfigError:
+        return False
+    return True

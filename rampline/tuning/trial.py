@@ -1,0 +1,135 @@
+"""A trial: one change of settings, what is run for it, and how it came out. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rampline.config import RunConfig, apply_overrides, from_dict, to_dict
+from rampline.explain.replica import replica_config
+from rampline.files import read_json, write_json
+from rampline.tuning.rounds import Rounds
+
+MEASURED, DOES_NOT_FIT, FAILED, NOT_TRIED = "measured", "does not fit", "failed", "not tried"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What is run: a configuration for one process, on a prepared dataset."""
+
+    config: RunConfig
+    dataset: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {"config": to_dict(self.config), "dataset": self.dataset}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Work:
+        """The inverse of `to_dict`."""
+        return cls(config=from_dict(values["config"]), dataset=values["dataset"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What one process measures, `request.json` of its folder.
+
+    Attributes:
+        before: the settings that every candidate is compared with, in turns.
+        candidates: in this order.
+        seconds: no candidate is begun when, if it took as long as the last one, it would end after that much time.
+        is_ladder: each candidate needs more memory than the one before: after one that does not fit, none is tried.
+        with_input: whether the share of the step that is lost to the input is measured first.
+    """
+
+    before: Work
+    candidates: tuple[Work, ...]
+    seconds: float
+    is_ladder: bool = False
+    with_input: bool = False
+
+    def write(self, folder: Path) -> None:
+        """Write it as JSON."""
+        candidates = [work.to_dict() for work in self.candidates]
+        own = {"before": self.before.to_dict(), "candidates": candidates}
+        rest = {"seconds": self.seconds, "is_ladder": self.is_ladder, "with_input": self.with_input}
+        write_json(folder / "request.json", own | rest)
+
+    @classmethod
+    def read(cls, folder: Path) -> Request:
+        """The request in that folder."""
+        values = read_json(folder / "request.json")
+        works = {"before": Work.from_dict(values["before"])}
+        candidates = tuple(Work.from_dict(work) for work in values["candidates"])
+        return cls(**values | works | {"candidates": candidates})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One candidate and its outcome.
+
+    Attributes:
+        group: what was searched, such as `batch`.
+        changes: settings by dotted key, against the run as it was then; what follows from them is in there too.
+        status: one of this module's four.
+        reason: why it was not measured, for the user.
+        rounds: the figures, where it was.
+    """
+
+    group: str
+    changes: Mapping[str, Any]
+    status: str = NOT_TRIED
+    reason: str = ""
+    rounds: Rounds | None = None
+
+    @property
+    def coordinate(self) -> str:
+        """The setting that is searched."""
+        return next(iter(self.changes))
+
+    @property
+    def label(self) -> str:
+        """`steps_per_call=64`; what follows from a change is left out."""
+        return f"{self.coordinate}={write_value(self.changes[self.coordinate])}"
+
+    @property
+    def ratio(self) -> float:
+        """Speed against the settings before; 0 where it was not measured."""
+        return self.rounds.ratio if self.rounds else 0.0
+
+    def __str__(self) -> str:
+        """`xla=true: x 1.12 (1.10 to 1.13)`, or why there is no figure."""
+        if self.rounds is None:
+            return f"{self.label}: {self.status}: {self.reason}"
+        return f"{self.label}: {self.rounds}{'' if self.rounds.is_gain else ', no gain'}"
+
+
+def write_value(value: Any) -> str:
+    """A setting as one writes it in a study."""
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def with_changes(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+    """`config` with settings by dotted key.
+
+    Raises:
+        ConfigError: when they are not allowed together.
+    """
+    plain = {key: value for key, value in changes.items() if not isinstance(value, str)}
+    # A text would be read as YAML, where `off` is false.
+    texts = {key: f'"{value}"' for key, value in changes.items() if isinstance(value, str)}
+    return from_dict(apply_overrides(to_dict(config), plain | texts))
+
+
+def config_to_measure(config: RunConfig) -> RunConfig:
+    """The run as one process can measure it, from fresh weights: its speed does not depend on them.
+
+    Of a run in several processes (`multi_worker`, `parameter_server`) that is one replica with its share of the batch.
+    """
+    if config.strategy in ("multi_worker", "parameter_server"):
+        return replica_config(config)
+    model = dataclasses.replace(config.model, weights="none")
+    return dataclasses.replace(config, model=model, log_examples=False, profile=False)

@@ -1,0 +1,103 @@
+"""`rampline tune`, as a user runs it."""
+
+import contextlib
+import re
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from command_line import wait_until
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
+
+from rampline.study import load_study
+from rampline.tuning.overrides import read_overrides
+
+SMALL = ("--set", "data.limit=20", "--set", "steps_per_call=1")
+
+
+def trial_processes(home: Path) -> list[int]:
+    """Process ids of what measures trials in this home."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            command = process.cmdline()
+            if "--tune" in command and command[-1].startswith(str(home)):
+                found.append(process.pid)
+    return found
+
+
+def logged_runs(home: Path) -> dict[str, list[Run]]:
+    """Runs of the study's experiment by `rampline.kind`."""
+    client = MlflowClient(tracking_uri=f"sqlite:///{home / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("digits")
+    assert experiment is not None
+    kinds: dict[str, list[Run]] = {}
+    for run in client.search_runs([experiment.experiment_id]):
+        kinds.setdefault(run.data.tags["rampline.kind"], []).append(run)
+    return kinds
+
+
+@pytest.mark.slow
+def test_a_run_is_tuned_and_its_trials_are_in_mlflow(rampline, home: Path) -> None:
+    result = rampline("tune", "digits", "--run", "baseline", "--budget", "8", *SMALL)
+    assert (result.returncode, result.stderr) == (0, "")
+    before = re.search(r"^before +([\d,.]+) images/s \(([\d,.]+) to ([\d,.]+)\)$", result.stdout, re.MULTILINE)
+    assert before
+    low, middle, high = (float(before[part].replace(",", "")) for part in (2, 1, 3))
+    assert 0 < low <= middle <= high
+    kinds = logged_runs(home)
+    assert set(kinds) == {"tune", "trial"}
+    (parent,) = kinds["tune"]
+    assert parent.data.params["batch.size"] == "32"
+    assert {run.data.tags["mlflow.parentRunId"] for run in kinds["trial"]} == {parent.info.run_id}
+    assert {run.info.status for runs in kinds.values() for run in runs} == {"FINISHED"}
+    measured = [run for run in kinds["trial"] if run.data.tags["rampline.trial_status"] == "measured"]
+    assert len(measured) == parent.data.metrics["trials"] >= 1
+    assert all(run.data.metrics["ratio"] > 0 and run.data.metrics["images_per_second"] > 0 for run in measured)
+    file = home / "tuning" / "digits" / "baseline.yaml"
+    assert file.is_file() == ("settings " in result.stdout)
+    if file.is_file():
+        config = load_study("digits", overrides=read_overrides(file)).run("baseline").config
+        # Nothing that may change the accuracy.
+        assert (config.batch.size, config.precision, config.learning_rate.peak) == (32, "float32", 2e-3)
+    assert trial_processes(home) == []
+    # No study was executed, and the comparison does not take the search for one.
+    assert "has no execution in MLflow" in rampline("compare", "digits").stderr
+
+
+def test_an_interrupted_search_leaves_no_process_and_no_settings(command, home: Path) -> None:
+    tuning = command("tune", "digits", "--run", "baseline", *SMALL)
+    wait_until(lambda: bool(trial_processes(home)), 120)
+    tuning.send_signal(signal.SIGINT)
+    assert tuning.wait(timeout=30) == 130
+    assert "interrupted: no settings are written" in tuning.stdout.read()
+    assert trial_processes(home) == []
+    assert not (home / "tuning").exists()
+    assert not (home / "mlflow.db").exists()
+
+
+def test_a_study_takes_the_settings_of_a_file(rampline, tmp_path: Path) -> None:
+    file = tmp_path / "found.yaml"
+    file.write_text("baseline:batch.size: 48\n")
+    result = rampline("plan", "digits", "--only", "baseline", "--overrides", str(file))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert re.search(r"^ *baseline .* 48 +48 ", result.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("tune", "digits", "--run", "nobody"), "study digits has no run 'nobody'"),
+        (("tune", "digits", "--run", "baseline", "--set", "nobody:epochs=1"), "there is no run 'nobody'"),
+        (("tune", "digits", "--run", "baseline", "--set", "batch.size=0"), "batch.size=0 is not allowed"),
+        (("run", "digits", "--overrides", "nothing.yaml"), "nothing.yaml: cannot be read"),
+    ],
+)
+def test_wrong_input_is_one_line(rampline, home: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = rampline(*arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not home.exists()
