@@ -14,7 +14,7 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3 python; d
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: setup demo test test-quick lint chaos clean
+.PHONY: setup demo test test-quick lint chaos bench bench-quick clean
 
 setup: $(STAMP)
 
@@ -53,6 +53,14 @@ test-quick: setup
 chaos: setup
 	RAMPLINE_CHAOS_TABLE=$(or $(TABLE),.chaos-table.json) .venv/bin/pytest tests/chaos --timeout=900 $(ARGS)
 
+# Speed, as ratios: docs/performance.md is written from it. On a machine that does nothing else; ARGS="--only KEY" for a part.
+bench: setup
+	.venv/bin/python -m benchmarks $(ARGS)
+
+bench-quick: setup
+	.venv/bin/python -m benchmarks --quick $(ARGS)
+
 clean:
+	rm -rf benchmarks/.quick benchmarks/.pytorch-venv
 	rm -rf .chaos-table.json .tools .venv .pytest_cache .ruff_cache dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

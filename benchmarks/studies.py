@@ -1,4 +1,4 @@
-"""The studies on real images, and `docs/results.md` from what they measured: `python benchmarks/results.py DATA`.
+"""The studies on real images, and `docs/results.md` from what they measured: `python -m benchmarks.studies DATA`.
 
 DATA holds `fashion_mnist/` and `mnist/` (the original .gz files), `cats_dogs/` (a folder per split and class),
 `cifar10/cifar10_jpeg.tar.gz`, and `mobilenet_v2/*_1.0_*.h5`. About 80 minutes on two cores that nothing else uses.
@@ -8,17 +8,14 @@ DATA holds `fashion_mnist/` and `mnist/` (the original .gz files), `cats_dogs/` 
 """
 
 import argparse
-import os
-import platform
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
+from benchmarks.machine import describe_host
+from benchmarks.page import markdown_table, wrap
 from rampline.comparison import Comparison, read_comparison
 from rampline.comparison.columns import is_missing, make_columns
 from rampline.comparison.lost_speedup import describe_loss, find_losses
@@ -29,7 +26,6 @@ from rampline.explain.table import RUN_PARTS, STEP_PARTS, with_share, write_mill
 from rampline.home import Home
 from rampline.tracking.store import open_tracking
 
-WIDTH = 125
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 COLUMNS = (
     *("run", "strategy", "replicas", "global_batch_size", "test_accuracy", "best_val_accuracy", "last_val_accuracy"),
@@ -37,7 +33,7 @@ COLUMNS = (
 )
 INTRODUCTION = """# Results
 
-What `python benchmarks/results.py DATA` has measured on a small machine without a GPU, with real images. Every table
+What `python -m benchmarks.studies DATA` has measured on a small machine without a GPU, with real images. Every table
 stands under the command that makes it again. Published figures are other people's, on other hardware.
 
 Two cores are not two GPUs. All replicas here, virtual devices and worker processes alike, share the same two cores,
@@ -134,17 +130,8 @@ def main() -> int:
             sections.append(describe(experiment, read_comparison(client, experiment.study)))
         except InputError as error:
             print(f"left out: {error}")
-    PAGE.write_text("\n".join([INTRODUCTION, describe_machine(), *sections]))
+    PAGE.write_text("\n".join([INTRODUCTION, f"Machine: {describe_host()}, no GPU.\n", *sections]))
     return 0
-
-
-def describe_machine() -> str:
-    """The machine, as far as it changes figures."""
-    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
-    models = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
-    memory = psutil.virtual_memory().total / 2**30
-    cores = len(os.sched_getaffinity(0))
-    return f"Machine: {cores} cores ({models[0] if models else platform.machine()}), {memory:.0f} GiB, no GPU.\n"
 
 
 def describe(experiment: Experiment, comparison: Comparison) -> str:
@@ -167,7 +154,9 @@ def runs_table(comparison: Comparison) -> str:
     """The comparison, with published figures beside our own."""
     columns = [c for c in make_columns(comparison) if c.key in COLUMNS or c.key.startswith("published_")]
     rows = [[column.text(row) for column in columns] for row in comparison.rows]
-    return markdown_table([column.title for column in columns], rows, [column.numeric for column in columns])
+    return markdown_table(
+        [column.title for column in columns], rows, [i for i, column in enumerate(columns) if column.numeric]
+    )
 
 
 def describe_time(comparison: Comparison) -> list[str]:
@@ -186,25 +175,14 @@ def describe_time(comparison: Comparison) -> list[str]:
             for row, f in zip(rows, figures, strict=True)
         ]
         head = ["run", *(words for _, words in parts), "total"]
-        texts += [title, markdown_table(head, cells, [False] + [True] * (len(head) - 1))]
+        texts += [title, markdown_table(head, cells, range(1, len(head)))]
     verdicts = [f"{row['run']}: {row['verdict']}" for row in rows]
     return [*texts, bullets([*verdicts, *(describe_loss(loss) for loss in find_losses(comparison))])]
-
-
-def wrap(text: str, indent: str = "") -> str:
-    """A paragraph in lines of the documentation's width."""
-    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def bullets(texts: Iterable[str]) -> str:
     """A list in markdown."""
     return "\n".join(wrap(f"- {text}", "  ") for text in texts)
-
-
-def markdown_table(head: list[str], rows: list[list[str]], numeric: list[bool]) -> str:
-    """A table in markdown, figures on the right."""
-    lines = [head, ["--:" if is_number else ":--" for is_number in numeric], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,98 @@
+"""How fast photographs are prepared: `python -m benchmarks.contenders.input_preparation product|bound`.
+
+    product  `store_dataset`, from listing the files to the complete directory
+    bound    decode_jpeg and resize alone, on one core
+
+Photographs are made: 500x375 JPEGs of smooth shapes and noise, about 25 KB each. RAMPLINE_BENCH_PHOTOS names a folder
+of JPEGs in a sub-folder per class to take instead. Prints examples per second and CPU seconds per 1,000 examples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.contenders.work import is_quick
+from benchmarks.datasets import bench_folder
+from rampline.config import DataConfig
+from rampline.data.store import Reporter, store_dataset
+from rampline.files import complete_directory
+from rampline.home import Home
+
+IMAGE_SIZE, DISTINCT = 128, 200
+
+
+def find_photos() -> Path:
+    """A folder of photographs, made by the contender that needs it first."""
+    if given := os.environ.get("RAMPLINE_BENCH_PHOTOS"):
+        return Path(given)
+    copies = 5 if is_quick() else 30
+    folder = bench_folder() / f"photos-{DISTINCT * copies}"
+    if not folder.is_dir():
+        with complete_directory(folder) as aside:
+            for label in ("a", "b"):
+                (aside / label).mkdir()
+            for number in range(DISTINCT):
+                write_photo(aside / "ab"[number % 2], number, copies)
+    return folder
+
+
+def write_photo(folder: Path, seed: int, copies: int) -> None:
+    """One image under several names."""
+    random = np.random.default_rng(seed)
+    shapes = tf.image.resize(random.uniform(0, 255, (12, 16, 3)), (375, 500), method="bicubic")
+    pixels = tf.clip_by_value(shapes + random.normal(0, 6, (375, 500, 3)), 0, 255)
+    first = folder / f"{seed:04d}-00.jpg"
+    first.write_bytes(tf.io.encode_jpeg(tf.cast(pixels, tf.uint8), quality=75).numpy())
+    for copy in range(1, copies):
+        os.link(first, folder / f"{seed:04d}-{copy:02d}.jpg")
+
+
+def prepare(photos: Path) -> int:
+    """Prepare them all; how many there were."""
+    reporter = Reporter(progress=lambda done, total: None, log=lambda line: None)
+    config = DataConfig(source=f"folder:{photos}", image_size=IMAGE_SIZE)
+    with tempfile.TemporaryDirectory(dir=bench_folder()) as home:
+        store_dataset(config, Home(root=Path(home)), reporter)
+    return sum(1 for _ in photos.glob("*/*.jpg"))
+
+
+@tf.function(input_signature=[tf.TensorSpec((None,), tf.string)])
+def decode_all(contents: tf.Tensor) -> tf.Tensor:
+    """Decode and resize one after another; the sum of a pixel of each, so that all is done."""
+    total = tf.constant(0)
+    for content in contents:
+        image = tf.image.resize(tf.io.decode_jpeg(content, channels=3), (IMAGE_SIZE, IMAGE_SIZE), antialias=True)
+        total += tf.cast(tf.cast(tf.round(image), tf.uint8)[0, 0, 0], tf.int32)
+    return total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("product", "bound"))
+    kind = parser.parse_args().kind
+    if kind == "bound":
+        # Before TensorFlow makes its threads.
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    photos = find_photos()
+    contents = [path.read_bytes() for path in sorted(photos.glob("*/*.jpg"))[:: 3 if kind == "bound" else 1]]
+    decode_all(contents[:8])
+    started, cpu = time.perf_counter(), time.process_time()
+    if kind == "bound":
+        decode_all(contents)
+        done = len(contents)
+    else:
+        done = prepare(photos)
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+    print(json.dumps({"examples_per_second": done / seconds, "cpu_seconds_per_1000_examples": cpu / done * 1000}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Ways of training one network: `python -m benchmarks.contenders.training KIND --network convnet|mobilenet`.
+
+    loop     the product's engine on the prepared dataset; also beside one cached batch, and what a checkpoint costs
+    fit      Keras' Model.fit with its defaults, from the seeds' recipe
+    bare     a tf.function loop tuned by hand: data on the device, many steps in one call
+
+Prints examples per second. `--replicas 2` is MirroredStrategy on virtual devices, for loop and fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Any
+
+from benchmarks.contenders.work import WORKS, Work
+from rampline.cluster.roles import local_tasks, role_environment
+from rampline.config import ClusterConfig, RunConfig
+
+KINDS = ("loop", "fit", "bare")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--network", choices=WORKS, required=True)
+    parser.add_argument("--replicas", type=int, default=1)
+    options = parser.parse_args()
+    print_figures(measure(options.kind, WORKS[options.network], options.replicas))
+
+
+def measure(kind: str, work: Work, replicas: int) -> dict[str, Any]:
+    """The figures of one way."""
+    if kind == "fit":
+        from benchmarks.contenders.model_fit import measure_fit
+
+        return measure_fit(work, replicas)
+    if kind == "bare":
+        from benchmarks.contenders.bare_loop import measure_bare
+
+        return measure_bare(work)
+    # As the launcher starts a role; TensorFlow reads it when it is imported.
+    os.environ.update(role_threads(replicas))
+    from benchmarks.contenders.product_loop import measure_loop
+
+    return measure_loop(work, replicas)
+
+
+def role_threads(replicas: int) -> dict[str, str]:
+    """The threads that a role with so many virtual devices gets."""
+    config = RunConfig(
+        strategy="mirrored" if replicas > 1 else "single",
+        cluster=ClusterConfig(replicas=replicas, virtual_devices=replicas if replicas > 1 else 0),
+    )
+    environment = role_environment(local_tasks(config)[0], config)
+    return {name: value for name, value in environment.items() if "THREADS" in name}
+
+
+def print_figures(figures: dict[str, Any]) -> None:
+    """Print the last line, and end: TensorFlow's threads may never."""
+    print(json.dumps(figures))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""What the product adds to the training: a study's flow and tracking, memory."""
+
+from __future__ import annotations
+
+from benchmarks.measurement import Contender, Measurement
+
+STUDY = Contender(name="rampline run digits, one run", arguments=("benchmarks.contenders.study",))
+STUDY_ABOUT = (
+    "Wall time of the whole command minus that of its run (`wall_seconds` of its result), in a new RAMPLINE_HOME, for "
+    "2 and for 100 epochs. "
+)
+TITLES = {"convnet": "convnet 28x28 b64", "mobilenet-short": "MobileNetV2 128 px b32"}
+
+
+def memory(network: str) -> Measurement:
+    """The largest role of a run of one process beside a script of as many steps."""
+    pair = (
+        Contender(
+            name="role of a run",
+            arguments=("benchmarks.contenders.product_run", "single", f"--network={network}", "--epochs=2"),
+        ),
+        Contender(name="bare script", arguments=("benchmarks.contenders.training", "bare", f"--network={network}")),
+    )
+    return Measurement(
+        key=f"memory-{network.removesuffix('-short')}",
+        title=f"peak memory of a role vs the bare script, {TITLES[network]}",
+        figure="peak_mib",
+        contenders=pair,
+        numerator=pair[0].name,
+        denominator=pair[1].name,
+        target=1.2,
+        at_least=False,
+        # Memory hardly varies.
+        rounds=3,
+        in_quick=False,
+        about="The most resident memory of the process. The role also validates, saves and probes its speed.",
+    )
+
+
+MEASUREMENTS = (
+    Measurement(
+        key="study-fixed",
+        title="flow + tracking overhead of a study beyond its run's own wall time: fixed",
+        figure="fixed_seconds",
+        contenders=(STUDY,),
+        numerator=STUDY.name,
+        target=10.0,
+        at_least=False,
+        rounds=3,
+        in_quick=False,
+        about=STUDY_ABOUT
+        + "This is the short one, and holds everything that is not the run: Prefect's server and MLflow's database, "
+        "the preparation of the digits, the evaluation of the best checkpoint, the probes of one replica, the "
+        "comparison.",
+        together="study",
+    ),
+    Measurement(
+        key="study-per-epoch",
+        title="flow + tracking overhead of a study beyond its run's own wall time: per epoch",
+        figure="epoch_share",
+        contenders=(STUDY,),
+        numerator=STUDY.name,
+        target=0.01,
+        at_least=False,
+        rounds=3,
+        in_quick=False,
+        about=STUDY_ABOUT + "This is how much longer the rest becomes, per second by which the run does.",
+        together="study",
+    ),
+    *(memory(network) for network in TITLES),
+)
