@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
 
-from benchmarks.contenders.training import print_figures
 from benchmarks.contenders.work import WORKS, Work, measure_rate
 
 
@@ -15,7 +15,9 @@ def main() -> None:
     os.sched_setaffinity(0, {int(os.environ["RAMPLINE_BENCH_CORE"])})
     kind, network = sys.argv[1:]
     work = WORKS[network]
-    print_figures(measure_rate(make_run_of(kind, work), work, begin=wait_for_others))
+    figures = measure_rate(make_run_of(kind, work), work, begin=lambda: wait_for_others("ready"))
+    wait_for_others(json.dumps(figures))
+    os._exit(0)
 
 
 def make_run_of(kind: str, work: Work) -> Callable[[int], float]:
@@ -35,9 +37,9 @@ def make_run_of(kind: str, work: Work) -> Callable[[int], float]:
     return make_run(make_role_engine(config, work, parse_tf_config(os.environ["TF_CONFIG"], config)))
 
 
-def wait_for_others() -> None:
-    """Tell that everything is compiled, and wait until the others are as far."""
-    print("ready", flush=True)
+def wait_for_others(told: str) -> None:
+    """Tell how far this process is, and wait until the others are as far."""
+    print(told, flush=True)
     sys.stdin.readline()
 
 

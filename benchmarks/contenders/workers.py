@@ -55,14 +55,23 @@ def run_side_by_side(kind: str, network: str) -> list[dict[str, Any]]:
             while process.stdout.readline().strip() != "ready":
                 if process.poll() is not None:
                     sys.exit(f"{kind}: a process ended with {process.returncode}")
-        for process in started:
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        return [json.loads(process.communicate()[0].splitlines()[-1]) for process in started]
+        _tell(started, "go")
+        figures = [json.loads(process.stdout.readline() or '{"failed": true}') for process in started]
+        if any("failed" in each for each in figures):
+            sys.exit(f"{kind}: a process ended without its figures")
+        # One that left earlier would end the collectives of the other.
+        _tell(started, "leave")
+        return figures
     finally:
         for process in started:
             process.kill()
             process.wait()
+
+
+def _tell(processes: list[subprocess.Popen[str]], word: str) -> None:
+    for process in processes:
+        process.stdin.write(f"{word}\n")
+        process.stdin.flush()
 
 
 def multi_worker_config(work: Work) -> RunConfig:
