@@ -20,7 +20,7 @@ from types import ModuleType
 
 from benchmarks.curve import Curve
 from benchmarks.measurement import Measurement
-from benchmarks.page import write_page
+from benchmarks.page import items_of, write_page
 from benchmarks.session import Session
 
 TOPICS = ("training", "gpu", "distributed", "input", "startup", "overheads", "growth")
@@ -51,11 +51,6 @@ def main() -> int:
 def load_topics() -> list[ModuleType]:
     """The modules that say what is measured, in the order of the page."""
     return [importlib.import_module(f"benchmarks.{name}") for name in TOPICS]
-
-
-def items_of(module: ModuleType) -> list[Measurement | Curve]:
-    """The measurements and curves of a topic."""
-    return [*getattr(module, "MEASUREMENTS", ()), *getattr(module, "CURVES", ())]
 
 
 def is_chosen(item: Measurement | Curve, options: argparse.Namespace) -> bool:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe_host, list_versions
-from benchmarks.measurement import RESULTS, Contender, command_of, spread_of
-from benchmarks.process import ContenderError, run_contender
+from benchmarks.measurement import Contender, Procedure, command_of, is_dropped, spread_of
 from rampline.files import write_json
 
 
@@ -36,41 +33,26 @@ class Curve:
     at_least: bool = False
 
 
-def run_curve(
-    curve: Curve,
-    *,
-    rounds: int,
-    folder: Path = RESULTS,
-    command: str = "python -m benchmarks",
-    report: Callable[[str], None] = print,
-    progress: Callable[[int, Contender], None] = lambda number, contender: None,
-    on_duration: Callable[[Contender, float], None] = lambda contender, seconds: None,
-) -> dict[str, Any]:
-    """Measure a curve, and write `folder/KEY.json` after each point; a point that fails is left without figures.
+def run_curve(curve: Curve, procedure: Procedure) -> dict[str, Any]:
+    """Measure a curve, and write its `KEY.json` after each point; a point that fails is left without figures.
 
     Returns:
         The result, as written.
     """
     measured: dict[str, list[dict[str, Any]]] = {str(x): [] for x, _ in curve.points}
     failed: dict[str, str] = {}
-    for number in range(rounds):
+    for number in range(procedure.rounds):
         for x, contender in curve.points:
             if str(x) in failed:
                 continue
-            progress(number + 1, contender)
-            try:
-                figures, seconds = run_contender(contender.arguments, contender.environment, contender.timeout_seconds)
-            except ContenderError as error:
-                report(f"{curve.key} at {x} failed: {error} (repeat with: {command_of(contender)})")
-                failed[str(x)], seconds = str(error), error.seconds
+            outcome = procedure.run(number + 1, contender)
+            if is_dropped(outcome):
+                failed[str(x)] = outcome.get("error") or outcome["not_measured"]
             else:
-                if "not_measured" in figures:
-                    failed[str(x)] = figures["not_measured"]
-                else:
-                    measured[str(x)].append({**figures, "wall_seconds": round(seconds, 2)})
-            on_duration(contender, seconds)
-            write_json(folder / f"{curve.key}.json", summarise_curve(curve, measured, failed, command))
-    return summarise_curve(curve, measured, failed, command)
+                measured[str(x)].append(outcome)
+            result = summarise_curve(curve, measured, failed, procedure.command)
+            write_json(procedure.folder / f"{curve.key}.json", result)
+    return summarise_curve(curve, measured, failed, procedure.command)
 
 
 def summarise_curve(

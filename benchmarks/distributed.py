@@ -15,11 +15,13 @@ def workers(name: str, kind: str, network: str) -> Contender:
     return Contender(name=name, arguments=(WORKERS, kind, f"--network={network}"))
 
 
-def versus(network: str, key: str, title: str, other: Contender, target: float | None, about: str) -> Measurement:
+def versus(
+    network: str, key: str, title: str, other: Contender, about: str, target: float | None = None
+) -> Measurement:
     """The product's multi_worker beside another pair of processes; those of a network share rounds."""
     product = workers("multi_worker", "product", network)
     return Measurement(
-        key=f"{key}-{network}",
+        key=f"multi-worker-vs-{key}-{network}",
         title=f"{title}, {TITLES[network]}",
         figure="examples_per_second",
         contenders=(product, other),
@@ -32,41 +34,33 @@ def versus(network: str, key: str, title: str, other: Contender, target: float |
     )
 
 
-def versus_independent(network: str) -> Measurement:
-    """What the all-reduce and the waiting for one another cost."""
-    return versus(
-        network,
-        "multi-worker-vs-independent",
-        "multi_worker x2 (one core each) vs two independent processes at once",
-        workers("two independent processes", "independent", network),
-        INDEPENDENCE_TARGETS[network],
-        "Each process has one core and the batch of one replica; the independent ones exchange nothing, and the "
-        "examples of both are added up.",
-    )
-
-
-def versus_plain(network: str) -> Measurement:
-    """The strategy itself without the product."""
-    return versus(
-        network,
-        "multi-worker-vs-plain",
-        "multi_worker x2 vs a plain MultiWorkerMirrored loop",
-        workers("plain loop", "plain", network),
-        None,
-        "The plain loop is that of TensorFlow's tutorial: strategy.run in a tf.function, one call for each step.",
-    )
-
-
-def versus_pytorch(network: str) -> Measurement:
-    """Another framework."""
-    return versus(
-        network,
-        "multi-worker-vs-pytorch",
-        "multi_worker x2 vs PyTorch DDP x2 (gloo)",
-        Contender(name="PyTorch DDP", arguments=("benchmarks.contenders.pytorch", f"--network={network}")),
-        None,
-        "The same network in plain PyTorch (eager, channels last, torch.optim.Adam), one process and one thread "
-        "on each core, uint8 images in memory.",
+def others(network: str) -> tuple[Measurement, ...]:
+    """Nothing exchanged at all, the strategy without the product, and another framework."""
+    return (
+        versus(
+            network,
+            "independent",
+            "multi_worker x2 (one core each) vs two independent processes at once",
+            workers("two independent processes", "independent", network),
+            "Each process has one core and the batch of one replica; the independent ones exchange nothing, and the "
+            "examples of both are added up.",
+            INDEPENDENCE_TARGETS[network],
+        ),
+        versus(
+            network,
+            "plain",
+            "multi_worker x2 vs a plain MultiWorkerMirrored loop",
+            workers("plain loop", "plain", network),
+            "The plain loop is that of TensorFlow's tutorial: strategy.run in a tf.function, one call for each step.",
+        ),
+        versus(
+            network,
+            "pytorch",
+            "multi_worker x2 vs PyTorch DDP x2 (gloo)",
+            Contender(name="PyTorch DDP", arguments=("benchmarks.contenders.pytorch", f"--network={network}")),
+            "The same network in plain PyTorch (eager, channels last, torch.optim.Adam), one process and one thread "
+            "on each core, uint8 images in memory.",
+        ),
     )
 
 
@@ -91,8 +85,6 @@ def parameter_server(network: str, words: str) -> Measurement:
 
 
 MEASUREMENTS = (
-    *(versus_independent(network) for network in TITLES),
-    *(versus_plain(network) for network in TITLES),
+    *(measurement for network in TITLES for measurement in others(network)),
     parameter_server("convnet", TITLES["convnet"]),
-    *(versus_pytorch(network) for network in TITLES),
 )

@@ -74,64 +74,79 @@ class Measurement:
 
     def is_met(self, ratio: float) -> bool | None:
         """Whether the target is; None without one."""
-        if self.target is None:
-            return None
-        return ratio >= self.target if self.at_least else ratio <= self.target
+        return meets(ratio, self.target, at_least=self.at_least)
 
 
-def run_measurement(measurement: Measurement, *, rounds: int, folder: Path = RESULTS) -> dict[str, Any]:
-    """Run and write one measurement; see `run_together`."""
-    return run_together([measurement], rounds=rounds, folder=folder)[0]
+def meets(value: float, target: float | None, *, at_least: bool) -> bool | None:
+    """Whether a figure is on the right side of its target; None without one."""
+    if target is None:
+        return None
+    return value >= target if at_least else value <= target
 
 
-def run_together(
-    measurements: Iterable[Measurement],
-    *,
-    rounds: int,
-    folder: Path = RESULTS,
-    command: str = "python -m benchmarks",
-    report: Callable[[str], None] = print,
-    progress: Callable[[int, Contender], None] = lambda number, contender: None,
-    on_duration: Callable[[Contender, float], None] = lambda contender, seconds: None,
-) -> list[dict[str, Any]]:
-    """Run measurements in the same rounds, and write `folder/KEY.json` after each round.
+@dataclass(frozen=True, kw_only=True)
+class Procedure:
+    """How often contenders run, where results go, and who is told.
 
-    Every round starts with the next contender. One that fails, or that cannot run here, is not started again.
-
-    Args:
-        measurements: with contenders that are shared where they are equal.
+    Attributes:
         rounds: how often each contender runs.
         folder: of the results.
         command: written into the results.
         report: gets one line for each contender that fails.
         progress: called before each process with the round (from 1) and the contender.
         on_duration: called after each process with its wall seconds.
+    """
+
+    rounds: int
+    folder: Path = RESULTS
+    command: str = "python -m benchmarks"
+    report: Callable[[str], None] = print
+    progress: Callable[[int, Contender], None] = lambda number, contender: None
+    on_duration: Callable[[Contender, float], None] = lambda contender, seconds: None
+
+    def run(self, number: int, contender: Contender) -> dict[str, Any]:
+        """A process in round `number`: its figures and `wall_seconds`, or an `error`, or why it was `not_measured`."""
+        self.progress(number, contender)
+        try:
+            figures, seconds = run_contender(contender.arguments, contender.environment, contender.timeout_seconds)
+            outcome = figures if "not_measured" in figures else {**figures, "wall_seconds": round(seconds, 2)}
+        except ContenderError as error:
+            self.report(f"{contender.name} failed: {error} (repeat with: {command_of(contender)})")
+            outcome, seconds = {"error": str(error)}, error.seconds
+        self.on_duration(contender, seconds)
+        return outcome
+
+
+def is_dropped(outcome: Mapping[str, Any]) -> bool:
+    """Whether a contender gave no figures, and is not started again."""
+    return "error" in outcome or "not_measured" in outcome
+
+
+def run_together(measurements: Iterable[Measurement], procedure: Procedure) -> list[dict[str, Any]]:
+    """Run measurements in the same rounds, and write `KEY.json` of each after every round.
+
+    Contenders are shared where they are equal. Every round starts with the next one.
 
     Returns:
         One result for each measurement, as written.
     """
     measurements = list(measurements)
-    # In one round a contender of two measurements is one process.
     contenders = list({repr(c): c for m in measurements for c in m.contenders}.values())
     outcomes: list[dict[str, dict[str, Any]]] = []
     dropped: dict[str, dict[str, Any]] = {}
     results: list[dict[str, Any]] = []
-    for number in range(rounds):
+    for number in range(procedure.rounds):
         outcomes.append({})
         shift = number % len(contenders)
         for contender in [*contenders[shift:], *contenders[:shift]]:
-            if repr(contender) in dropped:
-                continue
-            progress(number + 1, contender)
-            outcome, seconds = _run_once(contender, report)
-            on_duration(contender, seconds)
-            if "error" in outcome or "not_measured" in outcome:
-                dropped[repr(contender)] = outcome
-            else:
-                outcomes[-1][repr(contender)] = {**outcome, "wall_seconds": round(seconds, 2)}
-        results = [summarise(m, _rounds_of(m, outcomes), _dropped_of(m, dropped), command) for m in measurements]
+            if repr(contender) not in dropped:
+                outcome = procedure.run(number + 1, contender)
+                (dropped if is_dropped(outcome) else outcomes[-1])[repr(contender)] = outcome
+        results = [
+            summarise(m, _rounds_of(m, outcomes), _dropped_of(m, dropped), procedure.command) for m in measurements
+        ]
         for result in results:
-            write_json(folder / f"{result['key']}.json", result)
+            write_json(procedure.folder / f"{result['key']}.json", result)
     return results
 
 
@@ -176,14 +191,6 @@ def command_of(contender: Contender) -> str:
     """The command that repeats one contender alone."""
     settings = [f"{name}={value}" for name, value in contender.environment.items()]
     return " ".join([*settings, "python -m", *contender.arguments])
-
-
-def _run_once(contender: Contender, report: Callable[[str], None]) -> tuple[dict[str, Any], float]:
-    try:
-        return run_contender(contender.arguments, contender.environment, contender.timeout_seconds)
-    except ContenderError as error:
-        report(f"{contender.name} failed: {error} (repeat with: {command_of(contender)})")
-        return {"error": str(error)}, error.seconds
 
 
 def _rounds_of(measurement: Measurement, outcomes: list[dict[str, dict[str, Any]]]) -> list[dict[str, dict[str, Any]]]:

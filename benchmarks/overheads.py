@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.measurement import Contender, Measurement
 
 STUDY = Contender(name="rampline run digits, one run", arguments=("benchmarks.contenders.study",))
+HEARTBEAT = Contender(name="with / without", arguments=("benchmarks.contenders.heartbeat",))
 STUDY_ABOUT = (
     "Wall time of the whole command minus that of its run (`wall_seconds` of its result), in a new RAMPLINE_HOME, for "
     "2 and for 100 epochs. "
@@ -37,35 +38,40 @@ def memory(network: str) -> Measurement:
     )
 
 
+def study(part: str, figure: str, target: float, about: str) -> Measurement:
+    """What a study takes beside the training of its run."""
+    return Measurement(
+        key=f"study-{part.replace(' ', '-')}",
+        title=f"flow + tracking overhead of a study beyond its run's own wall time: {part}",
+        figure=figure,
+        contenders=(STUDY,),
+        numerator=STUDY.name,
+        target=target,
+        at_least=False,
+        rounds=3,
+        in_quick=False,
+        about=STUDY_ABOUT + about,
+        together="study",
+    )
+
+
 MEASUREMENTS = (
-    Measurement(
-        key="study-fixed",
-        title="flow + tracking overhead of a study beyond its run's own wall time: fixed",
-        figure="fixed_seconds",
-        contenders=(STUDY,),
-        numerator=STUDY.name,
-        target=10.0,
-        at_least=False,
-        rounds=3,
-        in_quick=False,
-        about=STUDY_ABOUT
-        + "This is the short one, and holds everything that is not the run: Prefect's server and MLflow's database, "
-        "the preparation of the digits, the evaluation of the best checkpoint, the probes of one replica, the "
-        "comparison.",
-        together="study",
+    study(
+        "fixed",
+        "fixed_seconds",
+        10.0,
+        "This is the short one, and holds everything that is not the run: Prefect's server and MLflow's database, the "
+        "preparation of the digits, the evaluation of the best checkpoint, the probes of one replica, the comparison.",
     ),
-    Measurement(
-        key="study-per-epoch",
-        title="flow + tracking overhead of a study beyond its run's own wall time: per epoch",
-        figure="epoch_share",
-        contenders=(STUDY,),
-        numerator=STUDY.name,
-        target=0.01,
-        at_least=False,
-        rounds=3,
-        in_quick=False,
-        about=STUDY_ABOUT + "This is how much longer the rest becomes, per second by which the run does.",
-        together="study",
-    ),
+    study("per epoch", "epoch_share", 0.01, "How much longer the rest becomes, per second by which the run does."),
     *(memory(network) for network in TITLES),
+    Measurement(
+        key="heartbeat",
+        title="a step with a heartbeat beside it vs one without, MobileNetV2 128 px b32",
+        figure="step_ratio",
+        contenders=(HEARTBEAT,),
+        numerator=HEARTBEAT.name,
+        rounds=3,
+        in_quick=False,
+    ),
 )

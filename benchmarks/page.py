@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from benchmarks.curve import Curve
-from benchmarks.measurement import RESULTS, Measurement
+from benchmarks.measurement import RESULTS, Measurement, meets
 from rampline.files import read_json, write_text
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
@@ -42,16 +43,21 @@ def write_page(topics: Iterable[ModuleType], results: Path = RESULTS, page: Path
         results: the folder of `KEY.json` files; what has none is said to be not measured.
         page: the file.
     """
-    topics = list(topics)
+    items = {module: items_of(module) for module in topics}
     found = {path.stem: read_json(path) for path in sorted(results.glob("*.json"))}
-    items = [i for m in topics for i in [*getattr(m, "MEASUREMENTS", ()), *getattr(m, "CURVES", ())]]
-    parts = [INTRODUCTION.strip(), describe_made(found.values()), table_of_targets(items, found)]
-    for module in topics:
+    parts = [INTRODUCTION.strip(), describe_made(found.values()), table_of_targets(chain(*items.values()), found)]
+    for module, own in items.items():
         parts.append(f"## {(module.__doc__ or module.__name__).splitlines()[0].rstrip('.')}")
-        parts += [section(item, found.get(item.key)) for item in getattr(module, "MEASUREMENTS", ())]
-        parts += [curve_section(item, found.get(item.key)) for item in getattr(module, "CURVES", ())]
+        for item in own:
+            describe = curve_section if isinstance(item, Curve) else section
+            parts.append(describe(item, found.get(item.key)))
     write_text(page, "\n\n".join(part for part in parts if part) + "\n")
     return page
+
+
+def items_of(module: ModuleType) -> list[Measurement | Curve]:
+    """The measurements and curves of a topic."""
+    return [*getattr(module, "MEASUREMENTS", ()), *getattr(module, "CURVES", ())]
 
 
 def describe_made(found: Iterable[Mapping[str, Any]]) -> str:
@@ -78,7 +84,7 @@ def table_of_targets(items: Iterable[Measurement | Curve], found: Mapping[str, M
             continue
         ratios = result["ratios"]
         spread = f"{amount(item, min(ratios))} to {amount(item, max(ratios))}, {len(ratios)} rounds"
-        rows.append([item.title, target_of(item), f"**{amount(item, ratio)}**", spread, verdict(item, ratio)])
+        rows.append([item.title, target_of(item), f"**{amount(item, ratio)}**", spread, verdict(item.is_met(ratio))])
     return markdown_table(["measure", "target", "median", "spread", "met"], rows, numeric=(2,))
 
 
@@ -91,8 +97,8 @@ def row_of_curve(item: Curve, result: Mapping[str, Any] | None) -> list[str]:
     if not figures:
         return [title, target, "not measured", "", ""]
     least, middle, most = (number(figures[key], item.target_figure) for key in ("min", "median", "max"))
-    is_met = figures["median"] >= item.target if item.at_least else figures["median"] <= item.target
-    return [title, target, f"**{middle} {unit}**", f"{least} to {most}", "yes" if is_met else "**no**"]
+    is_met = meets(figures["median"], item.target, at_least=item.at_least)
+    return [title, target, f"**{middle} {unit}**", f"{least} to {most}", verdict(is_met)]
 
 
 def section(item: Measurement, result: Mapping[str, Any] | None) -> str:
@@ -172,10 +178,9 @@ def number(value: float, figure: str) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def verdict(item: Measurement, ratio: float) -> str:
+def verdict(is_met: bool | None) -> str:
     """`yes`, `**no**`, or nothing without a target."""
-    met = item.is_met(ratio)
-    return "" if met is None else "yes" if met else "**no**"
+    return "" if is_met is None else "yes" if is_met else "**no**"
 
 
 def reason(dropped: Mapping[str, str]) -> str:

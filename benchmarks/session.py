@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.curve import Curve, run_curve
-from benchmarks.measurement import QUICK_ROUNDS, RESULTS, Contender, Measurement, run_together
+from benchmarks.measurement import QUICK_ROUNDS, RESULTS, Contender, Measurement, Procedure, run_together
 from benchmarks.page import describe_ratio
 from rampline.files import read_json
 
@@ -47,20 +47,20 @@ class Session:
         for number, members in enumerate(self.groups, start=1):
             self.place = f"{number}/{len(self.groups)} {', '.join(item.key for item in members)}"
             rounds = self.rounds_of(members)
-            shared: dict[str, Any] = {
-                "rounds": rounds,
-                "folder": self.folder,
-                "command": self.command,
-                "report": self.report,
-                "progress": lambda n, c, rounds=rounds: self.progress(f"round {n}/{rounds}", c),
-                "on_duration": self.on_duration,
-            }
+            procedure = Procedure(
+                rounds=rounds,
+                folder=self.folder,
+                command=self.command,
+                report=self.report,
+                progress=lambda n, c, rounds=rounds: self.progress(f"round {n}/{rounds}", c),
+                on_duration=self.on_duration,
+            )
             if isinstance(members[0], Curve):
-                points = run_curve(members[0], **shared)["points"]
+                points = run_curve(members[0], procedure)["points"]
                 for figures in (point["figures"] for point in points):
                     print("    " + ", ".join(f"{k} {v['median']:.4g}" for k, v in figures.items() if v), flush=True)
                 continue
-            for item, result in zip(members, run_together(members, **shared), strict=True):
+            for item, result in zip(members, run_together(members, procedure), strict=True):
                 print(f"    {item.title}: {describe_ratio(item, result)}", flush=True)
         print(f"benchmarks: {(time.monotonic() - self.started) / 60:.0f} min, {len(self.failures)} failed")
 

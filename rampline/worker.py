@@ -58,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             label_folder(options.run_directories[0], options.predict)
             return 0
         if options.tune:
+            import_tensorflow()
             from rampline.tuning.measure import measure_trials
 
             measure_trials(options.run_directories[0])

@@ -15,6 +15,7 @@ from rich.console import Console
 from rampline.cli.arguments import SetOption, StudyArgument
 from rampline.config import DataConfig, RunConfig, parse_overrides
 from rampline.home import Home
+from rampline.stages import check_study
 from rampline.study import load_study
 from rampline.tuning.overrides import write_overrides
 
@@ -98,15 +99,11 @@ def _search(
 
 def _read_run(study: str, run: str, assignments: Sequence[str]) -> tuple[str, RunConfig]:
     """The study's name, and the settings of the run with what depends on this machine."""
-    from rampline.devices import check_devices, resolve_virtual_devices
-
     load_study(study).run(run)
     # For this run alone: another one need not be possible with them.
     given = parse_overrides(assignments).items()
-    loaded = load_study(study, overrides={key if ":" in key else f"{run}:{key}": value for key, value in given})
-    config = resolve_virtual_devices(loaded.run(run).config)
-    check_devices(config)
-    return loaded.name, config
+    checked = check_study(study, [run], {key if ":" in key else f"{run}:{key}": value for key, value in given})
+    return checked.name, checked.run(run).config
 
 
 def _prepare_within(home: Home) -> Callable[[DataConfig, float], str]:

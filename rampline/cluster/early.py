@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rampline.cluster.roles import role_counts
+from rampline.cluster.roles import role_counts, worker_environment
 from rampline.config import RunConfig
 
 WAIT = "--wait"
@@ -44,8 +44,7 @@ def start_early(run_directory: Path, config: RunConfig) -> None:
     """Begin to start the roles of a run that does not exist yet, from the thread that will launch it."""
     # With TF_CONFIG the others are started on their machines.
     count = 1 if os.environ.get("TF_CONFIG") else sum(role_counts(config).values())
-    own = {"RAMPLINE_PARENT_PID": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "1", **os.environ, **own}
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "1", **worker_environment({})}
     for _ in range(count):
         # Without a name: what they print goes into their log as soon as they have one.
         with tempfile.TemporaryFile() as output:

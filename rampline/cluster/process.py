@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rampline.cluster.attempts import Attempt
 from rampline.cluster.early import take_early
-from rampline.cluster.roles import role_environment
+from rampline.cluster.roles import role_environment, worker_environment
 from rampline.cluster.tf_config import Task
 from rampline.config import RunConfig
 from rampline.run_directory import RunDirectory
@@ -94,7 +94,7 @@ def start_role(
     offset = log.stat().st_size if log.is_file() else 0
     environment = {**role_environment(task, config), **own}
     log.parent.mkdir(parents=True, exist_ok=True)
-    process = take_early(run_directory.path, log, _worker_environment(environment))
+    process = take_early(run_directory.path, log, worker_environment(environment))
     if process is None:
         process = start_worker([str(run_directory.path)], log, environment)
     return RoleProcess(task=task, process=process, log=log, log_offset=offset)
@@ -106,17 +106,12 @@ def start_worker(arguments: Sequence[str], log: Path, environment: Mapping[str, 
     with open(log, "ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "rampline.worker", *arguments],
-            env=_worker_environment(environment),
+            env=worker_environment(environment),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
-
-
-def _worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    own = {"RAMPLINE_PARENT_PID": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
-    return {**os.environ, **environment, **own}
 
 
 def stop_all(roles: Sequence[RoleProcess], config: RunConfig, log: Callable[[str], None]) -> None:

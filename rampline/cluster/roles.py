@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 
 from rampline.cluster.tf_config import Task, parse_tf_config
 from rampline.config import RunConfig
@@ -84,6 +85,11 @@ def role_environment(task: Task, config: RunConfig) -> dict[str, str]:
     if gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(_gpus_of(task, config, gpus)) or "-1"
     return environment
+
+
+def worker_environment(more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process with TensorFlow: this process's, `more`, and what ends it with this process."""
+    return {**os.environ, **more, "RAMPLINE_PARENT_PID": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
 
 
 def visible_gpu_ids() -> list[str]:

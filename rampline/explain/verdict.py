@@ -86,12 +86,14 @@ def _words(config: RunConfig, part: str, parts: StepParts, probes: StrategyProbe
 
 
 def _input_remedy(config: RunConfig, probes: StrategyProbes) -> str:
+    # `auto` has taken memory, or there is no room for it.
+    can_have_memory = config.data.cache in ("disk", "none")
     if config.data.prefetch == "off" and _overlap(probes) >= WORTH_IT:
         without_pipeline = probes.real.median / probes.cached.median
         # It costs nothing, so it comes first, unless memory would give more than twice as much.
-        if config.data.cache == "memory" or without_pipeline <= 2 * _overlap(probes):
+        if not can_have_memory or without_pipeline <= 2 * _overlap(probes):
             return PREFETCH
-    if config.data.cache != "memory":
+    if can_have_memory:
         return "data.cache=memory"
     return "a faster pipeline"
 

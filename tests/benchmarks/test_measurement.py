@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measurement import Contender, Measurement, run_together
+from benchmarks.measurement import Contender, Measurement, Procedure, run_together
 from rampline.files import read_json
 
 # Prints its figure, 10 more with each start; or does what its argument says.
@@ -59,7 +59,7 @@ def test_ratios_are_of_rounds_and_equal_contenders_run_once(make_contender, tmp_
     ours, theirs, other = make_contender("ours", "100"), make_contender("theirs", "50"), make_contender("other", "200")
     pair = [measurement("a", ours, theirs, target=1.7), measurement("b", ours, other, target=0.5, at_least=False)]
 
-    results = run_together(pair, rounds=3, folder=tmp_path)
+    results = run_together(pair, Procedure(rounds=3, folder=tmp_path))
 
     # 100, 110, 120 over 50, 60, 70, and over 200, 210, 220.
     assert results[0]["ratios"] == pytest.approx([2.0, 110 / 60, 120 / 70])
@@ -75,7 +75,7 @@ def test_others_go_on_when_a_contender_fails(make_contender, tmp_path: Path) -> 
     lines: list[str] = []
 
     both = [measurement("a", ours, broken), measurement("b", ours, absent)]
-    results = run_together(both, rounds=2, folder=tmp_path, report=lines.append)
+    results = run_together(both, Procedure(rounds=2, folder=tmp_path, report=lines.append))
 
     assert results[0]["ratio"] is None
     assert results[0]["dropped"] == {"x": {"error": "exit status 1: no such thing"}}
@@ -89,7 +89,8 @@ def test_a_contender_that_hangs_is_ended_with_what_it_started(make_contender, tm
     hanging, lines = make_contender("written-late", "hang", timeout_seconds=1.5), []
 
     run_together(
-        [measurement("a", make_contender("ours", "1"), hanging)], rounds=1, folder=tmp_path, report=lines.append
+        [measurement("a", make_contender("ours", "1"), hanging)],
+        Procedure(rounds=1, folder=tmp_path, report=lines.append),
     )
 
     assert lines[0].startswith("written-late failed: no end after 2 s")
