@@ -14,7 +14,7 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3 python; d
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: setup demo test test-quick lint chaos bench bench-quick clean
+.PHONY: setup demo test test-quick lint chaos bench bench-quick bench-growth clean
 
 setup: $(STAMP)
 
@@ -59,6 +59,9 @@ bench: setup
 
 bench-quick: setup
 	.venv/bin/python -m benchmarks --quick $(ARGS)
+
+bench-growth: setup
+	.venv/bin/python -m benchmarks --growth $(ARGS)
 
 clean:
 	rm -rf benchmarks/.quick benchmarks/.pytorch-venv

@@ -1,5 +1,6 @@
-"""Measure, and write docs/performance.md: `python -m benchmarks [--quick] [--only KEY]... [--write]`.
+"""Measure, and write docs/performance.md: `python -m benchmarks [--quick | --growth] [--only KEY]... [--write]`.
 
+--growth        the curves over sizes, instead of all else
 --quick         two rounds of the short measurements, under 5 minutes; written to benchmarks/.quick, no page
 --only KEY      this measurement or curve alone (a key, or the start of several); several times
 --rounds N      so many rounds
@@ -23,19 +24,21 @@ from benchmarks.measurement import Measurement
 from benchmarks.page import items_of, write_page
 from benchmarks.session import Session
 
-TOPICS = ("training", "gpu", "distributed", "input", "startup", "overheads", "growth")
+GROWTH = "growth"
+TOPICS = ("training", "gpu", "distributed", "input", "startup", "overheads", GROWTH)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--growth", action="store_true")
     parser.add_argument("--only", action="append", default=[], metavar="KEY")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     topics = load_topics()
-    chosen = [item for module in topics for item in items_of(module) if is_chosen(item, options)]
+    chosen = [item for module in topics for item in items_of(module) if is_chosen(item, module, options)]
     if options.list:
         print("\n".join(f"{item.key:40} {item.title}" for item in chosen))
         return 0
@@ -53,11 +56,13 @@ def load_topics() -> list[ModuleType]:
     return [importlib.import_module(f"benchmarks.{name}") for name in TOPICS]
 
 
-def is_chosen(item: Measurement | Curve, options: argparse.Namespace) -> bool:
-    """By --only, else all; in the quick mode the quick ones."""
+def is_chosen(item: Measurement | Curve, topic: ModuleType, options: argparse.Namespace) -> bool:
+    """By --only; else with --growth that topic, without it the others; in the quick mode the quick ones."""
     if options.only:
         return any(item.key.startswith(key) for key in options.only)
-    return item.in_quick or not options.quick
+    if options.list or options.quick:
+        return item.in_quick or not options.quick
+    return topic.__name__.endswith(GROWTH) == options.growth
 
 
 def measure(chosen: list[Measurement | Curve], options: argparse.Namespace) -> int:

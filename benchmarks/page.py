@@ -29,9 +29,9 @@ turns within one run, each time in a fresh process: the median over the rounds, 
 in examples/s change with the machine and with what else it does; ratios of one run change far less, and they alone
 count. A target is missed or met by the median.
 
-`make bench-quick` measures the short part again in under 5 minutes (two rounds; printed, not written here), and
-`python -m benchmarks --only KEY` one line. [results.md](results.md) is about the studies on real images, and
-[explain.md](explain.md) about where the time of one run goes.
+`make bench-quick` measures the short part again in under 5 minutes (two rounds; printed, not written here), `make
+bench-growth` the curves, and `python -m benchmarks --only KEY` one line. [results.md](results.md) is about the studies
+on real images, and [explain.md](explain.md) about where the time of one run goes.
 """
 
 

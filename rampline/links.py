@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from rampline.credentials import mask, without_user
+from rampline.credentials import without_user
 from rampline.execution_file import read_execution
 from rampline.home import Home
 from rampline.tracking.address import tracking_uri
@@ -20,7 +20,7 @@ LOCAL_SERVER = "http://127.0.0.1:5000"
 def mlflow_links(execution: Path, home: Home) -> dict[str, str]:
     """Pages of MLflow by what they show: the runs as `charts`, the execution's run (`study`), its `report`.
 
-    On the tracking server, or on the one that `rampline up` and `how_to_open_mlflow` start.
+    On the tracking server, or on the one that `rampline up` starts.
     """
     from rampline.tracking.store import open_tracking  # MLflow: too slow for commands that need no link
 
@@ -40,14 +40,11 @@ def model_version_link(model: str, version: int, home: Home) -> str:
 
 
 def how_to_open_mlflow(home: Home) -> str:
-    """The one command that opens MLflow on the runs, or the address where a tracking server is running already."""
+    """Where a tracking server is running already, else the command that starts MLflow on the runs, and its address."""
     if _has_server(home):
         return without_user(tracking_uri(home))
-    program = shorten(Path(sys.executable).with_name("mlflow"))
-    store = shlex.quote(mask(tracking_uri(home)))
-    # Two processes and a start in seconds; with job execution and the default workers it is more than ten.
-    settings = "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false"
-    return f"{settings} {shlex.quote(program)} server --workers 1 --backend-store-uri {store} --port 5000"
+    program = shlex.quote(shorten(Path(sys.executable).with_name("rampline")))
+    return f"{program} up, then {LOCAL_SERVER}"
 
 
 def how_to_open_tensorboard(folder: Path) -> str:

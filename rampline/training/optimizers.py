@@ -37,20 +37,22 @@ class FusedAdamW(keras.optimizers.AdamW):
 
 def _adam_step(optimizer: keras.optimizers.Adam, gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor) -> None:
     index, dtype = optimizer._get_variable_index(variable), variable.dtype
-    update = tf.cast(optimizer.iterations + 1, dtype)
-    tf.raw_ops.ResourceApplyAdam(
-        var=variable.handle,
-        m=optimizer._momentums[index].value.handle,
-        v=optimizer._velocities[index].value.handle,
-        beta1_power=tf.pow(tf.constant(optimizer.beta_1, dtype), update),
-        beta2_power=tf.pow(tf.constant(optimizer.beta_2, dtype), update),
-        lr=tf.cast(rate, dtype),
-        beta1=optimizer.beta_1,
-        beta2=optimizer.beta_2,
-        epsilon=optimizer.epsilon,
-        grad=tf.cast(gradient, dtype),
-        use_locking=True,
-    )
+    # Where the variable is: brought from elsewhere, each of these numbers is a remote call of its own.
+    with tf.device(variable.device):
+        update = tf.cast(optimizer.iterations + 1, dtype)
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=optimizer._momentums[index].value.handle,
+            v=optimizer._velocities[index].value.handle,
+            beta1_power=tf.pow(tf.constant(optimizer.beta_1, dtype), update),
+            beta2_power=tf.pow(tf.constant(optimizer.beta_2, dtype), update),
+            lr=tf.cast(rate, dtype),
+            beta1=optimizer.beta_1,
+            beta2=optimizer.beta_2,
+            epsilon=optimizer.epsilon,
+            grad=tf.cast(gradient, dtype),
+            use_locking=True,
+        )
 
 
 class FusedSGD(keras.optimizers.SGD):

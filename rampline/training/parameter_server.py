@@ -85,7 +85,7 @@ class ParameterServerEngine:
             stop = self._lifeline.should_stop()
             while not stop and next_step < end and len(calls) < ahead:
                 # Shorter towards the end, so that no worker waits long for the last call of another.
-                count = self._pacer.longest(kind, max(1, (end - next_step) // ahead))
+                count = self._pacer.longest(kind, max(1, (end - next_step) // (2 * workers)))
                 arguments = (source, tf.constant(next_step, tf.int64), tf.constant(count, tf.int64))
                 calls.append(self._coordinator.schedule(train_steps, args=arguments))
                 next_step += count

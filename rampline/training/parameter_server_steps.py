@@ -13,8 +13,8 @@ from rampline.explain.probes import CACHED, PIPELINE, REAL
 from rampline.pipeline.batches import make_step_batch, make_steps_dataset
 from rampline.pipeline.examples import Examples
 from rampline.pipeline.order import EpochOrder, evaluation_rows
+from rampline.training.remote_step import make_remote_evaluation_step, make_remote_train_step
 from rampline.training.state import TrainingState
-from rampline.training.step import make_evaluation_step, make_train_step
 
 Batch = dict[str, tf.Tensor]
 
@@ -34,7 +34,7 @@ class ParameterServerSteps:
     ) -> None:
         self._config, self._dataset, self._strategy = config, dataset, strategy
         self._state, self._order, self._measure_staleness = state, order, measure_staleness
-        self._train_step = make_train_step(state, num_replicas_in_sync=1, xla=config.xla)
+        self._train_step = make_remote_train_step(state)
 
     def make_train(self, kind: str = REAL) -> tf.types.experimental.GenericFunction:
         """`(source, first_step, steps)` to `(sums, wait, staleness, seconds)`.
@@ -69,7 +69,7 @@ class ParameterServerSteps:
 
     def make_evaluate(self, split: str) -> tf.types.experimental.GenericFunction:
         """`(images, step)` to (3,) sums over the examples of one evaluation step."""
-        evaluation_step = make_evaluation_step(self._state.model)
+        evaluation_step = make_remote_evaluation_step(self._state.model)
         size = {"examples": self._dataset.splits[split], "batch_size": self._config.per_replica_batch_size}
 
         @tf.function
@@ -89,13 +89,19 @@ class ParameterServerSteps:
 
     def _train(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         counter = self._state.step
-        before = counter.read_value() if self._measure_staleness else tf.constant(0, tf.int64)
-        with tf.control_dependencies([before]):
+        if not self._measure_staleness:
             sums = self._strategy.run(self._train_step, (batch,))
+            with tf.device(counter.device):
+                counter.assign_add(1)
+            return sums, tf.constant(0, tf.int64)
+        # What depends on a function's call waits for all that it does, the update included.
+        train = tf.function(lambda: self._strategy.run(self._train_step, (batch,)))
+        before = counter.read_value()
+        with tf.control_dependencies([before]):
+            sums = train()
         with tf.control_dependencies([sums]):
             counter.assign_add(1)
-            after = counter.read_value() if self._measure_staleness else tf.constant(1, tf.int64)
-        return sums, after - before - 1
+            return sums, counter.read_value() - before - 1
 
     def _fetch(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.control_dependencies(tf.nest.flatten(batch)):
@@ -113,27 +119,33 @@ class ParameterServerSteps:
         i, wait, started = tf.constant(0), tf.constant(0.0, tf.float64), tf.timestamp()
         before = started
         for batch in batches:
-            with tf.control_dependencies(tf.nest.flatten(batch)):
+            with tf.control_dependencies([before, *tf.nest.flatten(batch)]):
                 wait += tf.timestamp() - before
             done, missed = run(batch)
             sums, staleness = sums.write(i, done), staleness.write(i, missed)
             i += 1
             with tf.control_dependencies([done, missed]):
                 before = tf.timestamp()
-        return sums.stack(), wait, staleness.stack(), before - started
+        return self._with_seconds(started, sums.stack(), wait, staleness.stack())
 
     def _in_loop(self, steps: tf.Tensor, run, make) -> tuple[tf.Tensor, ...]:
         sums, staleness = self._arrays(steps)
         wait, started = tf.constant(0.0, tf.float64), tf.timestamp()
-        ended = started
+        before = started
+        # No step waits for the end of another: it reads its variables while others are still updated, and batches are
+        # made some steps ahead. What is waited for is the rest of that, after the step before.
         for i in tf.range(steps):
-            before = tf.timestamp()
             batch = make(i)
-            with tf.control_dependencies(tf.nest.flatten(batch)):
+            with tf.control_dependencies([before, *tf.nest.flatten(batch)]):
                 wait += tf.timestamp() - before
             done, missed = run(batch)
             row = tf.cast(i, tf.int32)
             sums, staleness = sums.write(row, done), staleness.write(row, missed)
             with tf.control_dependencies([done, missed]):
-                ended = tf.timestamp()
-        return sums.stack(), wait, staleness.stack(), ended - started
+                before = tf.timestamp()
+        return self._with_seconds(started, sums.stack(), wait, staleness.stack())
+
+    def _with_seconds(self, started: tf.Tensor, *figures: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """The figures, and the time until all of them were there."""
+        with tf.control_dependencies(figures):
+            return *figures, tf.timestamp() - started

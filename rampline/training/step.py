@@ -17,9 +17,7 @@ LOSS_SUM, CORRECT, EXAMPLES = range(3)
 def make_train_step(state: TrainingState, *, num_replicas_in_sync: int, xla: bool) -> Callable[[Batch], tf.Tensor]:
     """A function of one replica's batch that updates the weights and returns its sums, see `_sums`.
 
-    The loss is the sum over the replica's examples divided by the examples of the whole global batch, so that the sum
-    of the
-    replicas' gradients is the gradient of the mean over what was really there, also in a partial last batch.
+    See `loss_and_sums` for the loss.
     """
     model, optimizer = state.model, state.optimizer
     variables = [v.value for v in model.trainable_variables]
@@ -27,13 +25,9 @@ def make_train_step(state: TrainingState, *, num_replicas_in_sync: int, xla: boo
     @tf.function(jit_compile=xla or None, reduce_retracing=True)
     def gradients(batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
         with tf.GradientTape() as tape:
-            logits = model(batch["images"], training=True)
-            losses = _losses(logits, batch)
-            loss = tf.reduce_sum(losses) / tf.cast(batch["global_examples"], losses.dtype)
-            penalties = [tf.cast(term, loss.dtype) for term in model.losses] or [tf.zeros((), loss.dtype)]
-            loss += tf.add_n(penalties) / num_replicas_in_sync
+            loss, sums = loss_and_sums(model, batch, num_replicas_in_sync)
             scaled = optimizer.scale_loss(loss)
-        return tape.gradient(scaled, variables), _sums(logits, losses, batch)
+        return tape.gradient(scaled, variables), sums
 
     def train_step(batch: Batch) -> tf.Tensor:
         values, sums = gradients(batch)
@@ -41,6 +35,19 @@ def make_train_step(state: TrainingState, *, num_replicas_in_sync: int, xla: boo
         return sums
 
     return train_step
+
+
+def loss_and_sums(model: keras.Model, batch: Batch, num_replicas_in_sync: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """The loss, a scalar, of one replica's batch in training, and its sums, see `_sums`.
+
+    The loss is the sum over the replica's examples divided by the examples of the whole global batch, so that the sum
+    of the replicas' gradients is the gradient of the mean over what was really there, also in a partial last batch.
+    """
+    logits = model(batch["images"], training=True)
+    losses = _losses(logits, batch)
+    loss = tf.reduce_sum(losses) / tf.cast(batch["global_examples"], losses.dtype)
+    penalties = [tf.cast(term, loss.dtype) for term in model.losses] or [tf.zeros((), loss.dtype)]
+    return loss + tf.add_n(penalties) / num_replicas_in_sync, _sums(logits, losses, batch)
 
 
 def make_evaluation_step(model: keras.Model) -> Callable[[Batch], tf.Tensor]:

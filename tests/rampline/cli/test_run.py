@@ -50,7 +50,7 @@ def test_a_run_is_quiet_compared_and_measured_for_the_next_plan(rampline, home):
         "test: 200 images, accuracy",
         "report  ",
         "MLflow  ",
-        "--backend-store-uri sqlite:",
+        "rampline up, then http://127.0.0.1:5000",
     ):
         assert part in result.stdout
     for noise in ("prefect.", "INFO", "WARNING", "tensorflow", "Traceback", "sqlalchemy"):
