@@ -27,7 +27,7 @@ from rampline.run_directory import RunDirectory
 from rampline.stages import study_of
 from rampline.study import Study, load_study
 from rampline.tracking.delivery import CLOSE_SECONDS, deliver_later, deliver_within
-from rampline.tracking.delivery_state import RUNNING, mark_delivered, mark_undelivered
+from rampline.tracking.delivery_state import RUNNING, mark_delivered, mark_undelivered, read_delivery
 from rampline.tracking.experiment import open_experiment
 from rampline.tracking.explanation_log import log_explanation
 from rampline.tracking.figures import log_figures
@@ -169,15 +169,16 @@ def _compare(client: MlflowClient, execution: Path, opened: Execution) -> Compar
 
 
 def close_execution(execution: Path, status: str, failure: str | None = None) -> None:
-    """End the execution in MLflow, as `COMPLETE`, `FAILED`, `KILLED` or `PREEMPTED`; what still is RUNNING ends KILLED.
+    """End the execution in MLflow, as `COMPLETE`, `FAILED`, `KILLED` or `PREEMPTED`, and its runs still RUNNING there.
 
-    Never fails, and never waits long: where MLflow does not answer, the status stays marked for `rampline sync`.
+    These end as their folders say, `KILLED` where those say nothing. Never fails, and never waits long: where MLflow does
+    not answer, the status stays marked for `rampline sync`.
     """
     opened = read_execution(execution)
     mark_undelivered(execution, status, failure)
 
     def close() -> None:
-        StudyLog(open_tracking(opened.home), opened.parent_run_id).close(status, failure)
+        StudyLog(open_tracking(opened.home), opened.parent_run_id).close(status, failure, ends=_ends_of_runs(execution))
         mark_delivered(execution, status, failure)
 
     reason = deliver_within(CLOSE_SECONDS[status], close)
@@ -185,6 +186,16 @@ def close_execution(execution: Path, status: str, failure: str | None = None) ->
         logger.warning(
             "the end of the study is not in MLflow: %s; `rampline sync %s` delivers it later", reason, opened.study.name
         )
+
+
+def _ends_of_runs(execution: Path) -> dict[str, tuple[str, str | None]]:
+    """Status and failure of the runs that did not complete: of one that did, MLflow lacks more than its status."""
+    states = {file.parent.name: read_delivery(file.parent) for file in execution.glob("*/config.json")}
+    return {
+        name: (state.status, state.failure)
+        for name, state in states.items()
+        if state and state.status not in (RUNNING, "COMPLETE")
+    }
 
 
 def latest_execution(study: str, home: Home) -> Path | None:

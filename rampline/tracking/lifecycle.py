@@ -57,11 +57,18 @@ def end(
     client.set_terminated(run_id, status=STATUSES[status], end_time=ended)
 
 
-def end_running_children(client: MlflowClient, parent: Run, status: str) -> None:
-    """End the runs of an execution that were left RUNNING, so that none outlives it; `status` is one of `STATUSES`."""
+def end_running_children(client: MlflowClient, parent: Run, ends: Mapping[str, tuple[str, str | None]]) -> None:
+    """End the runs of an execution that were left RUNNING, so that none outlives it.
+
+    Args:
+        client: of the store.
+        parent: run of the execution.
+        ends: status and failure of those of which MLflow was not told in time, by name; others end `KILLED`.
+    """
     ours = f"tags.`{PARENT_TAG}` = '{parent.info.run_id}'"
+    unknown = "KILLED", "its execution ended before it did"
     for run in _running(client, parent.info.experiment_id, f" and {ours}"):
-        end(client, run.info.run_id, status, "its execution ended before it did")
+        end(client, run.info.run_id, *ends.get(run.data.tags.get("rampline.run", ""), unknown))
 
 
 def end_abandoned(client: MlflowClient, experiment_id: str) -> list[str]:

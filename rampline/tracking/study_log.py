@@ -117,14 +117,21 @@ class StudyLog:
         for path in files:
             self.client.log_artifact(self.run_id, str(path))
 
-    def close(self, status: str, failure: str | None = None) -> None:
-        """End the execution as `COMPLETE`, `FAILED`, `KILLED` or `PREEMPTED`; what still is RUNNING ends `KILLED`.
+    def close(
+        self, status: str, failure: str | None = None, *, ends: Mapping[str, tuple[str, str | None]] | None = None
+    ) -> None:
+        """End the execution as `COMPLETE`, `FAILED`, `KILLED` or `PREEMPTED`, and its runs that still are RUNNING.
+
+        Args:
+            status: of the execution.
+            failure: why it is not complete, one line.
+            ends: see `end_running_children`.
 
         Raises:
             TrackingError: when MLflow cannot be reached.
         """
         try:
-            end_running_children(self.client, self.client.get_run(self.run_id), "KILLED")
+            end_running_children(self.client, self.client.get_run(self.run_id), ends or {})
             end(self.client, self.run_id, status, failure)
         except STORE_ERRORS as error:
             raise TrackingError(f"MLflow run {self.run_id} cannot be closed: {first_line(error)}") from error

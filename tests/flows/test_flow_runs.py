@@ -54,7 +54,7 @@ def test_what_the_page_of_a_study_shows(flows: Flows):
 
 
 def test_cancelling_ends_every_role_and_a_retry_goes_on_from_there(flows: Flows):
-    flow_run = flows.start("study", only=["baseline", "multi-worker"], epochs=200)
+    flow_run = flows.start("study", only=["baseline", "multi-worker"], epochs=80)
     directory = flows.until_training(flow_run, "multi-worker")
     assert len(flows.roles()) == 2
     assert flows.slots_in_use() == 1
@@ -62,9 +62,10 @@ def test_cancelling_ends_every_role_and_a_retry_goes_on_from_there(flows: Flows)
     assert wait_until(lambda: not flows.roles(), 20) < 20
     assert flows.until(flow_run, *ENDED)["state_type"] == "CANCELLED"
     assert flows.children(flow_run)["multi-worker"]["state_type"] == "CANCELLED"
+    log = flows.log(flow_run)
+    assert "stopping: the run saves a checkpoint first" in "\n".join(log)
     tags = mlflow_tags(flows.state.mlflow_url)["multi-worker"]
-    assert (tags["status"], tags["rampline.status"]) == ("KILLED", "PREEMPTED")
-    assert "stopping: the run saves a checkpoint first" in "\n".join(flows.log(flow_run))
+    assert (tags["status"], tags["rampline.status"]) == ("KILLED", "PREEMPTED"), (tags, log)
     flows.retry(flow_run)
     flows.until(flow_run, "RUNNING")
     assert flows.until(flow_run, *ENDED)["state_type"] == "COMPLETED", flows.log(flow_run)

@@ -69,9 +69,12 @@ def test_closing_an_execution_ends_its_runs_that_were_left_running(client, study
     left = RunLog.open(client, make_run_directory("left"), parent_run_id=study_log.run_id)
     ended = RunLog.open(client, make_run_directory("ended"), parent_run_id=study_log.run_id)
     ended.close("COMPLETE")
-    study_log.close("FAILED", "run left failed")
+    stopped = RunLog.open(client, make_run_directory("stopped"), parent_run_id=study_log.run_id)
+    study_log.close("FAILED", "run left failed", ends={"stopped": ("PREEMPTED", "stopped at step 3")})
     status = {run_id: client.get_run(run_id).info.status for run_id in (left.run_id, ended.run_id, study_log.run_id)}
     assert status == {left.run_id: "KILLED", ended.run_id: "FINISHED", study_log.run_id: "FAILED"}
+    tags = client.get_run(stopped.run_id).data.tags
+    assert (tags["rampline.status"], tags["rampline.failure"]) == ("PREEMPTED", "stopped at step 3")
     assert client.get_run(study_log.run_id).data.tags["rampline.failure"] == "run left failed"
 
 

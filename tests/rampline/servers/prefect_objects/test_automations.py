@@ -10,6 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from deployments_fixture import deploy_all
+from postgresql import PASSWORDS, start_postgresql
+from prefect_server_fixture import Server, start_server
 from webhook import Received, receive_webhooks
 
 from rampline.prefect_api import PrefectApi
@@ -28,7 +31,6 @@ from rampline.servers.prefect_objects.zombies import crash_zombies
 THRESHOLD = 10
 PATIENCE = 90
 HEARTBEAT_SECONDS = 2
-PAUSE = 0.25
 # What a sign of life says of the flow; of a stage inside a flow run it says no more.
 OURS = {"prefect.resource.id": "prefect.flow.1", "prefect.resource.role": "flow", "prefect.resource.name": "prepare"}
 
@@ -65,15 +67,12 @@ class FlowRuns:
 
     def set_state(self, flow_run: str, kind: str, name: str | None = None) -> None:
         state = {"type": kind, "name": name, "message": "the message of its state"}
-        time.sleep(PAUSE)
         self.api.post(f"/flow_runs/{flow_run}/set_state", {"state": state, "force": True})
 
     def state(self, flow_run: str) -> dict[str, Any]:
         return self.api.request("GET", f"/flow_runs/{flow_run}")["state"]
 
     def emit(self, event: str, resource: dict[str, str], related: list[dict[str, str]]) -> None:
-        # Under a burst of writes Prefect loses events on sqlite: its triggers do not wait for the lock.
-        time.sleep(PAUSE)
         occurred = datetime.now(UTC).isoformat()
         body = {"id": str(uuid.uuid4()), "occurred": occurred, "event": event, "resource": resource, "related": related}
         self.api.request("POST", "/events", [body])  # pyright: ignore[reportArgumentType]
@@ -97,14 +96,26 @@ class FlowRuns:
 
 
 @pytest.fixture(scope="module")
+def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """On sqlite, Prefect loses events in a burst of writes like this one: its triggers do not wait for the lock."""
+    with start_postgresql() as postgresql:
+        place = f"prefect:{PASSWORDS['PREFECT_DATABASE_PASSWORD']}@127.0.0.1:{postgresql.port}/prefect"
+        database = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": f"postgresql+asyncpg://{place}"}
+        with start_server(tmp_path_factory.mktemp("prefect"), **database) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
 def receiver() -> Iterator[Received]:
     with receive_webhooks() as received:
         yield received
 
 
 @pytest.fixture(scope="module")
-def flow_runs(api: PrefectApi, deployments: dict[str, dict[str, Any]], receiver: Received) -> Iterator[FlowRuns]:
+def flow_runs(postgresql_server: Server, receiver: Received) -> FlowRuns:
     """With all automations on, the patience of those that wait cut to 10 s."""
+    api = PrefectApi(url=postgresql_server.url)
+    deployments = deploy_all(postgresql_server, api)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAMPLINE_NOTIFY_URL", f"{receiver.url}/hook")
         notifying(api)
@@ -117,10 +128,7 @@ def flow_runs(api: PrefectApi, deployments: dict[str, dict[str, Any]], receiver:
         *train_after_new_data(api),
     ]
     apply_automations(api, wanted)
-    yield FlowRuns(api=api, deployments=deployments)
-    for automation in api.post("/automations/filter"):
-        api.request("DELETE", f"/automations/{automation['id']}")
-    api.request("DELETE", f"/block_documents/{block['id']}")
+    return FlowRuns(api=api, deployments=deployments)
 
 
 def wait_until(condition: Callable[[], object]) -> None:
