@@ -171,8 +171,8 @@ def _compare(client: MlflowClient, execution: Path, opened: Execution) -> Compar
 def close_execution(execution: Path, status: str, failure: str | None = None) -> None:
     """End the execution in MLflow, as `COMPLETE`, `FAILED`, `KILLED` or `PREEMPTED`, and its runs still RUNNING there.
 
-    These end as their folders say, `KILLED` where those say nothing. Never fails, and never waits long: where MLflow does
-    not answer, the status stays marked for `rampline sync`.
+    These end as their folders say, `KILLED` where those say nothing. Never fails, and never waits long: where MLflow
+    does not answer, the status stays marked for `rampline sync`.
     """
     opened = read_execution(execution)
     mark_undelivered(execution, status, failure)
