@@ -18,7 +18,7 @@ class Boundary:
         # A folder holds many files, and following its path costs a system call per part.
         self._real_folder = functools.lru_cache(maxsize=10_000)(os.path.realpath)
 
-    def stat(self, path: Path) -> os.stat_result:
+    def stat(self, path: str | Path) -> os.stat_result:
         """Size and times of a regular file.
 
         Raises:

@@ -23,6 +23,7 @@ from rampline.errors import DatasetError
 DECODABLE_SUFFIXES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp"))
 # Images to a person, but not to TensorFlow: they are listed as undecodable rather than overlooked.
 OTHER_SUFFIXES = frozenset((".webp", ".tif", ".tiff", ".heic", ".avif", ".ppm", ".pgm"))
+IMAGE_SUFFIXES = DECODABLE_SUFFIXES | OTHER_SUFFIXES
 
 
 def directory_name(config: DataConfig) -> str:
@@ -89,7 +90,7 @@ def _list_files(root: Path) -> tuple[list[ImageFile], int]:
     for split, folder in _split_folders(root):
         for class_folder in _sub_folders(folder):
             for path in _walk(class_folder):
-                if path.suffix.lower() in DECODABLE_SUFFIXES | OTHER_SUFFIXES:
+                if os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES:
                     stat = _stat(path, boundary)
                     files.append(_image_file(path, stat, root, split=split, class_name=class_folder.name))
                 else:
@@ -130,28 +131,28 @@ def _refuse_link(folder: Path) -> None:
         raise DatasetError(f"{folder} is a link: links to folders are not followed, put the folder itself there")
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """All files below, hidden ones apart, in the order of their paths."""
+def _walk(folder: Path) -> Iterator[str]:
+    """All files below, hidden ones apart, in the order of their paths; as texts: a `Path` takes three times as long."""
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in folders:
             _refuse_link(Path(parent, name))
-        yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
+        yield from (os.path.join(parent, name) for name in sorted(names) if not name.startswith("."))
 
 
-def _stat(path: Path, boundary: Boundary) -> os.stat_result:
+def _stat(path: str, boundary: Boundary) -> os.stat_result:
     try:
         return boundary.stat(path)
     except OSError as error:
         raise DatasetError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _image_file(path: Path, stat: os.stat_result, root: Path, *, split: str, class_name: str) -> ImageFile:
+def _image_file(path: str, stat: os.stat_result, root: Path, *, split: str, class_name: str) -> ImageFile:
     return ImageFile(
         split=split,
         class_name=sys.intern(_printable(class_name)),  # one text for all of a class
-        name=_printable(path.relative_to(root).as_posix()),
-        path=str(path),
+        name=_printable(path.removeprefix(os.path.join(root, ""))),
+        path=path,
         size_bytes=stat.st_size,
         modified_nanoseconds=stat.st_mtime_ns,
     )
