@@ -172,7 +172,6 @@ class SynchronousEngine:
 
     def _iterate(self, first_step: int, *, repeat_first: bool = False) -> Iterator:
         """The batches of the training from that step on, or that step's again and again."""
-
         shape = {"order": self._order, "data": self._config.data, "replicas": self._replicas}
         batches = make_train_dataset(self._open("train"), **shape, first_step=first_step)
         batches = batches.take(self._replicas.count).cache().repeat() if repeat_first else batches
