@@ -7,8 +7,8 @@ from benchmarks.measurement import Contender, Measurement
 STUDY = Contender(name="rampline run digits, one run", arguments=("benchmarks.contenders.study",))
 HEARTBEAT = Contender(name="with / without", arguments=("benchmarks.contenders.heartbeat",))
 STUDY_ABOUT = (
-    "Wall time of the whole command minus that of its run (`wall_seconds` of its result), for 2 and for 100 epochs, in a "
-    "RAMPLINE_HOME that has been used. "
+    "Wall time of the whole command minus that of its run (`wall_seconds` of its result), for 2 and for 100 epochs, in "
+    "a RAMPLINE_HOME that has been used. "
 )
 TITLES = {"convnet": "convnet 28x28 b64", "mobilenet-short": "MobileNetV2 128 px b32"}
 

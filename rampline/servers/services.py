@@ -15,19 +15,19 @@ from rampline.servers.state import POOL, answers, servers_folder
 
 # Prefect's own 10 s make a person who has clicked Run wonder.
 QUERY, QUERY_SECONDS = "PREFECT_WORKER_QUERY_SECONDS", "3"
-CHILD, MLFLOW = "rampline.servers.child", "rampline.servers.mlflow_server"
+CHILD = "rampline.servers.child"
+PREFECT, MLFLOW = "rampline.servers.prefect_server", "rampline.servers.mlflow_server"
 
 
 def prefect_service(plan: Plan) -> Service:
     """The Prefect server with its UI."""
     request = plan.request
-    arguments = ("prefect", "server", "start", "--host", plan.address, "--port", str(request.prefect_port))
     return Service(
         name="prefect",
         title="the Prefect server",
         home=request.home,
-        module=CHILD,
-        arguments=arguments,
+        module=PREFECT,
+        arguments=("--host", plan.address, "--port", str(request.prefect_port)),
         environment=prefect_environment(request.home, plan.address, request.prefect_port),
         folder=servers_folder(request.home),
         health=lambda _created: plan.api.answers(),

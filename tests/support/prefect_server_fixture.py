@@ -34,7 +34,16 @@ def start_server(home: Path, **settings: str) -> Iterator[Server]:
     url = f"http://127.0.0.1:{port}/api"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     own = {"PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_CLI_PROMPT": "false"}
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "rampline.servers.prefect_server",
+        str(os.getpid()),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     with open(home / "server.log", "w") as log:
         process = subprocess.Popen(command, env=kept | own | settings, stdout=log, stderr=log, start_new_session=True)
     try:

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from deployments_fixture import deploy_all
-from postgresql import PASSWORDS, start_postgresql
-from prefect_server_fixture import Server, start_server
+from prefect_server_fixture import Server
 from webhook import Received, receive_webhooks
 
 from rampline.prefect_api import PrefectApi
@@ -96,26 +95,16 @@ class FlowRuns:
 
 
 @pytest.fixture(scope="module")
-def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """On sqlite, Prefect loses events in a burst of writes like this one: its triggers do not wait for the lock."""
-    with start_postgresql() as postgresql:
-        place = f"prefect:{PASSWORDS['PREFECT_DATABASE_PASSWORD']}@127.0.0.1:{postgresql.port}/prefect"
-        database = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": f"postgresql+asyncpg://{place}"}
-        with start_server(tmp_path_factory.mktemp("prefect"), **database) as running:
-            yield running
-
-
-@pytest.fixture(scope="module")
 def receiver() -> Iterator[Received]:
     with receive_webhooks() as received:
         yield received
 
 
 @pytest.fixture(scope="module")
-def flow_runs(postgresql_server: Server, receiver: Received) -> FlowRuns:
+def flow_runs(server: Server, receiver: Received) -> FlowRuns:
     """With all automations on, the patience of those that wait cut to 10 s."""
-    api = PrefectApi(url=postgresql_server.url)
-    deployments = deploy_all(postgresql_server, api)
+    api = PrefectApi(url=server.url)
+    deployments = deploy_all(server, api)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAMPLINE_NOTIFY_URL", f"{receiver.url}/hook")
         notifying(api)
