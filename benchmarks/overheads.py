@@ -7,8 +7,7 @@ from benchmarks.measurement import Contender, Measurement
 STUDY = Contender(name="rampline run digits, one run", arguments=("benchmarks.contenders.study",))
 HEARTBEAT = Contender(name="with / without", arguments=("benchmarks.contenders.heartbeat",))
 STUDY_ABOUT = (
-    "Wall time of the whole command minus that of its run (`wall_seconds` of its result), for 2 and for 100 epochs, in "
-    "a RAMPLINE_HOME that has been used. "
+    "Wall time of the whole command minus that of its run (`wall_seconds` of its result), for 2 and for 100 epochs. "
 )
 TITLES = {"convnet": "convnet 28x28 b64", "mobilenet-short": "MobileNetV2 128 px b32"}
 
@@ -60,8 +59,8 @@ MEASUREMENTS = (
         "fixed",
         "fixed_seconds",
         10.0,
-        "This is the short one, and holds everything that is not the run: the start of Prefect and MLflow, the "
-        "evaluation of the best checkpoint, the probes of one replica, the comparison.",
+        "This is the short one, in a RAMPLINE_HOME that has been used, and holds everything that is not the run: the "
+        "start of Prefect and MLflow, the evaluation of the best checkpoint, the probes of one replica, the comparison.",
     ),
     study(
         "first in a home",
@@ -69,7 +68,13 @@ MEASUREMENTS = (
         None,
         "A new RAMPLINE_HOME: Prefect and MLflow make their databases, and the digits are prepared.",
     ),
-    study("per epoch", "epoch_share", 0.01, "How much longer the rest becomes, per second by which the run does."),
+    study(
+        "per epoch",
+        "epoch_share",
+        0.01,
+        "How much longer the rest becomes, per second by which the run does. That the start of a command varies "
+        "by some seconds from one time to the next is in it.",
+    ),
     *(memory(network) for network in TITLES),
     Measurement(
         key="heartbeat",

@@ -19,6 +19,7 @@ UNITS = {
     "examples_per_second": "examples/s",
     "seconds": "s",
     "fixed_seconds": "s",
+    "first_seconds": "s",
     "milliseconds": "ms",
     "peak_mib": "MiB",
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import aiosqlite
 import pytest
+from prefect.server.utilities.messaging import Message
 from prefect.server.utilities.messaging.memory import Consumer, MemoryMessage, Subscription, Topic
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
@@ -70,7 +71,7 @@ async def tries_until_delivered(subscription: Subscription) -> int:
     """To a handler that refuses for 0.4 s; 0 where it never is."""
     tries, delivered, works_at = 0, asyncio.Event(), time.monotonic() + 0.4
 
-    async def handle(_message: MemoryMessage) -> None:
+    async def handle(_message: Message) -> None:
         nonlocal tries
         tries += 1
         if time.monotonic() < works_at:
