@@ -59,8 +59,8 @@ MEASUREMENTS = (
         "fixed",
         "fixed_seconds",
         10.0,
-        "This is the short one, in a RAMPLINE_HOME that has been used, and holds everything that is not the run: the "
-        "start of Prefect and MLflow, the evaluation of the best checkpoint, the probes of one replica, the comparison.",
+        "This is the short one, in a RAMPLINE_HOME that has been used, and is everything that is not the run: "
+        "the start of Prefect and MLflow, the evaluation of the best checkpoint, the probes, the comparison.",
     ),
     study(
         "first in a home",
