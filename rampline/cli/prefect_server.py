@@ -32,12 +32,12 @@ SERVE = """
 import sys
 from rampline.imports import importing
 from rampline.parent import end_with_parent
-from rampline.servers.sqlite_faults import mend_sqlite
 end_with_parent(int(sys.argv[1]), grace_seconds=int(sys.argv[3]))
 app = "prefect.server.api.server:create_app"
 with importing():
     import uvicorn, prefect.server.api.server
-    mend_sqlite()
+    from tasks.sqlite_faults import mend_sqlite
+mend_sqlite()
 uvicorn.run(app, factory=True, host="127.0.0.1", port=int(sys.argv[2]), log_level="error", lifespan="on")
 """
 

@@ -15,8 +15,8 @@ from rampline.servers.state import POOL, answers, servers_folder
 
 # Prefect's own 10 s make a person who has clicked Run wonder.
 QUERY, QUERY_SECONDS = "PREFECT_WORKER_QUERY_SECONDS", "3"
-CHILD = "rampline.servers.child"
-PREFECT, MLFLOW = "rampline.servers.prefect_server", "rampline.servers.mlflow_server"
+CHILD, MLFLOW = "rampline.servers.child", "rampline.servers.mlflow_server"
+PREFECT = "tasks.prefect_server"
 
 
 def prefect_service(plan: Plan) -> Service:
@@ -26,8 +26,8 @@ def prefect_service(plan: Plan) -> Service:
         name="prefect",
         title="the Prefect server",
         home=request.home,
-        module=PREFECT,
-        arguments=("--host", plan.address, "--port", str(request.prefect_port)),
+        module=CHILD,
+        arguments=(PREFECT, "--host", plan.address, "--port", str(request.prefect_port)),
         environment=prefect_environment(request.home, plan.address, request.prefect_port),
         folder=servers_folder(request.home),
         health=lambda _created: plan.api.answers(),

@@ -37,8 +37,7 @@ def start_server(home: Path, **settings: str) -> Iterator[Server]:
     command = [
         sys.executable,
         "-m",
-        "rampline.servers.prefect_server",
-        str(os.getpid()),
+        "tasks.prefect_server",
         "--host",
         "127.0.0.1",
         "--port",

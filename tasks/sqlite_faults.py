@@ -12,7 +12,7 @@ closed at once, in its connection's own thread.
 refuses that write at once, whatever the busy timeout (https://www.sqlite.org/c3ref/busy_handler.html), and Prefect
 drops a message after three more tries, all within milliseconds. The way around: pauses between the tries.
 
-Neither happens on PostgreSQL. `tests/rampline/servers/test_sqlite_faults.py` fails once a library has lost its fault.
+Neither happens on PostgreSQL. `tests/tasks/test_sqlite_faults.py` fails once a library has lost its fault.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
 
+import aiosqlite
+from prefect.server.utilities.messaging.memory import Subscription
+
 # Before the second, third and fourth try; four tries are all there are.
 PAUSE_SECONDS = (0.2, 1.0, 4.0)
 
 
 def mend_sqlite() -> None:
     """To be called once, in the process of a Prefect server, before it serves."""
-    import aiosqlite
-    from prefect.server.utilities.messaging.memory import Subscription
-
     aiosqlite.Cursor.execute = _closing_where_it_fails(aiosqlite.Cursor.execute)
     aiosqlite.Cursor.executemany = _closing_where_it_fails(aiosqlite.Cursor.executemany)
     Subscription.retry = _after_a_pause(Subscription.retry)
