@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import suppress
+
+import psutil
 
 from rampline.errors import RamplineError
 from rampline.home import Home
@@ -12,6 +15,8 @@ from rampline.servers.processes import lock_holder, send
 
 # Longer than the orderly way takes.
 DOWN_SECONDS = 75.0
+# It gives its lock back a moment before it is gone.
+LAST_SECONDS = 5.0
 POLL_SECONDS = 0.1
 
 
@@ -30,8 +35,17 @@ def end_servers(home: Home) -> str:
         send(holder, signal.SIGKILL)
         if not _is_free_after(home, 10.0):
             raise RamplineError(f"process {holder}, which runs the servers of {home.root}, cannot be ended")
+    _wait_until_gone(holder)
     end_leftovers(home)
     return f"ended `rampline up` (process {holder}) and all that it had started"
+
+
+def _wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + LAST_SECONDS
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
 
 
 def _is_free_after(home: Home, seconds: float) -> bool:
