@@ -28,14 +28,6 @@ def find_deployments(api: PrefectApi) -> dict[str, dict[str, Any]]:
     return {found["name"]: found for found in api.post("/deployments/filter")}
 
 
-def deploy_all(server: Server, api: PrefectApi) -> dict[str, dict[str, Any]]:
-    """The deployments of prefect.yaml by name, just made: that takes 10 s."""
-    ensure_pool(api)
-    result = prefect(server, "deploy", "--all")
-    assert result.returncode == 0, result.stdout + result.stderr
-    return find_deployments(api)
-
-
 @pytest.fixture(scope="session")
 def api(server: Server) -> PrefectApi:
     return PrefectApi(url=server.url)
@@ -43,5 +35,8 @@ def api(server: Server) -> PrefectApi:
 
 @pytest.fixture(scope="session")
 def deployments(server: Server, api: PrefectApi) -> dict[str, dict[str, Any]]:
-    """The deployments by name, as the first `prefect deploy --all` made them."""
-    return deploy_all(server, api)
+    """The deployments by name, as the first `prefect deploy --all` made them: that takes 10 s."""
+    ensure_pool(api)
+    result = prefect(server, "deploy", "--all")
+    assert result.returncode == 0, result.stdout + result.stderr
+    return find_deployments(api)

@@ -8,9 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -25,39 +23,25 @@ class Server:
     prefect: dict[str, str]
 
 
-@contextmanager
-def start_server(home: Path, **settings: str) -> Iterator[Server]:
-    """A server for as long as the block lasts, with `settings` as further variables: that takes 10 s."""
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Started with the first test that asks for it: that takes 10 s."""
+    home = tmp_path_factory.mktemp("prefect")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}/api"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     own = {"PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_CLI_PROMPT": "false"}
-    command = [
-        sys.executable,
-        "-m",
-        "tasks.prefect_server",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
+    command = [sys.executable, "-m", "tasks.prefect_server", "--host", "127.0.0.1", "--port", str(port)]
     with open(home / "server.log", "w") as log:
-        process = subprocess.Popen(command, env=kept | own | settings, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(command, env=kept | own, stdout=log, stderr=log, start_new_session=True)
     try:
         wait_for(f"{url}/health")
         yield Server(url=url, prefect=own | {"PREFECT_API_URL": url})
     finally:
         process.terminate()
         process.wait(30)
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """On sqlite, started with the first test that asks for it."""
-    with start_server(tmp_path_factory.mktemp("prefect")) as running:
-        yield running
 
 
 def wait_for(url: str) -> None:

@@ -32,8 +32,10 @@ def mended(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 def test_freeing_a_cursor_that_failed_does_not_wait_for_its_connection(mended: bool, tmp_path: Path) -> None:
     gc.freeze()  # so that collecting takes no time of its own
-    seconds = asyncio.run(seconds_to_free_a_cursor_that_failed(tmp_path / "database"))
-    gc.unfreeze()
+    try:
+        seconds = asyncio.run(seconds_to_free_a_cursor_that_failed(tmp_path / "database"))
+    finally:
+        gc.unfreeze()
     assert (seconds < BUSY_SECONDS / 2) == mended, seconds
 
 

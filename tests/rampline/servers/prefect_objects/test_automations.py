@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from deployments_fixture import deploy_all
-from prefect_server_fixture import Server
 from webhook import Received, receive_webhooks
 
 from rampline.prefect_api import PrefectApi
@@ -101,10 +99,8 @@ def receiver() -> Iterator[Received]:
 
 
 @pytest.fixture(scope="module")
-def flow_runs(server: Server, receiver: Received) -> FlowRuns:
+def flow_runs(api: PrefectApi, deployments: dict[str, dict[str, Any]], receiver: Received) -> Iterator[FlowRuns]:
     """With all automations on, the patience of those that wait cut to 10 s."""
-    api = PrefectApi(url=server.url)
-    deployments = deploy_all(server, api)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAMPLINE_NOTIFY_URL", f"{receiver.url}/hook")
         notifying(api)
@@ -117,7 +113,10 @@ def flow_runs(server: Server, receiver: Received) -> FlowRuns:
         *train_after_new_data(api),
     ]
     apply_automations(api, wanted)
-    return FlowRuns(api=api, deployments=deployments)
+    yield FlowRuns(api=api, deployments=deployments)
+    for automation in api.post("/automations/filter"):
+        api.request("DELETE", f"/automations/{automation['id']}")
+    api.request("DELETE", f"/block_documents/{block['id']}")
 
 
 def wait_until(condition: Callable[[], object]) -> None:
