@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlflow import MlflowClient
 
+from rampline.cluster.early import end_early
 from rampline.cluster.evaluator import run_evaluation
 from rampline.credentials import mask
 from rampline.data.report import read_report
 from rampline.errors import RunFailed
 from rampline.execution_file import FILE, Execution, read_execution, write_execution
 from rampline.explain.explanation import explain_run
-from rampline.explain.replica import measure_replicas
+from rampline.explain.replica import measure_replicas, start_measuring_early
 from rampline.files import read_json
 from rampline.home import Home
 from rampline.run_directory import RunDirectory
@@ -107,6 +109,16 @@ def evaluate_runs(execution: Path, runs: Sequence[str], *, on_event: OnEvent) ->
     return scores
 
 
+@contextmanager
+def explaining_soon(execution: Path, runs: Sequence[str]) -> Iterator[None]:
+    """Begin to start the processes that `explain_runs` needs, as it will be called in this block, by this thread."""
+    start_measuring_early(_probed(execution, runs), _probe_folder(execution))
+    try:
+        yield
+    finally:
+        end_early()
+
+
 def explain_runs(execution: Path, runs: Sequence[str], *, log: Log) -> dict[str, str]:
     """Find out where the time of these complete runs went, and log it; returns the verdicts by run.
 
@@ -114,10 +126,9 @@ def explain_runs(execution: Path, runs: Sequence[str], *, log: Log) -> dict[str,
     why is logged as a warning.
     """
     home = read_execution(execution).home
-    directories = [RunDirectory(execution / run) for run in runs]
-    probed = [directory for directory in directories if directory.probes_file.is_file()]
+    probed = _probed(execution, runs)
     try:
-        measure_replicas(probed, execution / "explain", log=log)
+        measure_replicas(probed, _probe_folder(execution), log=log)
     except RunFailed as error:
         logger.warning("where a step's time goes is known in part only: %s", error)
     verdicts: dict[str, str] = {}
@@ -131,6 +142,15 @@ def explain_runs(execution: Path, runs: Sequence[str], *, log: Log) -> dict[str,
             logger.warning("%s: MLflow has not got the explanation yet: %s", directory.path.name, failure)
         verdicts[directory.path.name] = explanation.verdict.sentence
     return verdicts
+
+
+def _probed(execution: Path, runs: Sequence[str]) -> list[RunDirectory]:
+    directories = (RunDirectory(execution / run) for run in runs)
+    return [directory for directory in directories if directory.probes_file.is_file()]
+
+
+def _probe_folder(execution: Path) -> Path:
+    return execution / "explain"
 
 
 def compare_runs(execution: Path) -> ComparisonFiles:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 # Keras imports them where they are installed: for its scikit-learn wrappers, its picture galleries, and data frames as
 # training data. No role uses these, and they are 40 % of the import. What a role itself needs of them comes later.
@@ -28,6 +29,18 @@ def importing() -> Iterator[None]:
         gc.freeze()
         if was_enabled:
             gc.enable()
+
+
+def preload(*modules: str) -> None:
+    """Import modules in a thread, for later: for a process that waits for others meanwhile, in which cores are idle."""
+    threading.Thread(target=_import_all, args=(modules,), name="preload", daemon=True).start()
+
+
+def _import_all(modules: Sequence[str]) -> None:
+    with importing():
+        for name in modules:
+            with suppress(ImportError):  # whoever needs it will say so
+                importlib.import_module(name)
 
 
 def import_tensorflow() -> None:

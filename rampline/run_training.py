@@ -18,12 +18,16 @@ from rampline.errors import Preempted, RunFailed
 from rampline.events import EventReader
 from rampline.execution_file import Execution, read_execution, resolve_weights
 from rampline.files import read_json
+from rampline.imports import preload
 from rampline.parity import check_parity, result_file
 from rampline.run_directory import RunDirectory, RunIdentity
 from rampline.study import StudyRun
 from rampline.tracking.delivery import Delivery, is_delivered
 from rampline.tracking.provenance import git_commit
 from rampline.tracking.store import open_tracking
+
+# What the record of a run and the comparison need: as long to import as a small network needs for an epoch.
+AFTERWARDS = ("rampline.comparison.report", "rampline.comparison.summary", "rampline.tracking.model", "mlflow.pyfunc")
 
 OnEvent = Callable[[dict[str, Any]], None]
 Log = Callable[[str], None]
@@ -81,6 +85,7 @@ def _train(opened: Execution, directory: RunDirectory, on_event: OnEvent, log: L
     try:
         if not directory.is_complete:
             _check_parity(directory, directory.read_config(), log)
+            preload(*AFTERWARDS)  # roles that build their network leave cores idle
             supervise(directory, on_event=handle, log=log)
     except Preempted as stop:
         tracking.close("PREEMPTED", str(stop))

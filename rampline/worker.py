@@ -42,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--tune", action="store_true", help="RUN_DIR holds the tuner's request: measure its trials")
     parser.add_argument("--data", type=Path, metavar="DIR", help="with --evaluate: the prepared dataset to score on")
-    parser.add_argument("--wait", action="store_true", help="be told TF_CONFIG and the rest on standard input")
+    parser.add_argument(
+        "--wait", action="store_true", help="be told TF_CONFIG and the rest on standard input, when it is needed"
+    )
     options = parser.parse_args(arguments)
     if os.environ.get("RAMPLINE_PARENT_PID"):
         end_with_parent(int(os.environ["RAMPLINE_PARENT_PID"]))
@@ -92,8 +94,8 @@ def _status_of(error: Exception) -> int:
 
 
 def _wait() -> None:
-    """Import what a training role needs, and wait to be told which one this is."""
-    from rampline.cluster.early import count_import, wait_for_task
+    """Import what trains, and wait to be told what this is a part of."""
+    from rampline.cluster.early import count_import, wait_for_order
 
     began = time.monotonic()
     import_tensorflow()
@@ -101,14 +103,15 @@ def _wait() -> None:
         importlib.import_module("rampline.training.run")
         importlib.import_module("rampline.training.strategy")
     ready = time.monotonic()
-    wait_for_task()
-    launched = float(os.environ["RAMPLINE_LAUNCHED_AT"])
-    os.environ["RAMPLINE_LAUNCHED_AT"] = repr(count_import(launched, began=began, ready=ready))
+    wait_for_order()
+    if launched := os.environ.get("RAMPLINE_LAUNCHED_AT"):  # a role of a run
+        os.environ["RAMPLINE_LAUNCHED_AT"] = repr(count_import(float(launched), began=began, ready=ready))
 
 
 def _evaluate(run_directories: Sequence[Path], events_file: Path, data: Path | None) -> int:
     import_tensorflow()
-    from rampline.evaluation import evaluate_run_directory
+    with importing():
+        from rampline.evaluation import evaluate_run_directory
 
     events = EventWriter(events_file)
     for path in run_directories:

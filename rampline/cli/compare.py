@@ -9,6 +9,7 @@ from rich.console import Console
 from rampline.cli.arguments import StudyArgument
 from rampline.errors import InputError
 from rampline.home import Home
+from rampline.imports import importing
 from rampline.study import load_study
 
 
@@ -24,12 +25,14 @@ def compare(study: StudyArgument) -> None:
 def show_comparison(study: str, home: Home, console: Console, parent_run_id: str | None = None) -> None:
     """Print the comparison of an execution, where its report is, and how to open it in MLflow."""
     # They bring in MLflow and pandas: too slow for the other commands.
-    from rampline.comparison.table import read_comparison
-    from rampline.comparison.terminal import print_comparison
-    from rampline.links import how_to_open_mlflow, shorten
-    from rampline.tracking.store import open_tracking
+    with importing():
+        from rampline.comparison.table import read_comparison
+        from rampline.comparison.terminal import print_comparison
+        from rampline.links import how_to_open_mlflow, shorten
+        from rampline.tracking.store import open_tracking
 
-    comparison = read_comparison(open_tracking(home), study, parent_run_id, with_system=False)
+        client = open_tracking(home)  # which imports more than it does
+    comparison = read_comparison(client, study, parent_run_id, with_system=False)
     console.print()
     print_comparison(comparison, console)
     console.print()

@@ -17,7 +17,8 @@ from rich.console import Console
 from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
 from rampline.cli.compare import show_comparison
 from rampline.cli.prefect_server import prefect_answers, start_prefect
-from rampline.cluster.early import end_early, start_early
+from rampline.cluster.early import end_early
+from rampline.cluster.process import start_roles_early
 from rampline.credentials import mask
 from rampline.errors import InputError, Preempted, RamplineError, RunFailed
 from rampline.home import Home
@@ -59,7 +60,7 @@ def run(
     console.print(f"study {checked.name}, execution {execution.name}", highlight=False)
     parameters = {"study": study, "only": only or [], "overrides": overrides, "execution": str(execution)}
     if not resume:
-        start_early(execution / checked.runs[0].name, checked.runs[0].config)
+        start_roles_early(execution / checked.runs[0].name, checked.runs[0].config)
     try:
         _run_flow(home, parameters, console)
     except KeyboardInterrupt:
@@ -97,7 +98,7 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console) -> None:
         # By name, because nothing in rampline may import Prefect; here, because that takes seconds.
         with importing():
             flow = importlib.import_module("flows.study").study
-        _meet_mlflow(home)
+            _meet_mlflow(home)
         wait()
     with BarProgress(console) if console.is_terminal else nullcontext(LineProgress(_print)) as progress:
         token = TERMINAL.set(progress)

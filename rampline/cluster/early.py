@@ -1,7 +1,9 @@
-"""Roles that are started before their run: they import TensorFlow while Prefect starts, then wait for their task.
+"""Worker processes started before they are needed: they import TensorFlow meanwhile, then wait for their order.
 
-Such a role knows its run directory, but is told its place in the cluster, its environment and its log by one line of
-JSON on standard input. It touches no device before. It ends with its parent, with that pipe, or after a while.
+The roles of a study's first run import it while Prefect starts, the probes of `rampline explain` while the runs are
+evaluated. Such a process has its arguments, but is told its environment (its place in the cluster, its share of the
+cores) and its log by one line of JSON on standard input. It touches no device before. It ends with its parent, with
+that pipe, or after a while.
 """
 
 from __future__ import annotations
@@ -13,12 +15,11 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rampline.cluster.roles import role_counts, worker_environment
-from rampline.config import RunConfig
+from rampline.cluster.roles import worker_environment
 
 WAIT = "--wait"
 # A study that waits longer for its turn, or prepares data for longer, must not hold memory for so long.
@@ -30,39 +31,36 @@ NOT_OF_TENSORFLOW = ("RAMPLINE_", "PREFECT", "MLFLOW_")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _EarlyRole:
-    run_directory: Path
+class _EarlyWorker:
+    arguments: tuple[str, ...]
     process: subprocess.Popen[bytes]
     environment: Mapping[str, str]
     working_folder: str
 
 
-_waiting: list[_EarlyRole] = []
+_waiting: list[_EarlyWorker] = []
 
 
-def start_early(run_directory: Path, config: RunConfig) -> None:
-    """Begin to start the roles of a run that does not exist yet, from the thread that will launch it."""
-    # With TF_CONFIG the others are started on their machines.
-    count = 1 if os.environ.get("TF_CONFIG") else sum(role_counts(config).values())
+def start_early(arguments: Sequence[str]) -> None:
+    """Begin to start `python -m rampline.worker ARGUMENTS`, from the thread that will order it."""
     environment = {"TF_CPP_MIN_LOG_LEVEL": "1", **worker_environment({})}
-    for _ in range(count):
-        # Without a name: what they print goes into their log as soon as they have one.
-        with tempfile.TemporaryFile() as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "rampline.worker", str(run_directory), WAIT],
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        role = {"run_directory": run_directory, "environment": environment, "working_folder": os.getcwd()}
-        _waiting.append(_EarlyRole(process=process, **role))
+    # Without a name: what it prints goes into its log as soon as it has one.
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rampline.worker", *arguments, WAIT],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    worker = {"arguments": tuple(arguments), "environment": environment, "working_folder": os.getcwd()}
+    _waiting.append(_EarlyWorker(process=process, **worker))
 
 
-def take_early(run_directory: Path, log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
-    """A process that is started already for that run directory, now with this environment and log; `None` without."""
-    while found := next((role for role in _waiting if role.run_directory == run_directory), None):
+def take_early(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
+    """A process that is started already with these arguments, now with this environment and log; `None` without."""
+    while found := next((worker for worker in _waiting if worker.arguments == tuple(arguments)), None):
         _waiting.remove(found)
         if _fits(found, environment) and _tell(found.process, {"environment": dict(environment), "log": str(log)}):
             return found.process
@@ -76,17 +74,17 @@ def end_early() -> None:
         _end(_waiting.pop())
 
 
-def _end(role: _EarlyRole) -> None:
-    role.process.kill()
+def _end(worker: _EarlyWorker) -> None:
+    worker.process.kill()
     with contextlib.suppress(BrokenPipeError):
-        role.process.communicate()
+        worker.process.communicate()
 
 
-def _fits(role: _EarlyRole, environment: Mapping[str, str]) -> bool:
-    before = role.environment
+def _fits(worker: _EarlyWorker, environment: Mapping[str, str]) -> bool:
+    before = worker.environment
     changed = {name for name in {*before, *environment} if before.get(name) != environment.get(name)}
     matters = [name for name in changed if name not in READ_LATE and not name.startswith(NOT_OF_TENSORFLOW)]
-    return role.working_folder == os.getcwd() and not matters
+    return worker.working_folder == os.getcwd() and not matters
 
 
 def _tell(process: subprocess.Popen[bytes], order: Mapping[str, object]) -> bool:
@@ -112,8 +110,8 @@ def count_import(launched: float, *, began: float, ready: float) -> float:
     return launched - max(0.0, min(launched, ready) - began)
 
 
-def wait_for_task() -> None:
-    """In such a role: wait to be told, take over the environment, and print to the log from then on.
+def wait_for_order() -> None:
+    """In such a process: wait to be told, take over the environment, and print to the log from then on.
 
     The process ends when nothing comes: `SystemExit`.
     """

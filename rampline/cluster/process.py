@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rampline.cluster.attempts import Attempt
-from rampline.cluster.early import take_early
-from rampline.cluster.roles import role_environment, worker_environment
+from rampline.cluster.early import start_early, take_early
+from rampline.cluster.roles import role_counts, role_environment, worker_environment
 from rampline.cluster.tf_config import Task
 from rampline.config import RunConfig
 from rampline.run_directory import RunDirectory
@@ -73,6 +73,13 @@ class RoleProcess:
         }
 
 
+def start_roles_early(run_directory: Path, config: RunConfig) -> None:
+    """Begin to start the roles of a run that does not exist yet, from the thread that will launch it."""
+    # With TF_CONFIG the others are started on their machines.
+    for _ in range(1 if os.environ.get("TF_CONFIG") else sum(role_counts(config).values())):
+        start_early([str(run_directory)])
+
+
 def start_role(
     task: Task, run_directory: RunDirectory, config: RunConfig, attempt: Attempt, launched_at: float
 ) -> RoleProcess:
@@ -93,16 +100,18 @@ def start_role(
     }
     offset = log.stat().st_size if log.is_file() else 0
     environment = {**role_environment(task, config), **own}
-    log.parent.mkdir(parents=True, exist_ok=True)
-    process = take_early(run_directory.path, log, worker_environment(environment))
-    if process is None:
-        process = start_worker([str(run_directory.path)], log, environment)
+    process = start_worker([str(run_directory.path)], log, environment)
     return RoleProcess(task=task, process=process, log=log, log_offset=offset)
 
 
 def start_worker(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start `python -m rampline.worker ARGUMENTS` in a session of its own; it ends when this process is gone."""
+    """Start `python -m rampline.worker ARGUMENTS` in a session of its own; it ends when this process is gone.
+
+    One that was started early with these arguments is taken.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
+    if early := take_early(arguments, log, worker_environment(environment)):
+        return early
     with open(log, "ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "rampline.worker", *arguments],

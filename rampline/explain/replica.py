@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rampline.cluster.early import start_early
 from rampline.cluster.process import end_processes, last_line, start_worker
 from rampline.cluster.roles import visible_gpu_ids
 from rampline.config import BatchConfig, ClusterConfig, RunConfig, to_dict
@@ -97,16 +98,53 @@ def measure_replicas(run_directories: Iterable[RunDirectory], folder: Path, *, l
     Raises:
         RunFailed: when a process fails, naming its log.
     """
-    wanted = [(directory, work_of(directory)) for directory in run_directories if not directory.replica_file.is_file()]
-    works = {work.key: work for _, work in wanted}
-    # Processes share the cores of this machine as the roles did: so each number of them has its own launch.
-    for processes, is_virtual in sorted({(work.processes, work.is_virtual) for work in works.values()}):
-        chosen = [work for work in works.values() if (work.processes, work.is_virtual) == (processes, is_virtual)]
+    wanted = _wanted(run_directories)
+    for (processes, is_virtual), works in _launches(wanted).items():
         log(f"explain: one replica's work, alone{f' and {processes} at once' if processes > 1 else ''}")
-        results = _launch(chosen, processes, is_virtual, folder / f"{processes}{'-virtual' if is_virtual else ''}")
+        results = _launch(works, processes, is_virtual, _launch_folder(folder, processes, is_virtual))
         for directory, work in wanted:
             if work.key in results:
                 results[work.key].write(directory.replica_file)
+
+
+def start_measuring_early(run_directories: Iterable[RunDirectory], folder: Path) -> None:
+    """Begin to start the processes that `measure_replicas` will launch first, as far as there are cores to spare.
+
+    To be called with the same arguments, from the thread that will measure.
+    """
+    for processes, is_virtual in list(_launches(_wanted(run_directories)))[:1]:
+        spare = max(1, len(os.sched_getaffinity(0)) - 1)  # one computes meanwhile
+        for index in range(min(spare, _count(processes))):
+            start_early(_arguments(index, _launch_folder(folder, processes, is_virtual)))
+
+
+def _wanted(run_directories: Iterable[RunDirectory]) -> list[tuple[RunDirectory, Work]]:
+    return [(directory, work_of(directory)) for directory in run_directories if not directory.replica_file.is_file()]
+
+
+def _launches(wanted: Iterable[tuple[RunDirectory, Work]]) -> dict[tuple[int, bool], list[Work]]:
+    """The distinct works, by how many replicas run at once and whether on virtual devices, the fewest first.
+
+    Processes share the cores of this machine as the roles did: so each number of them has its own launch.
+    """
+    works = {work.key: work for _, work in wanted}.values()
+    launches: dict[tuple[int, bool], list[Work]] = {}
+    for work in sorted(works, key=lambda work: (work.processes, work.is_virtual)):
+        launches.setdefault((work.processes, work.is_virtual), []).append(work)
+    return launches
+
+
+def _launch_folder(folder: Path, processes: int, is_virtual: bool) -> Path:
+    return folder / f"{processes}{'-virtual' if is_virtual else ''}"
+
+
+def _count(processes: int) -> int:
+    """Number 0 measures alone, with the whole machine; the others measure at once, each with its share of it."""
+    return processes + 1 if processes > 1 else 1
+
+
+def _arguments(index: int, folder: Path) -> list[str]:
+    return ["--replica", str(index), str(folder)]
 
 
 def _launch(works: Sequence[Work], processes: int, is_virtual: bool, folder: Path) -> dict[str, ReplicaProbes]:
@@ -115,10 +153,9 @@ def _launch(works: Sequence[Work], processes: int, is_virtual: bool, folder: Pat
     write_json(folder / PLAN, {"works": plan, "processes": processes})
     started: list[subprocess.Popen[bytes]] = []
     try:
-        # Number 0 measures alone, with the whole machine; the others measure at once, each with its share of it.
-        for index in range(processes + 1 if processes > 1 else 1):
+        for index in range(_count(processes)):
             environment = _environment(index, processes, is_virtual)
-            started.append(start_worker(["--replica", str(index), str(folder)], folder / f"{index}.log", environment))
+            started.append(start_worker(_arguments(index, folder), folder / f"{index}.log", environment))
         _wait(started, folder, time.monotonic() + ALLOWANCE_SECONDS * len(works))
     finally:
         end_processes(started)

@@ -1,4 +1,4 @@
-"""Roles that were started before their run: they become the run's own, or are ended."""
+"""Worker processes that were started before they were needed: they do what they were started for, or are ended."""
 
 import os
 import subprocess
@@ -9,24 +9,25 @@ from runs import make_config
 
 from rampline.cluster import early
 from rampline.cluster.early import count_import, end_early, start_early, take_early
+from rampline.cluster.process import start_roles_early
 from rampline.cluster.supervisor import supervise
 from rampline.files import read_json
 
 
 @pytest.fixture(autouse=True)
-def no_role_left():
+def no_worker_left():
     yield
     end_early()
 
 
 def processes() -> list[subprocess.Popen[bytes]]:
-    return [role.process for role in early._waiting]
+    return [worker.process for worker in early._waiting]
 
 
-def test_they_train_the_run_and_print_to_its_logs(make_run) -> None:
+def test_roles_train_the_run_and_print_to_its_logs(make_run) -> None:
     config = make_config("multi_worker", workers=2)
     directory = make_run(config, epochs=1)
-    start_early(directory.path, config)
+    start_roles_early(directory.path, config)
     started = [process.pid for process in processes()]
     supervise(directory, on_event=lambda event: None, log=print)
     roles = read_json(directory.roles_file)["roles"]
@@ -39,7 +40,7 @@ def test_they_train_the_run_and_print_to_its_logs(make_run) -> None:
 
 @pytest.mark.parametrize("change", ["environment", "working folder", "died"])
 def test_one_that_would_not_do_is_ended(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start_early(tmp_path / "run", make_config("single"))
+    start_early([str(tmp_path / "run")])
     (process,) = processes()
     environment = {**os.environ, "RAMPLINE_PARENT_PID": str(os.getpid()), "PYTHONUNBUFFERED": "1", "TF_CONFIG": "{}"}
     if change == "environment":
@@ -49,13 +50,13 @@ def test_one_that_would_not_do_is_ended(change: str, tmp_path: Path, monkeypatch
     else:
         process.kill()
         process.wait()
-    assert take_early(tmp_path / "run", tmp_path / "log", environment) is None
+    assert take_early([str(tmp_path / "run")], tmp_path / "log", environment) is None
     assert process.poll() is not None
 
 
-def test_another_run_leaves_them_alone(tmp_path: Path) -> None:
-    start_early(tmp_path / "run", make_config("single"))
-    assert take_early(tmp_path / "another", tmp_path / "log", os.environ) is None
+def test_other_work_leaves_it_alone(tmp_path: Path) -> None:
+    start_early([str(tmp_path / "run")])
+    assert take_early([str(tmp_path / "another")], tmp_path / "log", os.environ) is None
     assert [process.poll() for process in processes()] == [None]
     (process,) = processes()
     end_early()
