@@ -64,15 +64,18 @@ def others(network: str) -> tuple[Measurement, ...]:
     )
 
 
-def parameter_server(network: str, words: str) -> Measurement:
-    """Two workers and their servers, as whole runs."""
+def product_run(strategy: str) -> Contender:
+    """A whole run of the convnet."""
     names = {"parameter_server": "parameter_server, 2 workers", "single": "one process, both cores"}
-    pair = tuple(
-        Contender(name=name, arguments=(RUN, strategy, f"--network={network}")) for strategy, name in names.items()
-    )
+    return Contender(name=names[strategy], arguments=(RUN, strategy, "--network=convnet"))
+
+
+def parameter_server() -> Measurement:
+    """Two workers and their servers, as whole runs."""
+    pair = (product_run("parameter_server"), product_run("single"))
     return Measurement(
-        key=f"parameter-server-vs-one-process-{network.removesuffix('-short')}",
-        title=f"parameter_server, 2 workers, examples/s vs one process on both cores, {words}",
+        key="parameter-server-vs-one-process-convnet",
+        title=f"parameter_server, 2 workers, examples/s vs one process on both cores, {TITLES['convnet']}",
         figure="examples_per_second",
         contenders=pair,
         numerator=pair[0].name,
@@ -81,10 +84,11 @@ def parameter_server(network: str, words: str) -> Measurement:
         in_quick=False,
         about="Whole runs of the product, their roles started as `rampline run` starts them: a chief, two workers and "
         "one parameter server beside a run of one process; the speed is the median over the epochs after the first.",
+        together="convnet",
     )
 
 
 MEASUREMENTS = (
     *(measurement for network in TITLES for measurement in others(network)),
-    parameter_server("convnet", TITLES["convnet"]),
+    parameter_server(),
 )

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
+from benchmarks import distributed, training
 from benchmarks.measurement import Contender, Measurement
 
 STUDY = Contender(name="rampline run digits, one run", arguments=("benchmarks.contenders.study",))
 HEARTBEAT = Contender(name="with / without", arguments=("benchmarks.contenders.heartbeat",))
 STUDY_ABOUT = (
-    "Wall time of the whole command minus that of its run (`wall_seconds` of its result), for 2 and for 100 epochs. "
+    "Wall time of the whole command minus that of its run (`wall_seconds` of its result), for 2 and for 300 epochs. "
 )
-TITLES = {"convnet": "convnet 28x28 b64", "mobilenet-short": "MobileNetV2 128 px b32"}
+ONE_PROCESS = distributed.product_run("single")
 
 
-def memory(network: str) -> Measurement:
+def memory(title: str, role: Contender, script: Contender, *, together: str = "") -> Measurement:
     """The largest role of a run of one process beside a script of as many steps."""
-    pair = (
-        Contender(
-            name="role of a run",
-            arguments=("benchmarks.contenders.product_run", "single", f"--network={network}", "--epochs=2"),
-        ),
-        Contender(name="bare script", arguments=("benchmarks.contenders.training", "bare", f"--network={network}")),
-    )
     return Measurement(
-        key=f"memory-{network.removesuffix('-short')}",
-        title=f"peak memory of a role vs the bare script, {TITLES[network]}",
+        key=f"memory-{title.partition(' ')[0].lower().removesuffix('v2')}",
+        title=f"peak memory of a role vs the bare script, {title}",
         figure="peak_mib",
-        contenders=pair,
-        numerator=pair[0].name,
-        denominator=pair[1].name,
+        contenders=(role, script),
+        numerator=role.name,
+        denominator=script.name,
         target=1.2,
         at_least=False,
         # Memory hardly varies.
         rounds=3,
         in_quick=False,
         about="The most resident memory of the process. The role also validates, saves and probes its speed.",
+        together=together,
     )
 
 
@@ -72,10 +67,18 @@ MEASUREMENTS = (
         "per epoch",
         "epoch_share",
         0.01,
-        "How much longer the rest becomes, per second by which the run does. That the start of a command varies "
-        "by some seconds from one time to the next is in it.",
+        "How much longer what follows the run becomes, per second by which the run does. What comes before a run "
+        "does not know how many epochs it will have, and varies by seconds from one time to the next.",
     ),
-    *(memory(network) for network in TITLES),
+    # In the rounds in which the same contenders run for their speed.
+    memory(training.TITLES["convnet"], ONE_PROCESS, training.contender("bare", "convnet"), together="convnet"),
+    memory(
+        training.TITLES["mobilenet"],
+        Contender(
+            name="role of a run", arguments=(distributed.RUN, "single", "--network=mobilenet-short", "--epochs=2")
+        ),
+        training.contender("bare", "mobilenet-short"),
+    ),
     Measurement(
         key="heartbeat",
         title="a step with a heartbeat beside it vs one without, MobileNetV2 128 px b32",
