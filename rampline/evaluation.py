@@ -8,9 +8,8 @@ from typing import Any
 
 import keras
 import numpy as np
-import pandas as pd
-from sklearn.metrics import classification_report, confusion_matrix
 
+from rampline.classification import classification_report, confusion_matrix
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import ConfigError, DatasetError
 from rampline.files import read_json, write_json, write_text
@@ -123,30 +122,26 @@ def _check_same_classes(own: PreparedDataset, other: PreparedDataset) -> None:
 
 
 def _scores(labels: np.ndarray, probabilities: np.ndarray, class_names: tuple[str, ...]) -> dict[str, Any]:
-    predictions, numbers = probabilities.argmax(axis=1), list(range(len(class_names)))
+    predictions = probabilities.argmax(axis=1)
+    matrix = confusion_matrix(labels, predictions, len(class_names))
     likelihood = np.clip(probabilities[np.arange(len(labels)), labels], 1e-12, 1.0)
-    report = classification_report(
-        labels,
-        predictions,
-        labels=numbers,
-        target_names=list(class_names),
-        output_dict=True,
-        zero_division=0,  # type: ignore[arg-type]
-    )
     return {
         "examples": len(labels),
         "test_loss": float(-np.log(likelihood).mean()),
         "test_accuracy": float((predictions == labels).mean()),
         "class_names": list(class_names),
-        "confusion_matrix": confusion_matrix(labels, predictions, labels=numbers).tolist(),
-        "classification_report": report,
+        "confusion_matrix": matrix.tolist(),
+        "classification_report": classification_report(matrix, class_names),
     }
 
 
 def _write_predictions(labels: np.ndarray, probabilities: np.ndarray, path: Path) -> None:
-    predictions = probabilities.argmax(axis=1)
-    columns = {"label": labels, "prediction": predictions, "probability": probabilities.max(axis=1)}
-    write_text(path, pd.DataFrame(columns).to_csv(index_label="index"))
+    columns = (labels, probabilities.argmax(axis=1), probabilities.max(axis=1))
+    lines = [
+        f"{i},{label},{prediction},{probability!s}"
+        for i, (label, prediction, probability) in enumerate(zip(*columns, strict=True))
+    ]
+    write_text(path, "\n".join(["index,label,prediction,probability", *lines]) + "\n")
 
 
 def _write_model(model: keras.Model, folder: Path) -> None:

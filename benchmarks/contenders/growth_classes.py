@@ -24,8 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--classes", type=int, default=10)
     classes = parser.parse_args().classes
-    from sklearn.metrics import classification_report, confusion_matrix
-
+    from rampline.classification import classification_report, confusion_matrix
     from rampline.files import read_json, write_json
     from rampline.tracking.artifacts import draw_confusion_matrix, write_classification_report
 
@@ -37,11 +36,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         times = [time.perf_counter()]
-        numbers = list(range(classes))
-        matrix = confusion_matrix(labels, predictions, labels=numbers).tolist()
-        report = classification_report(
-            labels, predictions, labels=numbers, target_names=names, output_dict=True, zero_division=0
-        )
+        counts = confusion_matrix(labels, predictions, classes)
+        report, matrix = classification_report(counts, names), counts.tolist()
         times.append(time.perf_counter())
         write_json(folder / "evaluation.json", {"confusion_matrix": matrix, "classification_report": report})
         read_json(folder / "evaluation.json")
