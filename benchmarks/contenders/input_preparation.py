@@ -1,7 +1,8 @@
-"""How fast photographs are prepared: `python -m benchmarks.contenders.input_preparation product|bound`.
+"""How fast photographs are prepared: `python -m benchmarks.contenders.input_preparation product|bound|photos`.
 
     product  `store_dataset`, from listing the files to the complete directory
     bound    decode_jpeg and resize alone, on one core
+    photos   make the photographs, and measure nothing: the others start it where there are none yet
 
 Photographs are made: 500x375 JPEGs of smooth shapes and noise, about 25 KB each. RAMPLINE_BENCH_PHOTOS names a folder
 of JPEGs in a sub-folder per class to take instead. Prints examples per second and CPU seconds per 1,000 examples.
@@ -12,6 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -33,15 +36,31 @@ def find_photos() -> Path:
     """A folder of photographs, made by the contender that needs it first."""
     if given := os.environ.get("RAMPLINE_BENCH_PHOTOS"):
         return Path(given)
-    copies = 5 if is_quick() else 30
-    folder = bench_folder() / f"photos-{DISTINCT * copies}"
+    folder = photos_folder()
     if not folder.is_dir():
-        with complete_directory(folder) as aside:
-            for label in ("a", "b"):
-                (aside / label).mkdir()
-            for number in range(DISTINCT):
-                write_photo(aside / "ab"[number % 2], number, copies)
+        # In a process of its own: a preparation finds TensorFlow imported and nothing run.
+        subprocess.run([sys.executable, "-m", "benchmarks.contenders.input_preparation", "photos"], check=True)
     return folder
+
+
+def make_photos() -> None:
+    """Make the folder of photographs."""
+    copies = copies_of_each()
+    with complete_directory(photos_folder()) as aside:
+        for label in ("a", "b"):
+            (aside / label).mkdir()
+        for number in range(DISTINCT):
+            write_photo(aside / "ab"[number % 2], number, copies)
+
+
+def copies_of_each() -> int:
+    """Fewer in the quick mode."""
+    return 5 if is_quick() else 30
+
+
+def photos_folder() -> Path:
+    """Where those lie that are made."""
+    return bench_folder() / f"photos-{DISTINCT * copies_of_each()}"
 
 
 def write_photo(folder: Path, seed: int, copies: int) -> None:
@@ -58,7 +77,8 @@ def write_photo(folder: Path, seed: int, copies: int) -> None:
 def prepare(photos: Path, home: Path) -> None:
     """Prepare them all, below `home`."""
     reporter = Reporter(progress=lambda done, total: None, log=lambda line: None)
-    store_dataset(DataConfig(source=f"folder:{photos}", image_size=IMAGE_SIZE), Home(root=home), reporter)
+    config = DataConfig(source=f"folder:{photos}", image_size=IMAGE_SIZE)
+    store_dataset(config, Home(root=home), reporter, may_fork=True)
 
 
 @tf.function(input_signature=[tf.TensorSpec((None,), tf.string)])
@@ -71,23 +91,32 @@ def decode_all(contents: tf.Tensor) -> tf.Tensor:
     return total
 
 
+def cpu_seconds() -> float:
+    """Of this process and of its children that have ended."""
+    return sum(os.times()[:4])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("product", "bound"))
+    parser.add_argument("kind", choices=("product", "bound", "photos"))
     kind = parser.parse_args().kind
+    if kind == "photos":
+        make_photos()
+        return
     if kind == "bound":
         # Before TensorFlow makes its threads.
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     photos = find_photos()
     contents = [path.read_bytes() for path in sorted(photos.glob("*/*.jpg"))[:: 3 if kind == "bound" else 1]]
-    decode_all(contents[:8])
+    if kind == "bound":
+        decode_all(contents[:8])
     with tempfile.TemporaryDirectory(dir=bench_folder()) as home:
-        started, cpu = time.perf_counter(), time.process_time()
+        started, cpu = time.perf_counter(), cpu_seconds()
         if kind == "bound":
             decode_all(contents)
         else:
             prepare(photos, Path(home))
-        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+        seconds, cpu = time.perf_counter() - started, cpu_seconds() - cpu
     done = len(contents)
     print(json.dumps({"examples_per_second": done / seconds, "cpu_seconds_per_1000_examples": cpu / done * 1000}))
 

@@ -54,7 +54,8 @@ def main(request: dict[str, Any]) -> int:
 
     reporter = Reporter(progress=messages.progress, log=lambda line: messages.send(log=line))
     try:
-        directory = store_dataset(DataConfig(**request["data"]), Home(root=Path(request["home"])), reporter)
+        home = Home(root=Path(request["home"]))
+        directory = store_dataset(DataConfig(**request["data"]), home, reporter, may_fork=True)
     except DatasetError as error:
         messages.send(error=str(error))
         return error.exit_status

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from rampline.data.parallel import in_chunks, map_in_order
+from rampline.data.parallel import MapInOrder, in_chunks
 from rampline.data.sources.source import Example, Source
 
 _CHUNK = 64
@@ -29,26 +29,26 @@ class CatalogEntry:
     sha256: str
 
 
-def read_catalog(source: Source, on_progress: Callable[[int], None]) -> list[CatalogEntry]:
+def read_catalog(source: Source, on_progress: Callable[[int], None], map_in_order: MapInOrder) -> list[CatalogEntry]:
     """Read every example of `source` once, in the order in which it yields them.
 
     Args:
         source: an open source.
         on_progress: is told how many examples have been read.
+        map_in_order: who reads.
     """
     catalog: list[CatalogEntry] = []
     for split, examples in source.splits.items():
         for chunk in map_in_order(_digest_chunk, in_chunks(examples.iterate(), _CHUNK)):
             catalog += (
-                CatalogEntry(split=split, name=example.name, label=example.label, sha256=sha256)
-                for example, sha256 in chunk
+                CatalogEntry(split=split, name=name, label=label, sha256=sha256) for name, label, sha256 in chunk
             )
             on_progress(len(catalog))
     return catalog
 
 
-def _digest_chunk(examples: list[Example]) -> list[tuple[Example, str]]:
-    return [(example, hashlib.sha256(example.read()).hexdigest()) for example in examples]
+def _digest_chunk(examples: list[Example]) -> list[tuple[str, int, str]]:
+    return [(example.name, example.label, hashlib.sha256(example.read()).hexdigest()) for example in examples]
 
 
 def fingerprint_catalog(catalog: Iterable[CatalogEntry], class_names: tuple[str, ...]) -> str:

@@ -22,7 +22,8 @@ def resize(image: tf.Tensor, image_shape: tuple[int, int, int]) -> tf.Tensor:
     """Resize bilinearly with antialiasing; the aspect ratio is not kept. `image_shape` uint8 in and out, rounded."""
     height, width, _ = image_shape
     resized = tf.image.resize(image, (height, width), method="bilinear", antialias=True)
-    pixels = tf.cast(tf.clip_by_value(tf.round(resized), 0.0, 255.0), tf.uint8)
+    # Bilinear weights are not negative and sum to 1: nothing leaves 0..255, and to clip it costs a twentieth of it all.
+    pixels = tf.cast(tf.round(resized), tf.uint8)
     return tf.ensure_shape(pixels, image_shape)
 
 

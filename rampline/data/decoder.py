@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +30,21 @@ class DecodedImage:
     problem: str = ""
 
 
+def compute_in_one_thread() -> None:
+    """Leave TensorFlow a thread for each of its pools: for processes of which each core has one.
+
+    Raises:
+        RuntimeError: when TensorFlow has run an operation before, in this process.
+    """
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+
+
 class Decoder:
-    """Decodes lists of images with the function that the input pipeline uses; safe to call from several threads."""
+    """Decodes lists of images with the function that the input pipeline uses; safe to call from several threads.
+
+    Pickled, it is its image shape: each process makes what it needs of TensorFlow, once.
+    """
 
     def __init__(self, image_shape: tuple[int, int, int]) -> None:
         def decode_one(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -41,7 +56,13 @@ class Decoder:
             return tf.map_fn(decode_one, encoded, fn_output_signature=signature)
 
         # One call for many images: a call per image would cost more than decoding a small one.
-        self._decode_all = tf.function(decode_all, input_signature=[tf.TensorSpec((None,), tf.string)])
+        signature = [tf.TensorSpec((None,), tf.string)]
+        self._image_shape = image_shape
+        # There is nothing for autograph to convert, and looking for it takes longer than all the rest of the tracing.
+        self._decode_all = tf.function(decode_all, input_signature=signature, autograph=False)
+
+    def __reduce__(self) -> tuple[Callable[..., Decoder], tuple[tuple[int, int, int]]]:
+        return _decoder_of_this_process, (self._image_shape,)
 
     def __call__(self, encoded: list[bytes]) -> list[DecodedImage]:
         """Decode and resize each of `encoded`; one that is broken does not disturb the others."""
@@ -55,6 +76,11 @@ class Decoder:
             DecodedImage(pixels=image, width=int(width), height=int(height))
             for image, (height, width) in zip(images.numpy(), sizes.numpy(), strict=True)
         ]
+
+
+@functools.cache
+def _decoder_of_this_process(image_shape: tuple[int, int, int]) -> Decoder:
+    return Decoder(image_shape)
 
 
 def _reason(error: tf.errors.OpError) -> str:

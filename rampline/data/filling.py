@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rampline.config import DataConfig
 from rampline.data.catalog import CatalogEntry
@@ -17,10 +17,10 @@ from rampline.data.checks import check_classes, check_undecodable_share
 from rampline.data.dataset import FORMAT_VERSION, SPLITS
 from rampline.data.decoder import DecodedImage, Decoder
 from rampline.data.integrity import seal
-from rampline.data.parallel import in_chunks, map_in_order
+from rampline.data.parallel import MapInOrder, in_chunks
 from rampline.data.report import ReportRow, make_report, write_report
 from rampline.data.sources.source import Example, Source
-from rampline.data.storage import SplitWriter
+from rampline.data.storage import Content, SplitWriter, stored_content
 from rampline.errors import DatasetError
 from rampline.files import write_json
 
@@ -39,6 +39,7 @@ class Plan:
         splits: the split to store each of them in, `""` for none.
         fingerprint: of the source.
         preprocessing: from `describe_preprocessing`.
+        map_in_order: who reads and decodes.
     """
 
     config: DataConfig
@@ -47,11 +48,21 @@ class Plan:
     splits: Sequence[str]
     fingerprint: str
     preprocessing: dict[str, Any]
+    map_in_order: MapInOrder
 
     @property
     def chosen(self) -> Iterator[tuple[str, CatalogEntry]]:
         """The examples that are stored, each with its split."""
         return ((split, entry) for split, entry in zip(self.splits, self.catalog, strict=True) if split)
+
+
+class _Image(NamedTuple):
+    """What is kept of a decoded image: see `DecodedImage`, but the content is `stored_content`."""
+
+    content: Content | None
+    width: int
+    height: int
+    problem: str
 
 
 def fill(directory: Path, plan: Plan, on_progress: Callable[[int, int], None]) -> None:
@@ -79,15 +90,15 @@ def _write_images(
             split: stack.enter_context(SplitWriter(directory, split, plan.preprocessing["storage"]))
             for split in stored_splits
         }
-        for (split, entry), (encoded, image) in zip(plan.chosen, _decode_chosen(plan), strict=True):
-            if image.pixels is not None:
-                writers[split].write(label=entry.label, pixels=image.pixels, encoded=encoded)
+        for (split, entry), image in zip(plan.chosen, _decode_chosen(plan), strict=True):
+            if image.content is not None:
+                writers[split].append(entry.label, image.content)
             rows.append(_report_row(plan, split, entry, image))
             on_progress(len(rows), examples)
     return rows, {split: writer.describe() for split, writer in writers.items()}
 
 
-def _report_row(plan: Plan, split: str, entry: CatalogEntry, image: DecodedImage) -> ReportRow:
+def _report_row(plan: Plan, split: str, entry: CatalogEntry, image: _Image) -> ReportRow:
     return ReportRow(
         split=split,
         class_name=plan.source.class_names[entry.label],
@@ -100,11 +111,9 @@ def _report_row(plan: Plan, split: str, entry: CatalogEntry, image: DecodedImage
     )
 
 
-def _decode_chosen(plan: Plan) -> Iterator[tuple[bytes, DecodedImage]]:
-    decoder = Decoder(tuple(plan.preprocessing["image_shape"]))
-    chunks = in_chunks(_iterate_chosen(plan), _CHUNK)
-    for chunk in map_in_order(partial(_decode_chunk, decoder), chunks):
-        yield from chunk
+def _decode_chosen(plan: Plan) -> Iterator[_Image]:
+    decode = partial(_decode_chunk, Decoder(tuple(plan.preprocessing["image_shape"])), plan.preprocessing["storage"])
+    return chain.from_iterable(plan.map_in_order(decode, in_chunks(_iterate_chosen(plan), _CHUNK)))
 
 
 def _iterate_chosen(plan: Plan) -> Iterator[tuple[Example, str]]:
@@ -115,14 +124,19 @@ def _iterate_chosen(plan: Plan) -> Iterator[tuple[Example, str]]:
             yield example, entry.sha256
 
 
-def _decode_chunk(decoder: Decoder, chunk: list[tuple[Example, str]]) -> list[tuple[bytes, DecodedImage]]:
+def _decode_chunk(decoder: Decoder, storage: str, chunk: list[tuple[Example, str]]) -> list[_Image]:
     contents = [example.read() for example, _ in chunk]
     for content, (example, sha256) in zip(contents, chunk, strict=True):
         if hashlib.sha256(content).hexdigest() != sha256:
             raise DatasetError(
                 f"{example.name} changed while it was being prepared: prepare again when nothing writes there"
             )
-    return list(zip(contents, decoder(contents), strict=True))
+    return [_make_image(storage, content, image) for content, image in zip(contents, decoder(contents), strict=True)]
+
+
+def _make_image(storage: str, encoded: bytes, image: DecodedImage) -> _Image:
+    content = None if image.pixels is None else stored_content(storage, pixels=image.pixels, encoded=encoded)
+    return _Image(content, image.width, image.height, image.problem)
 
 
 def _check(plan: Plan, rows: Sequence[ReportRow]) -> None:

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+class MapInOrder(Protocol):
+    """`map_in_order` below, or one that does the work elsewhere than in threads."""
+
+    def __call__(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]: ...
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def map_in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -18,7 +30,7 @@ def map_in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> I
 
     At most two results per thread are held, whatever the number of items. An exception is raised in its turn.
     """
-    threads = os.cpu_count() or 1
+    threads = available_cores()
     pending: deque[Future[Result]] = deque()
     pool = ThreadPoolExecutor(threads)
     try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from array import array
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 
@@ -20,10 +22,18 @@ from rampline.data.dataset import (
     labels_file,
 )
 
+# What travels from who decodes to who writes: pixels are an array, because those are pickled without a copy.
+Content: TypeAlias = bytes | np.ndarray
+
 
 def digest(content: bytes | bytearray | memoryview) -> bytes:
     """The first half of the sha256: `DIGEST_BYTES`."""
     return hashlib.sha256(content).digest()[:DIGEST_BYTES]
+
+
+def stored_content(storage: str, *, pixels: np.ndarray, encoded: bytes) -> Content:
+    """What a storage keeps of an example: of its pixels and of what they were decoded from, one."""
+    return encoded if storage == "encoded_files" else np.ascontiguousarray(pixels).reshape(-1)
 
 
 class SplitWriter:
@@ -38,8 +48,10 @@ class SplitWriter:
         # Numbers, not objects: there is one of each for every image.
         self._labels = array("i")
         self._digests = bytearray()
-        self._block = bytearray()
+        self._block, self._block_bytes = hashlib.sha256(), 0
         self._bytes = 0
+        self._syncer = ThreadPoolExecutor(1)
+        self._syncing: Future[None] | None = None
         self._images: BinaryIO | None = images_file(directory, split).open("wb") if storage == "tensor" else None
 
     def __enter__(self) -> SplitWriter:
@@ -48,34 +60,60 @@ class SplitWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._syncer.shutdown(wait=kind is None, cancel_futures=True)
         if self._images is not None:
             self._images.close()
         if kind is None:
+            self._end_syncing()
             np.save(labels_file(self._directory, self._split), np.asarray(self._labels, dtype=np.int32))
-            if self._block:
-                self._digests += digest(self._block)
+            if self._block_bytes:
+                self._end_block()
             digests = np.frombuffer(self._digests, np.uint8).reshape(-1, DIGEST_BYTES)
             np.save(digests_file(self._directory, self._split), digests)
 
     def write(self, *, label: int, pixels: np.ndarray, encoded: bytes) -> None:
         """Append one example: `pixels` is `(height, width, channels) uint8`, `encoded` what it was decoded from."""
-        content = encoded if self._storage == "encoded_files" else pixels.tobytes()
+        self.append(label, stored_content(self._storage, pixels=pixels, encoded=encoded))
+
+    def append(self, label: int, content: Content) -> None:
+        """Append one example by its `stored_content`."""
+        view = memoryview(content) if isinstance(content, bytes) else content.data
         if self._images is not None:
-            self._images.write(content)
-            self._digest_blocks(content)
+            self._images.write(view)
+            self._digest_blocks(view)
         else:
-            self._write_file(content)
-            self._digests += digest(content)
+            self._write_file(view)
+            self._digests += digest(view)
         self._labels.append(label)
-        self._bytes += len(content)
+        self._bytes += len(view)
 
-    def _digest_blocks(self, content: bytes) -> None:
-        self._block += content
-        while len(self._block) >= BLOCK_BYTES:
-            self._digests += digest(memoryview(self._block)[:BLOCK_BYTES])
-            self._block = self._block[BLOCK_BYTES:]
+    def _digest_blocks(self, content: memoryview) -> None:
+        while content:
+            part = content[: BLOCK_BYTES - self._block_bytes]
+            self._block.update(part)
+            self._block_bytes += len(part)
+            if self._block_bytes == BLOCK_BYTES:
+                self._end_block()
+                self._start_syncing()
+            content = content[len(part) :]
 
-    def _write_file(self, content: bytes) -> None:
+    def _end_block(self) -> None:
+        self._digests += self._block.digest()[:DIGEST_BYTES]
+        self._block, self._block_bytes = hashlib.sha256(), 0
+
+    def _start_syncing(self) -> None:
+        """Bring to the disk what is written so far, so that little is left to wait for in the end."""
+        if self._images is not None and (self._syncing is None or self._syncing.done()):
+            self._images.flush()
+            self._end_syncing()
+            self._syncing = self._syncer.submit(os.fsync, self._images.fileno())
+
+    def _end_syncing(self) -> None:
+        # The system reports a disk that fails to whoever syncs first, and only to that one.
+        if self._syncing is not None:
+            self._syncing.result()
+
+    def _write_file(self, content: memoryview) -> None:
         path = example_file(self._directory, self._split, len(self._labels))
         if len(self._labels) % EXAMPLES_PER_FOLDER == 0:
             path.parent.mkdir(parents=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,14 +13,20 @@ from rampline.data.address import dataset_directory, describe_preprocessing, loo
 from rampline.data.catalog import fingerprint_catalog, read_catalog
 from rampline.data.checks import check_present
 from rampline.data.dataset import SPLITS, PreparedDataset
+from rampline.data.decoder import compute_in_one_thread
 from rampline.data.filling import Plan, fill
 from rampline.data.lock import locked
+from rampline.data.parallel import MapInOrder, available_cores, map_in_order
+from rampline.data.processes import CAN_FORK, worker_processes
 from rampline.data.selection import select
 from rampline.data.sources import source_module
 from rampline.data.sources.source import Source
 from rampline.data.storage_choice import choose_cache
 from rampline.files import complete_directory
 from rampline.home import Home
+
+# Images per core: a process first makes its own of what TensorFlow needs, a tenth of a second.
+_WORTH_A_PROCESS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +37,15 @@ class Reporter:
     log: Callable[[str], None]
 
 
-def store_dataset(config: DataConfig, home: Home, reporter: Reporter) -> Path:
+def store_dataset(config: DataConfig, home: Home, reporter: Reporter, *, may_fork: bool = False) -> Path:
     """Prepare `config.source`, or find it prepared; one process at a time in a home, the others wait.
+
+    Args:
+        config: what to prepare.
+        home: where to.
+        reporter: where to tell about it.
+        may_fork: let worker processes decode what consists of files, quicker than threads do; for a process that has
+            run no TensorFlow operation yet. The result is the same.
 
     Returns:
         The prepared directory.
@@ -49,9 +63,27 @@ def store_dataset(config: DataConfig, home: Home, reporter: Reporter) -> Path:
         source = module.open_source(config, tfds_directory(home))
         for note in source.notes:
             reporter.log(note)
-        directory = _store_source(config, home, source, module.directory_name(config), reporter)
+        with _workers(source, may_fork=may_fork) as map_in_order:
+            directory = _store_source(config, home, source, module.directory_name(config), reporter, map_in_order)
         remember(home, config, source.stat_fingerprint, directory)
         return directory
+
+
+@contextmanager
+def _workers(source: Source, *, may_fork: bool) -> Iterator[MapInOrder]:
+    """Processes where they are possible and worth their start, else threads."""
+    cores = available_cores()
+    if (
+        may_fork
+        and CAN_FORK
+        and source.read_anywhere
+        and source.examples >= _WORTH_A_PROCESS * cores > _WORTH_A_PROCESS
+    ):
+        compute_in_one_thread()
+        with worker_processes() as map_in_processes:
+            yield map_in_processes
+    else:
+        yield map_in_order
 
 
 def _accept_present(config: DataConfig, directory: Path, reporter: Reporter) -> Path:
@@ -66,9 +98,11 @@ def _remove_leftovers(home: Home) -> None:
         shutil.rmtree(path)
 
 
-def _store_source(config: DataConfig, home: Home, source: Source, name: str, reporter: Reporter) -> Path:
+def _store_source(
+    config: DataConfig, home: Home, source: Source, name: str, reporter: Reporter, map_in_order: MapInOrder
+) -> Path:
     reporter.log(f"reading {source.examples} images of {config.source}")
-    catalog = read_catalog(source, lambda done: reporter.progress(done, 2 * source.examples))
+    catalog = read_catalog(source, lambda done: reporter.progress(done, 2 * source.examples), map_in_order)
     fingerprint = fingerprint_catalog(catalog, source.class_names)
     carve_validation = "validation" not in source.splits
     channels = config.channels or source.channels
@@ -90,6 +124,7 @@ def _store_source(config: DataConfig, home: Home, source: Source, name: str, rep
         splits=splits,
         fingerprint=fingerprint,
         preprocessing=preprocessing,
+        map_in_order=map_in_order,
     )
     with complete_directory(directory) as aside:
         # It was made for this user alone; a prepared dataset is for all.

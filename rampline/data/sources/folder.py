@@ -86,13 +86,13 @@ def _list_files(root: Path) -> tuple[list[ImageFile], int]:
         needs = "a folder with a sub-folder per class, or a .zip or .tar archive of one"
         raise DatasetError(f"folder {root} {found}: data.source=folder:PATH needs {needs}")
     files: list[ImageFile] = []
-    others, boundary = 0, Boundary(root)
+    others, boundary, prefix = 0, Boundary(root), os.path.join(root, "")
     for split, folder in _split_folders(root):
         for class_folder in _sub_folders(folder):
             for path in _walk(class_folder):
                 if os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES:
                     stat = _stat(path, boundary)
-                    files.append(_image_file(path, stat, root, split=split, class_name=class_folder.name))
+                    files.append(_image_file(path, stat, prefix, split=split, class_name=class_folder.name))
                 else:
                     others += 1
     if not files:
@@ -147,11 +147,11 @@ def _stat(path: str, boundary: Boundary) -> os.stat_result:
         raise DatasetError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _image_file(path: str, stat: os.stat_result, root: Path, *, split: str, class_name: str) -> ImageFile:
+def _image_file(path: str, stat: os.stat_result, prefix: str, *, split: str, class_name: str) -> ImageFile:
     return ImageFile(
         split=split,
         class_name=sys.intern(_printable(class_name)),  # one text for all of a class
-        name=_printable(path.removeprefix(os.path.join(root, ""))),
+        name=_printable(path.removeprefix(prefix)),
         path=path,
         size_bytes=stat.st_size,
         modified_nanoseconds=stat.st_mtime_ns,
@@ -160,4 +160,4 @@ def _image_file(path: str, stat: os.stat_result, root: Path, *, split: str, clas
 
 def _printable(name: str) -> str:
     """A file name may hold bytes that are no text; reports hold only text."""
-    return os.fsencode(name).decode(errors="replace")
+    return name if name.isascii() else os.fsencode(name).decode(errors="replace")

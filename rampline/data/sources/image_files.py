@@ -75,6 +75,7 @@ def files_source(files: Sequence[ImageFile], *, origin: str, notes: tuple[str, .
         splits=splits,
         stat_fingerprint=files_fingerprint(files),
         notes=notes,
+        read_anywhere=True,
     )
 
 

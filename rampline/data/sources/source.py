@@ -13,7 +13,8 @@ class Example:
     Attributes:
         name: what identifies it to a person: a path relative to the source, or an index.
         label: index into the source's class names.
-        read: gives the encoded image (JPEG, PNG, …), so that threads can do the reading.
+        read: gives the encoded image (JPEG, PNG, …), so that others can do the reading: threads, or worker processes
+            where the source says so.
     """
 
     name: str
@@ -39,6 +40,8 @@ class Source:
         splits: some of `train`, `validation`, `test`; `train` always.
         stat_fingerprint: the module's `stat_fingerprint` at the moment when the source was opened.
         notes: what was left out and why, one line each.
+        read_anywhere: whether examples can be pickled, and listing and reading them runs no TensorFlow: worker
+            processes may be forked then, and do the reading.
     """
 
     class_names: tuple[str, ...]
@@ -46,6 +49,7 @@ class Source:
     splits: dict[str, SourceSplit]
     stat_fingerprint: str
     notes: tuple[str, ...] = ()
+    read_anywhere: bool = False
 
     @property
     def examples(self) -> int:

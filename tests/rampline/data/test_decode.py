@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from rampline.data.decode import decode_and_resize
+from rampline.data.decode import decode_and_resize, resize
 
 
 def test_same_size_keeps_the_pixels():
@@ -35,3 +35,12 @@ def test_a_batched_pipeline_gives_the_same_pixels():
     dataset = tf.data.Dataset.from_tensor_slices(encoded).map(lambda image: decode_and_resize(image, (16, 16, 3)))
     eager = [decode_and_resize(image, (16, 16, 3)).numpy() for image in encoded]
     np.testing.assert_array_equal(np.stack(list(dataset.as_numpy_iterator())), np.stack(eager))
+
+
+@pytest.mark.parametrize("size", [(7, 5), (128, 128), (375, 500), (33, 1000), (1, 1)])
+def test_black_and_white_stay_what_they_are(size):
+    """Rounding errors of the resize must not carry white over 255, where it would become black."""
+    for value in (0, 1, 254, 255):
+        image = tf.fill((*size, 3), tf.constant(value, tf.uint8))
+        for side in (8, 28, 127, 224):
+            assert set(np.unique(resize(image, (side, side, 3)))) == {value}

@@ -11,7 +11,9 @@ import psutil
 import pytest
 
 from rampline.config import DataConfig
+from rampline.data.parallel import available_cores
 from rampline.data.preparation import locate_prepared, prepare_dataset
+from rampline.data.processes import CAN_FORK
 from rampline.errors import DatasetError
 
 # Prepares argv[1] in argv[2] and says how far it is.
@@ -19,6 +21,7 @@ PREPARE = """
 import json, sys
 from pathlib import Path
 from rampline.config import DataConfig
+from rampline.data.parallel import available_cores
 from rampline.data.preparation import prepare_dataset
 from rampline.home import Home
 prepare_dataset(
@@ -37,6 +40,14 @@ def large_source(make_folder, make_image):
         for index in range(1, 1500):
             os.link(root / folder / "0.jpg", root / folder / f"{index}.jpg")
     return DataConfig(source=f"folder:{root}", image_size=64)
+
+
+processes_only = pytest.mark.skipif(available_cores() < 2 or not CAN_FORK, reason="prepares in threads here")
+
+
+def descendants():
+    """The preparation process and its workers: those of a test that has started nothing else."""
+    return psutil.Process().children(recursive=True)
 
 
 def asides(home):
@@ -97,17 +108,67 @@ def test_an_unexpected_failure_is_one_line_and_keeps_its_log(home):
 
 
 def test_an_interrupt_ends_the_process_and_leaves_nothing(home, large_source):
+    processes = []
+
     def interrupt(done, total):
         if done > total / 2 + 100:
             assert asides(home)
+            processes.extend(descendants())
             raise KeyboardInterrupt
 
     before = psutil.Process().children()
     with pytest.raises(KeyboardInterrupt):
         prepare_dataset(large_source, home, on_progress=interrupt)
     assert psutil.Process().children() == before
+    assert psutil.wait_procs(processes, timeout=1)[1] == []
     assert asides(home) == []
     assert locate_prepared(large_source, home) is None
+
+
+@processes_only
+@pytest.mark.parametrize(
+    ("victim", "message"),
+    [
+        (
+            1,
+            r"^a worker process of the preparation was ended by SIGKILL, perhaps for want of memory; nothing",
+        ),
+        (0, r"^preparing folder:\S+ was ended by SIGKILL; its log is"),
+    ],
+)
+def test_a_kill_in_the_middle_is_one_line_and_leaves_no_process(home, large_source, victim, message):
+    """Of a worker, and of the preparation process itself."""
+    before, processes = set(descendants()), []
+
+    def kill(done, total):
+        if done > total / 2 + 100 and not processes:
+            processes.extend(process for process in descendants() if process not in before)
+            assert len(processes) == 1 + available_cores()
+            processes[victim].kill()
+
+    with pytest.raises(DatasetError, match=message):
+        prepare_dataset(large_source, home, on_progress=kill)
+    assert psutil.wait_procs(processes, timeout=3)[1] == []
+    assert len(asides(home)) == (0 if victim else 1)
+    assert locate_prepared(large_source, home) is None
+
+
+@processes_only
+def test_sigterm_ends_the_workers_and_cleans_up(home, large_source):
+    processes = []
+
+    def terminate(done, total):
+        if done > total / 2 + 100 and not processes:
+            processes.extend(descendants())
+            processes[0].terminate()
+
+    started = time.monotonic()
+    with pytest.raises(DatasetError, match=r"^preparing folder:\S+ (ended with status 143|failed)"):
+        prepare_dataset(large_source, home, on_progress=terminate)
+    assert len(processes) == 1 + available_cores()
+    assert psutil.wait_procs(processes, timeout=0)[1] == []
+    assert asides(home) == []
+    assert time.monotonic() - started < 30
 
 
 def test_a_killed_parent_takes_it_along_and_the_next_one_cleans_up(home, large_source, store):
