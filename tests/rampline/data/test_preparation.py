@@ -45,9 +45,10 @@ def large_source(make_folder, make_image):
 processes_only = pytest.mark.skipif(available_cores() < 2 or not CAN_FORK, reason="prepares in threads here")
 
 
-def descendants():
-    """The preparation process and its workers: those of a test that has started nothing else."""
-    return psutil.Process().children(recursive=True)
+def processes_of(home):
+    """The preparation process of that home, then its workers. (The tests' shared server is a child of ours, too.)"""
+    (process,) = [child for child in psutil.Process().children() if str(home.root) in " ".join(child.cmdline())]
+    return [process, *process.children(recursive=True)]
 
 
 def asides(home):
@@ -113,13 +114,11 @@ def test_an_interrupt_ends_the_process_and_leaves_nothing(home, large_source):
     def interrupt(done, total):
         if done > total / 2 + 100:
             assert asides(home)
-            processes.extend(descendants())
+            processes.extend(processes_of(home))
             raise KeyboardInterrupt
 
-    before = psutil.Process().children()
     with pytest.raises(KeyboardInterrupt):
         prepare_dataset(large_source, home, on_progress=interrupt)
-    assert psutil.Process().children() == before
     assert psutil.wait_procs(processes, timeout=1)[1] == []
     assert asides(home) == []
     assert locate_prepared(large_source, home) is None
@@ -138,11 +137,11 @@ def test_an_interrupt_ends_the_process_and_leaves_nothing(home, large_source):
 )
 def test_a_kill_in_the_middle_is_one_line_and_leaves_no_process(home, large_source, victim, message):
     """Of a worker, and of the preparation process itself."""
-    before, processes = set(descendants()), []
+    processes = []
 
     def kill(done, total):
         if done > total / 2 + 100 and not processes:
-            processes.extend(process for process in descendants() if process not in before)
+            processes.extend(processes_of(home))
             assert len(processes) == 1 + available_cores()
             processes[victim].kill()
 
@@ -159,7 +158,7 @@ def test_sigterm_ends_the_workers_and_cleans_up(home, large_source):
 
     def terminate(done, total):
         if done > total / 2 + 100 and not processes:
-            processes.extend(descendants())
+            processes.extend(processes_of(home))
             processes[0].terminate()
 
     started = time.monotonic()
