@@ -58,12 +58,12 @@ def mlflow_tags(uri: str) -> dict[str, dict[str, str]]:
     return {run.data.tags.get("rampline.run", "study"): run.data.tags | {"status": run.info.status} for run in runs}
 
 
-def flow_run_states(url: str) -> list[str]:
-    """State types of all flow runs that the server knows."""
+def flow_run_states(url: str, home: Path) -> list[str]:
+    """State types of the flow runs of that home's executions; other tests have some on the same server."""
     request = urllib.request.Request(f"{url}/flow_runs/filter", b"{}", {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=10) as answer:
         found: list[dict[str, Any]] = json.load(answer)
-    return [flow_run["state_type"] for flow_run in found]
+    return [flow_run["state_type"] for flow_run in found if str(home) in flow_run["parameters"].get("execution", "")]
 
 
 def points(database: Path, metric: str) -> list[tuple[int, int]]:

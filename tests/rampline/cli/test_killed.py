@@ -25,10 +25,10 @@ def test_after_kill_9_nothing_runs_or_looks_as_if_it_did(rampline, command, home
     os.kill(process.pid, signal.SIGKILL)
     uri = f"sqlite:///{home}/mlflow.db"
     gone = wait_until(lambda: not any(psutil.pid_exists(pid) for pid in roles), 15)
-    prefect = gone + wait_until(lambda: not {"RUNNING", "PENDING"} & set(flow_run_states(server.url)), 30)
+    prefect = gone + wait_until(lambda: not {"RUNNING", "PENDING"} & set(flow_run_states(server.url, home)), 30)
     mlflow = prefect + wait_until(lambda: {run["status"] for run in mlflow_tags(uri).values()} == {"KILLED"}, 30)
     sys.stdout.write(f"kill -9: roles gone after {gone:.1f} s, Prefect {prefect:.1f} s, MLflow {mlflow:.1f} s\n")
-    assert flow_run_states(server.url).count("CRASHED") == 2
+    assert flow_run_states(server.url, home).count("CRASHED") == 2
     for run in mlflow_tags(uri).values():
         assert run["rampline.status"] == "KILLED"
         assert run["rampline.failure"] == "the process that ran it was killed"

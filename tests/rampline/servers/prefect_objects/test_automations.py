@@ -212,11 +212,16 @@ def test_new_data_of_the_deployment_prepare_starts_its_study_once_switched_on(fl
     automation = next(each for each in api.post("/automations/filter") if each["name"].endswith("new data"))
     assert automation["enabled"] is False
     api.request("PATCH", f"/automations/{automation['id']}", {"enabled": True})
-    # Of a study that prepares its own data, and of no deployment at all: they are trained on already.
-    flow_runs.announce_data("mnist", "study")
-    flow_runs.announce_data("svhn", None)
-    flow_runs.announce_data("digits", "prepare")
-    wait_until(lambda: flow_runs.of_study("digits"))
-    [started] = flow_runs.of_study("digits")
-    assert started["parameters"] == {"study": "digits"}
+
+    def announce() -> None:
+        # Of a study that prepares its own data, and of no deployment at all: they are trained on already.
+        flow_runs.announce_data("mnist", "study")
+        flow_runs.announce_data("svhn", None)
+        flow_runs.announce_data("digits", "prepare")
+
+    # Again and again: on sqlite, Prefect answers the request before its triggers know that the automation is on.
+    wait_until(lambda: announce() or flow_runs.of_study("digits"))
+    started = flow_runs.of_study("digits")
+    assert started
+    assert all(flow_run["parameters"] == {"study": "digits"} for flow_run in started)
     assert [flow_runs.of_study(study) for study in ("cassava", "mnist", "svhn")] == [[], [], []]
