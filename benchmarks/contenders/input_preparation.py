@@ -1,7 +1,8 @@
-"""How fast photographs are prepared: `python -m benchmarks.contenders.input_preparation product|bound|photos`.
+"""How fast photographs are prepared: `python -m benchmarks.contenders.input_preparation product|bound|ceiling|photos`.
 
     product  `store_dataset`, from listing the files to the complete directory
     bound    decode_jpeg and resize alone, on one core
+    ceiling  that on every core at once, in processes that know nothing of each other
     photos   make the photographs, and measure nothing: the others start it where there are none yet
 
 Photographs are made: 500x375 JPEGs of smooth shapes and noise, about 25 KB each. RAMPLINE_BENCH_PHOTOS names a folder
@@ -96,20 +97,48 @@ def cpu_seconds() -> float:
     return sum(os.times()[:4])
 
 
+def measure_ceiling() -> dict[str, float]:
+    """What the cores of this machine decode together, at this time; the processes begin at once."""
+    find_photos()
+    command = [sys.executable, "-m", "benchmarks.contenders.input_preparation", "bound", "--wait"]
+    processes = [
+        subprocess.Popen([*command, f"--core={core}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for core in sorted(os.sched_getaffinity(0))
+    ]
+    for process in processes:
+        if not process.stdout or process.stdout.readline() != "ready\n":
+            raise RuntimeError("a process of the ceiling did not come to decode")
+    for process in processes:
+        if process.stdin:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+    outputs = [process.communicate()[0] for process in processes]
+    return {"examples_per_second": sum(json.loads(output)["examples_per_second"] for output in outputs)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("product", "bound", "photos"))
-    kind = parser.parse_args().kind
+    parser.add_argument("kind", choices=("product", "bound", "ceiling", "photos"))
+    parser.add_argument("--core", type=int, default=min(os.sched_getaffinity(0)), help="that of the bound")
+    parser.add_argument("--wait", action="store_true", help="with the bound: say when it is ready, wait for a line")
+    options = parser.parse_args()
+    kind = options.kind
     if kind == "photos":
         make_photos()
         return
+    if kind == "ceiling":
+        print(json.dumps(measure_ceiling()))
+        return
     if kind == "bound":
         # Before TensorFlow makes its threads.
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        os.sched_setaffinity(0, {options.core})
     photos = find_photos()
     contents = [path.read_bytes() for path in sorted(photos.glob("*/*.jpg"))[:: 3 if kind == "bound" else 1]]
     if kind == "bound":
         decode_all(contents[:8])
+        if options.wait:
+            print("ready", flush=True)
+            sys.stdin.readline()
     with tempfile.TemporaryDirectory(dir=bench_folder()) as home:
         started, cpu = time.perf_counter(), cpu_seconds()
         if kind == "bound":
