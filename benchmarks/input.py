@@ -31,6 +31,7 @@ def versus_one_core(key: str, title: str, other: Contender, about: str, target: 
         numerator=other.name,
         denominator=ON_ONE_CORE.name,
         target=target,
+        in_quick=target is not None,
         about=about,
         together="preparation",
     )

@@ -19,6 +19,7 @@ MEASUREMENTS = (
         denominator=BARE.name,
         target=1.3,
         at_least=False,
+        in_quick=False,  # its data and databases are made first
         about="From the start of the process to the end of the first step; `rampline run digits --only baseline` with "
         "its data prepared, and no Prefect or MLflow server running; a script that imports Keras and calls `Model.fit` "
         "on the same images.",

@@ -84,6 +84,7 @@ MEASUREMENTS = (
         numerator="loop",
         denominator="Model.fit",
         target=1.5,
+        in_quick=False,
         about="Both have a global batch of 64 on two virtual devices of one processor. Keras 3 cannot make several "
         "steps in one call under a strategy.",
     ),
