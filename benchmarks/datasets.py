@@ -11,7 +11,7 @@ import numpy as np
 
 from rampline.data import integrity
 from rampline.data.dataset import FORMAT_VERSION, PreparedDataset
-from rampline.data.storage import SplitWriter
+from rampline.data.storage import SplitWriter, stored_content
 from rampline.files import complete_directory, write_json
 
 
@@ -59,7 +59,7 @@ def make_dataset(
             for label in random.integers(classes, size=examples):
                 if not encoded:
                     pixels = random.integers(0, 256, shape, dtype=np.uint8)
-                writer.write(label=int(label), pixels=pixels, encoded=encoded)
+                writer.append(int(label), stored_content(storage, pixels=pixels, encoded=encoded))
     manifest = {
         "format_version": FORMAT_VERSION,
         "source": "random",

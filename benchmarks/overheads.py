@@ -13,11 +13,11 @@ STUDY_ABOUT = (
 ONE_PROCESS = distributed.product_run("single")
 
 
-def memory(title: str, role: Contender, script: Contender, *, together: str = "") -> Measurement:
+def memory(network: str, role: Contender, script: Contender, *, together: str = "") -> Measurement:
     """The largest role of a run of one process beside a script of as many steps."""
     return Measurement(
-        key=f"memory-{title.partition(' ')[0].lower().removesuffix('v2')}",
-        title=f"peak memory of a role vs the bare script, {title}",
+        key=f"memory-{network}",
+        title=f"peak memory of a role vs the bare script, {training.TITLES[network]}",
         figure="peak_mib",
         contenders=(role, script),
         numerator=role.name,
@@ -71,9 +71,9 @@ MEASUREMENTS = (
         "does not know how many epochs it will have, and varies by seconds from one time to the next.",
     ),
     # In the rounds in which the same contenders run for their speed.
-    memory(training.TITLES["convnet"], ONE_PROCESS, training.contender("bare", "convnet"), together="convnet"),
+    memory("convnet", ONE_PROCESS, training.contender("bare", "convnet"), together="convnet"),
     memory(
-        training.TITLES["mobilenet"],
+        "mobilenet",
         Contender(
             name="role of a run", arguments=(distributed.RUN, "single", "--network=mobilenet-short", "--epochs=2")
         ),

@@ -66,10 +66,10 @@ def make_store(directory: Path, images: int, storage: str) -> PreparedDataset:
     directory.mkdir()
     for split, examples in splits.items():
         if storage == "tensor":
-            pixels = np.zeros((SIDE, SIDE, 1), np.uint8)
+            pixels = np.zeros(SIDE * SIDE, np.uint8)
             with SplitWriter(directory, split, storage) as writer:
                 for index in range(examples):
-                    writer.write(label=index % CLASSES, pixels=pixels, encoded=b"")
+                    writer.append(index % CLASSES, pixels)
         else:
             _link(directory, split, examples, files)
     rows = [ReportRow("train", "0", 0, "a", "f", SIDE, SIDE, "")]

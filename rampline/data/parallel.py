@@ -1,4 +1,4 @@
-"""Work on a stream of items in threads, in order and with bounded memory."""
+"""Work on a stream of items on all cores, in order and with bounded memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 Item = TypeVar("Item")
@@ -26,22 +26,26 @@ def available_cores() -> int:
 
 
 def map_in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """`map(function, items)` with a thread per core.
-
-    At most two results per thread are held, whatever the number of items. An exception is raised in its turn.
-    """
-    threads = available_cores()
-    pending: deque[Future[Result]] = deque()
-    pool = ThreadPoolExecutor(threads)
+    """`map(function, items)` with a thread per core; see `map_with`."""
+    pool = ThreadPoolExecutor(available_cores())
     try:
-        for item in items:
-            pending.append(pool.submit(function, item))
-            if len(pending) >= 2 * threads:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+        yield from map_with(pool, function, items)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def map_with(pool: Executor, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """`map(function, items)` in a pool that has a worker per core.
+
+    At most two results per worker are held, whatever the number of items. An exception is raised in its turn.
+    """
+    pending: deque[Future[Result]] = deque()
+    for item in items:
+        pending.append(pool.submit(function, item))
+        if len(pending) >= 2 * available_cores():
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
 
 
 def in_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

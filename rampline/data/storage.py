@@ -44,7 +44,7 @@ class SplitWriter:
     """
 
     def __init__(self, directory: Path, split: str, storage: str) -> None:
-        self._directory, self._split, self._storage = directory, split, storage
+        self._directory, self._split = directory, split
         # Numbers, not objects: there is one of each for every image.
         self._labels = array("i")
         self._digests = bytearray()
@@ -70,10 +70,6 @@ class SplitWriter:
                 self._end_block()
             digests = np.frombuffer(self._digests, np.uint8).reshape(-1, DIGEST_BYTES)
             np.save(digests_file(self._directory, self._split), digests)
-
-    def write(self, *, label: int, pixels: np.ndarray, encoded: bytes) -> None:
-        """Append one example: `pixels` is `(height, width, channels) uint8`, `encoded` what it was decoded from."""
-        self.append(label, stored_content(self._storage, pixels=pixels, encoded=encoded))
 
     def append(self, label: int, content: Content) -> None:
         """Append one example by its `stored_content`."""
