@@ -83,7 +83,7 @@ def parameter_server() -> Measurement:
         target=0.8,
         in_quick=False,
         about="Whole runs of the product, their roles started as `rampline run` starts them: a chief, two workers and "
-        "one parameter server beside a run of one process; the speed is the median over the epochs after the first.",
+        "one parameter server beside a run of one process; the speed is that of the second epoch.",
         together="convnet",
     )
 

@@ -8,7 +8,7 @@ from benchmarks.measurement import Contender, Measurement
 STUDY = Contender(name="rampline run digits, one run", arguments=("benchmarks.contenders.study",))
 HEARTBEAT = Contender(name="with / without", arguments=("benchmarks.contenders.heartbeat",))
 STUDY_ABOUT = (
-    "Wall time of the whole command minus that of its run (`wall_seconds` of its result), for 2 and for 300 epochs. "
+    "Wall time of the whole command minus that of its run (`wall_seconds` of its result), for 2 and for 200 epochs. "
 )
 ONE_PROCESS = distributed.product_run("single")
 
@@ -74,9 +74,7 @@ MEASUREMENTS = (
     memory("convnet", ONE_PROCESS, training.contender("bare", "convnet"), together="convnet"),
     memory(
         "mobilenet",
-        Contender(
-            name="role of a run", arguments=(distributed.RUN, "single", "--network=mobilenet-short", "--epochs=2")
-        ),
+        Contender(name="role of a run", arguments=(distributed.RUN, "single", "--network=mobilenet-short")),
         training.contender("bare", "mobilenet-short"),
     ),
     Measurement(

@@ -23,7 +23,7 @@ from rampline.pipeline.batches import ReplicaRange, make_train_dataset
 from rampline.pipeline.examples import Examples
 from rampline.pipeline.order import EpochOrder
 
-EXAMPLES, BLOCKS = 60_000, 5
+EXAMPLES, BLOCKS = 60_000, 3
 
 
 def make_product(pixels: np.ndarray, labels: np.ndarray, batch_size: int) -> tf.data.Dataset:

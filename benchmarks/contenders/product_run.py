@@ -26,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("strategy", choices=("single", "parameter_server"))
     parser.add_argument("--network", choices=WORKS, required=True)
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=2)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     work = WORKS[options.network]

@@ -27,7 +27,7 @@ from rampline.events import EventReader
 from rampline.files import read_json
 from rampline.run_directory import RunDirectory
 
-SHORT, LONG = 2, 300
+SHORT, LONG = 2, 200
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,7 +60,7 @@ WORKS = {
         classes=10,
         examples=60_000,
         batch_size=64,
-        steps=200 if is_quick() else 400,
+        steps=250,
     ),
     # Seed A: MobileNetV2 with its head.
     "mobilenet": Work(
