@@ -6,10 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 import uuid
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -17,6 +15,7 @@ import pytest
 from rampline.execution_file import Execution, write_execution
 from rampline.guardian import FLOW_RUN, start_guardian
 from rampline.home import Home
+from rampline.prefect_api import PrefectApi
 from rampline.study import load_study
 from rampline.tracking.lifecycle import take_over
 from rampline.tracking.store import experiment_id, open_tracking
@@ -68,33 +67,26 @@ def start_watched(execution: Path, prefect: dict[str, str]) -> tuple[subprocess.
     return process, guardian
 
 
-def post(url: str, body: dict[str, Any]) -> Any:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        return json.load(answer)
-
-
-def flow_run(url: str, flow: str, state: str, task_run: str | None = None) -> str:
+def flow_run(api: PrefectApi, flow: str, state: str, task_run: str | None = None) -> str:
     body = {"flow_id": flow, "state": {"type": state}, "parent_task_run_id": task_run}
-    return post(f"{url}/flow_runs/", body)["id"]
+    return api.post("/flow_runs/", body)["id"]
 
 
-def state_of(url: str, run: str) -> str:
-    with urllib.request.urlopen(f"{url}/flow_runs/{run}", timeout=10) as answer:
-        return json.load(answer)["state_type"]
+def state_of(api: PrefectApi, run: str) -> str:
+    return api.request("GET", f"/flow_runs/{run}")["state_type"]
 
 
 def test_after_a_kill_the_execution_is_closed_in_mlflow_and_prefect(execution: Path, server) -> None:
-    flow = post(f"{server.url}/flows/", {"name": f"flow-{uuid.uuid4()}"})["id"]
-    root = flow_run(server.url, flow, "RUNNING")
+    api = PrefectApi(url=server.url)
+    flow = api.post("/flows/", {"name": f"flow-{uuid.uuid4()}"})["id"]
+    root = flow_run(api, flow, "RUNNING")
     steps = [
-        post(f"{server.url}/task_runs/", {"flow_run_id": root, "task_key": "step", "dynamic_key": key})["id"]
-        for key in "ab"
+        api.post("/task_runs/", {"flow_run_id": root, "task_key": "step", "dynamic_key": key})["id"] for key in "ab"
     ]
     below, done = (
-        flow_run(server.url, flow, state, step) for state, step in zip(("RUNNING", "COMPLETED"), steps, strict=True)
+        flow_run(api, flow, state, step) for state, step in zip(("RUNNING", "COMPLETED"), steps, strict=True)
     )
-    unrelated = flow_run(server.url, flow, "RUNNING")
+    unrelated = flow_run(api, flow, "RUNNING")
     process, guardian = start_watched(execution, {FLOW_RUN: root, "PREFECT_API_URL": server.url})
     time.sleep(0.5)
     assert guardian.memory_info().rss < 25 * 2**20
@@ -102,8 +94,8 @@ def test_after_a_kill_the_execution_is_closed_in_mlflow_and_prefect(execution: P
     process.kill()
     process.wait()
     guardian.wait(30)
-    assert [state_of(server.url, run) for run in (root, below, done)] == ["CRASHED", "CRASHED", "COMPLETED"]
-    assert state_of(server.url, unrelated) == "RUNNING"
+    assert [state_of(api, run) for run in (root, below, done)] == ["CRASHED", "CRASHED", "COMPLETED"]
+    assert state_of(api, unrelated) == "RUNNING"
     status, tags = parent(execution)
     assert (status, tags["rampline.status"]) == ("KILLED", "KILLED")
     assert tags["rampline.failure"] == "the process that ran it was killed"
