@@ -13,6 +13,7 @@ from rampline.data.dataset import PreparedDataset
 from rampline.learning_rate import StepLearningRate
 from rampline.models import make_model
 from rampline.training.checkpoint import load_model_weights
+from rampline.training.fused_batch_norm import fuse_batch_norm
 from rampline.training.optimizers import make_iterations_atomic, make_optimizer
 
 
@@ -40,6 +41,8 @@ def make_state(config: RunConfig, dataset: PreparedDataset, strategy: tf.distrib
     with strategy.scope():
         model = make_model(config.model, image_shape=dataset.image_shape, classes=len(dataset.class_names))
         step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step", aggregation=_first_replica())
+        if config.engine != "fit":
+            fuse_batch_norm(model)
         # Model.fit updates `iterations` itself; our engines drive the rate from the counter above.
         learning_rate = StepLearningRate(config, steps_per_epoch, None if config.engine == "fit" else step)
         optimizer = make_optimizer(config.optimizer, learning_rate)
