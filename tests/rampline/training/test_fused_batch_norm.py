@@ -99,7 +99,7 @@ def test_the_variance_of_values_far_from_zero_is_exact():
 def test_one_value_for_each_channel_has_no_variance():
     model, layer = make_layer(momentum=0.0)
     fuse_batch_norm(model)
-    image = np.float32([[[[1.0, 2.0, 3.0]]]])
+    image = np.array([[[[1.0, 2.0, 3.0]]]], np.float32)
     layer(tf.constant(image), training=True)
     np.testing.assert_array_equal(layer.moving_mean.numpy(), image[0, 0, 0])
     np.testing.assert_array_equal(layer.moving_variance.numpy(), np.zeros(3))
