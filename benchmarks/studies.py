@@ -5,6 +5,8 @@ DATA holds `fashion_mnist/` and `mnist/` (the original .gz files), `cats_dogs/` 
 
     --only STUDY    run this study alone; several times
     --write         run nothing, write the page from the latest executions in RAMPLINE_HOME
+
+A study of which RAMPLINE_HOME has no execution keeps its section of the page. The machine is the one that writes.
 """
 
 import argparse
@@ -124,14 +126,22 @@ def main() -> int:
         program = Path(sys.executable).with_name("rampline")
         subprocess.run([program, *experiment.command(str(options.data.resolve()))], check=True)
     client = open_tracking(Home.from_environment())
-    sections = []
+    sections = read_sections(PAGE.read_text())
     for experiment in EXPERIMENTS:
         try:
-            sections.append(describe(experiment, read_comparison(client, experiment.study)))
+            sections[experiment.title] = describe(experiment, read_comparison(client, experiment.study))
         except InputError as error:
-            print(f"left out: {error}")
-    PAGE.write_text("\n".join([INTRODUCTION, f"Machine: {describe_host()}, no GPU.\n", *sections]))
+            print(f"{experiment.study} stays as it was: {error}")
+    PAGE.write_text("\n".join([INTRODUCTION, *(sections[e.title] for e in EXPERIMENTS if e.title in sections)]))
     return 0
+
+
+def read_sections(page: str) -> dict[str, str]:
+    """The sections of a page by their titles."""
+    sections = {}
+    for part in page.split("\n## ")[1:]:
+        sections[part.partition("\n")[0]] = f"## {part.rstrip()}\n"
+    return sections
 
 
 def describe(experiment: Experiment, comparison: Comparison) -> str:
@@ -141,8 +151,14 @@ def describe(experiment: Experiment, comparison: Comparison) -> str:
     command = " ".join(["rampline", *experiment.command("DATA")]).replace(" --", " \\\n    --")
     seeds = ", ".join(sorted(set(comparison.environment["seed"])))
     versions = ", ".join(f"{name} {comparison.environment[name].iloc[0]}" for name in ("tensorflow", "keras"))
-    made = f"Run on {comparison.started:%Y-%m-%d}, seed {seeds}, {versions}."
-    parts = [f"## {experiment.title}", wrap(experiment.about), f"```sh\n{command}\n```", made, runs_table(comparison)]
+    made = f"Run on {comparison.started:%Y-%m-%d}, seed {seeds}, {versions}, on {describe_host()}."
+    parts = [
+        f"## {experiment.title}",
+        wrap(experiment.about),
+        f"```sh\n{command}\n```",
+        wrap(made),
+        runs_table(comparison),
+    ]
     if comparison.published_source:
         parts.append(wrap(f"Published: {comparison.published_source.strip()}"))
     parts.append(wrap(" ".join(sentence for sentence in [*sentences, answer.sentence] if sentence)))
