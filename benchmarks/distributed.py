@@ -64,6 +64,17 @@ def others(network: str) -> tuple[Measurement, ...]:
     )
 
 
+def in_step() -> Measurement:
+    """What to expect of processes that step together."""
+    return versus(
+        "mobilenet",
+        "in-step",
+        "multi_worker x2 vs two processes that only wait for each other after each step",
+        workers("two processes in step", "in_step", "mobilenet"),
+        "The independent processes again, with a byte to and fro after each step: what keeping step costs by itself.",
+    )
+
+
 def product_run(strategy: str) -> Contender:
     """A whole run of the convnet."""
     names = {"parameter_server": "parameter_server, 2 workers", "single": "one process, both cores"}
@@ -90,5 +101,6 @@ def parameter_server() -> Measurement:
 
 MEASUREMENTS = (
     *(measurement for network in TITLES for measurement in others(network)),
+    in_step(),
     parameter_server(),
 )

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +17,13 @@ from rampline.errors import ClusterConfigError
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/gpus")
 NVIDIA_SMI_TIMEOUT_SECONDS = 20
 
-
 # Names of the global concurrency limits that flow runs take devices from.
 GPU_SLOTS, CPU_SLOTS = "gpu", "cpu-slots"
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 @dataclass(frozen=True, kw_only=True)

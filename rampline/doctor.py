@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from rampline.credentials import mask
-from rampline.devices import find_devices
+from rampline.devices import available_cores, find_devices
 from rampline.home import Home
 from rampline.servers.state import running_servers
 
@@ -75,7 +75,7 @@ def _packages() -> Iterator[Finding]:
 
 def _devices() -> Finding:
     devices = find_devices()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = available_cores()
     text = f"{', '.join(devices.gpus) or 'no GPU'}, {cores} CPU core{'s' * (cores != 1)}"
     if devices.gpus and not _has_cuda():
         remedy = "TensorFlow will not see the GPU: install its CUDA libraries with `uv sync --extra gpu`"

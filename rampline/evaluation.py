@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from rampline.classification import classification_report, confusion_matrix
+from rampline.compiled import as_written
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import ConfigError, DatasetError
 from rampline.files import read_json, write_json, write_text
@@ -101,7 +102,7 @@ def predict(model: keras.Model, dataset: PreparedDataset, split: str) -> tuple[n
     batches = make_evaluation_dataset(
         open_examples(dataset, split), total_examples=examples, batch_size=BATCH_SIZE, replicas=ReplicaRange()
     )
-    logits = model.predict(batches.map(lambda batch: batch["images"]), verbose=0)[:examples]
+    logits = model.predict(batches.map(as_written(lambda batch: batch["images"])), verbose=0)[:examples]
     shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
     return dataset.labels(split), shifted / shifted.sum(axis=1, keepdims=True)
 

@@ -35,7 +35,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo")
     rampline = Path(sys.executable).with_name("rampline")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "TF_", "MLFLOW_"))}
-    environment = {**kept, "RAMPLINE_HOME": str(folder / ".rampline")}
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    environment = {**kept, "RAMPLINE_HOME": str(folder / ".rampline"), "TMPDIR": str(temporary)}
     done = subprocess.run(
         [str(rampline), "run", "digits"], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
@@ -67,6 +69,10 @@ def test_every_run_is_accurate_and_finished(children: dict[str, Run]) -> None:
         assert run.data.tags["rampline.strategy"] == RUNS[name]
         assert run.data.tags["rampline.attempts"] == "1"
         assert len(run.data.tags["rampline.data_fingerprint"]) == 64
+
+
+def test_no_temporary_file_is_left(home: Path) -> None:
+    assert list((home.parent / "tmp").iterdir()) == []
 
 
 def test_params_are_every_leaf_of_the_configuration(children: dict[str, Run]) -> None:

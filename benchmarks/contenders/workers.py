@@ -2,6 +2,7 @@
 
     product      the product's multi_worker role
     independent  the product's engine, twice, neither knowing of the other
+    in_step      the same, but each waits for the other after each step, and exchanges nothing
     plain        MultiWorkerMirroredStrategy in a loop written by hand, one call for each step
 
 All are timed at once, after both have warmed up. Prints the examples per second of both together.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -21,7 +23,8 @@ from benchmarks.contenders.work import WORKS, Work
 from rampline.cluster.roles import local_tasks, role_environment
 from rampline.config import BatchConfig, ClusterConfig, ModelConfig, RunConfig
 
-KINDS = ("product", "independent", "plain")
+KINDS = ("product", "independent", "in_step", "plain")
+APART = ("independent", "in_step")
 PROCESSES = 2
 
 
@@ -35,7 +38,7 @@ def main() -> None:
     figures = run_side_by_side(options.kind, options.network)
     rates = [each["examples_per_second"] for each in figures]
     # A worker of a cluster counts the examples of all.
-    rate = sum(rates) if options.kind == "independent" else rates[0]
+    rate = sum(rates) if options.kind in APART else rates[0]
     print_figures({"examples_per_second": rate, "processes": rates, "peak_mib": max(f["peak_mib"] for f in figures)})
 
 
@@ -44,12 +47,16 @@ def run_side_by_side(kind: str, network: str) -> list[dict[str, Any]]:
     config = multi_worker_config(WORKS[network])
     cores = sorted(os.sched_getaffinity(0))
     started = []
+    ends = socket.socketpair()
     for index, task in enumerate(local_tasks(config)):
         environment = {**os.environ, **role_environment(task, config), "TF_CPP_MIN_LOG_LEVEL": "3"}
         environment["RAMPLINE_BENCH_CORE"] = str(cores[index % len(cores)])
+        environment["RAMPLINE_BENCH_OTHER"] = str(ends[index].fileno())
         command = [sys.executable, "-m", "benchmarks.contenders.one_worker", kind, network]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen(command, env=environment, **pipes))
+        started.append(subprocess.Popen(command, env=environment, pass_fds=[ends[index].fileno()], **pipes))
+    for end in ends:
+        end.close()
     try:
         for process in started:
             while process.stdout.readline().strip() != "ready":

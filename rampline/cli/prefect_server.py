@@ -42,7 +42,7 @@ uvicorn.run(app, factory=True, host="127.0.0.1", port=int(sys.argv[2]), log_leve
 """
 
 
-def start_prefect(home: Home) -> Callable[[], None]:
+def start_prefect(home: Home) -> Callable[[], None] | None:
     """Begin to have a Prefect API at `PREFECT_API_URL`: the user's own if that is set, that of a `rampline up` of this
     home with its MLflow server, or else one of ours.
 
@@ -50,17 +50,18 @@ def start_prefect(home: Home) -> Callable[[], None]:
     (logs, events) goes out before our server is stopped, because exit handlers run in the reverse of their order.
 
     Returns:
-        a function that waits until it answers; importing the flows meanwhile takes no time of its own.
+        a function that waits until ours answers; importing the flows meanwhile takes no time of its own. `None` where
+        another one is used.
 
     Raises:
         RamplineError: from that function, when our server does not answer within two minutes; names its log.
     """
     if os.environ.get("PREFECT_API_URL"):
-        return _nothing
+        return None
     os.environ.update(private_prefect(home))
     if servers := running_servers(home):
         os.environ.update(servers.client_environment() | dict(os.environ))
-        return _nothing
+        return None
     folder = Path(os.environ["PREFECT_HOME"])
     folder.mkdir(parents=True, exist_ok=True)
     # Two servers that migrate the same fresh database at once fail: the second waits until the first answers.
@@ -81,10 +82,6 @@ def start_prefect(home: Home) -> Callable[[], None]:
 def prefect_answers() -> bool:
     """Whether the API at `PREFECT_API_URL` is there."""
     return answers(f"{os.environ['PREFECT_API_URL'].rstrip('/')}/health")
-
-
-def _nothing() -> None:
-    pass
 
 
 def _start(port: int, log: Path) -> subprocess.Popen[bytes]:

@@ -7,7 +7,9 @@ import logging
 import os
 import secrets
 import time
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +22,7 @@ from rampline.cli.prefect_server import prefect_answers, start_prefect
 from rampline.cluster.early import end_early
 from rampline.cluster.process import start_roles_early
 from rampline.credentials import mask
+from rampline.devices import available_cores
 from rampline.errors import InputError, Preempted, RamplineError, RunFailed
 from rampline.home import Home
 from rampline.imports import importing
@@ -59,10 +62,10 @@ def run(
         execution = home.runs / checked.name / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     console.print(f"study {checked.name}, execution {execution.name}", highlight=False)
     parameters = {"study": study, "only": only or [], "overrides": overrides, "execution": str(execution)}
-    if not resume:
-        start_roles_early(execution / checked.runs[0].name, checked.runs[0].config)
+    first = checked.runs[0]
+    start_roles = None if resume else partial(start_roles_early, execution / first.name, first.config)
     try:
-        _run_flow(home, parameters, console)
+        _run_flow(home, parameters, console, start_roles)
     except KeyboardInterrupt:
         console.print(f"interrupted: `rampline run {study} --resume` continues it", highlight=False)
         raise
@@ -92,14 +95,21 @@ class PrefectLost(RamplineError):
     """The Prefect API went away while the flow ran."""
 
 
-def _run_flow(home: Home, parameters: dict[str, Any], console: Console) -> None:
+def _run_flow(home: Home, parameters: dict[str, Any], console: Console, start_roles: Callable[[], None] | None) -> None:
     with console.status("starting Prefect") if console.is_terminal else nullcontext():
         wait = start_prefect(home)
+        # Prefect's server takes longest. Where it and this process have all the cores, the roles begin after this one.
+        has_spare_core = wait is None or available_cores() > 2
+        if start_roles and has_spare_core:
+            start_roles()
         # By name, because nothing in rampline may import Prefect; here, because that takes seconds.
         with importing():
             flow = importlib.import_module("flows.study").study
             _meet_mlflow(home)
-        wait()
+        if start_roles and not has_spare_core:
+            start_roles()
+        if wait:
+            wait()
     with BarProgress(console) if console.is_terminal else nullcontext(LineProgress(_print)) as progress:
         token = TERMINAL.set(progress)
         # While the API is away, Prefect's log handler would write to the terminal for every line that it cannot send.

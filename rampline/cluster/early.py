@@ -1,9 +1,9 @@
 """Worker processes started before they are needed: they import TensorFlow meanwhile, then wait for their order.
 
-The roles of a study's first run import it while Prefect starts, the probes of `rampline explain` while the runs are
-evaluated. Such a process has its arguments, but is told its environment (its place in the cluster, its share of the
-cores) and its log by one line of JSON on standard input. It touches no device before. It ends with its parent, with
-that pipe, or after a while.
+The roles of a study's first run import it while Prefect starts (see `rampline.cli.run`), the probes of `rampline
+explain` while the runs are evaluated. Such a process has its arguments, but is told its environment (its place in the
+cluster, its share of the cores) and its log by one line of JSON on standard input. It touches no device before. It ends
+with its parent, with that pipe, or after a while.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from rampline.cluster.tf_config import Task, parse_tf_config
 from rampline.config import RunConfig
-from rampline.devices import find_devices
+from rampline.devices import available_cores, find_devices
 from rampline.errors import ClusterConfigError
 
 LOOPBACK = "127.0.0.1"
@@ -79,8 +79,7 @@ def role_environment(task: Task, config: RunConfig) -> dict[str, str]:
     # Virtual devices of one process compute at the same time: with a thread each they waste a tenth less on waiting.
     computing = config.cluster.workers * (config.cluster.replicas if config.cluster.virtual_devices else 1)
     if computing > 1 and "TF_NUM_INTRAOP_THREADS" not in os.environ:
-        cores = len(os.sched_getaffinity(0))
-        environment["TF_NUM_INTRAOP_THREADS"] = str(max(1, cores // computing))
+        environment["TF_NUM_INTRAOP_THREADS"] = str(max(1, available_cores() // computing))
     gpus = visible_gpu_ids()
     if gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(_gpus_of(task, config, gpus)) or "-1"

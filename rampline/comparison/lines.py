@@ -39,7 +39,10 @@ def draw_lines(comparison: Comparison, x: str, y: str, title: str, limits: tuple
 
 
 def accuracy_limits(comparison: Comparison) -> tuple[float, float]:
-    """The range of validation accuracy to look at: low first epochs are cut, for runs differ in the later ones."""
+    """The range of validation accuracy to look at: low first epochs are cut, for runs differ in the later ones.
+
+    Every epoch of the later half is inside.
+    """
     runs = [row["run"] for row in comparison.finished] or comparison.runs["run"].tolist()
     curves = [comparison.epochs_of(run)["val_accuracy"].dropna().tolist() for run in runs]
     later = [accuracy for curve in curves for accuracy in curve[len(curve) // 2 :]]
@@ -47,7 +50,8 @@ def accuracy_limits(comparison: Comparison) -> tuple[float, float]:
     later = later or every
     window = max(4 * (max(later) - min(later)), MIN_WINDOW)
     margin = 0.05 * window
-    return max(max(every) - window, min(every) - margin), max(every) + margin
+    low = min(max(every) - window, min(later) - margin)
+    return max(low, min(every) - margin), max(every) + margin
 
 
 def _read_lines(comparison: Comparison, x: str, y: str) -> dict[str, Line]:

@@ -18,6 +18,8 @@ from rampline.files import read_json, write_json
 from rampline.home import Home
 
 STORAGES = {"memory": "tensor", "disk": "raw_files", "none": "encoded_files", "auto": "auto"}
+# What `rampline.data.decode` does: images made otherwise are another dataset, and of no use to a model of these.
+RESIZE = "JPEG reduced while decoded, mean of area, bilinear where enlarged"
 _KEY_LENGTH = 16
 
 
@@ -40,7 +42,7 @@ def describe_preprocessing(
     values: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "image_shape": [config.image_size, config.image_size, channels],
-        "resize": "bilinear, antialias",
+        "resize": RESIZE,
         "storage": STORAGES[cache or config.cache],
         "limit": config.limit,
     }

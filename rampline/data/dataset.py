@@ -12,7 +12,8 @@ import numpy as np
 from rampline.errors import DatasetError
 from rampline.files import read_json
 
-FORMAT_VERSION = 2
+# Also counts how encoded images become pixels: a run that goes on must not see others than it began with.
+FORMAT_VERSION = 3
 SPLITS = ("train", "validation", "test")
 STORAGES = ("tensor", "raw_files", "encoded_files")
 EXAMPLES_PER_FOLDER = 1000

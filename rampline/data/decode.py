@@ -4,25 +4,75 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+# libjpeg's, of height and width.
+_REDUCTIONS = (1, 2, 4, 8)
 
-def decode(encoded: tf.Tensor, channels: int) -> tf.Tensor:
-    """Decode a JPEG, PNG, GIF (first frame) or BMP.
+
+def decode(encoded: tf.Tensor, image_shape: tuple[int, int, int]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Decode a JPEG, PNG, GIF (first frame) or BMP, as far as it is needed for `image_shape`.
+
+    A JPEG is reduced to a half, a quarter or an eighth while it is decoded, as long as it stays as large as
+    `image_shape` in both directions ("shrink on load"): libjpeg makes only so many pixels of each block of 8x8. It
+    completes the last block for that, which moves what is at the right and lower edge: where that would be by more than
+    3/8 of a pixel of the resized image, it is reduced less.
 
     Args:
         encoded: scalar string.
-        channels: 1 (grey) or 3 (RGB); images with another number are converted.
+        image_shape: `(height, width, channels)` to be resized to; images with another number of channels than these, 1
+            (grey) or 3 (RGB), are converted.
 
     Returns:
-        `(height, width, channels) uint8`.
+        `(height, width, channels) uint8`, and the size of the encoded image, `(height, width) int32`.
     """
-    return tf.io.decode_image(encoded, channels=channels, expand_animations=False)
+    return tf.cond(
+        tf.io.is_jpeg(encoded), lambda: _decode_jpeg(encoded, image_shape), lambda: _decode_other(encoded, image_shape)
+    )
+
+
+def _decode_jpeg(encoded: tf.Tensor, image_shape: tuple[int, int, int]) -> tuple[tf.Tensor, tf.Tensor]:
+    size, channels = tf.io.extract_jpeg_shape(encoded)[:2], image_shape[2]
+    image = tf.switch_case(
+        _choose_reduction(size, image_shape[:2]),
+        [lambda ratio=ratio: tf.io.decode_jpeg(encoded, channels=channels, ratio=ratio) for ratio in _REDUCTIONS],
+    )
+    return image, size
+
+
+def _choose_reduction(size: tf.Tensor, wanted: tuple[int, int]) -> tf.Tensor:
+    """Index into `_REDUCTIONS`, scalar int32; `size` and `wanted` are (height, width)."""
+    factors = tf.constant(_REDUCTIONS[1:])[:, None]
+    reduced = (size + factors - 1) // factors
+    moved = (reduced * factors - size) * wanted  # by moved / size pixels
+    possible = tf.reduce_all((reduced >= wanted) & (8 * moved <= 3 * size), axis=1)
+    # What is not possible is not with a greater factor either.
+    return tf.math.count_nonzero(possible, dtype=tf.int32)
+
+
+def _decode_other(encoded: tf.Tensor, image_shape: tuple[int, int, int]) -> tuple[tf.Tensor, tf.Tensor]:
+    image = tf.io.decode_image(encoded, channels=image_shape[2], expand_animations=False)
+    return image, tf.shape(image)[:2]
 
 
 def resize(image: tf.Tensor, image_shape: tuple[int, int, int]) -> tf.Tensor:
-    """Resize bilinearly with antialiasing; the aspect ratio is not kept. `image_shape` uint8 in and out, rounded."""
-    height, width, _ = image_shape
-    resized = tf.image.resize(image, (height, width), method="bilinear", antialias=True)
-    # Bilinear weights are not negative and sum to 1: nothing leaves 0..255, and to clip it costs a twentieth of it all.
+    """Resize, each pixel to the mean of the area that it covers; the aspect ratio is not kept.
+
+    An image that is smaller than `image_shape` in a direction is resized bilinearly, with antialiasing in the other
+    one. A photograph that is made smaller so takes TensorFlow longer than decoding it, and twice as long as the mean.
+
+    Args:
+        image: `(height, width, channels) uint8`.
+        image_shape: `(height, width, channels)` of the result.
+
+    Returns:
+        `image_shape` uint8, rounded.
+    """
+    size = image_shape[:2]
+    resized = tf.cond(
+        tf.reduce_all(tf.shape(image)[:2] >= size),
+        lambda: tf.image.resize(image, size, method="area"),
+        lambda: tf.image.resize(image, size, method="bilinear", antialias=True),
+    )
+    # Weights are not negative and sum to 1: nothing leaves 0..255, and to clip it costs a twentieth of it all.
     pixels = tf.cast(tf.round(resized), tf.uint8)
     return tf.ensure_shape(pixels, image_shape)
 
@@ -37,4 +87,5 @@ def decode_and_resize(encoded: tf.Tensor, image_shape: tuple[int, int, int]) -> 
     Returns:
         `image_shape` uint8.
     """
-    return resize(decode(encoded, image_shape[2]), image_shape)
+    image, _ = decode(encoded, image_shape)
+    return resize(image, image_shape)

@@ -48,8 +48,8 @@ class Decoder:
 
     def __init__(self, image_shape: tuple[int, int, int]) -> None:
         def decode_one(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            original = decode(encoded, image_shape[2])
-            return resize(original, image_shape), tf.shape(original)[:2]
+            image, original_size = decode(encoded, image_shape)
+            return resize(image, image_shape), original_size
 
         def decode_all(encoded: tf.Tensor) -> Any:
             signature = (tf.TensorSpec(image_shape, tf.uint8), tf.TensorSpec((2,), tf.int32))

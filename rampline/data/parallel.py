@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
+
+from rampline.devices import available_cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -18,11 +18,6 @@ class MapInOrder(Protocol):
     """`map_in_order` below, or one that does the work elsewhere than in threads."""
 
     def __call__(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]: ...
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def map_in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
 
-from rampline.data.parallel import Item, MapInOrder, Result, available_cores, map_with
+from rampline.data.parallel import Item, MapInOrder, Result, map_with
+from rampline.devices import available_cores
 from rampline.errors import DatasetError
 from rampline.parent import end_with_parent
 

@@ -16,12 +16,13 @@ from rampline.data.dataset import SPLITS, PreparedDataset
 from rampline.data.decoder import compute_in_one_thread
 from rampline.data.filling import Plan, fill
 from rampline.data.lock import locked
-from rampline.data.parallel import MapInOrder, available_cores, map_in_order
+from rampline.data.parallel import MapInOrder, map_in_order
 from rampline.data.processes import CAN_FORK, worker_processes
 from rampline.data.selection import select
 from rampline.data.sources import source_module
 from rampline.data.sources.source import Source
 from rampline.data.storage_choice import choose_cache
+from rampline.devices import available_cores
 from rampline.files import complete_directory
 from rampline.home import Home
 

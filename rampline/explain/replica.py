@@ -17,6 +17,7 @@ from rampline.cluster.early import start_early
 from rampline.cluster.process import end_processes, last_line, start_worker
 from rampline.cluster.roles import visible_gpu_ids
 from rampline.config import BatchConfig, ClusterConfig, RunConfig, to_dict
+from rampline.devices import available_cores
 from rampline.errors import RunFailed
 from rampline.explain.probes import ReplicaProbes
 from rampline.files import write_json
@@ -113,7 +114,7 @@ def start_measuring_early(run_directories: Iterable[RunDirectory], folder: Path)
     To be called with the same arguments, from the thread that will measure.
     """
     for processes, is_virtual in list(_launches(_wanted(run_directories)))[:1]:
-        spare = max(1, len(os.sched_getaffinity(0)) - 1)  # one computes meanwhile
+        spare = max(1, available_cores() - 1)  # one computes meanwhile
         for index in range(min(spare, _count(processes))):
             start_early(_arguments(index, _launch_folder(folder, processes, is_virtual)))
 
@@ -169,7 +170,7 @@ def _environment(index: int, processes: int, is_virtual: bool) -> dict[str, str]
         own = [] if is_virtual else gpus[max(index - 1, 0) :][:1]
         environment["CUDA_VISIBLE_DEVICES"] = own[0] if own else "-1"
     if index and "TF_NUM_INTRAOP_THREADS" not in os.environ:
-        environment["TF_NUM_INTRAOP_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // processes))
+        environment["TF_NUM_INTRAOP_THREADS"] = str(max(1, available_cores() // processes))
     return environment
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from scipy.special import softmax
 
+from rampline.compiled import compiled
 from rampline.data.boundary import Boundary
 from rampline.data.decoder import Decoder
 from rampline.data.parallel import in_chunks, map_in_order
@@ -42,7 +43,7 @@ class Labeller:
         self._shape = (batch_size, *image_shape)
         self._names = class_names
         signature = [tf.TensorSpec(self._shape, tf.uint8)]
-        self._step = tf.function(lambda images: model(images, training=False), input_signature=signature)
+        self._step = compiled(lambda images: model(images, training=False), input_signature=signature)
 
     def label(self, images: Sequence[np.ndarray]) -> list[tuple[str, float]]:
         """Name and probability of the likeliest class of at most `batch_size` images."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from rampline.compiled import as_written
 from rampline.config import DataConfig
 from rampline.pipeline.augment import augment
 from rampline.pipeline.examples import Examples
@@ -27,6 +28,7 @@ class ReplicaRange:
     total: int = 1
 
 
+@as_written
 def make_train_dataset(
     examples: Examples, *, order: EpochOrder, data: DataConfig, replicas: ReplicaRange, first_step: int
 ) -> tf.data.Dataset:
@@ -58,6 +60,7 @@ def make_train_dataset(
     return _prefetched(calls, make_batch, data)
 
 
+@as_written
 def make_steps_dataset(
     examples: Examples, *, order: EpochOrder, data: DataConfig, first_step: tf.Tensor, steps: tf.Tensor
 ) -> tf.data.Dataset:
@@ -74,6 +77,7 @@ def make_step_batch(
     return _make_batch(examples, order=order, data=data, step=step, share=share, replicas=1)
 
 
+@as_written
 def make_evaluation_dataset(
     examples: Examples, *, total_examples: int, batch_size: int, replicas: ReplicaRange
 ) -> tf.data.Dataset:

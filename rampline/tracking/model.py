@@ -30,13 +30,12 @@ from mlflow.models import Model, ModelSignature
 from mlflow.tracking import MlflowClient
 from mlflow.types import Schema, TensorSpec
 
+from rampline.data.address import RESIZE
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import InputError
 
 MODEL_NAME = "model"
 DIGEST_TAG, METADATA_TAG = "rampline.sha256", "rampline.metadata_sha256"
-# `rampline.data.decode.resize`; a model that was trained on images made otherwise cannot be used here.
-RESIZE = "bilinear, antialias"
 
 
 @dataclass(frozen=True, kw_only=True)

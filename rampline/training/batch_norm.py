@@ -8,6 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from rampline.compiled import compiled
+
 
 def moving_variables(model: keras.Model) -> list[keras.Variable]:
     """Moving means and variances of all BatchNormalization layers, nested ones too."""
@@ -32,7 +34,7 @@ def make_average(model: keras.Model, strategy: tf.distribute.Strategy) -> tf.typ
         for variable, mean in zip(statistics, means, strict=True):
             variable.assign(mean)
 
-    return tf.function(lambda: strategy.run(average_replica))
+    return compiled(lambda: strategy.run(average_replica))
 
 
 def make_gather(model: keras.Model, strategy: tf.distribute.Strategy) -> Callable[[], np.ndarray] | None:
@@ -54,7 +56,7 @@ def make_gather(model: keras.Model, strategy: tf.distribute.Strategy) -> Callabl
         own = tf.scatter_nd([[context.replica_id_in_sync_group]], row[None], shape)
         return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
 
-    gather = tf.function(lambda: strategy.experimental_local_results(strategy.run(gather_replica))[0])
+    gather = compiled(lambda: strategy.experimental_local_results(strategy.run(gather_replica))[0])
     return lambda: gather().numpy()
 
 
@@ -74,7 +76,7 @@ def write_statistics(model: keras.Model, strategy: tf.distribute.Strategy, value
         for variable, part in zip(statistics, parts, strict=True):
             variable.assign(tf.cast(tf.reshape(part, variable.shape), variable.dtype))
 
-    tf.function(lambda: strategy.run(write_replica))()
+    compiled(lambda: strategy.run(write_replica))()
 
 
 def mean_statistics(values: np.ndarray) -> np.ndarray:

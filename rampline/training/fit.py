@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from rampline.compiled import as_written
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.explain.probes import CACHED, PIPELINE
@@ -63,7 +64,7 @@ def make_fit_batches(examples: Examples, order: EpochOrder, config: RunConfig, *
     """Endless `(images, labels)` of whole global batches from `first_step` on, which `Model.fit` shares out itself."""
     shape = {"order": order, "data": config.data, "replicas": ReplicaRange()}
     batches = make_train_dataset(examples, **shape, first_step=first_step)
-    return batches.map(lambda batch: (batch["images"], batch["labels"]))
+    return batches.map(as_written(lambda batch: (batch["images"], batch["labels"])))
 
 
 class _StepEnds(keras.callbacks.Callback):

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from rampline.compiled import compiled
 from rampline.parity import Neutralised
 
 BATCH_STATISTICS = "each replica normalises with its own share of the batch: all use the statistics of one fixed batch"
@@ -70,7 +71,7 @@ def _take_statistics(
     def forward() -> None:
         model(images, training=True)
 
-    tf.function(lambda: strategy.run(forward))()
+    compiled(lambda: strategy.run(forward))()
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
 

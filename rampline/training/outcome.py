@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from rampline.cluster.tf_config import Task
+from rampline.compiled import compiled
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.parity import Neutralised
@@ -113,5 +114,5 @@ def _spread(variables: list[tf.Variable], strategy: tf.distribute.Strategy) -> n
         away = [tf.reduce_max(tf.abs(v - m)) for v, m in zip(values, means, strict=True)]
         return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.stack(away))
 
-    per_replica = tf.function(lambda: strategy.run(spread_of_replica))()
+    per_replica = compiled(lambda: strategy.run(spread_of_replica))()
     return strategy.experimental_local_results(per_replica)[0].numpy()

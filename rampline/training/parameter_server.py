@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
+from rampline.compiled import as_written
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import Preempted
@@ -156,6 +157,7 @@ class ParameterServerEngine:
         if split not in self._images:
             dataset = self._dataset
 
+            @as_written
             def make() -> tf.data.Dataset:
                 once = tf.data.Dataset.range(1).map(lambda _: open_examples(dataset, split).images)
                 return once.cache().repeat()
@@ -167,6 +169,7 @@ class ParameterServerEngine:
         """A per-worker source of the first step's batch, made once and kept in its memory."""
         dataset, data = self._dataset, self._config.data
 
+        @as_written
         def make() -> tf.data.Dataset:
             examples, first = open_examples(dataset, "train"), tf.data.Dataset.range(1)
             return (

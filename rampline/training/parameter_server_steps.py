@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import keras
 import tensorflow as tf
 
+from rampline.compiled import compiled, repeat
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.explain.probes import CACHED, PIPELINE, REAL
@@ -62,24 +63,23 @@ class ParameterServerSteps:
             return self._over_dataset(next(source), first_step, steps, run)
 
         if kind == CACHED:
-            return tf.function(repeated)
+            return compiled(repeated)
         # Making a dataset iterator costs tens of milliseconds on a remote worker, far more than gathering a batch from
         # memory; where images are read and decoded, its parallelism is worth that.
-        return tf.function(in_memory if self._dataset.storage == "tensor" else streamed)
+        return compiled(in_memory if self._dataset.storage == "tensor" else streamed)
 
     def make_evaluate(self, split: str) -> tf.types.experimental.GenericFunction:
         """`(images, step)` to (3,) sums over the examples of one evaluation step."""
         evaluation_step = make_remote_evaluation_step(self._state.model)
         size = {"examples": self._dataset.splits[split], "batch_size": self._config.per_replica_batch_size}
 
-        @tf.function
         def evaluate(images: Iterator, step: tf.Tensor) -> tf.Tensor:
             rows, weights = evaluation_rows(step, tf.constant(0), replicas=1, **size)
             pixels, labels = self.examples(split, next(images)).take(rows)
             batch = {"images": pixels, "labels": labels, "weights": weights}
             return self._strategy.run(evaluation_step, (batch,))
 
-        return evaluate
+        return compiled(evaluate)
 
     def examples(self, split: str, images: tf.Tensor) -> Examples:
         """The split, with the images that a worker has read."""
@@ -95,7 +95,7 @@ class ParameterServerSteps:
                 counter.assign_add(1)
             return sums, tf.constant(0, tf.int64)
         # What depends on a function's call waits for all that it does, the update included.
-        train = tf.function(lambda: self._strategy.run(self._train_step, (batch,)))
+        train = compiled(lambda: self._strategy.run(self._train_step, (batch,)))
         before = counter.read_value()
         with tf.control_dependencies([before]):
             sums = train()
@@ -115,37 +115,40 @@ class ParameterServerSteps:
     def _over_dataset(self, images: tf.Tensor, first: tf.Tensor, steps: tf.Tensor, run) -> tuple[tf.Tensor, ...]:
         examples, data = self.examples("train", images), self._config.data
         batches = make_steps_dataset(examples, order=self._order, data=data, first_step=first, steps=steps)
-        sums, staleness = self._arrays(steps)
-        i, wait, started = tf.constant(0), tf.constant(0.0, tf.float64), tf.timestamp()
-        before = started
-        for batch in batches:
-            with tf.control_dependencies([before, *tf.nest.flatten(batch)]):
-                wait += tf.timestamp() - before
-            done, missed = run(batch)
-            sums, staleness = sums.write(i, done), staleness.write(i, missed)
-            i += 1
-            with tf.control_dependencies([done, missed]):
-                before = tf.timestamp()
-        return self._with_seconds(started, sums.stack(), wait, staleness.stack())
+        started = tf.timestamp()
+        first_state = (tf.constant(0, tf.int64), *self._arrays(steps), tf.constant(0.0, tf.float64), started)
+        _, *state = batches.reduce(first_state, lambda state, batch: (state[0] + 1, *self._once(run, batch, *state)))
+        return self._with_seconds(started, *state)
 
     def _in_loop(self, steps: tf.Tensor, run, make) -> tuple[tf.Tensor, ...]:
-        sums, staleness = self._arrays(steps)
-        wait, started = tf.constant(0.0, tf.float64), tf.timestamp()
-        before = started
+        started = tf.timestamp()
         # No step waits for the end of another: it reads its variables while others are still updated, and batches are
         # made some steps ahead. What is waited for is the rest of that, after the step before.
-        for i in tf.range(steps):
-            batch = make(i)
-            with tf.control_dependencies([before, *tf.nest.flatten(batch)]):
-                wait += tf.timestamp() - before
-            done, missed = run(batch)
-            row = tf.cast(i, tf.int32)
-            sums, staleness = sums.write(row, done), staleness.write(row, missed)
-            with tf.control_dependencies([done, missed]):
-                before = tf.timestamp()
-        return self._with_seconds(started, sums.stack(), wait, staleness.stack())
+        first_state = (*self._arrays(steps), tf.constant(0.0, tf.float64), started)
+        return self._with_seconds(started, *repeat(steps, lambda i, *s: self._once(run, make(i), i, *s), *first_state))
 
-    def _with_seconds(self, started: tf.Tensor, *figures: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """The figures, and the time until all of them were there."""
+    def _once(
+        self,
+        run,
+        batch: Batch,
+        i: tf.Tensor,
+        sums: tf.TensorArray,
+        staleness: tf.TensorArray,
+        wait: tf.Tensor,
+        before: tf.Tensor,
+    ) -> tuple[tf.TensorArray, tf.TensorArray, tf.Tensor, tf.Tensor]:
+        """Step `i`; `before` is when the one before it had ended."""
+        with tf.control_dependencies([before, *tf.nest.flatten(batch)]):
+            wait += tf.timestamp() - before
+        done, missed = run(batch)
+        row = tf.cast(i, tf.int32)
+        with tf.control_dependencies([done, missed]):
+            return sums.write(row, done), staleness.write(row, missed), wait, tf.timestamp()
+
+    def _with_seconds(
+        self, started: tf.Tensor, sums: tf.TensorArray, staleness: tf.TensorArray, wait: tf.Tensor, _: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        """The figures of `make_train`: the seconds are those until all others were there."""
+        figures = sums.stack(), wait, staleness.stack()
         with tf.control_dependencies(figures):
             return *figures, tf.timestamp() - started

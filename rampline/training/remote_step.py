@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from rampline.compiled import compiled
 from rampline.training.state import TrainingState
 from rampline.training.step import Batch, loss_and_sums, make_evaluation_step
 
@@ -77,8 +78,7 @@ def make_remote_train_step(state: TrainingState) -> Callable[[Batch], tf.Tensor]
     model, optimizer = state.model, state.optimizer
     trained, others = PackedVariables(model.trainable_variables), PackedVariables(model.non_trainable_variables)
 
-    @tf.function(reduce_retracing=True)
-    def gradients(
+    def loss_gradients(
         batch: Batch, packs: list[tf.Tensor], other_packs: list[tf.Tensor]
     ) -> tuple[list[tf.Tensor], dict[int, tf.Tensor], tf.Tensor]:
         before = others.unpack(other_packs)
@@ -90,6 +90,8 @@ def make_remote_train_step(state: TrainingState) -> Callable[[Batch], tf.Tensor]
         after = [scope.get_current_value(variable) for variable in model.non_trainable_variables]
         changed = {i: new for i, (old, new) in enumerate(zip(before, after, strict=True)) if new is not old}
         return tape.gradient(scaled, packs), changed, sums
+
+    gradients = compiled(loss_gradients, reduce_retracing=True)
 
     def train_step(batch: Batch) -> tf.Tensor:
         packed, changed, sums = gradients(batch, trained.read(), others.read())

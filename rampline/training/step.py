@@ -7,6 +7,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
+from rampline.compiled import compiled
 from rampline.training.state import TrainingState
 
 Batch = dict[str, tf.Tensor]
@@ -22,12 +23,13 @@ def make_train_step(state: TrainingState, *, num_replicas_in_sync: int, xla: boo
     model, optimizer = state.model, state.optimizer
     variables = [v.value for v in model.trainable_variables]
 
-    @tf.function(jit_compile=xla or None, reduce_retracing=True)
-    def gradients(batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
+    def loss_gradients(batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
         with tf.GradientTape() as tape:
             loss, sums = loss_and_sums(model, batch, num_replicas_in_sync)
             scaled = optimizer.scale_loss(loss)
         return tape.gradient(scaled, variables), sums
+
+    gradients = compiled(loss_gradients, jit_compile=xla or None, reduce_retracing=True)
 
     def train_step(batch: Batch) -> tf.Tensor:
         values, sums = gradients(batch)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from rampline.compiled import compiled, repeat
 from rampline.config import RunConfig
 from rampline.pipeline.batches import ReplicaRange
 from rampline.training.state import TrainingState
@@ -39,7 +40,7 @@ class SynchronousSteps:
         self.train = self._make_train()
         self.evaluate = self._make_evaluate()
         self.fetch = self._make_fetch()
-        self.total = tf.function(self.sum_over_workers)
+        self.total = compiled(self.sum_over_workers)
 
     def iterate(self, dataset: tf.data.Dataset) -> Iterator:
         """An iterator over the local replicas' batches, one after the other; GPUs get theirs ahead of the step.
@@ -80,12 +81,10 @@ class SynchronousSteps:
         total, logged = strategy.num_replicas_in_sync, self._config.log_examples
         train_step = make_train_step(self._state, num_replicas_in_sync=total, xla=self._config.xla)
 
-        @tf.function(reduce_retracing=True)
         def train(batches: Iterator, steps: tf.Tensor, note: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            sums = tf.TensorArray(note.dtype, size=steps, element_shape=(3,))
-            indices = tf.TensorArray(tf.int64, size=steps if logged else 0)
-            wait = tf.constant(0.0, tf.float64)
-            for i in tf.range(steps):
+            def train_once(
+                i: tf.Tensor, sums: tf.TensorArray, indices: tf.TensorArray, wait: tf.Tensor
+            ) -> tuple[tf.TensorArray, tf.TensorArray, tf.Tensor]:
                 before = tf.timestamp()
                 batch = self._next(batches)
                 with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
@@ -94,35 +93,39 @@ class SynchronousSteps:
                 step.assign_add(1)
                 if logged:
                     indices = indices.write(i, self._local_indices(batch))
+                return sums, indices, wait
+
+            sums = tf.TensorArray(note.dtype, size=steps, element_shape=(3,))
+            indices = tf.TensorArray(tf.int64, size=steps if logged else 0)
+            sums, indices, wait = repeat(steps, train_once, sums, indices, tf.constant(0.0, tf.float64))
             reduced, notes = self._sum_with_notes(sums.stack(), note)
             return reduced, notes, wait, indices.stack() if logged else tf.zeros((0,), tf.int64)
 
-        return train
+        return compiled(train, reduce_retracing=True)
 
     def _make_evaluate(self) -> tf.types.experimental.GenericFunction:
         strategy, evaluation_step = self._strategy, make_evaluation_step(self._state.model)
 
-        @tf.function(reduce_retracing=True)
         def evaluate(batches: Iterator, steps: tf.Tensor, note: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            sums = tf.zeros((3,), note.dtype)
-            for _ in tf.range(steps):
-                sums += self._local_sum(strategy.run(evaluation_step, (self._next(batches),)))
+            def evaluate_once(_: tf.Tensor, sums: tf.Tensor) -> tuple[tf.Tensor]:
+                return (sums + self._local_sum(strategy.run(evaluation_step, (self._next(batches),))),)
+
+            (sums,) = repeat(steps, evaluate_once, tf.zeros((3,), note.dtype))
             reduced, notes = self._sum_with_notes(sums[None], note)
             return reduced[0], notes
 
-        return evaluate
+        return compiled(evaluate, reduce_retracing=True)
 
     def _make_fetch(self) -> tf.types.experimental.GenericFunction:
-        @tf.function(reduce_retracing=True)
         def fetch(batches: Iterator, steps: tf.Tensor) -> tf.Tensor:
-            fetched = tf.constant(0)
-            for _ in tf.range(steps):
+            def fetch_once(_: tf.Tensor, fetched: tf.Tensor) -> tuple[tf.Tensor]:
                 batch = self._next(batches)
                 with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
-                    fetched += 1
-            return fetched
+                    return (fetched + 1,)
 
-        return fetch
+            return repeat(steps, fetch_once, tf.constant(0))[0]
+
+        return compiled(fetch, reduce_retracing=True)
 
     def _local_indices(self, batch: Batch) -> tf.Tensor:
         """(local replicas x rows,) examples of this process, -1 where there is none."""

@@ -100,7 +100,7 @@ def test_schedules_are_there_and_switched_off(deployments):
     assert sweep["parameters"] == {"study": "inaturalist"}
 
 
-@pytest.mark.usefixtures("deployments")
+@pytest.mark.usefixtures("deployments", "nothing_applied")
 def test_deploying_again_keeps_what_was_switched_on_changed_and_added(server, api, tmp_path):
     study = find_deployments(api)["study"]
     nightly = schedules_of(api, "study")["nightly"]

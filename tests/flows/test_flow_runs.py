@@ -29,7 +29,9 @@ def test_bad_input_is_refused_with_the_reason_and_starts_nothing(flows: Flows):
     assert flows.children(unknown) == flows.children(too_many) == {}
 
 
-def test_two_studies_take_turns_in_the_order_in_which_they_were_submitted(flows: Flows):
+@pytest.fixture(scope="module")
+def two_studies(flows: Flows) -> tuple[str, str]:
+    """The ids of two flow runs, submitted one after the other, that have completed; the second has waited."""
     first = flows.start("study", only=["baseline"], epochs=40)
     second = flows.start("study", only=["baseline-fit"], epochs=2)
     waiting = flows.until(second, "WaitingForDevices", *ENDED)
@@ -37,6 +39,11 @@ def test_two_studies_take_turns_in_the_order_in_which_they_were_submitted(flows:
     assert flows.children(second) == {}
     for flow_run in (first, second):
         assert flows.until(flow_run, *ENDED)["state_type"] == "COMPLETED", flows.log(flow_run)
+    return first, second
+
+
+def test_two_studies_take_turns_in_the_order_in_which_they_were_submitted(flows: Flows, two_studies):
+    first, second = two_studies
     earlier, later = flows.children(first), flows.children(second)
     assert set(earlier) == {"prepare data of digits", "baseline", "evaluate digits"}
     assert max(child["end_time"] for child in earlier.values()) <= min(child["start_time"] for child in later.values())
@@ -44,8 +51,9 @@ def test_two_studies_take_turns_in_the_order_in_which_they_were_submitted(flows:
     assert flows.slots_in_use() == 0
 
 
+@pytest.mark.usefixtures("two_studies")
 def test_what_the_page_of_a_study_shows(flows: Flows):
-    """Of the studies before: artifacts, and the chief's lines."""
+    """Artifacts, and the chief's lines."""
     artifacts = {found["key"]: found for found in flows.api.post("/artifacts/latest/filter")}
     assert artifacts["progress-baseline"]["data"] == 100
     assert {"data-report-digits", "epochs-baseline", "learning-rate-baseline", "comparison-digits"} <= set(artifacts)

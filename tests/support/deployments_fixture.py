@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect_server_fixture import Server
 
+from rampline.devices import find_devices
 from rampline.prefect_api import PrefectApi
 from rampline.servers.prefect_objects import ensure_pool
 
@@ -40,3 +42,22 @@ def deployments(server: Server, api: PrefectApi) -> dict[str, dict[str, Any]]:
     result = prefect(server, "deploy", "--all")
     assert result.returncode == 0, result.stdout + result.stderr
     return find_deployments(api)
+
+
+def remove_what_was_applied(api: PrefectApi) -> None:
+    """Automations and what they need, and the limit of the devices: the session's server is shared by all files."""
+    for automation in api.post("/automations/filter"):
+        api.request("DELETE", f"/automations/{automation['id']}")
+    for limit in api.post("/v2/concurrency_limits/filter"):
+        if limit["name"] == find_devices().slots:
+            api.request("DELETE", f"/v2/concurrency_limits/{limit['id']}")
+    for block in api.post("/block_documents/filter"):
+        api.request("DELETE", f"/block_documents/{block['id']}")
+
+
+@pytest.fixture
+def nothing_applied(api: PrefectApi) -> Iterator[None]:
+    """Before the test and after it."""
+    remove_what_was_applied(api)
+    yield
+    remove_what_was_applied(api)

@@ -1,8 +1,10 @@
+from importlib.resources import files
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from rampline.data.decode import decode_and_resize, resize
+from rampline.data.decode import decode, decode_and_resize, resize
 
 
 def test_same_size_keeps_the_pixels():
@@ -12,12 +14,92 @@ def test_same_size_keeps_the_pixels():
     np.testing.assert_array_equal(image, pixels)
 
 
-def test_halving_averages_neighbours():
-    # A triangle filter of radius 2 at half size: weights 1/8, 3/8, 3/8, 1/8; columns far from the edge are exact.
-    columns = np.array([0, 0, 0, 80, 80, 0, 0, 0], np.uint8)
-    pixels = np.broadcast_to(columns[None, :, None], (8, 8, 1))
-    image = decode_and_resize(tf.io.encode_png(pixels), (4, 4, 1)).numpy()
-    np.testing.assert_array_equal(image[1, :, 0], [0, 40, 40, 0])
+def test_a_pixel_is_the_mean_of_the_area_it_covers():
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 20, 3), dtype=np.uint8)
+    means = pixels.reshape(4, 3, 4, 5, 3).mean(axis=(1, 3))
+    np.testing.assert_allclose(resize(tf.constant(pixels), (4, 4, 3)), means, atol=0.5 + 1e-4)
+
+
+def test_areas_that_end_within_a_pixel_count_their_part_of_it():
+    columns = np.array([0, 90, 0], np.uint8)
+    pixels = np.broadcast_to(columns[None, :, None], (3, 3, 1))
+    # 1.5 columns each: (0 + 90 / 2) / 1.5.
+    assert (resize(tf.constant(pixels), (2, 2, 1)).numpy() == 30).all()
+
+
+@pytest.mark.parametrize("size", [(4, 4), (4, 40), (40, 4)])
+def test_what_is_enlarged_in_a_direction_is_interpolated(size):
+    """The mean of an area smaller than a pixel is that pixel: enlarged so, an image would be of blocks."""
+    ramp = np.linspace(0, 200, size[0])[:, None] + np.linspace(0, 50, size[1])[None]
+    image = resize(tf.constant(ramp[..., None].round(), tf.uint8), (16, 16, 1)).numpy()[..., 0]
+    for axis in (0, 1):
+        inner = np.diff(image.astype(int), axis=axis)
+        assert (np.abs(inner) <= np.abs(inner).mean() * 3 + 1).all(), "a step between blocks"
+
+
+def _photograph(height, width):
+    """Smooth shapes, JPEG as a camera writes it: colours at half the resolution."""
+    random = np.random.default_rng(height * width)
+    shapes = tf.image.resize(random.uniform(20, 235, (6, 7, 3)), (height, width), method="bicubic")
+    return tf.io.encode_jpeg(tf.cast(tf.clip_by_value(shapes, 0, 255), tf.uint8), quality=90)
+
+
+@pytest.mark.parametrize(
+    ("size", "decoded"),
+    [
+        ((30, 40), (30, 40)),
+        ((32, 40), (16, 20)),
+        ((64, 64), (16, 16)),
+        ((400, 128), (50, 16)),
+        ((1000, 1000), (125, 125)),
+        ((500, 375), (63, 47)),
+        # At an eighth, the last of 21 blocks would be completed by 7 columns: 7 / 161 of the image, 0.7 of 16 pixels.
+        ((400, 161), (100, 41)),
+        ((31, 40), (31, 40)),
+    ],
+)
+def test_a_jpeg_is_reduced_while_it_stays_as_large_as_needed(size, decoded):
+    image, original_size = decode(_photograph(*size), (16, 16, 3))
+    assert tuple(original_size.numpy()) == size
+    assert tuple(image.shape) == (*decoded, 3)
+
+
+@pytest.mark.parametrize("size", [(500, 375), (333, 251), (127, 1000), (29, 30), (2000, 1500), (123, 457)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_reduced_jpeg_looks_like_the_whole_one(size, channels):
+    encoded = _photograph(*size)
+    whole = tf.io.decode_jpeg(encoded, channels=channels)
+    expected = resize(whole, (28, 28, channels)).numpy().astype(float)
+    difference = np.abs(decode_and_resize(encoded, (28, 28, channels)).numpy() - expected)
+    moved_by_one = [np.abs(np.diff(expected, axis=axis)).mean() for axis in (0, 1)]
+    # At the lower right edge 3/8 of a pixel in each direction, in the mean half of that.
+    assert difference.mean() < 3 / 16 * sum(moved_by_one) + 0.5
+
+
+def _distance(image, ideal):
+    return float(np.abs(np.round(image) - ideal).mean())
+
+
+@pytest.mark.parametrize("side", [64, 128, 200])
+@pytest.mark.parametrize("name", ["china.jpg", "flower.jpg"])
+def test_photographs_are_nearly_as_good_as_slow_resizing_makes_them(name, side):
+    """Distances from Lanczos resampling of the whole image; docs/architecture.md has those at 128 pixels."""
+    encoded = (files("sklearn.datasets") / "images" / name).read_bytes()
+    whole, size = tf.io.decode_jpeg(encoded, channels=3), (side, side)
+    ideal = np.clip(tf.image.resize(whole, size, method="lanczos3", antialias=True), 0, 255)
+    antialiased = _distance(tf.image.resize(whole, size, antialias=True), ideal)
+    by_default = _distance(tf.image.resize(whole, size), ideal)
+    assert _distance(resize(whole, (*size, 3)), ideal) < antialiased
+    ours = _distance(decode_and_resize(encoded, (*size, 3)), ideal)
+    assert ours < 1.6 * antialiased
+    assert ours < 0.8 * by_default
+
+
+def test_other_kinds_are_decoded_whole():
+    pixels = np.random.default_rng(0).integers(0, 256, (90, 70, 3), dtype=np.uint8)
+    image, original_size = decode(tf.io.encode_png(pixels), (8, 8, 3))
+    assert tuple(original_size.numpy()) == (90, 70)
+    np.testing.assert_array_equal(image, pixels)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rampline.data import integrity, storage
-from rampline.data.dataset import PreparedDataset
+from rampline.data.dataset import FORMAT_VERSION, PreparedDataset
 from rampline.data.integrity import check_intact
 from rampline.errors import DatasetError
 
@@ -93,7 +93,12 @@ def test_an_edited_manifest(prepared):
     manifest = json.loads(file.read_text())
     file.write_text(json.dumps({**manifest, "class_names": ["b", "a"]}))
     assert refusal(dataset) == expected(dataset, "manifest.json")
-    for broken in ("[]", "", json.dumps({**manifest, "splits": {"../train": 8}}), json.dumps({"format_version": 2})):
+    for broken in (
+        "[]",
+        "",
+        json.dumps({**manifest, "splits": {"../train": 8}}),
+        json.dumps({"format_version": FORMAT_VERSION}),
+    ):
         file.write_text(broken)
         with pytest.raises(DatasetError, match=r"manifest.json is damaged|holds no prepared dataset"):
             PreparedDataset.open(dataset.directory)

@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from rampline.config import DataConfig
-from rampline.data.parallel import available_cores
 from rampline.data.preparation import locate_prepared, prepare_dataset
 from rampline.data.processes import CAN_FORK
+from rampline.devices import available_cores
 from rampline.errors import DatasetError
 
 # Prepares argv[1] in argv[2] and says how far it is.
@@ -21,7 +21,7 @@ PREPARE = """
 import json, sys
 from pathlib import Path
 from rampline.config import DataConfig
-from rampline.data.parallel import available_cores
+from rampline.devices import available_cores
 from rampline.data.preparation import prepare_dataset
 from rampline.home import Home
 prepare_dataset(

@@ -8,8 +8,8 @@ import time
 import psutil
 import pytest
 
-from rampline.data.parallel import available_cores
 from rampline.data.processes import CAN_FORK, worker_processes
+from rampline.devices import available_cores
 from rampline.errors import DatasetError
 
 pytestmark = pytest.mark.skipif(available_cores() < 2 or not CAN_FORK, reason="prepares in threads here")

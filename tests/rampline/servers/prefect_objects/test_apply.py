@@ -1,6 +1,5 @@
 """What is made on a real Prefect server, and that the user's changes to it stay."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ ZOMBIE = "rampline: zombie flow runs"
 NEW_DATA = "rampline: train after new data"
 SECRET = "/services/T000/secret-part"
 
+pytestmark = pytest.mark.usefixtures("nothing_applied")
+
 
 def automations(api: PrefectApi) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in api.post("/automations/filter")}
@@ -34,23 +35,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     for name in ("RAMPLINE_NOTIFY_URL", "RAMPLINE_OVERRUN_HOURS"):
         monkeypatch.delenv(name, raising=False)
     return Home(root=tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def nothing_before_and_after(api: PrefectApi) -> Iterator[None]:
-    remove_all(api)
-    yield
-    remove_all(api)
-
-
-def remove_all(api: PrefectApi) -> None:
-    for automation in api.post("/automations/filter"):
-        api.request("DELETE", f"/automations/{automation['id']}")
-    for limit in api.post("/v2/concurrency_limits/filter"):
-        if limit["name"] == SLOTS:
-            api.request("DELETE", f"/v2/concurrency_limits/{limit['id']}")
-    for block in api.post("/block_documents/filter"):
-        api.request("DELETE", f"/block_documents/{block['id']}")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from deployments_fixture import remove_what_was_applied
 from webhook import Received, receive_webhooks
 
 from rampline.prefect_api import PrefectApi
@@ -101,6 +102,8 @@ def receiver() -> Iterator[Received]:
 @pytest.fixture(scope="module")
 def flow_runs(api: PrefectApi, deployments: dict[str, dict[str, Any]], receiver: Received) -> Iterator[FlowRuns]:
     """With all automations on, the patience of those that wait cut to 10 s."""
+    # One that another file has left would stay as it is, with the patience of minutes or hours.
+    remove_what_was_applied(api)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAMPLINE_NOTIFY_URL", f"{receiver.url}/hook")
         notifying(api)
@@ -114,9 +117,7 @@ def flow_runs(api: PrefectApi, deployments: dict[str, dict[str, Any]], receiver:
     ]
     apply_automations(api, wanted)
     yield FlowRuns(api=api, deployments=deployments)
-    for automation in api.post("/automations/filter"):
-        api.request("DELETE", f"/automations/{automation['id']}")
-    api.request("DELETE", f"/block_documents/{block['id']}")
+    remove_what_was_applied(api)
 
 
 def wait_until(condition: Callable[[], object]) -> None:
