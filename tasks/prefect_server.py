@@ -1,4 +1,4 @@
-"""`python -m tasks.prefect_server ARGUMENT…`: `prefect server start ARGUMENT…`, sound on sqlite."""
+"""`python -m tasks.prefect_server ARGUMENT…`: `prefect server start ARGUMENT…`, mended."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sys
 
 from prefect.cli import app
 
-from tasks.sqlite_faults import mend_sqlite
+from tasks.prefect_faults import mend_prefect
 
 
 def main() -> None:
     """Take the place of the program."""
-    mend_sqlite()
+    mend_prefect()
     sys.argv = ["prefect", "server", "start", *sys.argv[1:]]
     app()
 

@@ -36,8 +36,8 @@ end_with_parent(int(sys.argv[1]), grace_seconds=int(sys.argv[3]))
 app = "prefect.server.api.server:create_app"
 with importing():
     import uvicorn, prefect.server.api.server
-    from tasks.sqlite_faults import mend_sqlite
-mend_sqlite()
+    from tasks.prefect_faults import mend_prefect
+mend_prefect()
 uvicorn.run(app, factory=True, host="127.0.0.1", port=int(sys.argv[2]), log_level="error", lifespan="on")
 """
 

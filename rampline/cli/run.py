@@ -9,7 +9,6 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,7 +62,11 @@ def run(
     console.print(f"study {checked.name}, execution {execution.name}", highlight=False)
     parameters = {"study": study, "only": only or [], "overrides": overrides, "execution": str(execution)}
     first = checked.runs[0]
-    start_roles = None if resume else partial(start_roles_early, execution / first.name, first.config)
+
+    def start_roles() -> None:
+        if not resume:
+            start_roles_early(execution / first.name, first.config)
+
     try:
         _run_flow(home, parameters, console, start_roles)
     except KeyboardInterrupt:
@@ -95,18 +98,18 @@ class PrefectLost(RamplineError):
     """The Prefect API went away while the flow ran."""
 
 
-def _run_flow(home: Home, parameters: dict[str, Any], console: Console, start_roles: Callable[[], None] | None) -> None:
+def _run_flow(home: Home, parameters: dict[str, Any], console: Console, start_roles: Callable[[], None]) -> None:
     with console.status("starting Prefect") if console.is_terminal else nullcontext():
         wait = start_prefect(home)
         # Prefect's server takes longest. Where it and this process have all the cores, the roles begin after this one.
         has_spare_core = wait is None or available_cores() > 2
-        if start_roles and has_spare_core:
+        if has_spare_core:
             start_roles()
         # By name, because nothing in rampline may import Prefect; here, because that takes seconds.
         with importing():
             flow = importlib.import_module("flows.study").study
             _meet_mlflow(home)
-        if start_roles and not has_spare_core:
+        if not has_spare_core:
             start_roles()
         if wait:
             wait()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from rampline.compiled import compiled
 from rampline.data.decode import decode, resize
 
 
@@ -58,8 +59,7 @@ class Decoder:
         # One call for many images: a call per image would cost more than decoding a small one.
         signature = [tf.TensorSpec((None,), tf.string)]
         self._image_shape = image_shape
-        # There is nothing for autograph to convert, and looking for it takes longer than all the rest of the tracing.
-        self._decode_all = tf.function(decode_all, input_signature=signature, autograph=False)
+        self._decode_all = compiled(decode_all, input_signature=signature)
 
     def __reduce__(self) -> tuple[Callable[..., Decoder], tuple[tuple[int, int, int]]]:
         return _decoder_of_this_process, (self._image_shape,)

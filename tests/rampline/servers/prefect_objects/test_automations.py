@@ -202,7 +202,7 @@ def test_failed_crashed_and_overrunning_flow_runs_reach_the_receiver(
     [text] = texts_of(receiver, "late")
     assert text.startswith("Rampline: late has not ended after 0.00277778 hours\n")
     assert text.endswith(f"/runs/flow-run/{after_silence.ids['late']}")
-    # Not "has not ended", even if Prefect has lost the event of their end.
+    # Not "has not ended".
     for name in ("completed", "skipped", "unlucky", "timed-out"):
         assert not [text for text in texts_of(receiver, name) if "has not ended" in text]
 
@@ -220,7 +220,7 @@ def test_new_data_of_the_deployment_prepare_starts_its_study_once_switched_on(fl
         flow_runs.announce_data("svhn", None)
         flow_runs.announce_data("digits", "prepare")
 
-    # Again and again: on sqlite, Prefect answers the request before its triggers know that the automation is on.
+    # Again and again: Prefect answers the request before its triggers know that the automation is on.
     wait_until(lambda: announce() or flow_runs.of_study("digits"))
     started = flow_runs.of_study("digits")
     assert started

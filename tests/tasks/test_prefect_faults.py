@@ -1,0 +1,122 @@
+"""Each fault is shown first as the libraries have it: if that fails, its way around can go."""
+
+import asyncio
+import gc
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from prefect.server.database import provide_database_interface
+from prefect.server.events import triggers
+from prefect.server.events.services import triggers as triggers_service
+from prefect.server.utilities.messaging import Message
+from prefect.server.utilities.messaging.memory import MemoryMessage, Topic
+from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL, temporary_settings
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from tasks.prefect_faults import MENDED, mend_prefect
+
+BUSY_SECONDS = 4.0
+
+
+@pytest.fixture(params=["as it is", "mended"])
+def mended(request: pytest.FixtureRequest) -> Iterator[bool]:
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name, _ in MENDED:
+            patch.setattr(owner, name, getattr(owner, name))
+        if request.param == "mended":
+            mend_prefect()
+        yield request.param == "mended"
+
+
+def test_freeing_a_cursor_that_failed_does_not_wait_for_its_connection(mended: bool, tmp_path: Path) -> None:
+    gc.freeze()  # so that collecting takes no time of its own
+    try:
+        seconds = asyncio.run(seconds_to_free_a_cursor_that_failed(tmp_path / "database"))
+    finally:
+        gc.unfreeze()
+    assert (seconds < BUSY_SECONDS / 2) == mended, seconds
+
+
+async def seconds_to_free_a_cursor_that_failed(database: Path) -> float:
+    """How long this thread stands still, while the cursor's connection waits for a lock that a third one holds."""
+    holder = sqlite3.connect(database, isolation_level=None)
+    holder.executescript("PRAGMA journal_mode = WAL; CREATE TABLE numbers (number); BEGIN IMMEDIATE")
+    insert = text("INSERT INTO numbers VALUES (1)")
+    engine = create_async_engine(f"sqlite+aiosqlite:///{database}", connect_args={"timeout": 0.1})
+    async with engine.connect() as connection:
+        with pytest.raises(OperationalError, match="database is locked") as failure:
+            await connection.execute(insert)
+        await connection.rollback()
+        await connection.execute(text(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}"))
+        waiting = asyncio.create_task(connection.execute(insert))
+        await asyncio.sleep(BUSY_SECONDS / 8)
+        started = time.monotonic()
+        del failure
+        gc.collect()
+        seconds = time.monotonic() - started
+        holder.execute("ROLLBACK")
+        await asyncio.gather(waiting, return_exceptions=True)
+    await engine.dispose()
+    holder.close()
+    return seconds
+
+
+def test_a_trigger_can_write_although_another_has_written_since_it_read(mended: bool, tmp_path: Path) -> None:
+    with temporary_settings({PREFECT_API_DATABASE_CONNECTION_URL: f"sqlite+aiosqlite:///{tmp_path / 'database'}"}):
+        assert asyncio.run(writes_after_reading(tmp_path / "database")) == mended
+
+
+async def writes_after_reading(database: Path) -> bool:
+    other = sqlite3.connect(database, isolation_level=None, timeout=0)
+    other.executescript("PRAGMA journal_mode = WAL; CREATE TABLE numbers (number)")
+    try:
+        begin = triggers.automations_session  # pyright: ignore[reportPrivateImportUsage]
+        async with begin(begin_transaction=True) as session:
+            await session.execute(text("SELECT * FROM numbers"))
+            with suppress(
+                sqlite3.OperationalError
+            ):  # where the trigger holds the lock, it is the other that has to wait
+                other.execute("INSERT INTO numbers VALUES (1)")
+            await session.execute(text("INSERT INTO numbers VALUES (2)"))
+    except OperationalError as error:
+        if "database is locked" not in str(error):
+            raise
+        return False
+    finally:
+        await (await provide_database_interface().engine()).dispose()
+        other.close()
+    return True
+
+
+def test_an_event_does_not_overtake_the_one_before_it(mended: bool) -> None:
+    handled = asyncio.run(order_of_handling())
+    assert handled == (["first", "second"] if mended else ["second", "first"])
+
+
+async def order_of_handling() -> list[str]:
+    """Of two events, of which the first takes longer."""
+    handled: list[str] = []
+    both = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        await asyncio.sleep({"first": 0.5, "second": 0.0}[str(message.data)])
+        handled.append(str(message.data))
+        if len(handled) == 2:
+            both.set()
+
+    create_consumer = triggers_service.create_consumer  # pyright: ignore[reportPrivateImportUsage]
+    consumer = create_consumer("events", group="reactive-triggers", name="test", read_batch_size=1)
+    consuming = asyncio.create_task(consumer.run(handle))
+    for name in ("first", "second"):
+        await Topic.by_name("events").publish(MemoryMessage(name, {}))
+    await asyncio.wait_for(both.wait(), 10)
+    consuming.cancel()
+    await asyncio.gather(consuming, return_exceptions=True)
+    await consumer.cleanup()
+    return handled
