@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rampline.servers.prefect_objects.automations import PREFIX, Automation
 
-# Flow runs of our deployments give a sign of life every 30 s, and two of them may be lost, with a connection or on a server
-# that is not ours. Just 90 s would be too few for the third to be in time.
+# Flow runs of our deployments give a sign of life every 30 s, and two of them may be lost, with a connection or on a
+# server that is not ours. Just 90 s would be too few for the third to be in time.
 SILENCE_SECONDS = 100
 FLOWS = ("prepare", "baseline", "finetune", "cluster", "evaluate", "study", "predict")
 
