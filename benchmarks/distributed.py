@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.measurement import Contender, Measurement
+from benchmarks.measurement import ROUNDS_IN_TURNS, Contender, Measurement
 
 TITLES = {"convnet": "convnet 28x28 b64", "mobilenet": "MobileNetV2 128 px b32"}
 WORKERS = "benchmarks.contenders.workers"
@@ -12,7 +12,7 @@ INDEPENDENCE_TARGETS = {"convnet": 0.92, "mobilenet": 0.95}
 
 def workers(name: str, kind: str, network: str) -> Contender:
     """Two processes on one core each."""
-    return Contender(name=name, arguments=(WORKERS, kind, f"--network={network}"))
+    return Contender(name=name, arguments=(WORKERS, kind, f"--network={network}"), takes_turns=True)
 
 
 def versus(
@@ -29,6 +29,7 @@ def versus(
         denominator=other.name,
         target=target,
         in_quick=False,
+        rounds=ROUNDS_IN_TURNS,
         about=about,
         together=f"workers {network}",
     )
@@ -57,7 +58,11 @@ def others(network: str) -> tuple[Measurement, ...]:
             network,
             "pytorch",
             "multi_worker x2 vs PyTorch DDP x2 (gloo)",
-            Contender(name="PyTorch DDP", arguments=("benchmarks.contenders.pytorch", f"--network={network}")),
+            Contender(
+                name="PyTorch DDP",
+                arguments=("benchmarks.contenders.pytorch", f"--network={network}"),
+                takes_turns=True,
+            ),
             "The same network in plain PyTorch (eager, channels last, torch.optim.Adam), one process and one thread "
             "on each core, uint8 images in memory.",
         ),
@@ -95,7 +100,7 @@ def parameter_server() -> Measurement:
         in_quick=False,
         about="Whole runs of the product, their roles started as `rampline run` starts them: a chief, two workers and "
         "one parameter server beside a run of one process; the speed is that of the second epoch.",
-        together="convnet",
+        together="runs",
     )
 
 

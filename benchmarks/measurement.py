@@ -1,4 +1,4 @@
-"""Ratios within one run: contenders take turns in fresh processes, round after round."""
+"""Ratios within one run: contenders take turns, round after round, in fresh processes or as processes that wait."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe_host, list_versions
-from benchmarks.process import ContenderError, run_contender
+from benchmarks.process import ContenderError, TurnTaker, run_contender
 from rampline.files import write_json
 
 RESULTS = Path(__file__).parent / "results"
 QUICK_ROUNDS = 2
+# Contenders that take turns begin afresh after so many: blocks of one process have its luck in common.
+ROUNDS_OF_A_PROCESS = 5
+ROUNDS_IN_TURNS = 2 * ROUNDS_OF_A_PROCESS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,8 @@ class Contender:
     """After `python -m`."""
     environment: Mapping[str, str] = field(default_factory=dict)
     timeout_seconds: float = 300.0
+    takes_turns: bool = False
+    """It stays for `ROUNDS_OF_A_PROCESS` rounds, and times a block in each (`benchmarks.contenders.turns`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +100,7 @@ class Procedure:
         report: gets one line for each contender that fails.
         progress: called before each process with the round (from 1) and the contender.
         on_duration: called after each process with its wall seconds.
+        waiting: the processes of contenders that take turns, by the contender; `end_waiting` ends them.
     """
 
     rounds: int
@@ -103,18 +109,34 @@ class Procedure:
     report: Callable[[str], None] = print
     progress: Callable[[int, Contender], None] = lambda number, contender: None
     on_duration: Callable[[Contender, float], None] = lambda contender, seconds: None
+    waiting: dict[str, TurnTaker] = field(default_factory=dict)
 
     def run(self, number: int, contender: Contender) -> dict[str, Any]:
-        """A process in round `number`: its figures and `wall_seconds`, or an `error`, or why it was `not_measured`."""
+        """A contender in a round: its figures and `wall_seconds`, or an `error`, or why it was `not_measured`."""
         self.progress(number, contender)
         try:
-            figures, seconds = run_contender(contender.arguments, contender.environment, contender.timeout_seconds)
+            figures, seconds = self._figures_of(contender)
             outcome = figures if "not_measured" in figures else {**figures, "wall_seconds": round(seconds, 2)}
         except ContenderError as error:
             self.report(f"{contender.name} failed: {error} (repeat with: {command_of(contender)})")
+            if taker := self.waiting.pop(repr(contender), None):
+                taker.end()
             outcome, seconds = {"error": str(error)}, error.seconds
         self.on_duration(contender, seconds)
         return outcome
+
+    def end_waiting(self) -> None:
+        """End the processes of contenders that take turns."""
+        while self.waiting:
+            self.waiting.popitem()[1].end()
+
+    def _figures_of(self, contender: Contender) -> tuple[dict[str, Any], float]:
+        start = (contender.arguments, contender.environment, contender.timeout_seconds)
+        if not contender.takes_turns:
+            return run_contender(*start)
+        if repr(contender) not in self.waiting:
+            self.waiting[repr(contender)] = TurnTaker(*start)
+        return self.waiting[repr(contender)].turn()
 
 
 def is_dropped(outcome: Mapping[str, Any]) -> bool:
@@ -135,18 +157,23 @@ def run_together(measurements: Iterable[Measurement], procedure: Procedure) -> l
     outcomes: list[dict[str, dict[str, Any]]] = []
     dropped: dict[str, dict[str, Any]] = {}
     results: list[dict[str, Any]] = []
-    for number in range(procedure.rounds):
-        outcomes.append({})
-        shift = number % len(contenders)
-        for contender in [*contenders[shift:], *contenders[:shift]]:
-            if repr(contender) not in dropped:
-                outcome = procedure.run(number + 1, contender)
-                (dropped if is_dropped(outcome) else outcomes[-1])[repr(contender)] = outcome
-        results = [
-            summarise(m, _rounds_of(m, outcomes), _dropped_of(m, dropped), procedure.command) for m in measurements
-        ]
-        for result in results:
-            write_json(procedure.folder / f"{result['key']}.json", result)
+    try:
+        for number in range(procedure.rounds):
+            if number % ROUNDS_OF_A_PROCESS == 0:
+                procedure.end_waiting()
+            outcomes.append({})
+            shift = number % len(contenders)
+            for contender in [*contenders[shift:], *contenders[:shift]]:
+                if repr(contender) not in dropped:
+                    outcome = procedure.run(number + 1, contender)
+                    (dropped if is_dropped(outcome) else outcomes[-1])[repr(contender)] = outcome
+            results = [
+                summarise(m, _rounds_of(m, outcomes), _dropped_of(m, dropped), procedure.command) for m in measurements
+            ]
+            for result in results:
+                write_json(procedure.folder / f"{result['key']}.json", result)
+    finally:
+        procedure.end_waiting()
     return results
 
 

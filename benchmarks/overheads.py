@@ -70,8 +70,8 @@ MEASUREMENTS = (
         "How much longer what follows the run becomes, per second by which the run does. What comes before a run "
         "does not know how many epochs it will have, and varies by seconds from one time to the next.",
     ),
-    # In the rounds in which the same contenders run for their speed.
-    memory("convnet", ONE_PROCESS, training.contender("bare", "convnet"), together="convnet"),
+    # In the rounds in which whole runs are timed.
+    memory("convnet", ONE_PROCESS, training.contender("bare", "convnet"), together="runs"),
     memory(
         "mobilenet",
         Contender(name="role of a run", arguments=(distributed.RUN, "single", "--network=mobilenet-short")),

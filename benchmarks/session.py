@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -101,14 +102,12 @@ def key_of(contender: Contender) -> str:
 
 
 def known_seconds(folder: Path) -> dict[str, float]:
-    """Wall seconds of contenders by their command, as the last results have them."""
-    known: dict[str, float] = {}
+    """Mean wall seconds of contenders by their command, as the last results have them."""
+    known: dict[str, list[float]] = {}
     for path in folder.glob("*.json"):
         result = read_json(path)
-        for figures in result.get("rounds", []):
-            known |= {
-                result["commands"][name].partition("python -m ")[2]: f["wall_seconds"] for name, f in figures.items()
-            }
-        for point in result.get("points", []):
-            known |= {point["command"].partition("python -m ")[2]: f["wall_seconds"] for f in point["rounds"]}
-    return known
+        runs = [(result["commands"][name], f) for figures in result.get("rounds", []) for name, f in figures.items()]
+        runs += [(point["command"], f) for point in result.get("points", []) for f in point["rounds"]]
+        for command, figures in runs:
+            known.setdefault(command.partition("python -m ")[2], []).append(figures["wall_seconds"])
+    return {command: statistics.mean(seconds) for command, seconds in known.items()}

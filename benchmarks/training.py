@@ -6,7 +6,7 @@ images.
 
 from __future__ import annotations
 
-from benchmarks.measurement import Contender, Measurement
+from benchmarks.measurement import ROUNDS_IN_TURNS, Contender, Measurement
 
 MODULE = "benchmarks.contenders.training"
 FIT = (
@@ -21,7 +21,8 @@ TITLES = {"convnet": "convnet 28x28 b64", "mobilenet": "MobileNetV2 128 px b32"}
 def contender(kind: str, network: str, *more: str) -> Contender:
     """One way of training that network."""
     names = {"fit": "Model.fit", "bare": "bare loop"}
-    return Contender(name=names.get(kind, kind), arguments=(MODULE, kind, f"--network={network}", *more))
+    arguments = (MODULE, kind, f"--network={network}", *more)
+    return Contender(name=names.get(kind, kind), arguments=arguments, takes_turns=True)
 
 
 def ratio(key: str, title: str, kinds: tuple[str, str], network: str, target: float, about: str) -> Measurement:
@@ -37,6 +38,7 @@ def ratio(key: str, title: str, kinds: tuple[str, str], network: str, target: fl
         target=target,
         # In the quick mode a MobileNetV2 takes too long to compile.
         in_quick=network == "convnet",
+        rounds=ROUNDS_IN_TURNS,
         about=about,
         together=network,
     )
@@ -86,6 +88,7 @@ MEASUREMENTS = (
         denominator="Model.fit",
         target=1.5,
         in_quick=False,
+        rounds=ROUNDS_IN_TURNS,
         about="Both have a global batch of 64 on two virtual devices of one processor. Keras 3 cannot make several "
         "steps in one call under a strategy.",
     ),
@@ -98,6 +101,7 @@ MEASUREMENTS = (
             numerator="loop",
             target=0.97,
             in_quick=network == "convnet",
+            rounds=ROUNDS_IN_TURNS,
             about="Training on the prepared data over training on one batch that stays where it is, in blocks of steps "
             "that take turns within each process.",
             together=network,

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from benchmarks.contenders.networks import make_network, scale
-from benchmarks.contenders.work import Work, measure_rate
+from benchmarks.contenders.turns import Turns
+from benchmarks.contenders.work import Work, time_block
 
 CALL_SECONDS = 1.0
 
 
-def measure_bare(work: Work) -> dict[str, Any]:
-    """Examples per second, in calls of about a second."""
+def train_bare(work: Work, turns: Turns) -> None:
+    """In calls of about a second."""
     loop = BareLoop(work)
     loop.run(2)
     per_step = min(loop.seconds(4) for _ in range(2)) / 4
@@ -28,7 +28,9 @@ def measure_bare(work: Work) -> dict[str, Any]:
             loop.run(min(per_call, steps - first))
         return steps * work.batch_size / (time.perf_counter() - started)
 
-    return {**measure_rate(run, work), "steps_per_call": per_call}
+    run(work.steps)
+    for _ in turns:
+        turns.tell(time_block(run, work))
 
 
 class BareLoop:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from itertools import pairwise
 from typing import Any
 
 import keras
@@ -12,11 +11,15 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.contenders.networks import make_network, scale
-from benchmarks.contenders.work import Work, rate_figures
+from benchmarks.contenders.turns import Turns
+from benchmarks.contenders.work import Work, peak_mib
+
+# More than are ever made: blocks of one epoch, which has no end of its own.
+STEPS = 10**9
 
 
-def measure_fit(work: Work, replicas: int) -> dict[str, Any]:
-    """Examples per second between the ends of batches, after as many steps as one block has."""
+def train_with_fit(work: Work, replicas: int, turns: Turns) -> None:
+    """Blocks are timed between the ends of batches."""
     options: dict[str, Any] = {}
     scope: Any = nullcontext()
     if replicas > 1:
@@ -32,11 +35,8 @@ def measure_fit(work: Work, replicas: int) -> dict[str, Any]:
         model = make_network(work)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile("adam", loss, metrics=["accuracy"], **options)
-    stamps = Stamps()
-    steps = work.steps * (work.timed_blocks + 1) + 1
-    model.fit(make_pipeline(work), steps_per_epoch=steps, epochs=1, verbose=0, callbacks=[stamps])  # type: ignore[arg-type]
-    marks = stamps.seconds[work.steps :: work.steps]
-    return rate_figures([work.steps * work.batch_size / (b - a) for a, b in pairwise(marks)])
+    blocks: list[Any] = [Blocks(work, turns)]
+    model.fit(make_pipeline(work), steps_per_epoch=STEPS, epochs=1, verbose=0, callbacks=blocks)
 
 
 def make_pipeline(work: Work) -> tf.data.Dataset:
@@ -52,13 +52,22 @@ def make_pipeline(work: Work) -> tf.data.Dataset:
     return scaled.shuffle(1024).repeat().batch(work.batch_size)
 
 
-class Stamps(keras.callbacks.Callback):
-    """When each batch ended, in seconds."""
+class Blocks(keras.callbacks.Callback):
+    """Times blocks of steps for as long as they are wanted, and waits in between."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: Work, turns: Turns) -> None:
         super().__init__()
-        self.seconds: list[float] = []
+        self.work, self.turns = work, turns
+        self.step, self.began = -work.steps, 0.0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Note the time."""
-        self.seconds.append(time.perf_counter())
+        """Count; the steps before 0 are the first ones, then those before `began` are the lead-in."""
+        self.step += 1
+        if self.step == self.work.lead_in:
+            self.began = time.perf_counter()
+        elif self.step == self.work.lead_in + self.work.steps:
+            rate = self.work.steps * self.work.batch_size / (time.perf_counter() - self.began)
+            self.turns.tell({"examples_per_second": rate, "peak_mib": peak_mib()})
+            self.step = 0
+        if self.step == 0 and not self.turns.wanted():
+            self.turns.end()

@@ -12,8 +12,8 @@ import statistics
 import tensorflow as tf
 
 from benchmarks.contenders.product_loop import make_role_engine, make_run
-from benchmarks.contenders.training import print_figures
-from benchmarks.contenders.work import Work, rate_figures
+from benchmarks.contenders.turns import BLOCKS, print_figures
+from benchmarks.contenders.work import Work, peak_mib, time_block
 from rampline.cluster.tf_config import ALONE
 from rampline.config import BatchConfig, ModelConfig, RunConfig
 
@@ -59,14 +59,15 @@ def measure(work: Work, config: RunConfig, card: str) -> dict[str, object]:
     real, probe = make_run(engine), engine.make_probe("cached")
     real(work.steps)
     probe(work.steps)
-    pairs = [(real(work.steps), work.batch_size / probe(work.steps)) for _ in range(work.timed_blocks)]
-    figures = rate_figures([rate for rate, _ in pairs])
-    teraflops = 3 * forward_operations(engine.state.model, work) * figures["examples_per_second"] / 1e12
+    blocks = [(time_block(real, work), work.batch_size / probe(work.steps)) for _ in range(BLOCKS)]
+    rate = statistics.median(figures["examples_per_second"] for figures, _ in blocks)
+    teraflops = 3 * forward_operations(engine.state.model, work) * rate / 1e12
     peak = next((value for name, value in PEAK_TERAFLOPS.items() if name in card), None)
     return {
-        **figures,
+        "examples_per_second": rate,
+        "peak_mib": peak_mib(),
         "card": card,
-        "real_vs_cached": statistics.median(rate / cached for rate, cached in pairs),
+        "real_vs_cached": statistics.median(figures["examples_per_second"] / cached for figures, cached in blocks),
         "teraflops": teraflops,
         "peak_share": teraflops / peak if peak else None,
     }

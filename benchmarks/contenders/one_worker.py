@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
 import time
 from collections.abc import Callable
 
-from benchmarks.contenders.work import WORKS, Work, measure_rate
+from benchmarks.contenders.turns import Turns
+from benchmarks.contenders.work import WORKS, Work, time_block
 
 
 def main() -> None:
@@ -17,9 +17,11 @@ def main() -> None:
     os.sched_setaffinity(0, {int(os.environ["RAMPLINE_BENCH_CORE"])})
     kind, network = sys.argv[1:]
     work = WORKS[network]
-    figures = measure_rate(make_run_of(kind, work), work, begin=lambda: wait_for_others("ready"))
-    wait_for_others(json.dumps(figures))
-    os._exit(0)
+    run, turns = make_run_of(kind, work), Turns()
+    run(work.steps)
+    for _ in turns:
+        turns.tell(time_block(run, work))
+    turns.end()
 
 
 def make_run_of(kind: str, work: Work) -> Callable[[int], float]:
@@ -54,12 +56,6 @@ def keep_in_step(run: Callable[[int], float], work: Work) -> Callable[[int], flo
         return steps * work.batch_size / (time.perf_counter() - started)
 
     return run_in_step
-
-
-def wait_for_others(told: str) -> None:
-    """Tell how far this process is, and wait until the others are as far."""
-    print(told, flush=True)
-    sys.stdin.readline()
 
 
 if __name__ == "__main__":

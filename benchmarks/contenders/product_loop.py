@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
-from typing import Any
 
-from benchmarks.contenders.work import Work, rate_figures
+from benchmarks.contenders.turns import Turns
+from benchmarks.contenders.work import Work, time_block
 from benchmarks.datasets import bench_folder
 from rampline.cluster.tf_config import ALONE, Task
 from rampline.config import BatchConfig, ClusterConfig, ModelConfig, RunConfig
@@ -21,40 +21,34 @@ from rampline.training.state import make_state
 from rampline.training.step import EXAMPLES
 from rampline.training.strategy import configure_devices, make_strategy
 
-SAVES = 5
 
-
-def measure_loop(work: Work, replicas: int) -> dict[str, Any]:
+def train_in_loop(work: Work, replicas: int, turns: Turns) -> None:
     """On one device, or mirrored on virtual ones at the same global batch.
 
-    Returns:
-        examples_per_second, real_vs_cached (its ratio to the speed on one cached batch, blocks in turn) and
-        checkpoint_share (of an epoch's steps).
+    The figures of a block also have real_vs_cached (its ratio to the speed on one cached batch, which comes after it)
+    and checkpoint_share (a save over an epoch's steps).
     """
-    config = loop_config(work, replicas)
-    engine = make_role_engine(config, work, ALONE)
+    engine = make_role_engine(loop_config(work, replicas), work, ALONE)
     real, probe = make_run(engine), engine.make_probe("cached")
     real(work.steps)
     probe(work.steps)
-    pairs = [(real(work.steps), work.batch_size / probe(work.steps)) for _ in range(work.timed_blocks)]
-    figures = rate_figures([pair[0] for pair in pairs])
-    epoch_seconds = work.examples / figures["examples_per_second"]
-    return {
-        **figures,
-        "real_vs_cached": statistics.median(rate / cached for rate, cached in pairs),
-        "checkpoint_share": checkpoint_seconds(engine) / epoch_seconds,
-    }
-
-
-def checkpoint_seconds(engine: Engine) -> float:
-    """The median time of a save on the disk of this folder."""
-    seconds = []
     with tempfile.TemporaryDirectory(dir=bench_folder()) as folder:
-        for number in range(1, SAVES + 1):
-            started = time.perf_counter()
-            save_checkpoint(Path(folder), Progress(step=number), engine.state.model, engine.state.optimizer)
-            seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds)
+        saves = time_saves(engine, Path(folder))
+        next(saves)
+        for _ in turns:
+            figures = time_block(real, work)
+            rate = figures["examples_per_second"]
+            cached = work.batch_size / probe(work.steps)
+            share = next(saves) / (work.examples / rate)
+            turns.tell({**figures, "real_vs_cached": rate / cached, "checkpoint_share": share})
+
+
+def time_saves(engine: Engine, folder: Path) -> Iterator[float]:
+    """Make a checkpoint after the other in a folder; the seconds of each."""
+    for number in count(1):
+        started = time.perf_counter()
+        save_checkpoint(folder, Progress(step=number), engine.state.model, engine.state.optimizer)
+        yield time.perf_counter() - started
 
 
 def loop_config(work: Work, replicas: int) -> RunConfig:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.contenders.training import print_figures
+from benchmarks.contenders.turns import print_figures
 from benchmarks.contenders.work import WORKS, Work
 from benchmarks.datasets import bench_folder
 from rampline.cluster.supervisor import supervise

@@ -10,9 +10,9 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+from benchmarks.contenders.turns import Turns, add_option, relay
 from benchmarks.contenders.work import WORKS
 from rampline.cluster.roles import free_ports
 
@@ -28,30 +28,25 @@ PROCESSES = 2
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", choices=("convnet", "mobilenet"), required=True)
+    add_option(parser)
     options = parser.parse_args()
     python = Path(os.environ.get("RAMPLINE_BENCH_PYTORCH") or PYTHON)
     if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode if python.is_file() else True:
         print(json.dumps({"not_measured": f"no PyTorch: {INSTALL}"}))
         return
     work, port = WORKS[options.network], free_ports(1)[0]
-    settings = [port, work.batch_size, work.steps, work.timed_blocks]
+    settings = [port, work.batch_size, work.steps, work.lead_in]
     processes = [
         subprocess.Popen(
             [python, FOLDER / "pytorch_worker.py", options.network, *map(str, [rank, PROCESSES, *settings])],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         for rank in range(PROCESSES)
     ]
-    try:
-        outputs = [process.communicate()[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    if any(process.returncode for process in processes):
-        sys.exit("a process of PyTorch failed")
-    print(outputs[0].splitlines()[-1])
+    # Each counts the examples of both.
+    relay(processes, Turns(options), merge=lambda figures: figures[0])
 
 
 if __name__ == "__main__":

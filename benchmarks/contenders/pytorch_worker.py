@@ -1,14 +1,12 @@
 """One of two DistributedDataParallel processes, run by `benchmarks.contenders.pytorch` in an interpreter with PyTorch.
 
-Arguments: network, rank, number of processes, port, batch size, steps of a block, blocks. Rank 0 prints the figures.
+Arguments: network, rank, number of processes, port, batch size, steps of a block, untimed steps before each.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import resource
-import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -17,13 +15,14 @@ import torch
 import torch.distributed as dist
 from pytorch_networks import make_convnet, make_mobilenet
 from torch import nn
+from turns import Turns
 
 EXAMPLES = {"convnet": (60_000, (1, 28, 28), 10), "mobilenet": (2_000, (3, 128, 128), 2)}
 
 
 def main() -> None:
     network = sys.argv[1]
-    rank, processes, port, batch_size, steps, blocks = map(int, sys.argv[2:])
+    rank, processes, port, batch_size, block_steps, lead_in = map(int, sys.argv[2:])
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
     torch.set_num_threads(1)
@@ -35,7 +34,7 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters())
     batches = make_batches(network, batch_size, rank)
 
-    def run() -> float:
+    def run(steps: int) -> float:
         started = time.perf_counter()
         for _ in range(steps):
             images, labels = next(batches)
@@ -44,12 +43,13 @@ def main() -> None:
             optimizer.step()
         return steps * batch_size * processes / (time.perf_counter() - started)
 
-    run()
-    rates = [run() for _ in range(blocks)]
-    if rank == 0:
-        peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(json.dumps({"examples_per_second": statistics.median(rates), "blocks": rates, "peak_mib": peak_mib}))
-    dist.destroy_process_group()
+    run(block_steps)
+    turns = Turns()
+    for _ in turns:
+        run(lead_in)
+        rate = run(block_steps)
+        turns.tell({"examples_per_second": rate, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024})
+    turns.end()
 
 
 def make_batches(network: str, batch_size: int, rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

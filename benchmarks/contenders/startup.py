@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.contenders.training import print_figures
+from benchmarks.contenders.turns import print_figures
 from benchmarks.datasets import bench_folder
 from benchmarks.process import end_group
 

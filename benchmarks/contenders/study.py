@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.contenders.training import print_figures
+from benchmarks.contenders.turns import print_figures
 from benchmarks.datasets import bench_folder
 from rampline.events import EventReader
 from rampline.files import read_json

@@ -4,17 +4,16 @@
     fit      Keras' Model.fit with its defaults, from the seeds' recipe
     bare     a tf.function loop tuned by hand: data on the device, many steps in one call
 
-Prints examples per second. `--replicas 2` is MirroredStrategy on virtual devices, for loop and fit.
+Prints examples per second: the median of three blocks, or of each that it is asked for with `--turns`. `--replicas 2`
+is MirroredStrategy on virtual devices, for loop and fit.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
-from typing import Any
 
+from benchmarks.contenders.turns import Turns, add_option
 from benchmarks.contenders.work import WORKS, Work
 from rampline.cluster.roles import local_tasks, role_environment
 from rampline.config import ClusterConfig, RunConfig
@@ -27,25 +26,28 @@ def main() -> None:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--network", choices=WORKS, required=True)
     parser.add_argument("--replicas", type=int, default=1)
+    add_option(parser)
     options = parser.parse_args()
-    print_figures(measure(options.kind, WORKS[options.network], options.replicas))
+    turns = Turns(options)
+    train(options.kind, WORKS[options.network], options.replicas, turns)
+    turns.end()
 
 
-def measure(kind: str, work: Work, replicas: int) -> dict[str, Any]:
-    """The figures of one way."""
+def train(kind: str, work: Work, replicas: int, turns: Turns) -> None:
+    """In one way, as long as blocks are wanted."""
     if kind == "fit":
-        from benchmarks.contenders.model_fit import measure_fit
+        from benchmarks.contenders.model_fit import train_with_fit
 
-        return measure_fit(work, replicas)
+        return train_with_fit(work, replicas, turns)
     if kind == "bare":
-        from benchmarks.contenders.bare_loop import measure_bare
+        from benchmarks.contenders.bare_loop import train_bare
 
-        return measure_bare(work)
+        return train_bare(work, turns)
     # As the launcher starts a role; TensorFlow reads it when it is imported.
     os.environ.update(role_threads(replicas))
-    from benchmarks.contenders.product_loop import measure_loop
+    from benchmarks.contenders.product_loop import train_in_loop
 
-    return measure_loop(work, replicas)
+    return train_in_loop(work, replicas, turns)
 
 
 def role_threads(replicas: int) -> dict[str, str]:
@@ -56,13 +58,6 @@ def role_threads(replicas: int) -> dict[str, str]:
     )
     environment = role_environment(local_tasks(config)[0], config)
     return {name: value for name, value in environment.items() if "THREADS" in name}
-
-
-def print_figures(figures: dict[str, Any]) -> None:
-    """Print the last line, and end: TensorFlow's threads may never."""
-    print(json.dumps(figures))
-    sys.stdout.flush()
-    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.datasets import open_shared
 from rampline.data.dataset import PreparedDataset
@@ -23,8 +21,7 @@ class Work:
         classes: of the labels, which are random.
         examples: of the training split.
         batch_size: examples of one step (of one replica with several workers).
-        steps: of each timed block; as many come before the first, untimed.
-        blocks: timed blocks, of which the median counts.
+        steps: of each timed block; as many come before the first, and a tenth before each, untimed.
     """
 
     model: str
@@ -33,12 +30,11 @@ class Work:
     examples: int
     batch_size: int
     steps: int
-    blocks: int = 3
 
     @property
-    def timed_blocks(self) -> int:
-        """Fewer in the quick mode."""
-        return 2 if is_quick() else self.blocks
+    def lead_in(self) -> int:
+        """Untimed steps, which use up what the input's buffers have gathered while others had their turn."""
+        return max(1, self.steps // 10)
 
     def open_dataset(self) -> PreparedDataset:
         """Random images of that shape, prepared."""
@@ -60,7 +56,7 @@ WORKS = {
         classes=10,
         examples=60_000,
         batch_size=64,
-        steps=250,
+        steps=150,
     ),
     # Seed A: MobileNetV2 with its head.
     "mobilenet": Work(
@@ -73,22 +69,15 @@ WORKS = {
 }
 
 
-def measure_rate(run: Callable[[int], float], work: Work, begin: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Time blocks of steps after one that is not timed.
+def time_block(run: Callable[[int], float], work: Work) -> dict[str, float]:
+    """The figures of a block of steps.
 
     Args:
         run: makes so many steps and returns examples per second.
         work: how many.
-        begin: called before the timed blocks.
     """
-    run(work.steps)
-    begin()
-    return rate_figures([run(work.steps) for _ in range(work.timed_blocks)])
-
-
-def rate_figures(rates: Sequence[float]) -> dict[str, Any]:
-    """The figures of a process from the rates of its blocks."""
-    return {"examples_per_second": statistics.median(rates), "blocks": list(rates), "peak_mib": peak_mib()}
+    run(work.lead_in)
+    return {"examples_per_second": run(work.steps), "peak_mib": peak_mib()}
 
 
 def peak_mib() -> float:

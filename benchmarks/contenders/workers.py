@@ -5,20 +5,19 @@
     in_step      the same, but each waits for the other after each step, and exchanges nothing
     plain        MultiWorkerMirroredStrategy in a loop written by hand, one call for each step
 
-All are timed at once, after both have warmed up. Prints the examples per second of both together.
+Both time each block at once, after both have warmed up. Prints the examples per second of both together.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import socket
 import subprocess
 import sys
-from typing import Any
+from functools import partial
 
-from benchmarks.contenders.training import print_figures
+from benchmarks.contenders.turns import Turns, add_option, relay
 from benchmarks.contenders.work import WORKS, Work
 from rampline.cluster.roles import local_tasks, role_environment
 from rampline.config import BatchConfig, ClusterConfig, ModelConfig, RunConfig
@@ -32,18 +31,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--network", choices=WORKS, required=True)
+    add_option(parser)
     options = parser.parse_args()
     # Made before two processes need it at once.
     WORKS[options.network].open_dataset()
-    figures = run_side_by_side(options.kind, options.network)
+    relay(start_side_by_side(options.kind, options.network), Turns(options), partial(of_both, options.kind))
+
+
+def of_both(kind: str, figures: list[dict[str, float]]) -> dict[str, float]:
+    """A worker of a cluster counts the examples of all."""
     rates = [each["examples_per_second"] for each in figures]
-    # A worker of a cluster counts the examples of all.
-    rate = sum(rates) if options.kind in APART else rates[0]
-    print_figures({"examples_per_second": rate, "processes": rates, "peak_mib": max(f["peak_mib"] for f in figures)})
+    rate = sum(rates) if kind in APART else rates[0]
+    return {"examples_per_second": rate, "peak_mib": max(each["peak_mib"] for each in figures)}
 
 
-def run_side_by_side(kind: str, network: str) -> list[dict[str, Any]]:
-    """The figures of each process, which all begin to count when the last of them is ready."""
+def start_side_by_side(kind: str, network: str) -> list[subprocess.Popen[str]]:
+    """A process on each core."""
     config = multi_worker_config(WORKS[network])
     cores = sorted(os.sched_getaffinity(0))
     started = []
@@ -57,28 +60,7 @@ def run_side_by_side(kind: str, network: str) -> list[dict[str, Any]]:
         started.append(subprocess.Popen(command, env=environment, pass_fds=[ends[index].fileno()], **pipes))
     for end in ends:
         end.close()
-    try:
-        for process in started:
-            while process.stdout.readline().strip() != "ready":
-                if process.poll() is not None:
-                    sys.exit(f"{kind}: a process ended with {process.returncode}")
-        _tell(started, "go")
-        figures = [json.loads(process.stdout.readline() or '{"failed": true}') for process in started]
-        if any("failed" in each for each in figures):
-            sys.exit(f"{kind}: a process ended without its figures")
-        # One that left earlier would end the collectives of the other.
-        _tell(started, "leave")
-        return figures
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-
-
-def _tell(processes: list[subprocess.Popen[str]], word: str) -> None:
-    for process in processes:
-        process.stdin.write(f"{word}\n")
-        process.stdin.flush()
+    return started
 
 
 def multi_worker_config(work: Work) -> RunConfig:
