@@ -36,7 +36,7 @@ def versus(
 
 
 def others(network: str) -> tuple[Measurement, ...]:
-    """Nothing exchanged at all, the strategy without the product, and another framework."""
+    """Nothing exchanged at all, nothing but the beat, the strategy without the product, and another framework."""
     return (
         versus(
             network,
@@ -56,6 +56,14 @@ def others(network: str) -> tuple[Measurement, ...]:
         ),
         versus(
             network,
+            "in-step",
+            "multi_worker x2 vs two processes that only wait for each other after each step",
+            workers("two processes in step", "in_step", network),
+            "The independent processes again, with a call and a byte to and fro for each step: what keeping step "
+            "costs by itself.",
+        ),
+        versus(
+            network,
             "pytorch",
             "multi_worker x2 vs PyTorch DDP x2 (gloo)",
             Contender(
@@ -66,17 +74,6 @@ def others(network: str) -> tuple[Measurement, ...]:
             "The same network in plain PyTorch (eager, channels last, torch.optim.Adam), one process and one thread "
             "on each core, uint8 images in memory.",
         ),
-    )
-
-
-def in_step() -> Measurement:
-    """What to expect of processes that step together."""
-    return versus(
-        "mobilenet",
-        "in-step",
-        "multi_worker x2 vs two processes that only wait for each other after each step",
-        workers("two processes in step", "in_step", "mobilenet"),
-        "The independent processes again, with a byte to and fro after each step: what keeping step costs by itself.",
     )
 
 
@@ -106,6 +103,5 @@ def parameter_server() -> Measurement:
 
 MEASUREMENTS = (
     *(measurement for network in TITLES for measurement in others(network)),
-    in_step(),
     parameter_server(),
 )

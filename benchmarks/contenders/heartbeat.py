@@ -15,7 +15,7 @@ from benchmarks.contenders.work import WORKS
 from rampline.cluster.tf_config import ALONE
 from rampline.heartbeat import Heartbeat
 
-ROUNDS = 7
+ROUNDS = 5
 
 
 def main() -> None:

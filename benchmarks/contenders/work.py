@@ -56,7 +56,7 @@ WORKS = {
         classes=10,
         examples=60_000,
         batch_size=64,
-        steps=150,
+        steps=125,
     ),
     # Seed A: MobileNetV2 with its head.
     "mobilenet": Work(
