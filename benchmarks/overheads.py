@@ -25,7 +25,7 @@ def memory(network: str, role: Contender, script: Contender, *, together: str = 
         target=1.2,
         at_least=False,
         # Memory hardly varies.
-        rounds=3,
+        rounds=2,
         in_quick=False,
         about="The most resident memory of the process. The role also validates, saves and probes its speed.",
         together=together,
@@ -42,7 +42,6 @@ def study(part: str, figure: str, target: float | None, about: str) -> Measureme
         numerator=STUDY.name,
         target=target,
         at_least=False,
-        rounds=3,
         in_quick=False,
         about=STUDY_ABOUT + about,
         together="study",
@@ -83,7 +82,7 @@ MEASUREMENTS = (
         figure="step_ratio",
         contenders=(HEARTBEAT,),
         numerator=HEARTBEAT.name,
-        rounds=3,
+        rounds=2,
         in_quick=False,
     ),
 )

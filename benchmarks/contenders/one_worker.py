@@ -16,7 +16,7 @@ def main() -> None:
     # Before TensorFlow makes its threads.
     os.sched_setaffinity(0, {int(os.environ["RAMPLINE_BENCH_CORE"])})
     kind, network = sys.argv[1:]
-    work = WORKS[network]
+    work = WORKS[network].of_a_pair()
     run, turns = make_run_of(kind, work), Turns()
     run(work.steps)
     for _ in turns:

@@ -34,7 +34,7 @@ def main() -> None:
     if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode if python.is_file() else True:
         print(json.dumps({"not_measured": f"no PyTorch: {INSTALL}"}))
         return
-    work, port = WORKS[options.network], free_ports(1)[0]
+    work, port = WORKS[options.network].of_a_pair(), free_ports(1)[0]
     settings = [port, work.batch_size, work.steps, work.lead_in]
     processes = [
         subprocess.Popen(

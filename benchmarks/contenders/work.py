@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.datasets import open_shared
@@ -22,6 +22,7 @@ class Work:
         examples: of the training split.
         batch_size: examples of one step (of one replica with several workers).
         steps: of each timed block; as many come before the first, and a tenth before each, untimed.
+        pair_steps: the same of two processes at once, which take longer for a step; as many by default.
     """
 
     model: str
@@ -30,6 +31,11 @@ class Work:
     examples: int
     batch_size: int
     steps: int
+    pair_steps: int | None = None
+
+    def of_a_pair(self) -> Work:
+        """The same in the blocks of two processes at once."""
+        return replace(self, steps=self.pair_steps or self.steps)
 
     @property
     def lead_in(self) -> int:
@@ -56,7 +62,8 @@ WORKS = {
         classes=10,
         examples=60_000,
         batch_size=64,
-        steps=125,
+        steps=250,
+        pair_steps=125,
     ),
     # Seed A: MobileNetV2 with its head.
     "mobilenet": Work(
