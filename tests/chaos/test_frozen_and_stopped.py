@@ -7,7 +7,8 @@ import sys
 import time
 
 import pytest
-from faults import Faults, assert_bit_equal, examples_seen, roles_of, run_with
+from faults import Faults, assert_bit_equal, examples_seen, run_with
+from processes import processes_of
 from runs import role_environment
 from table import Table
 
@@ -103,7 +104,7 @@ def _stop_and_go_on(directory: RunDirectory, strategy: str, target: str, number,
     interrupted = target == "launcher" and number == signal.SIGINT
     # Python itself ends by the signal after a KeyboardInterrupt that nobody catches.
     assert status == (-signal.SIGINT if interrupted else 143)
-    assert roles_of(directory) == []
+    assert processes_of(directory.path) == []
     assert not directory.is_complete
     stopped = [e for e in directory.read_events() if e["event"] == "stopped"]
     assert len(stopped) == 1
@@ -129,7 +130,7 @@ def test_a_killed_launcher_leaves_no_role(make_run, uninterrupted, table: Table)
     launcher.kill()
     launcher.wait()
     started = time.monotonic()
-    while roles_of(directory):
+    while processes_of(directory.path):
         assert time.monotonic() - started < 15
         time.sleep(0.02)
     seconds = time.monotonic() - started
@@ -170,4 +171,4 @@ def test_a_second_ctrl_c_ends_at_once(make_run) -> None:
     again = time.monotonic()
     launcher.wait(10)
     assert time.monotonic() - again < 3
-    assert roles_of(directory) == []
+    assert processes_of(directory.path) == []

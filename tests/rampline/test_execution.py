@@ -1,5 +1,6 @@
 """An execution stage by stage: what a lost role leaves in MLflow, and that a killed run goes on where it was."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -71,9 +72,10 @@ def kill_the_evaluation() -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for process in psutil.Process().children():
-            if any(part.startswith("--evaluate") for part in process.cmdline()):
-                process.kill()
-                return
+            with contextlib.suppress(psutil.Error):  # one that has just ended
+                if any(part.startswith("--evaluate") for part in process.cmdline()):
+                    process.kill()
+                    return
         time.sleep(0.02)
     raise TimeoutError("no evaluation was started")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import started_processes_of
 
 from rampline.execution_file import Execution, write_execution
 from rampline.guardian import FLOW_RUN, start_guardian
@@ -128,7 +129,8 @@ def parent_run_id(execution: Path) -> str:
 def test_a_guardian_that_is_sent_home_changes_nothing(execution: Path) -> None:
     began = time.monotonic()
     dismiss = start_guardian(execution, f"host:{os.getpid()}:0", {})
-    (guardian,) = [child for child in psutil.Process().children() if "rampline.guardian" in child.cmdline()]
+    (number,) = started_processes_of(execution, 1, "rampline.guardian")
+    guardian = psutil.Process(number)
     dismiss()
     assert time.monotonic() - began < 5
     assert not guardian.is_running()

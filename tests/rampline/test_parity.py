@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
+from processes import processes_of, started_processes_of
 from runs import make_config, role_environment
 
 from rampline.config import ParityConfig, RunConfig
@@ -33,13 +33,6 @@ def make_run(digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.Monkey
     return make
 
 
-def alive(directory: RunDirectory) -> list[int]:
-    """Processes of this run directory that still run."""
-    processes = psutil.process_iter(["pid", "cmdline", "status"])
-    ours = [p for p in processes if str(directory.path) in (p.info["cmdline"] or [])]
-    return [p.pid for p in ours if p.info["status"] != psutil.STATUS_ZOMBIE]
-
-
 def test_two_workers_with_random_parts_pass_once(make_run: MakeRun) -> None:
     directory, lines = make_run(make_config("multi_worker", model=MODEL, batch=27, workers=2)), []
     result = check_parity(directory, log=lines.append)
@@ -49,7 +42,7 @@ def test_two_workers_with_random_parts_pass_once(make_run: MakeRun) -> None:
     assert max(result.max_loss_diff, result.max_weight_diff) < 1e-12
     assert len(result.losses) == len(result.reference_losses) == 10
     assert {n.layer for n in result.neutralised} == {"BatchNormalization", "Dropout", "RandomFlip"}
-    assert alive(directory) == []
+    assert processes_of(directory.path) == []
     assert ParityResult.read(result_file(directory)) == result
     assert check_parity(directory, log=lines.append) == result
     assert len(lines) == 1, "a check that passed is not repeated"
@@ -62,7 +55,7 @@ def test_a_parameter_server_with_one_worker_matches(make_run: MakeRun) -> None:
     assert result.max_weight_diff is not None
     assert result.max_weight_diff < 1e-12
     assert result.mean_staleness is None
-    assert alive(directory) == []
+    assert processes_of(directory.path) == []
 
 
 def test_staleness_of_two_workers_is_measured_in_steps(make_run: MakeRun) -> None:
@@ -93,7 +86,7 @@ def test_a_broken_model_names_the_role_and_its_log(make_run: MakeRun) -> None:
     with pytest.raises(RunFailed, match=r"^parity check: chief 0 ended with status \d+: TypeError: .*chief-0\.log\)$"):
         check_parity(directory, log=print)
     assert not result_file(directory).exists()
-    assert alive(directory) == []
+    assert processes_of(directory.path) == []
 
 
 def test_a_wrong_model_is_an_input_error(make_run: MakeRun) -> None:
@@ -106,14 +99,14 @@ def test_an_interrupt_leaves_no_role(make_run: MakeRun, monkeypatch: pytest.Monk
     found: list[int] = []
 
     def interrupt(*_: object) -> None:
-        found.extend(alive(directory))
+        found.extend(started_processes_of(directory.path, 2))
         raise KeyboardInterrupt
 
     monkeypatch.setattr("rampline.parity._wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         check_parity(directory, log=print)
     assert len(found) == 2
-    assert alive(directory) == []
+    assert processes_of(directory.path) == []
 
 
 def test_one_replica_is_not_applicable(make_run: MakeRun) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from mlflow.tracking import MlflowClient
 from mlflow_server import MlflowServer
@@ -71,17 +70,6 @@ def points(database: Path, metric: str) -> list[tuple[int, int]]:
     query = "SELECT step, COUNT(*) FROM metrics WHERE key = ? GROUP BY step ORDER BY MIN(rowid)"
     with contextlib.closing(sqlite3.connect(database)) as connection:
         return connection.execute(query, (metric,)).fetchall()
-
-
-def guardians(home: Path) -> list[int]:
-    """Process ids of the guardians of executions in this home."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            command = process.cmdline()
-            if "rampline.guardian" in command and command[-1].startswith(str(home)):
-                found.append(process.pid)
-    return found
 
 
 def environment_with(home: Path, prefect: dict[str, str] | None = None) -> dict[str, str]:

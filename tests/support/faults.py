@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import psutil
 
 from rampline.cluster.supervisor import supervise
 from rampline.files import read_json
@@ -174,10 +173,3 @@ def examples_seen(directory: RunDirectory) -> dict[int, list[int]]:
     for step in sorted({step for own in by_role for step in own}):
         seen[step] = [example for own in by_role for example in own.get(step, [])]
     return seen
-
-
-def roles_of(directory: RunDirectory) -> list[int]:
-    """Processes of this run directory that still run."""
-    name = str(directory.path)
-    processes = [p for p in psutil.process_iter(["pid", "cmdline", "status"]) if name in (p.info["cmdline"] or [])]
-    return [p.pid for p in processes if p.info["status"] != psutil.STATUS_ZOMBIE]

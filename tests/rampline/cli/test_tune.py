@@ -1,31 +1,19 @@
 """`rampline tune`, as a user runs it."""
 
-import contextlib
 import re
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 from command_line import wait_until
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
+from processes import processes_of
 
 from rampline.study import load_study
 from rampline.tuning.overrides import read_overrides
 
 SMALL = ("--set", "data.limit=20", "--set", "steps_per_call=1")
-
-
-def trial_processes(home: Path) -> list[int]:
-    """Process ids of what measures trials in this home."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            command = process.cmdline()
-            if "--tune" in command and command[-1].startswith(str(home)):
-                found.append(process.pid)
-    return found
 
 
 def logged_runs(home: Path) -> dict[str, list[Run]]:
@@ -62,18 +50,18 @@ def test_a_run_is_tuned_and_its_trials_are_in_mlflow(rampline, home: Path) -> No
         config = load_study("digits", overrides=read_overrides(file)).run("baseline").config
         # Nothing that may change the accuracy.
         assert (config.batch.size, config.precision, config.learning_rate.peak) == (32, "float32", 2e-3)
-    assert trial_processes(home) == []
+    assert processes_of(home, "--tune") == []
     # No study was executed, and the comparison does not take the search for one.
     assert "has no execution in MLflow" in rampline("compare", "digits").stderr
 
 
 def test_an_interrupted_search_leaves_no_process_and_no_settings(command, home: Path) -> None:
     tuning = command("tune", "digits", "--run", "baseline", *SMALL)
-    wait_until(lambda: bool(trial_processes(home)), 120)
+    wait_until(lambda: bool(processes_of(home, "--tune")), 120)
     tuning.send_signal(signal.SIGINT)
     assert tuning.wait(timeout=30) == 130
     assert "interrupted: no settings are written" in tuning.stdout.read()
-    assert trial_processes(home) == []
+    assert processes_of(home, "--tune") == []
     assert not (home / "tuning").exists()
     assert not (home / "mlflow.db").exists()
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from faults import roles_of
+from processes import processes_of
 from runs import role_environment
 
 from rampline.config import RunConfig
@@ -31,7 +31,7 @@ def make_run(digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.Monkey
 
     yield make
     for directory in made:
-        assert roles_of(directory) == []
+        assert processes_of(directory.path) == []
 
 
 @pytest.fixture

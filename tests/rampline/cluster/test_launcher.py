@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from faults import roles_of
+from processes import processes_of
 from runs import make_config, role_environment
 
 from rampline.cluster.supervisor import supervise
@@ -58,9 +58,9 @@ def test_roles_end_with_a_killed_launcher_and_the_run_goes_on_later(make_run) ->
     launcher.kill()
     launcher.wait()
     deadline = time.monotonic() + 15
-    while roles_of(directory) and time.monotonic() < deadline:
+    while processes_of(directory.path) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert roles_of(directory) == []
+    assert processes_of(directory.path) == []
     assert not directory.is_complete
     events: list[dict] = []
     result = supervise(directory, on_event=events.append, log=print)

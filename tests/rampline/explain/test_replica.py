@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from processes import processes_of, started_processes_of
 from runs import make_config, role_environment
 
 import rampline.training.replica as training_replica
@@ -47,14 +48,7 @@ def make_run(digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.Monkey
     return make
 
 
-def alive(folder: Path) -> list[int]:
-    """Processes of this folder's measurements that still run."""
-    processes = psutil.process_iter(["pid", "cmdline", "status"])
-    ours = [p for p in processes if any(str(folder) in part for part in p.info["cmdline"] or [])]
-    return [p.pid for p in ours if p.info["status"] != psutil.STATUS_ZOMBIE]
-
-
-def processes_of(pid: int) -> str:
+def replicas_of(pid: int) -> str:
     """How many replicas the launch measures that the process is for."""
     return Path(psutil.Process(pid).cmdline()[-2]).name
 
@@ -145,7 +139,7 @@ def test_equal_work_is_measured_once_also_where_a_gpu_is_fewer_than_the_replicas
     lines: list[str] = []
     measure_replicas([mirrored, again], tmp_path / "explain", log=lines.append)
     assert lines == ["explain: one replica's work, alone and 2 at once"]
-    assert alive(tmp_path / "explain") == []
+    assert processes_of(tmp_path / "explain") == []
     found = ReplicaProbes.read(mirrored.replica_file)
     assert found == ReplicaProbes.read(again.replica_file)
     assert (found.processes, found.batch_size) == (2, 14)
@@ -166,7 +160,7 @@ def test_a_process_that_fails_takes_the_others_along(make_run: MakeRun, tmp_path
     folder = tmp_path / "explain"
     with pytest.raises(RunFailed, match=r"a probe of one replica failed: .*no_such_module.* \(log: .*/2/\d\.log\)"):
         measure_replicas([directory], folder, log=print)
-    assert alive(folder) == []
+    assert processes_of(folder) == []
     assert not directory.replica_file.exists()
 
 
@@ -174,16 +168,16 @@ def test_a_process_that_is_killed_is_named_with_its_signal(make_run: MakeRun, tm
     folder = tmp_path / "explain"
 
     def kill_one(deadline: float) -> None:
-        while time.monotonic() < deadline and not alive(folder):
+        while time.monotonic() < deadline and not processes_of(folder):
             time.sleep(0.02)
-        os.kill(alive(folder)[0], signal.SIGKILL)
+        os.kill(processes_of(folder)[0], signal.SIGKILL)
 
     with ThreadPoolExecutor() as pool:
         killer = pool.submit(kill_one, time.monotonic() + 60)
         with pytest.raises(RunFailed, match=r"a probe of one replica failed: ended by signal 9 \(log: .*/1/0\.log\)"):
             measure_replicas([make_run(make_config("single"))], folder, log=print)
         killer.result()
-    assert alive(folder) == []
+    assert processes_of(folder) == []
 
 
 def test_processes_that_were_started_early_measure(
@@ -197,8 +191,7 @@ def test_processes_that_were_started_early_measure(
     folder = tmp_path / "explain"
     with ending_what_waits():
         start_measuring_early([measured, runs[0]], folder)
-        waiting = alive(folder)
-        assert len(waiting) == 2, "one of the cores has other work meanwhile"
+        waiting = started_processes_of(folder, 2)  # one of the cores has other work meanwhile
         launched: list[int] = []
 
         def start(*arguments: Any) -> subprocess.Popen[bytes]:
@@ -209,11 +202,11 @@ def test_processes_that_were_started_early_measure(
         monkeypatch.setattr("rampline.explain.replica.start_worker", start)
         measure_replicas([measured, runs[0]], folder, log=print)
         assert (launched[:2], len(launched)) == (waiting, 3)
-        assert alive(folder) == []
+        assert processes_of(folder) == []
         assert ReplicaProbes.read(runs[0].replica_file).processes == 2
         start_measuring_early(runs, folder)
-        assert [processes_of(pid) for pid in alive(folder)] == ["1"], "the launch that comes first"
-    assert alive(folder) == []
+        assert [replicas_of(pid) for pid in started_processes_of(folder, 1)] == ["1"], "the launch that comes first"
+    assert processes_of(folder) == []
 
 
 def test_processes_wait_for_each_other(tmp_path: Path) -> None:

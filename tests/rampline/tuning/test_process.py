@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import processes_of
 
 from rampline.config import BatchConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
@@ -53,7 +54,7 @@ def test_larger_batches_than_one_that_was_killed_are_not_tried(digits: PreparedD
     assert told[2]["status"] == MEASURED  # the smaller one, in a second process
     assert set(told) == {0, 2} == set(answers.trials)
     assert len(answers.baseline) == 5
-    assert not any(str(tmp_path) in " ".join(process.cmdline()) for process in psutil.Process().children())
+    assert processes_of(tmp_path) == []
 
 
 def test_a_run_that_cannot_be_measured_says_why(tmp_path: Path) -> None:

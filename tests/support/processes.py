@@ -1,0 +1,30 @@
+"""Which processes of a folder live: those that have it, or a path in it, among their arguments."""
+
+import time
+from pathlib import Path
+
+import psutil
+
+
+def processes_of(folder: Path, *words: str) -> list[int]:
+    """Process ids, with `words` among the arguments too; without zombies, and without this process."""
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline", "status"]):
+        arguments = process.info["cmdline"] or []
+        is_ours = any(part == str(folder) or part.startswith(f"{folder}/") for part in arguments)
+        if is_ours and set(words) <= set(arguments) and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process.pid)
+    return [pid for pid in found if pid != psutil.Process().pid]
+
+
+def started_processes_of(folder: Path, count: int, *words: str) -> list[int]:
+    """The same, as soon as there are `count`.
+
+    A process that has just been started shows no arguments for a moment: `Popen` returns when the child has its new
+    memory, and the kernel writes them there after that. On busy cores the caller often looks in between.
+    """
+    deadline = time.monotonic() + 30
+    while len(found := processes_of(folder, *words)) != count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} processes of {folder}"
+        time.sleep(0.02)
+    return found
