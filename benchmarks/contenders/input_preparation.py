@@ -25,7 +25,6 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.contenders.work import is_quick
 from benchmarks.datasets import bench_folder
 from rampline.config import DataConfig
 from rampline.data.decode import decode_and_resize
@@ -33,7 +32,9 @@ from rampline.data.store import Reporter, store_dataset
 from rampline.files import complete_directory
 from rampline.home import Home
 
-IMAGE_SIZE, DISTINCT = 128, 200
+IMAGE_SIZE = 128
+# As many as keep both cores busy for some seconds: a preparation takes half a second to start.
+DISTINCT, COPIES = 200, 30
 
 
 def find_photos() -> Path:
@@ -49,32 +50,26 @@ def find_photos() -> Path:
 
 def make_photos() -> None:
     """Make the folder of photographs."""
-    copies = copies_of_each()
     with complete_directory(photos_folder()) as aside:
         for label in ("a", "b"):
             (aside / label).mkdir()
         for number in range(DISTINCT):
-            write_photo(aside / "ab"[number % 2], number, copies)
-
-
-def copies_of_each() -> int:
-    """Fewer in the quick mode."""
-    return 5 if is_quick() else 30
+            write_photo(aside / "ab"[number % 2], number)
 
 
 def photos_folder() -> Path:
     """Where those lie that are made."""
-    return bench_folder() / f"photos-{DISTINCT * copies_of_each()}"
+    return bench_folder() / f"photos-{DISTINCT * COPIES}"
 
 
-def write_photo(folder: Path, seed: int, copies: int) -> None:
+def write_photo(folder: Path, seed: int) -> None:
     """One image under several names."""
     random = np.random.default_rng(seed)
     shapes = tf.image.resize(random.uniform(0, 255, (12, 16, 3)), (375, 500), method="bicubic")
     pixels = tf.clip_by_value(shapes + random.normal(0, 6, (375, 500, 3)), 0, 255)
     first = folder / f"{seed:04d}-00.jpg"
     first.write_bytes(tf.io.encode_jpeg(tf.cast(pixels, tf.uint8), quality=75).numpy())
-    for copy in range(1, copies):
+    for copy in range(1, COPIES):
         os.link(first, folder / f"{seed:04d}-{copy:02d}.jpg")
 
 
