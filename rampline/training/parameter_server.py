@@ -1,8 +1,7 @@
 """Our training loop for `parameter_server`: the chief schedules steps by number, any worker carries them out.
 
 A worker computes the examples of a step from the step's number, so each example is used once per epoch whichever worker
-runs
-the step, and a step that is repeated after a lost worker sees the same examples.
+runs the step, and a step that is repeated after a lost worker sees the same examples.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -27,6 +27,9 @@ from rampline.training.lifeline import Lifeline, StopRequested
 from rampline.training.pacing import TRAIN, CallPacer
 from rampline.training.parameter_server_steps import ParameterServerSteps
 from rampline.training.state import TrainingState
+
+# Between two looks whether a call of a lost worker is done.
+REPEAT_SECONDS = 0.05
 
 
 class ParameterServerEngine:
@@ -94,7 +97,7 @@ class ParameterServerEngine:
                 yield StepsDone(sums=np.zeros((0, 3)), input_wait_seconds=0.0, stop=True)
                 return
             self._lifeline.advance(kind)
-            sums, wait, staleness, seconds = (np.asarray(part) for part in calls.popleft().fetch())
+            sums, wait, staleness, seconds = (np.asarray(part) for part in self._fetch(calls.popleft()))
             self._pacer.note(len(sums), float(seconds))
             measured = staleness if self._measure_staleness else None
             is_last = stop and not calls
@@ -102,6 +105,21 @@ class ParameterServerEngine:
             if is_last:
                 return
         self._coordinator.join()
+
+    def _fetch(self, call: tf.distribute.coordinator.RemoteValue) -> Any:
+        """The results of a call, also where the worker that has them is lost before they are here.
+
+        The coordinator then gives the call to another worker. But it copies results in a thread of its own, and who
+        waits for them meanwhile tries the copy that has failed once more (`RemoteValueImpl.get`), and gets the error.
+        """
+        while True:
+            try:
+                return call.fetch()
+            except tf.errors.OpError:
+                # Raises what no other worker would do better, such as a lost parameter server.
+                if self._coordinator.done():
+                    return call.fetch()
+                time.sleep(REPEAT_SECONDS)
 
     def evaluate(self, split: str) -> np.ndarray:
         """See `Engine.evaluate`; the steps are spread over the workers."""
@@ -114,7 +132,7 @@ class ParameterServerEngine:
             if self._lifeline.should_stop():
                 raise StopRequested
             self._lifeline.advance("evaluate")
-            total += call.fetch()
+            total += self._fetch(call)
         return total
 
     def average_moving_statistics(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from command_line import wait_until
 from processes import started_processes_of
 
 from rampline.execution_file import Execution, write_execution
@@ -68,6 +69,13 @@ def start_watched(execution: Path, prefect: dict[str, str]) -> tuple[subprocess.
     return process, guardian
 
 
+def ignores(pid: int, number: int) -> bool:
+    """Whether a process ignores that signal."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    ignored = next(int(line.split()[1], 16) for line in lines if line.startswith("SigIgn"))
+    return bool(ignored >> (number - 1) & 1)
+
+
 def flow_run(api: PrefectApi, flow: str, state: str, task_run: str | None = None) -> str:
     body = {"flow_id": flow, "state": {"type": state}, "parent_task_run_id": task_run}
     return api.post("/flow_runs/", body)["id"]
@@ -89,7 +97,7 @@ def test_after_a_kill_the_execution_is_closed_in_mlflow_and_prefect(execution: P
     )
     unrelated = flow_run(api, flow, "RUNNING")
     process, guardian = start_watched(execution, {FLOW_RUN: root, "PREFECT_API_URL": server.url})
-    time.sleep(0.5)
+    wait_until(lambda: ignores(guardian.pid, signal.SIGINT), 30)  # until it has imported what it needs
     assert guardian.memory_info().rss < 25 * 2**20
     guardian.send_signal(signal.SIGINT)  # the terminal's Ctrl-C
     process.kill()

@@ -1,8 +1,16 @@
 """Networks for tests, imported by role processes as `small_models:NAME`."""
 
+import os
+import signal
+import sys
 import time
+from pathlib import Path
 
 import keras
+from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
+
+from rampline.files import read_json
+from rampline.run_directory import RunDirectory
 
 
 def with_batch_norm(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
@@ -62,3 +70,20 @@ def with_jumping_clock(input_shape: tuple[int, int, int], classes: int) -> keras
     real, jumps = time.time, [0.0, -86400.0, 86400.0]
     time.time = lambda: real() + jumps[int(real() * 2) % 3]
     return smooth(input_shape, classes)
+
+
+def with_a_result_that_is_lost(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """The chief kills worker 1 in the moment in which it copies the results of a training call from there."""
+    copy, killed = RemoteValueImpl._copy_to_local, []
+
+    def copy_from_a_lost_worker(self: RemoteValueImpl) -> object:
+        results = self._values
+        if isinstance(results, tuple) and "/task:1/" in results[0].device and not killed:
+            roles = read_json(RunDirectory(Path(sys.argv[-1])).roles_file)["roles"]
+            killed.append(next(role["pid"] for role in roles if (role["role"], role["index"]) == ("worker", 1)))
+            os.kill(killed[0], signal.SIGKILL)
+            time.sleep(0.5)  # it is gone, and the chief waits for the results, too
+        return copy(self)
+
+    RemoteValueImpl._copy_to_local = copy_from_a_lost_worker
+    return with_batch_norm(input_shape, classes)

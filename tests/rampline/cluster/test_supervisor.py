@@ -46,6 +46,19 @@ def test_a_killed_parameter_server_worker_is_replaced_in_place(make_run) -> None
     assert len(attempts(directory)) == 1
 
 
+def test_a_worker_that_is_lost_with_its_results_is_replaced_in_place(make_run) -> None:
+    """The coordinator gives its call to another; who waits for the results must not fail meanwhile."""
+    config = make_config(
+        "parameter_server", model="small_models:with_a_result_that_is_lost", workers=2, parameter_servers=1
+    )
+    config = dataclasses.replace(config, epochs=40)
+    directory, lines = make_run(config), list[str]()
+    result = supervise(directory, on_event=lambda event: None, log=lines.append)
+    assert [line for line in lines if "worker 1 was ended by signal 9" in line and "the others go on" in line]
+    assert len(attempts(directory)) == 1
+    assert result["epochs"] == 40
+
+
 def test_a_stopped_run_goes_on_at_its_step_with_the_same_bits(make_run) -> None:
     """Two replicas, whose own moving statistics are not averaged when a stop comes in the middle of an epoch."""
     config = make_config("mirrored", model="small_models:with_all_state", replicas=2, virtual_devices=2)
