@@ -111,6 +111,7 @@ class ParameterServerEngine:
 
         The coordinator then gives the call to another worker. But it copies results in a thread of its own, and who
         waits for them meanwhile tries the copy that has failed once more (`RemoteValueImpl.get`), and gets the error.
+        The design foresaw it and left it to the user: https://github.com/tensorflow/community/pull/214.
         """
         while True:
             try:

@@ -7,14 +7,14 @@ import psutil
 
 
 def processes_of(folder: Path, *words: str) -> list[int]:
-    """Process ids, with `words` among the arguments too; without zombies, and without this process."""
+    """Process ids, with `words` among the arguments too; without zombies."""
     found = []
     for process in psutil.process_iter(["pid", "cmdline", "status"]):
         arguments = process.info["cmdline"] or []
         is_ours = any(part == str(folder) or part.startswith(f"{folder}/") for part in arguments)
         if is_ours and set(words) <= set(arguments) and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(process.pid)
-    return [pid for pid in found if pid != psutil.Process().pid]
+    return found
 
 
 def started_processes_of(folder: Path, count: int, *words: str) -> list[int]:

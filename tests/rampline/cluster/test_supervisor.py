@@ -59,6 +59,15 @@ def test_a_worker_that_is_lost_with_its_results_is_replaced_in_place(make_run) -
     assert result["epochs"] == 40
 
 
+def test_tensorflow_still_gives_who_waits_the_error_of_a_lost_worker(make_run) -> None:
+    """When this fails, `ParameterServerEngine._fetch` can be `call.fetch()`."""
+    model = "small_models:with_a_result_that_is_lost_as_tensorflow_is"
+    config = make_config("parameter_server", model=model, workers=2, parameter_servers=1)
+    cluster = dataclasses.replace(config.cluster, max_restarts=1)
+    with pytest.raises(RunFailed, match="chief 0 ended with status 4: UnavailableError"):
+        supervise(make_run(config, epochs=40, cluster=cluster), on_event=lambda event: None, log=print)
+
+
 def test_a_stopped_run_goes_on_at_its_step_with_the_same_bits(make_run) -> None:
     """Two replicas, whose own moving statistics are not averaged when a stop comes in the middle of an epoch."""
     config = make_config("mirrored", model="small_models:with_all_state", replicas=2, virtual_devices=2)

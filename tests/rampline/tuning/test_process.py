@@ -1,6 +1,5 @@
 """A trial that kills its process does not fit; the search goes on with what may fit in another process."""
 
-import contextlib
 import json
 import os
 import signal
@@ -8,7 +7,6 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from processes import processes_of
 
@@ -32,10 +30,8 @@ def kill_when_it_begins(folder: Path, number: int) -> None:
     while time.monotonic() < deadline:
         events = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
         if any(event["event"] == "begins" and event["number"] == number for event in events):
-            for process in psutil.Process().children():
-                with contextlib.suppress(psutil.Error):
-                    if str(folder) in process.cmdline():
-                        os.kill(process.pid, signal.SIGKILL)
+            for pid in processes_of(folder):
+                os.kill(pid, signal.SIGKILL)
             return
         time.sleep(0.005)
 
