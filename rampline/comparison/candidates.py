@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from rampline.comparison.accuracy_interval import difference_interval
@@ -26,7 +27,8 @@ class Candidate:
             examples is unknown.
         examples: images of the test set; None where unknown.
         tolerance: how far below the reference it may be, as a share.
-        seconds: from the start of the roles to the end of training; the epochs' sum where that is unknown.
+        seconds: from the start of the roles to the end of training; the epochs' sum where that is unknown. With those
+            of the runs that it starts from: without their weights there is no such run.
         cost_usd: what that costs; NaN without a price.
         deadline_seconds: how long it may take; None for no deadline.
     """
@@ -70,8 +72,19 @@ def _is_usable(row: dict[str, Any], reference: dict[str, Any]) -> bool:
     return scored and all(row[key] == reference[key] for key in ("fingerprint", "test_split"))
 
 
+def _trained_for(row: dict[str, Any], comparison: Comparison) -> list[dict[str, Any]]:
+    """The run, and those whose weights it starts from, directly or not."""
+    needed = [row]
+    # Rows are in the order of their start.
+    for earlier in reversed(comparison.rows):
+        weights, directory = needed[-1]["model.weights"], earlier["run_dir"]
+        if directory and PurePath(weights).is_relative_to(directory):
+            needed.append(earlier)
+    return needed
+
+
 def _candidate(row: dict[str, Any], reference: dict[str, Any], comparison: Comparison) -> Candidate:
-    hours = comparison.deadline_hours
+    hours, needed = comparison.deadline_hours, _trained_for(row, comparison)
     return Candidate(
         run=row["run"],
         accuracy=row["test_accuracy"],
@@ -79,8 +92,8 @@ def _candidate(row: dict[str, Any], reference: dict[str, Any], comparison: Compa
         interval=None if row["run"] == reference["run"] else _interval(row, reference),
         examples=None if is_missing(row["test_examples"]) else int(row["test_examples"]),
         tolerance=comparison.accuracy_tolerance,
-        seconds=_seconds(row),
-        cost_usd=math.nan if is_missing(row["cost_usd"]) else float(row["cost_usd"]),
+        seconds=sum(map(_seconds, needed)),
+        cost_usd=sum(math.nan if is_missing(row["cost_usd"]) else float(row["cost_usd"]) for row in needed),
         deadline_seconds=None if hours is None else 3600 * hours,
     )
 

@@ -13,10 +13,11 @@ from rampline.comparison.sentences import CLEARLY_FASTER
 from rampline.comparison.table import Comparison
 
 ABOUT = (
-    "Time is from the start of the roles to the end of training, cost is that time at the machine's price. A run that "
-    "is less than 5 % faster or cheaper than the reference does not replace it. The interval is Newcombe's for two "
-    "independent proportions. All runs are scored on the same images, so their errors are paired and the real interval "
-    "is narrower: the one given is conservative. It does not cover what another seed would change."
+    "Time is from the start of the roles to the end of training, with that of the runs whose weights a run starts "
+    "from; cost is that time at the machine's price. A run that is less than 5 % faster or cheaper than the reference does "
+    "not replace it. The interval is Newcombe's for two independent proportions. All runs are scored on the same "
+    "images, so their errors are paired and the real interval is narrower: the one given is conservative. It does not "
+    "cover what another seed would change."
 )
 
 
@@ -80,12 +81,12 @@ def _answer(
     if len(within) == 1:
         return f"No other run stays within {_tolerance(comparison)}: stay with {reference}."
     if cheapest is None:
-        return f"{scope}, {_name(fastest, reference)} is the fastest: {_facts(fastest)}."
+        return f"{scope}, {_name(fastest, reference)} takes the least time: {_facts(fastest)}."
     if cheapest is fastest:
-        return f"{scope}, {_name(fastest, reference)} is the fastest and the cheapest: {_facts(fastest)}."
+        return f"{scope}, {_name(fastest, reference)} takes the least time and costs the least: {_facts(fastest)}."
     return (
-        f"{scope}, {_name(fastest, reference)} is the fastest: {_facts(fastest)}; "
-        f"{_name(cheapest, reference)} is the cheapest: {_facts(cheapest)}."
+        f"{scope}, {_name(fastest, reference)} takes the least time: {_facts(fastest)}; "
+        f"{_name(cheapest, reference)} costs the least: {_facts(cheapest)}."
     )
 
 

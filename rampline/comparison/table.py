@@ -57,8 +57,11 @@ FIGURES = (
     "bound",
     "verdict",
 )
-# Columns of `runs` beside those: what tells whether two runs may be compared.
-SETTINGS = ("virtual_devices", "attempts", "fingerprint", "steps_per_epoch", "steps_per_call", *COMPARABLE)
+# Columns of `runs` beside those: what tells whether and how two runs may be compared.
+SETTINGS = (
+    *("virtual_devices", "attempts", "fingerprint", "steps_per_epoch", "steps_per_call", "run_dir", "model.weights"),
+    *COMPARABLE,
+)
 DEFAULT_TOLERANCE = 0.01  # of studies that were run before the tolerance was a tag
 
 

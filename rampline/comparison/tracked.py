@@ -106,6 +106,7 @@ def run_row(run: Run) -> dict[str, Any]:
         "engine": params.get("engine", ""),
         "status": RunStatus.to_string(RunStatus.from_string(run.info.status)),
         "failure": tags.get("rampline.failure", ""),
+        "run_dir": tags.get("rampline.run_dir", ""),
         "test_split": tags.get("rampline.test_split", ""),
         "fingerprint": tags.get("rampline.data_fingerprint", ""),
         "virtual_devices": _integer(params.get("cluster.virtual_devices")),
@@ -113,7 +114,7 @@ def run_row(run: Run) -> dict[str, Any]:
         "bound": tags.get("rampline.bound", ""),
         "verdict": tags.get("rampline.verdict", ""),
     }
-    row |= {key: params.get(key, "") for key in ("steps_per_call", *COMPARABLE)}
+    row |= {key: params.get(key, "") for key in ("steps_per_call", "model.weights", *COMPARABLE)}
     row |= {key: _integer(params.get(key)) for key in COUNTS}
     row |= {key: metrics.get(key, math.nan) for key in (*SCORES, *EXPLAINED)}
     published = {tag.removeprefix(PUBLISHED): value for tag, value in tags.items() if tag.startswith(PUBLISHED)}

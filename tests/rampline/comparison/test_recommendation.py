@@ -34,7 +34,7 @@ def recommended(client, log_study):
 def test_fastest_and_cheapest_may_be_one(recommended):
     found = recommended("same", [run("base", 0.9, 100, 0.2), run("fast", 0.905, 50, 0.1), run("bad", 0.8, 10, 0.01)])
     assert found.sentence == (
-        "Within 1 point of base's test accuracy, fast is the fastest and the cheapest: 50.0 s, $0.1000, "
+        "Within 1 point of base's test accuracy, fast takes the least time and costs the least: 50.0 s, $0.1000, "
         f"+0.5 points (95 % interval {MINUS}0.3 to +1.3)."
     )
     assert (found.fastest, found.cheapest, found.remarks) == ("fast", "fast", ())
@@ -46,21 +46,24 @@ def test_fastest_and_cheapest_may_differ(recommended):
         "differ", [run("base", 0.9, 7200, 0.2), run("fast", 0.91, 600, 0.3), run("slow", 0.9, 9000, 0.1)]
     )
     assert found.sentence == (
-        f"Within 1 point of base's test accuracy, fast is the fastest: 10.0 min, $0.3000, +1.0 points (95 % interval "
-        f"+0.2 to +1.8); slow is the cheapest: 2.50 h, $0.1000, +0.0 points (95 % interval {MINUS}0.8 to +0.8)."
+        "Within 1 point of base's test accuracy, fast takes the least time: 10.0 min, $0.3000, +1.0 points (95 % "
+        "interval +0.2 to +1.8); "
+        f"slow costs the least: 2.50 h, $0.1000, +0.0 points (95 % interval {MINUS}0.8 to +0.8)."
     )
 
 
 def test_reference_stays_where_nothing_is_clearly_better(recommended):
     found = recommended("itself", [run("base", 0.9, 100, 0.2), run("other", 0.9, 96, 0.195)])
     assert found.sentence == (
-        "Within 1 point of base's test accuracy, base itself is the fastest and the cheapest: 100 s, $0.2000."
+        "Within 1 point of base's test accuracy, base itself takes the least time and costs the least: 100 s, $0.2000."
     )
 
 
 def test_without_prices_only_the_fastest(recommended):
     found = recommended("prices", [run("base", 0.9, 100), run("fast", 0.91, 50)])
-    assert found.sentence.startswith("Within 1 point of base's test accuracy, fast is the fastest: 50.0 s, +1.0 points")
+    assert found.sentence.startswith(
+        "Within 1 point of base's test accuracy, fast takes the least time: 50.0 s, +1.0 points"
+    )
     assert (found.cheapest, found.remarks) == ("", ("No price is given, so cost is not compared.",))
     some = recommended("some", [run("base", 0.9, 100, 0.1), run("fast", 0.91, 50)])
     assert (some.fastest, some.cheapest) == ("fast", "")
@@ -84,7 +87,7 @@ def test_interval_beyond_the_tolerance_is_said(recommended):
     found = recommended("doubt", [run("base", 0.9, 100, examples=360), run("fast", 0.9, 50, examples=360)])
     # 1.96 * sqrt(2 * 0.9 * 0.1 / 360) is 4.4 points.
     assert found.sentence == (
-        "Within 1 point of base's test accuracy, fast is the fastest: 50.0 s, +0.0 points "
+        "Within 1 point of base's test accuracy, fast takes the least time: 50.0 s, +0.0 points "
         f"(95 % interval {MINUS}4.4 to +4.4, not shown to be within)."
     )
     assert found.remarks[0].endswith("beyond the tolerance. 360 test images cannot tell that much.")
@@ -95,7 +98,7 @@ def test_deadline(recommended):
     runs = [run("base", 0.9, 7200), run("fast", 0.9, 3000), run("bad", 0.5, 60)]
     met = recommended("met", runs, deadline_hours="1")
     assert met.sentence.startswith(
-        "Within 1 point of base's test accuracy and a deadline of 1 h, fast is the fastest: 50.0 min"
+        "Within 1 point of base's test accuracy and a deadline of 1 h, fast takes the least time: 50.0 min"
     )
     missed = recommended("missed", runs, deadline_hours="0.5")
     assert missed.sentence == (
@@ -133,3 +136,24 @@ def test_section(recommended, client):
     assert table.rows[2] == ("bad", "0.8000", f"{MINUS}10.0", DASH, "no", "10.0 s", DASH, "yes")
     assert "paired" in section.about
     assert math.isnan(found.candidates[1].cost_usd)
+
+
+def test_a_run_that_starts_from_others_takes_their_time_too(recommended):
+    def trained(name: str, seconds: float, cost: float, weights: str) -> LoggedRun:
+        params, tags = {"model.weights": weights}, {"rampline.run_dir": f"/runs/{name}"}
+        return replace(run(name, 0.9, seconds, cost), params=params, tags=tags)
+
+    runs = [
+        trained("base", 100, 0.1, "none"),
+        trained("tuned", 20, 0.02, "/runs/base/checkpoints/step-00000008"),
+        trained("tuned-again", 10, 0.01, "/runs/tuned/checkpoints/step-00000009"),
+        trained("base-2", 90, 0.2, "imagenet"),
+    ]
+    found = recommended("chain", runs)
+    assert [(c.run, c.seconds, round(c.cost_usd, 9)) for c in found.candidates] == [
+        ("base", 100, 0.1),
+        ("tuned", 120, 0.12),
+        ("tuned-again", 130, 0.13),
+        ("base-2", 90, 0.2),
+    ]
+    assert (found.fastest, found.cheapest) == ("base-2", "base")
