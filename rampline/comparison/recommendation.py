@@ -14,10 +14,10 @@ from rampline.comparison.table import Comparison
 
 ABOUT = (
     "Time is from the start of the roles to the end of training, with that of the runs whose weights a run starts "
-    "from; cost is that time at the machine's price. A run that is less than 5 % faster or cheaper than the reference does "
-    "not replace it. The interval is Newcombe's for two independent proportions. All runs are scored on the same "
-    "images, so their errors are paired and the real interval is narrower: the one given is conservative. It does not "
-    "cover what another seed would change."
+    "from; cost is that time at the machine's price. A run that is less than 5 % faster or cheaper than the reference"
+    " does not replace it. The interval is Newcombe's for two independent proportions. All runs are scored on the "
+    "same images, so their errors are paired and the real interval is narrower: the one given is conservative. It "
+    "does not cover what another seed would change."
 )
 
 
