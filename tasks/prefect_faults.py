@@ -5,8 +5,8 @@ SQLAlchemy's adapter of aiosqlite closes it after a success only, and it lives o
 later, mostly the garbage collector, resets its statement and so waits for the mutex of its connection. By then that
 connection may be waiting for a write lock that another one holds. If it is the event loop's thread that frees the
 cursor, the holder of the lock, a coroutine, cannot go on either: all wait for sqlite's busy timeout, which Prefect
-sets to 60 s. Seen with SQLAlchemy 2.0.58 and CPython 3.11 (`cursor_dealloc`). The way around: a cursor that fails is
-closed at once, in its connection's own thread.
+sets to 60 s. Seen with SQLAlchemy 2.0.58 and CPython 3.11 (`cursor_dealloc`); CPython 3.12 frees it without waiting.
+The way around: a cursor that fails is closed at once, in its connection's own thread.
 
 **It loses events.** A trigger of an automation reads before it writes, in one transaction. If another connection has
 written in between, sqlite refuses the trigger's write at once, whatever the busy timeout
@@ -24,6 +24,7 @@ Prefect's default on any database (https://github.com/PrefectHQ/prefect/issues/2
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import wraps
@@ -69,10 +70,13 @@ def _one_at_a_time(create_consumer: Callable[..., Any]) -> Any:
     return creating
 
 
-# What is replaced where it is looked up, and by what of it.
-MENDED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
+CURSORS: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
     (aiosqlite.Cursor, "execute", _closing_where_it_fails),
     (aiosqlite.Cursor, "executemany", _closing_where_it_fails),
+)
+# What is replaced where it is looked up, and by what of it.
+MENDED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
+    *(CURSORS if sys.version_info < (3, 12) else ()),
     (triggers, "automations_session", _locking_from_the_start),
     (triggers_service, "create_consumer", _one_at_a_time),
 )
