@@ -7,6 +7,9 @@ variable's lock, where Keras reads, computes and writes in turns with other work
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -84,6 +87,70 @@ def make_optimizer(config: OptimizerConfig, learning_rate: Rate) -> keras.optimi
     if config.name == "adamw":
         return FusedAdamW(learning_rate, weight_decay=config.weight_decay, name="adamw")
     return FusedAdam(learning_rate, weight_decay=decay, name="adam")
+
+
+class LossScaleOptimizer(keras.mixed_precision.LossScaleOptimizer):
+    """Keras' dynamic loss scale for float16, with one verdict of all replicas on every step.
+
+    Keras looks for inf and nan in the gradients of the first replica of each process, before they are summed: what
+    overflows in another replica goes into the weights, and workers that decide differently wait for ever.
+    Here the gradients are summed first. All replicas then have the same ones, and nothing more need be exchanged.
+    """
+
+    def __init__(self, inner_optimizer: keras.optimizers.Optimizer, **settings: Any) -> None:
+        super().__init__(inner_optimizer, **settings)
+        # What it gets is the sum already.
+        inner_optimizer._all_reduce_sum_gradients = list
+
+    def scale_loss(self, loss: tf.Tensor, *, scale: tf.Tensor | None = None) -> tf.Tensor:
+        """The loss times the scale: the present one, or `scale`, which `apply` then gets too."""
+        return super().scale_loss(loss) if scale is None else loss * scale
+
+    def apply(
+        self,
+        grads: Sequence[tf.Tensor | None],
+        trainable_variables: Sequence[keras.Variable] | None = None,
+        *,
+        scale: tf.Tensor | None = None,
+    ) -> None:
+        """Update the variables, or skip the step and halve the scale; called by every replica.
+
+        Args:
+            grads: of one replica's scaled loss.
+            trainable_variables: theirs.
+            scale: what the loss was multiplied by, where other workers may have changed the scale since.
+        """
+        scale = self.dynamic_scale.value.read_value() if scale is None else scale
+        variables = list(trainable_variables or self._trainable_variables)
+        summed = self._all_reduce_sum_gradients(zip(grads, variables, strict=True))
+        unscaled = [None if gradient is None else gradient / scale for gradient, _ in summed]
+        context = tf.distribute.get_replica_context()
+        context.merge_call(self._update_or_skip, args=(unscaled, variables, scale))
+
+    def _update_or_skip(self, strategy: tf.distribute.Strategy, gradients, variables, scales) -> None:
+        """In the cross-replica context: a branch of a replica may not exchange anything with others."""
+        for_each_replica, local = strategy.extended.call_for_each_replica, strategy.experimental_local_results
+        finite = local(for_each_replica(self.check_finite, args=(gradients,)))[0]
+
+        def update() -> None:
+            for_each_replica(self.inner_optimizer.apply, args=(gradients, variables))
+            # Beyond it, where two parameter-server workers count at once.
+            grows = self.step_counter.value + 1 >= self.dynamic_growth_steps
+            tf.cond(grows, double, count)
+
+        def count() -> None:
+            self.step_counter.assign_add(1)
+
+        def double() -> None:
+            self.step_counter.assign(0)
+            self.dynamic_scale.assign(self.dynamic_scale * 2.0)
+
+        def skip() -> None:
+            self.step_counter.assign(0)
+            # Another worker may have found the same scale too large already.
+            self.dynamic_scale.assign(tf.minimum(self.dynamic_scale.value, local(scales)[0] / 2.0))
+
+        tf.cond(finite, update, skip)
 
 
 def make_iterations_atomic(optimizer: keras.optimizers.Optimizer) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from rampline.compiled import compiled
+from rampline.training.optimizers import LossScaleOptimizer
 from rampline.training.state import TrainingState
 from rampline.training.step import Batch, loss_and_sums, make_evaluation_step
 
@@ -76,17 +77,18 @@ class PackedVariables:
 def make_remote_train_step(state: TrainingState) -> Callable[[Batch], tf.Tensor]:
     """As `make_train_step` for one replica."""
     model, optimizer = state.model, state.optimizer
+    has_scale = isinstance(optimizer, LossScaleOptimizer)
     trained, others = PackedVariables(model.trainable_variables), PackedVariables(model.non_trainable_variables)
 
     def loss_gradients(
-        batch: Batch, packs: list[tf.Tensor], other_packs: list[tf.Tensor]
+        batch: Batch, packs: list[tf.Tensor], other_packs: list[tf.Tensor], scale: dict[str, tf.Tensor]
     ) -> tuple[list[tf.Tensor], dict[int, tf.Tensor], tf.Tensor]:
         before = others.unpack(other_packs)
         with tf.GradientTape() as tape:
             tape.watch(packs)
             with _values(model, trained.unpack(packs), before) as scope:
                 loss, sums = loss_and_sums(model, batch, 1)
-            scaled = optimizer.scale_loss(loss)
+            scaled = optimizer.scale_loss(loss, **scale)
         after = [scope.get_current_value(variable) for variable in model.non_trainable_variables]
         changed = {i: new for i, (old, new) in enumerate(zip(before, after, strict=True)) if new is not old}
         return tape.gradient(scaled, packs), changed, sums
@@ -94,10 +96,12 @@ def make_remote_train_step(state: TrainingState) -> Callable[[Batch], tf.Tensor]
     gradients = compiled(loss_gradients, reduce_retracing=True)
 
     def train_step(batch: Batch) -> tf.Tensor:
-        packed, changed, sums = gradients(batch, trained.read(), others.read())
+        # Read once: another worker may change it before the update.
+        scale = {"scale": optimizer.dynamic_scale.value.read_value()} if has_scale else {}
+        packed, changed, sums = gradients(batch, trained.read(), others.read(), scale)
         # The learning rate, too, is worked out where the updates are counted.
         with tf.device(optimizer.iterations.value.device):
-            optimizer.apply(trained.unpack(packed, at_home=True), model.trainable_variables)
+            optimizer.apply(trained.unpack(packed, at_home=True), model.trainable_variables, **scale)
         if changed:
             PackedVariables([model.non_trainable_variables[i] for i in changed]).assign(list(changed.values()))
         return sums

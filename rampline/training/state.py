@@ -14,7 +14,7 @@ from rampline.learning_rate import StepLearningRate
 from rampline.models import make_model
 from rampline.training.checkpoint import load_model_weights
 from rampline.training.fused_batch_norm import fuse_batch_norm
-from rampline.training.optimizers import make_iterations_atomic, make_optimizer
+from rampline.training.optimizers import LossScaleOptimizer, make_iterations_atomic, make_optimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ def make_state(config: RunConfig, dataset: PreparedDataset, strategy: tf.distrib
         learning_rate = StepLearningRate(config, steps_per_epoch, None if config.engine == "fit" else step)
         optimizer = make_optimizer(config.optimizer, learning_rate)
         if config.precision == "mixed_float16":
-            optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
+            optimizer = LossScaleOptimizer(optimizer)
         optimizer.build(model.trainable_variables)
         make_iterations_atomic(optimizer)
     if Path(config.model.weights).is_dir():

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from rampline.config import OptimizerConfig
-from rampline.training.optimizers import make_iterations_atomic, make_optimizer
+from rampline.training.optimizers import LossScaleOptimizer, make_iterations_atomic, make_optimizer
 
 OWN = {
     "adam": lambda: keras.optimizers.Adam(0.1, weight_decay=0.01),
@@ -40,7 +40,7 @@ def test_the_workaround_counts_in_place(scaled):
     variable = keras.Variable([1.0, 2.0])
     optimizer = inner = keras.optimizers.SGD(0.5)
     if scaled:
-        optimizer = keras.mixed_precision.LossScaleOptimizer(inner)
+        optimizer = LossScaleOptimizer(inner)
     optimizer.build([variable])
     make_iterations_atomic(optimizer)
 
@@ -123,3 +123,26 @@ def test_a_sparse_gradient_updates_its_rows_as_in_keras(name):
     own = {"adam": keras.optimizers.Adam(0.1), "sgd": keras.optimizers.SGD(0.1, momentum=0.9)}[name]
     ours = make_optimizer(OptimizerConfig(name=name), 0.1)
     np.testing.assert_allclose(row_after(ours), row_after(own), rtol=1e-6)
+
+
+def test_a_worker_uses_the_scale_of_its_loss_where_another_has_changed_it_since():
+    variable = keras.Variable([1.0])
+    optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=4.0, dynamic_growth_steps=2)
+    optimizer.build([variable])
+    make_iterations_atomic(optimizer)
+    update = tf.function(lambda gradient, scale: optimizer.apply([gradient[None]], [variable], scale=scale))
+
+    def after(gradient: float, scale: float) -> tuple[float, float]:
+        update(tf.constant(gradient), tf.constant(scale))
+        return float(variable.value[0]), float(optimizer.dynamic_scale.value)
+
+    assert float(optimizer.scale_loss(tf.constant(3.0), scale=tf.constant(8.0))) == 24.0
+    assert after(8.0, 8.0) == (0.5, 4.0)
+    # Two workers find 8 too large: the scale is halved once.
+    assert after(np.inf, 8.0) == (0.5, 4.0)
+    assert after(np.nan, 4.0) == (0.5, 2.0)
+    # Two count at once: the count is beyond the steps it is doubled after.
+    optimizer.step_counter.assign(5)
+    assert after(2.0, 2.0) == (0.0, 4.0)
+    assert int(optimizer.step_counter.value) == 0
+    assert int(optimizer.iterations) == 2
