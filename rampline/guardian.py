@@ -1,8 +1,8 @@
 """`python -m rampline.guardian EXECUTION`: closes an execution in MLflow and Prefect when its process was killed.
 
 Nobody can do that at the moment of a `kill -9`, hence a process of its own: small, in its own session (the terminal's
-Ctrl-C does not reach it), and idle on a pipe that only the watched process holds. What it needs for its work is loaded
-when there is some.
+Ctrl-C does not reach it), deaf to SIGTERM (the end of a job of Slurm or systemd begins with it), and idle on a pipe
+that only the watched process holds. What it needs for its work is loaded when there is some.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def start_guardian(execution: Path, process: str, prefect: Mapping[str, str]) ->
 
 def main() -> int:
     """Wait for the end of the pipe on standard input."""
-    for number in (signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     if sys.stdin.readline().strip() == DONE:
         return 0

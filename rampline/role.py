@@ -81,7 +81,7 @@ def _guard_server(task: Task) -> None:
     """TensorFlow's gRPC server has no authentication: keep it on loopback where the cluster is, else warn."""
     from rampline.cluster.loopback import listen_on_loopback
 
-    if task.is_on_loopback and listen_on_loopback():
+    if task.is_on_loopback and listen_on_loopback(task.host):
         return
     warning = task.network_warning or "TensorFlow's gRPC server could not be kept on loopback: any interface reaches it"
     print(f"rampline: warning: {warning}")  # noqa: T201

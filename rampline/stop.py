@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import time
@@ -11,6 +13,8 @@ from rampline.cluster.exit_status import ENDED_AT_ONCE
 from rampline.files import read_json, write_json
 
 LOOK_SECONDS = 0.2
+# Slurm, systemd and `ray job stop` signal the command and its roles, and then the command asks the roles itself.
+REPEAT_SECONDS = 5.0
 
 
 class StopRequest:
@@ -24,27 +28,27 @@ class StopRequest:
         self._path = path
         # A server may be started before the chief, whose launcher takes away what an earlier attempt left.
         self._old = self._content()
-        self._signalled = False
+        self._signalled_at: float | None = None
         self._looked_at, self._found = -LOOK_SECONDS, False
 
     def listen(self) -> None:
-        """Take SIGTERM and SIGINT as the request; a second one ends the process at once."""
+        """Take SIGTERM and SIGINT as the request; one that comes `REPEAT_SECONDS` later ends the process at once."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._receive)
 
     def is_set(self) -> bool:
         """Whether this role, or one without a say of its own, was asked to stop."""
-        return self._signalled or self._look()
+        return self.signalled or self._look()
 
     @property
     def signalled(self) -> bool:
         """Whether this very process was."""
-        return self._signalled
+        return self._signalled_at is not None
 
     def pass_on(self, role: str) -> None:
-        """Write the file, for the chief."""
-        if self._content() in (None, self._old):
-            write_json(self._path, {"requested_by": role, "at": time.time()})
+        """Write the file, for the chief, unless there is one: the chief may have saved by now."""
+        with contextlib.suppress(FileExistsError), open(self._path, "x") as file:
+            json.dump({"requested_by": role, "at": time.time()}, file)
 
     def tell_saved(self) -> None:
         """The chief has saved a checkpoint and leaves: the others may."""
@@ -64,10 +68,12 @@ class StopRequest:
     def _content(self) -> dict | None:
         try:
             return read_json(self._path)
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # ValueError: it is being written
             return None
 
     def _receive(self, _number: int, _frame: object) -> None:
-        if self._signalled:
+        now = time.monotonic()
+        if self._signalled_at is None:
+            self._signalled_at = now
+        elif now - self._signalled_at >= REPEAT_SECONDS:
             os._exit(ENDED_AT_ONCE)
-        self._signalled = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import fcntl
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -27,9 +28,11 @@ START_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 5
 # After a `kill -9` of this process the execution's guardian still has to tell the server how the flow run ended.
 GRACE_SECONDS = 15
-# A process of its own session, so that Ctrl-C does not reach it, which ends after us even after a `kill -9`.
+# A process of its own session, so that Ctrl-C does not reach it, which ends after us even after a `kill -9`. Slurm and
+# systemd send SIGTERM to it and to us at once, when the flow has still to report how it ended.
 SERVE = """
-import sys
+import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 from rampline.imports import importing
 from rampline.parent import end_with_parent
 end_with_parent(int(sys.argv[1]), grace_seconds=int(sys.argv[3]))
@@ -110,7 +113,7 @@ def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
-    server.terminate()
+    server.send_signal(signal.SIGINT)
     try:
         server.wait(STOP_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:

@@ -12,7 +12,7 @@ WRONG_INPUT = InputError.exit_status
 WILL_REPEAT = 3
 # It could go on no longer because another role was gone or did not answer.
 PEER_LOST = 4
-# It was asked to stop, and a checkpoint is saved.
+# It was asked to stop; `stop.json` says whether a checkpoint is saved.
 STOPPED = 128 + signal.SIGTERM
-# It was asked twice, and ended where it was.
+# It was asked again, seconds later, and ended where it was.
 ENDED_AT_ONCE = 128 + signal.SIGINT

@@ -10,13 +10,14 @@ from typing import Any
 from rampline.cluster.attempts import Attempt, Attempts
 from rampline.cluster.exit_status import ENDED_AT_ONCE, STOPPED
 from rampline.cluster.gang import Gang, why_lost
-from rampline.cluster.process import RoleProcess, ask_to_stop, end_processes, stop_all, wait_to_leave
+from rampline.cluster.process import STOP_GRACE_SECONDS, RoleProcess, ask_to_stop, end_processes, stop_all
 from rampline.cluster.restarts import Restarts, RoleLost
 from rampline.cluster.roles import role_counts
 from rampline.cluster.tf_config import Task
 from rampline.errors import Preempted, RunFailed
 from rampline.events import EventReader
 from rampline.run_directory import RunDirectory
+from rampline.stop import StopRequest
 
 POLL_SECONDS = 0.1
 # From the launch to the rendezvous a role imports TensorFlow: seconds on a laptop, a minute on a busy shared machine.
@@ -53,21 +54,21 @@ def run_attempt(
 
     Raises:
         RoleLost: naming the role and its log.
-        Preempted: when a role was asked to stop, and a checkpoint is saved.
+        Preempted: when a role was asked to stop; says whether a checkpoint is saved.
         InputError: when a role found the configuration wrong.
         RunFailed: when the run took too long.
     """
     config = run_directory.read_config()
     if any(task.is_chief for task in tasks):
         run_directory.stop_file.unlink(missing_ok=True)
-    events = EventReader(run_directory.events_file, from_end=True)
+    events, stop = EventReader(run_directory.events_file, from_end=True), StopRequest(run_directory.stop_file)
     gang = Gang(run_directory=run_directory, config=config, attempt=attempt, restarts=restarts)
     try:
         if len(tasks) < sum(role_counts(config).values()):
             log(f"waiting for the other roles of TF_CONFIG: start each with  rampline worker {run_directory.path}")
         for task in tasks:
             gang.start(task)
-        _watch(gang, attempts, events, on_event, log)
+        _watch(gang, attempts, events, stop, on_event, log)
     except Exception:
         end_processes([role.process for role in gang.roles])
         raise
@@ -81,7 +82,7 @@ def run_attempt(
             on_event(event)
 
 
-def _watch(gang: Gang, attempts: Attempts, events: EventReader, on_event: OnEvent, log: Log) -> None:
+def _watch(gang: Gang, attempts: Attempts, events: EventReader, stop: StopRequest, on_event: OnEvent, log: Log) -> None:
     # The chief ends the run; on a machine that has other roles alone, the first of them stands for it.
     leader = next((role.task for role in gang.roles if role.task.is_chief), gang.roles[0].task)
     started = not leader.is_chief
@@ -92,7 +93,7 @@ def _watch(gang: Gang, attempts: Attempts, events: EventReader, on_event: OnEven
         status = gang.role(leader).exit_status
         if gang.run_directory.is_complete or status == 0:
             break
-        _check_stopped(gang, leader)
+        _check_stopped(gang, leader, stop)
         _check_lost(gang, attempts, log)
         _check_time(gang, started)
         time.sleep(POLL_SECONDS)
@@ -101,19 +102,31 @@ def _watch(gang: Gang, attempts: Attempts, events: EventReader, on_event: OnEven
         raise RoleLost(f"{gang.role(leader).label} ended without a result; its log is {gang.role(leader).log}")
 
 
-def _check_stopped(gang: Gang, leader: Task) -> None:
-    """A role that was asked to stop tells the others, and all leave: the chief last, after it has saved."""
+def _check_stopped(gang: Gang, leader: Task, stop: StopRequest) -> None:
+    """A role that was asked to stop tells the others, and all leave: the chief last, after it has saved.
+
+    Only `stop.json` tells that it has: 143 is also the status of a process that a shell or an engine saw SIGTERM end.
+    """
     asked = [role for role in gang.roles if role.exit_status in (STOPPED, ENDED_AT_ONCE, -signal.SIGTERM)]
     if not asked:
         return
     if any(role.exit_status == STOPPED for role in asked):
-        wait_to_leave([gang.role(leader)])
+        _wait_for_checkpoint(gang, leader, stop)
     elif not gang.config.is_synchronous:
         # A server that went without a word: the chief does not know yet, and can still save. Synchronous peers cannot.
         ask_to_stop([gang.role(leader)])
-    saved = gang.role(leader).exit_status == STOPPED
-    what = "and saved a checkpoint" if saved else "before it could save a checkpoint"
+    what = "and saved a checkpoint" if stop.is_saved() else "before it could save a checkpoint"
     raise Preempted(f"{asked[0].label} was asked to stop {what}", gang.config.cluster.preempted_exit_status)
+
+
+def _wait_for_checkpoint(gang: Gang, leader: Task, stop: StopRequest) -> None:
+    """Until the chief has saved and is gone, where it runs here."""
+    deadline = time.monotonic() + STOP_GRACE_SECONDS
+    while time.monotonic() < deadline:
+        is_gone = gang.role(leader).exit_status is not None
+        if is_gone and (leader.is_chief or stop.is_saved()):
+            return
+        time.sleep(POLL_SECONDS)
 
 
 def _check_lost(gang: Gang, attempts: Attempts, log: Log) -> None:

@@ -19,9 +19,8 @@ PT_DYNAMIC = 2
 DT_PLTRELSZ, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_JMPREL = 2, 5, 6, 10, 23
 SYMBOL_BYTES, RELOCATION_WORDS = 24, 3
 PROT_READ_WRITE = 3
-LOOPBACK_V4 = socket.inet_aton("127.0.0.1")
-# Servers listen on a socket of both families, for which this form stands for 127.0.0.1.
-LOOPBACK_V6 = socket.inet_pton(socket.AF_INET6, "::ffff:127.0.0.1")
+
+MAPPED = socket.inet_pton(socket.AF_INET6, "::ffff:0.0.0.0")[:12]
 
 Bind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint)
 
@@ -50,14 +49,18 @@ class _Library(ctypes.Structure):
 Visitor = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Library), ctypes.c_size_t, ctypes.c_void_p)
 
 
-def listen_on_loopback() -> bool:
-    """Make every server that TensorFlow starts in this process from now on listen on 127.0.0.1 alone.
+def listen_on_loopback(host: str) -> bool:
+    """Make every server that TensorFlow starts in this process from now on listen on `host` alone.
+
+    Args:
+        host: `localhost`, or an IPv4 address of the loopback interface such as 127.0.0.1.
 
     Returns:
         whether that was possible here.
     """
     if not sys.platform.startswith("linux") or ctypes.sizeof(ctypes.c_void_p) != 8:
         return False
+    _host.value = socket.inet_aton(socket.gethostbyname(host))
     slots = [slot for base, dynamic in _tensorflow_libraries() for slot in _slots_of_bind(base, dynamic)]
     for slot in slots:
         page = slot & -4096
@@ -69,9 +72,10 @@ def listen_on_loopback() -> bool:
 def _bind(descriptor: int, address: int, length: int) -> int:
     family = ctypes.c_uint16.from_address(address).value
     if family == socket.AF_INET:
-        _narrow(address + 4, LOOPBACK_V4)
+        _narrow(address + 4, _host.raw)
     elif family == socket.AF_INET6:
-        _narrow(address + 8, LOOPBACK_V6)
+        # Servers listen on a socket of both families, for which this form stands for the IPv4 address.
+        _narrow(address + 8, MAPPED + _host.raw)
     return _libc.bind(descriptor, ctypes.c_void_p(address), ctypes.c_uint(length))
 
 
@@ -81,6 +85,7 @@ def _narrow(host: int, loopback: bytes) -> None:
 
 
 _libc = ctypes.CDLL(None)
+_host = ctypes.create_string_buffer(socket.inet_aton("127.0.0.1"), 4)
 # C code keeps the address of this function for the life of the process.
 _bind_to_loopback = Bind(_bind)
 

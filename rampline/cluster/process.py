@@ -140,14 +140,9 @@ def stop_all(roles: Sequence[RoleProcess], config: RunConfig, log: Callable[[str
 
 
 def ask_to_stop(roles: Sequence[RoleProcess]) -> None:
-    """Send SIGTERM, and give the roles the time for a checkpoint; one that gets it twice ends without."""
+    """Send SIGTERM, and give the roles the time for a checkpoint."""
     for role in roles:
         _signal(role.process, signal.SIGTERM)
-    wait_to_leave(roles)
-
-
-def wait_to_leave(roles: Sequence[RoleProcess]) -> None:
-    """Wait for roles that know that they are to stop."""
     _wait_until_gone([role.process for role in roles], STOP_GRACE_SECONDS)
 
 

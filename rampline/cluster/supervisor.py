@@ -58,8 +58,9 @@ def supervise(
         except RoleLost as lost:
             how, lost_at, reason = str(lost), lost.at, lost
         except OSError as error:
-            how = f"{error.filename or run_directory.path}: {error.strerror}"
-            raise RunFailed(f"the run cannot be started: {how}") from error
+            # `TimeoutError` and what a web library raises are of this class, too, and say neither file nor errno.
+            how = f"{error.filename or run_directory.path}: {error.strerror}" if error.strerror else repr(error)
+            raise RunFailed(f"the run cannot go on: {how}") from error
         except Exception as error:
             how = str(error)
             raise

@@ -48,6 +48,11 @@ class Task:
         return self.role == "chief" or (self.role == "worker" and self.index == 0 and "chief" not in self.cluster)
 
     @property
+    def host(self) -> str:
+        """Name or IPv4 or IPv6 address that the others reach this process by."""
+        return self.cluster[self.role][self.index].rpartition(":")[0]
+
+    @property
     def is_on_loopback(self) -> bool:
         """Whether all processes talk on this machine's loopback addresses."""
         hosts = [address.rpartition(":")[0] for addresses in self.cluster.values() for address in addresses]
@@ -156,7 +161,7 @@ def _shorten(text: str) -> str:
 
 
 def _is_loopback(host: str) -> bool:
-    # IPv4 alone: `rampline.cluster.loopback` makes servers listen on 127.0.0.1.
+    # IPv4 alone: `rampline.cluster.loopback` makes servers listen there.
     try:
         return ipaddress.IPv4Address(host).is_loopback
     except ValueError:  # a name, such as 127.example.com

@@ -34,16 +34,18 @@ def test_a_signal_is_the_request(number: signal.Signals, tmp_path: Path, handler
     assert stop.is_set()
 
 
-def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
-    code = "import sys, time; from pathlib import Path; from rampline.stop import StopRequest;"
-    code += "StopRequest(Path(sys.argv[1])).listen(); print('listening', flush=True);"
+def test_a_signal_that_is_repeated_at_once_is_one_and_a_later_one_ends_the_process(tmp_path: Path) -> None:
+    code = "import sys, time; from pathlib import Path; from rampline import stop; stop.REPEAT_SECONDS = 1.0;"
+    code += "stop.StopRequest(Path(sys.argv[1])).listen(); print('listening', flush=True);"
     code += "[time.sleep(0.05) for _ in range(999)]"
     command = [sys.executable, "-c", code, str(tmp_path / "stop.json")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     assert process.stdout.readline() == "listening\n"
     process.terminate()
-    time.sleep(0.5)
+    time.sleep(0.3)
+    process.terminate()
+    time.sleep(1.2)
     assert process.poll() is None
     process.terminate()
     assert process.wait(10) == ENDED_AT_ONCE

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import keras
+import tensorflow as tf
 from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 
 from rampline.files import read_json
@@ -64,6 +65,23 @@ def broken_import(input_shape: tuple[int, int, int], classes: int) -> keras.Mode
     import no_such_module  # type: ignore[import-not-found]
 
     return no_such_module.network(input_shape, classes)
+
+
+def slow(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """A step takes 50 ms and computes next to nothing."""
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Flatten(), _Sleep(), keras.layers.Dense(classes)])
+
+
+@keras.saving.register_keras_serializable("small_models")
+class _Sleep(keras.layers.Layer):
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([tf.numpy_function(lambda: time.sleep(0.05), [], [])]):
+            return tf.identity(inputs)
+
+
+def ended_by_sigterm(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """As a shell and an engine tell of it."""
+    os._exit(143)
 
 
 def with_jumping_clock(input_shape: tuple[int, int, int], classes: int) -> keras.Model:

@@ -45,6 +45,18 @@ def test_after_kill_9_nothing_runs_or_looks_as_if_it_did(rampline, command, home
     assert points(home / "mlflow.db", "train_loss") == [(step, 1) for step in range(1, 41)]
 
 
+def test_sigterm_to_every_process_of_the_command_is_a_stop_with_a_checkpoint(command, home):
+    """As Slurm and systemd do it. The Prefect server that the command has started is needed to the end."""
+    process = command(*SMALL, "--set", "epochs=2000")
+    read_until(process, "epoch 2/")
+    for each in [process, *psutil.Process(process.pid).children(recursive=True)]:
+        os.kill(each.pid, signal.SIGTERM)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM, output
+    assert "preempted: run baseline was stopped on request at step" in output
+    assert "saved" in json.loads((run_directory(home) / "stop.json").read_text())
+
+
 @pytest.mark.parametrize("seconds", [float(os.environ.get("RAMPLINE_TEST_OUTAGE_SECONDS", "15"))])
 def test_training_does_not_wait_for_an_mlflow_server_that_is_killed(command, home, server, mlflow_server, seconds):
     environment = server.prefect | {"MLFLOW_TRACKING_URI": mlflow_server.uri}

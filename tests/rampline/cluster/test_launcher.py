@@ -14,11 +14,23 @@ import pytest
 from processes import processes_of
 from runs import make_config, role_environment
 
+from rampline.cluster.roles import free_ports
 from rampline.cluster.supervisor import supervise
+from rampline.cluster.tf_config import Task
 from rampline.config import ClusterConfig
-from rampline.errors import InputError, RunFailed
+from rampline.errors import InputError, Preempted, RunFailed
 from rampline.files import read_json
 from rampline.run_directory import RunDirectory
+from rampline.training.progress import last_checkpoint
+
+LAUNCH = """
+import signal, sys
+from pathlib import Path
+from rampline.cluster.supervisor import supervise
+from rampline.run_directory import RunDirectory
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+supervise(RunDirectory(Path(sys.argv[1])), on_event=lambda event: None, log=print)
+"""
 
 
 def wait_for_roles(directory: RunDirectory, event: str = "epoch") -> dict[str, int]:
@@ -50,10 +62,7 @@ def test_a_killed_worker_fails_the_run_by_name(make_run) -> None:
 
 def test_roles_end_with_a_killed_launcher_and_the_run_goes_on_later(make_run) -> None:
     directory = make_run(make_config("multi_worker", workers=2), epochs=40)
-    code = "import sys; from pathlib import Path; from rampline.cluster.supervisor import supervise;"
-    code += "from rampline.run_directory import RunDirectory;"
-    code += "supervise(RunDirectory(Path(sys.argv[1])), on_event=lambda event: None, log=print)"
-    launcher = subprocess.Popen([sys.executable, "-c", code, str(directory.path)], env=role_environment())
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCH, str(directory.path)], env=role_environment())
     wait_for_roles(directory, "checkpoint")
     launcher.kill()
     launcher.wait()
@@ -82,15 +91,52 @@ def test_interrupt_ends_every_role(make_run) -> None:
     assert len(read_json(directory.roles_file)["roles"]) == 4
 
 
+def test_sigterm_to_the_launcher_and_its_roles_saves_a_checkpoint(make_run) -> None:
+    """As Slurm, systemd and `ray job stop` end a job: then the launcher asks a role that is stopping already."""
+    directory = make_run(make_config("single", model="small_models:slow"), epochs=2000, steps_per_call=16)
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCH, str(directory.path)], env=role_environment())
+    os.kill(wait_for_roles(directory, "progress")["chief-0"], signal.SIGTERM)
+    time.sleep(0.85)  # the call of 0.8 s in which that came is over, and the next one, which stops, is not
+    launcher.terminate()
+    assert launcher.wait(30) == 143
+    assert "stopped" in [event["event"] for event in directory.read_events()]
+    assert "saved" in read_json(directory.stop_file)
+    assert last_checkpoint(directory.checkpoints)
+
+
+def test_a_status_of_143_alone_does_not_say_that_a_checkpoint_was_saved(make_run) -> None:
+    directory = make_run(make_config("single", model="small_models:ended_by_sigterm"))
+    with pytest.raises(Preempted, match=r"^chief 0 was asked to stop before it could save a checkpoint$"):
+        supervise(directory, on_event=lambda event: None, log=print)
+
+
+def test_roles_on_several_addresses_of_the_loopback_interface_meet(make_run) -> None:
+    config = make_config("multi_worker", workers=2, max_restarts=0, rendezvous_timeout_seconds=30)
+    directory = make_run(config, epochs=1)
+    cluster = {"worker": tuple(f"127.0.0.{i}:{port}" for i, port in enumerate(free_ports(2), start=2))}
+    tasks, hosts = [Task(cluster=cluster, role="worker", index=i) for i in range(2)], set[str]()
+
+    def look(event: dict) -> None:
+        if event["event"] == "epoch":
+            hosts.update(listening_on(directory))
+
+    assert supervise(directory, on_event=look, log=print, tasks=tasks)["epochs"] == 1
+    assert hosts == {"::ffff:127.0.0.2", "::ffff:127.0.0.3"}
+
+
+def listening_on(directory: RunDirectory) -> set[str]:
+    """Addresses that the roles have sockets at which take connections."""
+    roles = [psutil.Process(role["pid"]) for role in read_json(directory.roles_file)["roles"]]
+    return {c.laddr.ip for role in roles for c in role.net_connections() if c.status == psutil.CONN_LISTEN}
+
+
 def test_servers_listen_on_loopback_alone(make_run) -> None:
     directory = make_run(make_config("multi_worker", workers=2), epochs=20)
     hosts: set[str] = set()
 
     def look(event: dict) -> None:
         if event["event"] == "epoch":
-            for role in read_json(directory.roles_file)["roles"]:
-                connections = psutil.Process(role["pid"]).net_connections()
-                hosts.update(c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN)
+            hosts.update(listening_on(directory))
 
     supervise(directory, on_event=look, log=print)
     assert hosts == {"::ffff:127.0.0.1"}

@@ -13,7 +13,7 @@ from runs import make_config
 
 from rampline.cluster import supervisor
 from rampline.cluster.lock import hold_run
-from rampline.cluster.roles import tasks_to_start
+from rampline.cluster.roles import local_tasks, tasks_to_start
 from rampline.cluster.supervisor import supervise
 from rampline.cluster.tf_config import Task
 from rampline.config import RunConfig
@@ -137,6 +137,16 @@ def test_a_port_that_was_taken_meanwhile_is_chosen_anew(make_run, monkeypatch: p
         result = supervise(directory, on_event=lambda event: None, log=lines.append)
     assert result["attempts"] == 2
     assert "starting again from step 0" in lines[0]
+
+
+def test_an_error_without_a_file_is_told_by_what_it_says(make_run) -> None:
+    directory = make_run(make_config("multi_worker", workers=2))
+
+    def log(_line: str) -> None:
+        raise TimeoutError("the queue did not answer")
+
+    with pytest.raises(RunFailed, match=r"^the run cannot go on: TimeoutError\('the queue did not answer'\)$"):
+        supervise(directory, on_event=lambda event: None, log=log, tasks=local_tasks(directory.read_config())[:1])
 
 
 def test_a_clock_that_jumps_changes_nothing(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
