@@ -10,6 +10,7 @@ A study of which RAMPLINE_HOME has no execution keeps its section of the page. T
 """
 
 import argparse
+import math
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -189,7 +190,11 @@ def describe_time(comparison: Comparison) -> list[str]:
     ):
         figures = [{key: float(row[f"{prefix}{key}{suffix}"]) for key, _ in parts} for row in rows]
         cells = [
-            [row["run"], *(with_share(f[key], f) for key, _ in parts), write_milliseconds(sum(f.values()))]
+            [
+                row["run"],
+                *(with_share(f[key], f, row.get(f"{prefix}{key}_noise", math.nan)) for key, _ in parts),
+                write_milliseconds(sum(f.values())),
+            ]
             for row, f in zip(rows, figures, strict=True)
         ]
         head = ["run", *(words for _, words in parts), "total"]

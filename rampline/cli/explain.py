@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import secrets
 import time
 from pathlib import Path
@@ -99,21 +100,26 @@ def _read(folder: Path, only: list[str]) -> dict[str, Explanation]:
 
 
 def _show(explanations: dict[str, Explanation], console: Console) -> None:
-    from rampline.explain.table import RUN_PARTS, STEP_PARTS, with_share, write_milliseconds
+    from rampline.explain.table import NOISE_NOTE, RUN_PARTS, STEP_PARTS, with_share, write_milliseconds
 
     console = console if console.is_terminal else Console(width=WIDTH_WITHOUT_TERMINAL)
     steps = {name: dataclasses.asdict(explanation.step) for name, explanation in explanations.items()}
     runs = {name: dataclasses.asdict(explanation.run) for name, explanation in explanations.items()}
-    for title, parts, rows in (
-        ("milliseconds of one training step", STEP_PARTS, steps),
-        ("seconds of the whole run", RUN_PARTS, runs),
+    noise = {name: explanation.noise for name, explanation in explanations.items()}
+    for title, parts, rows, noisy in (
+        ("milliseconds of one training step", STEP_PARTS, steps, noise),
+        ("seconds of the whole run", RUN_PARTS, runs, {}),
     ):
         table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
         table.add_column("run", style="bold", no_wrap=True)
         for column in [*(words for _, words in parts), "total"]:
             table.add_column(column, justify="right")
         for name, row in rows.items():
-            table.add_row(name, *(with_share(row[key], row) for key, _ in parts), write_milliseconds(sum(row.values())))
+            own = noisy.get(name, {})
+            cells = (with_share(row[key], row, own.get(key, math.nan)) for key, _ in parts)
+            table.add_row(name, *cells, write_milliseconds(sum(row.values())))
         console.print(table)
+    if any(noise.values()):
+        console.print(Text(NOISE_NOTE, style="dim"))
     for name, explanation in explanations.items():
         console.print(Text(f"{name}: ", style="bold") + Text(explanation.verdict.sentence))

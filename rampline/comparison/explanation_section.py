@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rampline.comparison.columns import is_missing, write_ratio
 from rampline.comparison.drawn import pick_drawn
 from rampline.comparison.lost_speedup import Loss, describe_loss, find_losses
+from rampline.comparison.scaling_curves import STEADY
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.comparison.stacked import stacked_bars
 from rampline.comparison.table import Comparison
-from rampline.explain.table import RUN_PARTS, STEP_PARTS, with_share, write_milliseconds
+from rampline.explain.table import NOISE_NOTE, RUN_PARTS, STEP_PARTS, with_share, write_milliseconds
 
-# Steps and probes that differ by less are the noise of a machine.
-STEADY = 1.15
 ABOUT = (
     "Measured by probes on the hardware of each run after its last epoch: the input pipeline alone, one cached batch "
     "on the full strategy, the real thing, and the work of one replica in processes of its own, alone and as many at "
@@ -39,9 +39,9 @@ def make_explanation_section(comparison: Comparison) -> Section | None:
         sentences=(*_best_loss(losses), *_drifted(rows)),
         tables=(
             _verdicts(rows),
-            _table("One training step, milliseconds", STEP_PARTS, steps),
+            _table("One training step, milliseconds", STEP_PARTS, steps, _noise(rows)),
             *([_losses(losses)] if losses else []),
-            _table("The whole run, seconds", RUN_PARTS, runs),
+            _table("The whole run, seconds", RUN_PARTS, runs, {}),
         ),
         charts=(
             Chart(
@@ -107,15 +107,31 @@ def _losses(losses: Sequence[Loss]) -> ReportTable:
     )
 
 
-def _table(title: str, parts: tuple[tuple[str, str], ...], rows: Mapping[str, Mapping[str, float]]) -> ReportTable:
+def _noise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, float]]:
+    """Of each run that has any, the parts of its step that are not told apart from noise."""
+    noise = {row["run"]: {key: row[f"step_ms_{key}_noise"] for key, _ in STEP_PARTS} for row in rows}
+    return {run: parts for run, parts in noise.items() if not all(map(is_missing, parts.values()))}
+
+
+def _table(
+    title: str,
+    parts: tuple[tuple[str, str], ...],
+    rows: Mapping[str, Mapping[str, float]],
+    noise: Mapping[str, Mapping[str, float]],
+) -> ReportTable:
     return ReportTable(
         title=title,
         head=("run", *(words for _, words in parts), "total"),
         rows=tuple(
-            (run, *(with_share(row[key], row) for key, _ in parts), write_milliseconds(sum(row.values())))
+            (
+                run,
+                *(with_share(row[key], row, noise.get(run, {}).get(key, math.nan)) for key, _ in parts),
+                write_milliseconds(sum(row.values())),
+            )
             for run, row in rows.items()
         ),
         numeric=(False, *(True for _ in parts), True),
+        note=NOISE_NOTE if noise else "",
     )
 
 

@@ -21,7 +21,7 @@ WORDS = {
     "input": "the input pipeline",
     "compute": "less efficient smaller batches",
 }
-# Smaller parts of the loss are noise.
+# Smaller parts of the loss are not worth a word.
 SMALLEST_SHARE = 0.03
 
 
@@ -36,6 +36,7 @@ class Loss:
         ideal_ms: the ideal step, in milliseconds.
         step_ms: the real one.
         parts: milliseconds by part, which add up to `step_ms` - `ideal_ms`; negative where the run does better.
+        noise: milliseconds by part, for those that are not told apart from noise in the run or in the reference.
     """
 
     run: str
@@ -44,6 +45,7 @@ class Loss:
     ideal_ms: float
     step_ms: float
     parts: dict[str, float]
+    noise: dict[str, float]
 
 
 def find_losses(comparison: Comparison) -> Iterator[Loss]:
@@ -64,9 +66,13 @@ def describe_loss(loss: Loss) -> str:
     if lost <= SMALLEST_SHARE * loss.step_ms:
         return f"{loss.run}: {reached} where the ideal is {best}. It scales ideally."
     named = sorted(loss.parts.items(), key=lambda part: part[1], reverse=True)
-    told = [f"{write_milliseconds(ms)} ms to {WORDS[key]}" for key, ms in named if ms > SMALLEST_SHARE * lost]
+    told = [
+        f"{write_milliseconds(ms)} ms to {WORDS[key]}"
+        for key, ms in named
+        if ms > max(SMALLEST_SHARE * lost, loss.noise.get(key, 0.0))
+    ]
     step, ideal = write_milliseconds(loss.step_ms), write_milliseconds(loss.ideal_ms)
-    lost_to = ", ".join(told)
+    lost_to = ", ".join(told) or f"{write_milliseconds(lost)} ms to parts that are not told apart from noise"
     return (
         f"{loss.run}: {reached} instead of the ideal {best}. "
         f"A step takes {step} ms where ideal scaling takes {ideal} ms; it loses {lost_to}."
@@ -86,4 +92,10 @@ def _loss(row: dict[str, Any], reference: dict[str, Any]) -> Loss:
         ideal_ms=ideal_ms,
         step_ms=step,
         parts={key: own[key] - ideal[key] for key in WORDS},
+        noise={key: noise for key in WORDS if (noise := _noise(row, key) + _noise(reference, key) * scale)},
     )
+
+
+def _noise(row: dict[str, Any], part: str) -> float:
+    noise = row[f"step_ms_{part}_noise"]
+    return 0.0 if is_missing(noise) else float(noise)

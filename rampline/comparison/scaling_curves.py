@@ -24,6 +24,8 @@ from rampline.comparison.tracked import COMPARABLE
 # What is held constant: the column of `Comparison.runs` by kind of scaling.
 KINDS = {"strong": "global_batch_size", "weak": "per_replica_batch_size"}
 ASYNCHRONOUS = "parameter_server"
+# Figures of one machine at two times that differ by less are its noise.
+STEADY = 1.15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +40,9 @@ class ScalingPoint:
         step_ms: milliseconds in which `global_batch_size` images are trained on.
         speedup: throughput against the first point of the curve.
         efficiency: `speedup` / (replicas / replicas of the first point); 1 is ideal.
-        ceiling: the speed-up of as many independent processes that do the same work at once; NaN if not measured.
-        ceiling_efficiency: throughput against that of those processes; NaN if not measured.
+        ceiling: the speed-up of as many independent processes that do the same work at once; NaN if not measured, or if
+            the run is clearly faster: the machine was busier when they were measured, so they are no ceiling then.
+        ceiling_efficiency: throughput against that of those processes; NaN as `ceiling`.
     """
 
     run: str
@@ -132,6 +135,8 @@ def _curve(kind: str, key: tuple[str, str, str], rows: list[dict[str, Any]]) -> 
 
 def _point(row: dict[str, Any], base: dict[str, Any]) -> ScalingPoint:
     throughput, ceiling = float(row["images_per_second"]), _number(row["ceiling_images_per_second"])
+    if throughput > STEADY * ceiling:
+        ceiling = math.nan
     speedup = throughput / base["images_per_second"]
     return ScalingPoint(
         run=row["run"],

@@ -19,6 +19,7 @@ from rampline.comparison.tracked import (
     COMPARABLE,
     CURVES,
     EXPLAINED,
+    NOISE,
     environment_of,
     epoch_rows,
     find_execution,
@@ -61,6 +62,7 @@ FIGURES = (
 SETTINGS = (
     *("virtual_devices", "attempts", "fingerprint", "steps_per_epoch", "steps_per_call", "run_dir", "model.weights"),
     *COMPARABLE,
+    *NOISE,
 )
 DEFAULT_TOLERANCE = 0.01  # of studies that were run before the tolerance was a tag
 

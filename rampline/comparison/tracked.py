@@ -13,6 +13,7 @@ from mlflow.exceptions import MlflowException
 
 from rampline.credentials import mask
 from rampline.errors import InputError
+from rampline.explain.table import STEP_PARTS
 from rampline.tracking.histories import Histories
 
 CURVES = (
@@ -29,6 +30,8 @@ EXPLAINED = (
     *("startup_seconds", "tracing_seconds", "steps_seconds", "evaluation_seconds"),
     *("checkpoint_seconds", "logging_seconds", "unexplained_seconds"),
 )
+# Of the parts of a step that are not told apart from noise, how large that is.
+NOISE = tuple(f"step_ms_{part}_noise" for part, _ in STEP_PARTS)
 # Settings that must be equal where throughput is compared for the number of replicas alone.
 COMPARABLE = ("model.name", "data.source", "precision", "data.cache", "data.prefetch", "data.augment")
 PUBLISHED = "rampline.published."
@@ -116,7 +119,7 @@ def run_row(run: Run) -> dict[str, Any]:
     }
     row |= {key: params.get(key, "") for key in ("steps_per_call", "model.weights", *COMPARABLE)}
     row |= {key: _integer(params.get(key)) for key in COUNTS}
-    row |= {key: metrics.get(key, math.nan) for key in (*SCORES, *EXPLAINED)}
+    row |= {key: metrics.get(key, math.nan) for key in (*SCORES, *EXPLAINED, *NOISE)}
     published = {tag.removeprefix(PUBLISHED): value for tag, value in tags.items() if tag.startswith(PUBLISHED)}
     return row | {f"published_{metric}": to_number(value) for metric, value in sorted(published.items())}
 

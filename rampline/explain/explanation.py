@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rampline.config import RunConfig
-from rampline.explain.parts import RunParts, StepParts, run_parts, step_parts
+from rampline.explain.parts import RunParts, StepParts, noise_of_parts, run_parts, step_parts
 from rampline.explain.probes import ReplicaProbes, StrategyProbes
 from rampline.explain.verdict import Verdict, judge
 from rampline.files import read_json, write_json
@@ -26,6 +26,7 @@ class Explanation:
         verdict: what holds the run back.
         ceiling_images_per_second: what as many independent replicas reach at once on this machine, with no all-reduce
             and no pipeline; `None` where it was not measured.
+        noise: milliseconds by part of `step`, for the parts that are not told apart from noise of that size.
         slowdown: the usual step divided by the probed one: away from 1, the machine was busier, or idler, while the run
             trained than while it was probed.
     """
@@ -35,13 +36,15 @@ class Explanation:
     verdict: Verdict
     ceiling_images_per_second: float | None
     slowdown: float
+    noise: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def figures(self) -> dict[str, float | None]:
         """The figures by the names they have in MLflow."""
         step = {f"step_ms_{name}": value for name, value in dataclasses.asdict(self.step).items()}
         run = {f"{name}_seconds": value for name, value in dataclasses.asdict(self.run).items()}
         ceiling = {"ceiling_images_per_second": self.ceiling_images_per_second}
-        return {**step, **run, **ceiling, "probe_slowdown": self.slowdown}
+        noise = {f"step_ms_{name}_noise": value for name, value in self.noise.items()}
+        return {**step, **noise, **run, **ceiling, "probe_slowdown": self.slowdown}
 
     def write(self, path: Path) -> None:
         """Write it as JSON, complete or not at all."""
@@ -67,18 +70,18 @@ def explain_run(run_directory: RunDirectory) -> Explanation:
     events, result = run_directory.read_events(), read_json(run_directory.result_file)
     usual = _usual_step(events, result) or probes.real.median
     slowdown = usual / probes.real.median
-    step = step_parts(
-        probes,
-        replica,
-        is_alone=config.is_synchronous and config.replicas == 1,
-        updates_at_once=1 if config.is_synchronous else config.cluster.workers,
-    ).scaled(slowdown)
+    is_alone = config.is_synchronous and config.replicas == 1
+    at_once = 1 if config.is_synchronous else config.cluster.workers
+    step = step_parts(probes, replica, is_alone=is_alone, updates_at_once=at_once).scaled(slowdown)
+    noise = noise_of_parts(probes, replica, is_alone=is_alone, updates_at_once=at_once)
+    noise = {part: ms * slowdown for part, ms in noise.items()}
     return Explanation(
         step=step,
         run=run_parts(events, result, step_milliseconds=usual),
-        verdict=judge(config, step, probes),
+        verdict=judge(config, step, probes, noise),
         ceiling_images_per_second=replica and _ceiling(config, replica),
         slowdown=slowdown,
+        noise=noise,
     )
 
 

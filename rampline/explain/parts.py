@@ -10,18 +10,20 @@ turns at the updates):
 - *other* = the part of A that half a batch does not halve, 2H - A: launching operations, Python, the update;
 - *compute* = the rest of A, which grows with the batch.
 
-Where noise would make a part negative it is 0, and the parts still add up to R.
+Where noise would make a part negative it is 0, its neighbour has the difference, and the parts still add up to R:
+`noise_of_parts` names the parts that are not told apart from noise, so that no such 0 is taken for measured.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rampline.explain.probes import ReplicaProbes, StrategyProbes
+from rampline.explain.probes import ReplicaProbes, StrategyProbes, Timings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +106,55 @@ def step_parts(
 
 def fixed_share(replica: ReplicaProbes) -> float:
     """The share of one replica's step that does not depend on its batch, in [0, 1]: (2H - A) / A."""
-    if replica.half is None:
-        return 0.0
-    ratios = [
-        2 * half / whole - 1 for half, whole in zip(replica.half.milliseconds, replica.alone.milliseconds, strict=True)
-    ]
-    return min(max(statistics.median(ratios), 0.0), 1.0)
+    return 0.0 if replica.half is None else min(max(statistics.median(_fixed_shares(replica)), 0.0), 1.0)
+
+
+def noise_of_parts(
+    strategy: StrategyProbes, replica: ReplicaProbes | None, *, is_alone: bool = False, updates_at_once: int = 1
+) -> dict[str, float]:
+    """Milliseconds of noise by part, of the parts that are not told apart from it; arguments as in `step_parts`.
+
+    A part is the difference of two probes. Its noise is half of what that difference ranges over in the rounds, or as
+    much as it is below 0 where that is more.
+    """
+    taken_in_turn = zip(strategy.real.milliseconds, strategy.cached.milliseconds, strict=True)
+    differences = {
+        "input": (strategy.real.median - strategy.cached.median, _half_range(r - b for r, b in taken_in_turn))
+    }
+    if replica is not None:
+        parts = step_parts(strategy, replica, is_alone=is_alone, updates_at_once=updates_at_once)
+        own = parts.compute + parts.other
+        if replica.half is not None:
+            shares = _fixed_shares(replica)
+            share, spread = statistics.median(shares), _half_range(shares)
+            differences |= {"other": (own * share, own * spread), "compute": (own * (1 - share), own * spread)}
+        if not is_alone:
+            alone, at_once = (_divided(t, updates_at_once) for t in (replica.alone, replica.at_once or replica.alone))
+            differences["sync"] = _apart(strategy.cached, at_once)
+            if replica.at_once is not None:
+                differences["contention"] = _apart(at_once, alone)
+    return {part: max(spread, -ms) for part, (ms, spread) in differences.items() if ms <= spread}
+
+
+def _fixed_shares(replica: ReplicaProbes) -> list[float]:
+    """2H / A - 1 of every round, in which both took turns."""
+    half = replica.half.milliseconds if replica.half else ()
+    return [2 * h / a - 1 for h, a in zip(half, replica.alone.milliseconds, strict=True)]
+
+
+def _apart(longer: Timings, shorter: Timings) -> tuple[float, float]:
+    """The difference of two probes that did not take turns, and its spread."""
+    spread = math.hypot(_half_range(longer.milliseconds), _half_range(shorter.milliseconds))
+    return longer.median - shorter.median, spread
+
+
+def _half_range(values: Iterable[float]) -> float:
+    listed = list(values)
+    return (max(listed) - min(listed)) / 2
+
+
+def _divided(timings: Timings, by: int) -> Timings:
+    return dataclasses.replace(timings, milliseconds=tuple(value / by for value in timings.milliseconds))
 
 
 def run_parts(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any], *, step_milliseconds: float) -> RunParts:

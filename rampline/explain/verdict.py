@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rampline.config import RunConfig
@@ -14,6 +15,8 @@ PREFETCH = "data.prefetch=auto"
 WORTH_IT = 1.15
 # A part below this share of the step is not all there is to say.
 HALF = 0.5
+# The rest of a step is not measured to less than a hundredth of it.
+MOST_GAIN = 100.0
 BOUNDS = {"input": "input", "compute": "compute", "contention": "contention", "sync": "sync", "other": "overhead"}
 
 NAMES = {
@@ -32,7 +35,7 @@ class Verdict:
     Attributes:
         bound: `input`, `compute`, `contention`, `sync` or `overhead`: the largest part of its step.
         share: that part of the step, in [0, 1].
-        gain: how many times faster a step could be at most if the part could be taken away.
+        gain: how many times faster a step could be at most if the part could be taken away; `MOST_GAIN` for more.
         sentence: all of it for a person, with what would help.
     """
 
@@ -42,22 +45,39 @@ class Verdict:
     sentence: str
 
 
-def judge(config: RunConfig, parts: StepParts, probes: StrategyProbes) -> Verdict:
-    """The verdict on a run."""
+def judge(
+    config: RunConfig, parts: StepParts, probes: StrategyProbes, noise: Mapping[str, float] | None = None
+) -> Verdict:
+    """The verdict on a run; `noise`: of the parts that are not told apart from it, see `noise_of_parts`."""
     values = {name: getattr(parts, name) for name in BOUNDS}
     part = max(values, key=lambda name: values[name])
     share = values[part] / parts.total
     reason, remedy = _words(config, part, parts, probes)
-    gain = 1 / max(1 - share, 1e-9)
+    gain = 1 / max(1 - share, 1 / MOST_GAIN)
     if remedy.startswith(PREFETCH):
         gain = _overlap(probes)
     what = f"{100 * share:.0f} % of each {write_milliseconds(parts.total)} ms step"
-    help_ = f"{remedy} at most {gain:.1f}\N{MULTIPLICATION SIGN}" if part != "compute" else remedy
-    if share < HALF:
-        second = max((name for name in values if name != part), key=lambda name: values[name])
+    help_ = f"{remedy} {_write_gain(gain)}" if part != "compute" else remedy
+    noise = noise or {}
+    others = [name for name in values if name != part and name not in noise]
+    if share < HALF and others:
+        second = max(others, key=lambda name: values[name])
         help_ += f"; next comes {NAMES[second]} with {100 * values[second] / parts.total:.0f} %"
+    if noise:
+        told = "is" if len(noise) == 1 else "are"
+        help_ += f"; {_and([NAMES[name] for name in noise])} {told} not told apart from noise"
     sentence = f"{BOUNDS[part]}-bound: {what} {reason}; {help_}"
     return Verdict(bound=BOUNDS[part], share=share, gain=gain, sentence=sentence)
+
+
+def _write_gain(gain: float) -> str:
+    if gain >= MOST_GAIN:
+        return "more than can be measured: hardly anything else is left of the step"
+    return f"at most {gain:.1f}\N{MULTIPLICATION SIGN}"
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 def _words(config: RunConfig, part: str, parts: StepParts, probes: StrategyProbes) -> tuple[str, str]:

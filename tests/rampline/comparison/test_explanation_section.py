@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from logged_runs import LoggedRun
 
@@ -10,6 +11,7 @@ from rampline.comparison import read_comparison
 from rampline.comparison.explanation_section import make_explanation_section
 
 TIMES = "\N{MULTIPLICATION SIGN}"
+PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 STEP = {"input": 2.0, "compute": 10.0, "contention": 4.0, "sync": 3.5, "other": 0.5}
 RUN = {"startup": 6, "tracing": 2, "steps": 20, "evaluation": 4, "checkpoint": 1, "logging": 0.5, "unexplained": -1.5}
 SINGLE = {"input": 1.0, "compute": 23.0, "contention": 0.0, "sync": 0.0, "other": 0.0}
@@ -92,6 +94,22 @@ def test_probes_on_a_machine_that_was_busier_or_idler_are_told(client, log_study
     assert section.sentences == (
         f"at-1.5: its steps took 1.50{TIMES} the time of its probes, so the machine was busier {proportions}",
         f"at-0.5: its steps took 0.50{TIMES} the time of its probes, so the machine was idler {proportions}",
+    )
+
+
+def test_a_part_that_is_not_told_apart_from_noise_has_its_size_and_no_share(client, log_study):
+    noisy = replace(RUNS[1], metrics={**RUNS[1].metrics, "step_ms_sync_noise": 4.0, "step_ms_other_noise": 0.75})
+    log_study("noisy", [RUNS[0], noisy, RUNS[3]], reference="one")
+    section = make_explanation_section(read_comparison(client, "noisy"))
+    assert section is not None
+    _, steps, _, whole = section.tables
+    assert steps.rows[1][3:] == ("4.0 (20 %)", f"3.5 {PLUS_MINUS}4.0", f"0.50 {PLUS_MINUS}0.75", "20.0")
+    assert steps.rows[2][4] == "8.0 (33 %)"
+    assert steps.note.startswith(f"A part with {PLUS_MINUS} is not told apart from noise of that size")
+    assert whole.note == ""
+    # The sync's 3.5 ms are no loss that was shown.
+    assert section.sentences[0].endswith(
+        "it loses 4.0 ms to replicas sharing the hardware, 1.5 ms to the input pipeline."
     )
 
 

@@ -95,3 +95,32 @@ def test_scaled_runs_without_a_counterpart_are_named(client, log_study):
 def test_without_scaled_runs_there_is_no_section(client, log_study):
     log_study("unscaled", STRONG[:1], reference="one")
     assert make_scaling_section(read_comparison(client, "unscaled")) is None
+
+
+def test_a_run_above_its_ceiling_is_not_said_to_reach_more_than_there_is(client, log_study):
+    def with_ceiling(share: float) -> list[LoggedRun]:
+        return [STRONG[0], run("two", 2, 7200, {"ceiling_images_per_second": 7200 / share})]
+
+    log_study("near", with_ceiling(1.1), reference="one")
+    near = make_scaling_section(read_comparison(client, "near"))
+    assert near is not None
+    assert near.sentences[1].endswith("79 % of ideal and as much as 2 independent processes reach.")
+    assert near.tables[0].rows[1][-1] == "100 %"
+    # The machine was busier while the processes were measured: they are no ceiling.
+    log_study("above", with_ceiling(1.44), reference="one")
+    above = make_scaling_section(read_comparison(client, "above"))
+    assert above is not None
+    assert above.sentences[1].endswith("79 % of ideal.")
+    assert above.tables[0].rows[1][-1] == DASH
+
+
+def test_a_term_that_noise_would_make_negative_is_left_out_and_said(client, log_study):
+    # 12 / N + 2 ms, but eight replicas are faster than that: nothing is left for the sync.
+    runs = [run(str(n), n, 64_000 / (12 / n + 2 - (n == 8))) for n in (1, 2, 4, 8)]
+    log_study("negative", runs, reference="1")
+    section = make_scaling_section(read_comparison(client, "negative"))
+    assert section is not None
+    formula = section.tables[1].rows[0][1]
+    assert "compute" in formula
+    assert "sync" not in formula
+    assert "A term that a formula does not have is not told apart from noise" in section.tables[1].note

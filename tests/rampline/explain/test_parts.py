@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from rampline.explain.parts import RunParts, StepParts, fixed_share, run_parts, step_parts
+from rampline.explain.parts import RunParts, StepParts, fixed_share, noise_of_parts, run_parts, step_parts
 from rampline.explain.probes import ReplicaProbes, StrategyProbes, Timings, mean_timings
 
 
@@ -80,6 +80,52 @@ def test_noise_makes_no_part_negative(
 ) -> None:
     assert step_parts(strategy, found) == expected
     assert expected.total == 20
+
+
+def steady(real: float, cached: float) -> StrategyProbes:
+    """The same in every round."""
+    return StrategyProbes(pipeline=timings(1, 1, 1), cached=timings(*(cached,) * 3), real=timings(*(real,) * 3))
+
+
+@pytest.mark.parametrize(
+    "strategy, found, noise",
+    [
+        # Every part is above 0, and the rounds agree.
+        (steady(20, 18), replica(10, 7, 13, 2), {}),
+        # The cached step was slower than the real one.
+        (steady(20, 21), replica(10, 7, 15, 2), {"input": 1}),
+        # As many at once were slower than the strategy: contention holds what there is of sync.
+        (steady(20, 18), replica(10, 7, 30, 2), {"sync": 12}),
+        # One alone was slower than as many at once, and than the strategy.
+        (steady(20, 18), replica(40, 28, 30, 2), {"sync": 12, "contention": 10}),
+        # Half the batch took less than half of the 10 ms, by 0.2 of it; and longer than all of it, by 0.2 as well.
+        (steady(20, 18), replica(10, 4, 15, 2), {"other": 2}),
+        (steady(20, 18), replica(10, 11, 15, 2), {"compute": 2}),
+        # Nothing shares the hardware where there is one replica on each machine, so that is no noise.
+        (steady(20, 18), replica(10, 7), {}),
+        # One replica's work was not measured.
+        (steady(20, 18), None, {}),
+    ],
+)
+def test_a_part_that_would_be_negative_is_not_told_apart_from_noise(
+    strategy: StrategyProbes, found: ReplicaProbes | None, noise: dict[str, float]
+) -> None:
+    assert noise_of_parts(strategy, found) == pytest.approx(noise)
+
+
+def test_a_part_that_is_smaller_than_its_spread_is_not_told_apart_from_noise():
+    probes = StrategyProbes(pipeline=timings(1, 1, 1), cached=timings(18, 16, 18), real=timings(19, 21, 19))
+    found = dataclasses.replace(replica(10, 7, at_once=12, processes=2), at_once=timings(12, 24, 10))
+    # R - B in the rounds: 1, 5, 1. B and E range over 2 and 14 ms: hypot(1, 7).
+    assert noise_of_parts(probes, found) == pytest.approx({"input": 2, "sync": 50**0.5, "contention": 7})
+    alone = noise_of_parts(probes, replica(10, 7), is_alone=True)
+    assert alone == {"input": 2}
+
+
+def test_noise_of_parameter_servers_is_that_of_a_worker_s_turn():
+    noise = noise_of_parts(steady(20, 18), replica(40, 16, at_once=30, processes=2), updates_at_once=2)
+    # A is 20, H 8 and E 15 ms: contention -5; of the 15 ms of work 2 * 8 / 20 - 1 = -0.2 are fixed.
+    assert noise == pytest.approx({"contention": 5, "other": 3})
 
 
 def test_the_fixed_share_is_that_of_the_usual_round():
