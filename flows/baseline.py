@@ -7,7 +7,7 @@ from pydantic import Field
 
 from flows.evaluate import evaluate
 from flows.prepare import prepare
-from rampline.stages import AS_IN_STUDY, Engine, Precision, check_study, plan_stage, with_values
+from rampline.stages import AS_IN_STUDY, Engine, Precision, check_study, own_execution, plan_stage, with_values
 from tasks.execution import open_execution
 from tasks.train import train
 
@@ -37,7 +37,7 @@ def baseline(
         execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """
     if execution:
-        train(execution, run)
+        train(own_execution(execution), run)
         return
     overrides = with_values(overrides, engine=engine, epochs=epochs, precision=precision)
     runs = plan_stage("baseline", study, run, overrides)

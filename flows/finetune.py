@@ -7,7 +7,7 @@ from pydantic import Field
 
 from flows.evaluate import evaluate
 from flows.prepare import prepare
-from rampline.stages import AS_IN_STUDY, Engine, Precision, check_study, plan_stage, with_values
+from rampline.stages import AS_IN_STUDY, Engine, Precision, check_study, own_execution, plan_stage, with_values
 from tasks.execution import open_execution
 from tasks.train import train
 
@@ -40,7 +40,7 @@ def finetune(
         execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """
     if execution:
-        train(execution, run)
+        train(own_execution(execution), run)
         return
     size = {f"{run}:cluster.replicas": replicas}  # not of the runs whose weights it starts from
     overrides = with_values(overrides, **size, engine=engine, epochs=epochs, precision=precision)

@@ -4,7 +4,7 @@ from prefect import flow, get_run_logger
 
 from rampline.config import DataConfig
 from rampline.progress import progress_to
-from rampline.stages import datasets_of, study_of
+from rampline.stages import datasets_of, own_execution, study_of
 from tasks.prepare import prepare_data, publish_data_report
 
 DOWNLOAD_RETRIES = 2
@@ -28,7 +28,8 @@ def prepare(
         overrides: Settings laid over every run, by dotted key, such as {"data.image_size": "64"}.
         execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """
-    return [_prepare(config, study) for config in datasets_of(study_of(study, only, overrides, execution))]
+    checked = study_of(study, only, overrides, own_execution(execution))
+    return [_prepare(config, study) for config in datasets_of(checked)]
 
 
 def _prepare(config: DataConfig, study: str) -> str:

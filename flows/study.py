@@ -19,6 +19,7 @@ from rampline.stages import (
     Engine,
     Precision,
     only_of_strategy,
+    own_execution,
     study_of,
     with_values,
 )
@@ -62,6 +63,7 @@ def study(
             or when the cost is not known; none for never.
         execution: Folder of the execution: an unfinished one is continued. Empty for a new one.
     """
+    execution = own_execution(execution)
     if earlier := earlier_run_in_progress(study):
         return Cancelled(name="Skipped", message=f"{earlier} of this deployment trains {study} still: skipped")
     overrides = with_values(overrides, engine=engine, epochs=epochs, precision=precision)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What a spreadsheet runs as a formula, behind any number of the apostrophes that keep it from that; but for numbers.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -38,6 +47,31 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """The value of a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_csv(path: Path, table: pd.DataFrame) -> None:
+    """`write_text` of a table without its index, its texts as `csv_cell` and in quotation marks."""
+    # Unquoted, a carriage return would begin a row, and with that another cell.
+    cells = table.rename(columns=csv_cell).map(csv_cell)
+    write_text(path, cells.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC))
+
+
+def read_csv(path: Path, **options: Any) -> pd.DataFrame:
+    """A table that `write_csv` has written, with its texts as they were; `options` of `pandas.read_csv`."""
+    import pandas as pd  # a second: most readers of files need none
+
+    return pd.read_csv(path, **options).rename(columns=_from_cell).map(_from_cell)
+
+
+def csv_cell(value: Any) -> Any:
+    """The value for a CSV: a text that a spreadsheet would run as a formula gets an apostrophe before it."""
+    is_formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
+    return f"'{value}" if is_formula else value
+
+
+def _from_cell(value: Any) -> Any:
+    is_marked = isinstance(value, str) and value.startswith("'") and _FORMULA.match(value)
+    return value[1:] if is_marked else value
 
 
 @contextmanager

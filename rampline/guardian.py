@@ -39,7 +39,7 @@ def start_guardian(execution: Path, process: str, prefect: Mapping[str, str]) ->
         a function that sends the guardian home, because this process has closed the execution itself.
     """
     guardian = subprocess.Popen(
-        [sys.executable, "-m", "rampline.guardian", str(execution)],
+        [sys.executable, "-P", "-m", "rampline.guardian", str(execution)],
         # Through the environment, because everybody can read the arguments of a process.
         env={**os.environ, **prefect, PROCESS: process},
         stdin=subprocess.PIPE,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from types import ModuleType
 
 # Keras imports them where they are installed: for its scikit-learn wrappers, its picture galleries, and data frames as
 # training data. No role uses these, and they are 40 % of the import. What a role itself needs of them comes later.
@@ -41,6 +43,22 @@ def _import_all(modules: Sequence[str]) -> None:
         for name in modules:
             with suppress(ImportError):  # whoever needs it will say so
                 importlib.import_module(name)
+
+
+def import_own(name: str) -> ModuleType:
+    """Import a user's module by its dotted name: the working folder first, then PYTHONPATH, then what is installed.
+
+    Python itself does not look there: all processes are started with `-P`, or a `flows/` of the user's would be taken
+    for ours. What the module imports later is found in the working folder if it is nowhere else.
+    """
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(folder)
+        if folder not in sys.path:
+            sys.path.append(folder)
 
 
 def import_tensorflow() -> None:

@@ -8,9 +8,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from rampline.comparison.columns import write_duration
+from rampline.files import read_csv
 from rampline.plan import PlannedRun
 from rampline.run_directory import RunDirectory
 from rampline.study import Study
@@ -58,7 +57,7 @@ def learning_rate_markdown(run_directory: RunDirectory) -> str:
 
 def comparison_rows(csv_file: Path) -> list[dict[str, object]]:
     """The columns of `comparison.csv` that fit on a page; figures as the file has them, nothing for what is missing."""
-    table = pd.read_csv(csv_file)
+    table = read_csv(csv_file)
     table = table[[column for column in COMPARISON_COLUMNS if column in table.columns]]
     return json.loads(str(table.to_json(orient="records", double_precision=4)))
 

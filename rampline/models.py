@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import keras
 
 from rampline.config import ModelConfig
 from rampline.errors import ConfigError
+from rampline.imports import import_own
 
 ImageShape = tuple[int, int, int]
 
@@ -128,6 +128,6 @@ def _logits(features: keras.KerasTensor, classes: int) -> keras.KerasTensor:
 def _import_factory(name: str) -> Callable[..., keras.Model]:
     module_name, _, function_name = name.partition(":")
     try:
-        return getattr(importlib.import_module(module_name), function_name)
+        return getattr(import_own(module_name), function_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"model.name={name!r} cannot be imported: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,6 +77,22 @@ def only_of_strategy(study: str, only: Sequence[str], strategy: str) -> list[str
     return list(dict.fromkeys(name for run in chosen for name in _with_ancestors(loaded, run.name)))
 
 
+def own_execution(execution: str) -> str:
+    """A flow's parameter `execution`: empty, or the absolute path of a folder `runs/STUDY/EXECUTION` of this home.
+
+    Whoever may start flow runs names it, and what an execution holds says what is imported.
+
+    Raises:
+        InputError: for any other folder.
+    """
+    folder, runs = Path(os.path.abspath(execution)), Home.from_environment().runs
+    if execution and folder.parent.parent.resolve() != runs.resolve():
+        raise InputError(
+            f"execution={execution!r} is not allowed: it must be a folder {runs}/STUDY/EXECUTION, or empty"
+        )
+    return execution and str(folder)
+
+
 def study_of(study: str, only: Sequence[str], overrides: Mapping[str, str], execution: str) -> Study:
     """The study as the folder `execution` was started with, where there is such an execution; else `check_study`."""
     from rampline.execution_file import FILE, read_execution
@@ -94,7 +111,7 @@ def trained_runs(study: str, execution: str, runs: Sequence[str]) -> tuple[str, 
     from rampline.execution import latest_execution
     from rampline.execution_file import read_execution
 
-    name = load_study(study).name
+    name, execution = load_study(study).name, own_execution(execution)
     folder = Path(execution) if execution else latest_execution(name, Home.from_environment())
     if folder is None:
         raise InputError(f"study {name} has no execution in {Home.from_environment().runs}: run it first")

@@ -92,7 +92,7 @@ def _start(port: int, log: Path) -> subprocess.Popen[bytes]:
     names = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
     with open(log, "ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-c", SERVE, str(os.getpid()), str(port), str(GRACE_SECONDS)],
+            [sys.executable, "-P", "-c", SERVE, str(os.getpid()), str(port), str(GRACE_SECONDS)],
             env=os.environ | names,
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -47,7 +47,7 @@ def start_early(arguments: Sequence[str]) -> None:
     # Without a name: what it prints goes into its log as soon as it has one.
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "rampline.worker", *arguments, WAIT],
+            [sys.executable, "-P", "-m", "rampline.worker", *arguments, WAIT],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=output,

@@ -114,7 +114,7 @@ def start_worker(arguments: Sequence[str], log: Path, environment: Mapping[str, 
         return early
     with open(log, "ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "rampline.worker", *arguments],
+            [sys.executable, "-P", "-m", "rampline.worker", *arguments],
             env=worker_environment(environment),
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -32,7 +32,7 @@ from rampline.comparison.sentences import (
 )
 from rampline.comparison.system_section import make_system_section
 from rampline.comparison.table import Comparison
-from rampline.files import write_text
+from rampline.files import write_csv, write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|min|h)(?!\w))")
@@ -57,7 +57,7 @@ def write_comparison(
         data_tables: tables of the data report by heading, such as `{"Examples per class": …}`; empty ones are named.
     """
     files = ComparisonFiles(csv=directory / "comparison.csv", report=directory / "report.html")
-    write_text(files.csv, comparison.csv_table.to_csv(index=False))
+    write_csv(files.csv, comparison.csv_table)
     write_text(files.report, render_report(comparison, data_tables=data_tables))
     return files
 

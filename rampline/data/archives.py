@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Self
 
 from rampline.errors import DatasetError
 from rampline.files import complete_directory
@@ -21,6 +21,16 @@ SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 # What must be left free on the disk, and what a file takes there at least: a million empty ones fill it too.
 KEPT_FREE_SHARE = 0.1
 BYTES_PER_FILE = 4096
+# The longest path and what macOS keeps of a file fit; Python reads all of a header into memory, and it may claim more.
+LONGEST_HEADER_BYTES = 2**18
+_HEADERS = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+_EXTENDED_AT = 482  # of a GNU sparse header: whether blocks of its map follow
 # What macOS adds to archives.
 _IGNORED = "__MACOSX"
 _BROKEN = (
@@ -33,6 +43,9 @@ _BROKEN = (
     ValueError,
     RuntimeError,
 )
+
+
+_SPARSE = "a sparse file, whose map may fill the memory"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,8 +97,9 @@ def unpack(archive: Path, directory: Path) -> None:
         directory: an empty folder that nobody else writes to.
 
     Raises:
-        DatasetError: when it is damaged, holds a link, a device, an absolute path or one with `..`, a file twice, or
-            more than fits on 90 % of the free disk. What was unpacked until then is left for the caller to remove.
+        DatasetError: when it is damaged, holds headers that would fill the memory, a link, a device, an absolute path
+            or one with `..`, a file twice, or more than fits on 90 % of the free disk. What was unpacked until then is
+            left for the caller to remove.
     """
     left = int(shutil.disk_usage(directory).free * (1 - KEPT_FREE_SHARE))
     try:
@@ -120,9 +134,29 @@ def _zip_members(archive: Path) -> Iterator[_Member]:
                 yield _Member(name=info.filename, size=info.file_size, open=lambda info=info: opened.open(info))
 
 
+class _TarInfo(tarfile.TarInfo):
+    """An entry whose headers fit into memory; `ValueError` for another."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """One block of 512 bytes, before Python reads what belongs to it."""
+        info = super().frombuf(buf, encoding, errors)
+        if info.type in _HEADERS and info.size > LONGEST_HEADER_BYTES:
+            raise ValueError(f"a header of {info.size} bytes; it may have {LONGEST_HEADER_BYTES}")
+        if info.type == tarfile.GNUTYPE_SPARSE and buf[_EXTENDED_AT]:
+            raise ValueError(_SPARSE)
+        return info
+
+    def _proc_gnusparse_10(self, *_: object) -> None:
+        raise ValueError(_SPARSE)
+
+
 def _tar_members(archive: Path) -> Iterator[_Member]:
-    with tarfile.open(archive) as opened:
-        for info in opened:
+    with tarfile.open(archive, tarinfo=_TarInfo) as opened:
+        while info := opened.next():
+            opened.members.clear()  # type: ignore[attr-defined] - all entries until then, of no use
+            if sum(map(len, opened.pax_headers.values())) > LONGEST_HEADER_BYTES:
+                raise ValueError(f"headers for all files of more than {LONGEST_HEADER_BYTES} bytes")
             if info.isdir():
                 _safe_name(archive, info.name)
             elif not info.isfile():

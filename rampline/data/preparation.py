@@ -99,7 +99,7 @@ def _run_process(
 def _start_process(config: DataConfig, home: Home, standard_error: int) -> subprocess.Popen[str]:
     request = {"data": dataclasses.asdict(config), "home": str(home.root), "parent_pid": os.getpid()}
     return subprocess.Popen(
-        [sys.executable, "-m", "rampline.data", json.dumps(request)],
+        [sys.executable, "-P", "-m", "rampline.data", json.dumps(request)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=standard_error,

@@ -11,7 +11,7 @@ import pandas as pd
 
 from rampline.data.dataset import SPLITS
 from rampline.errors import DatasetError
-from rampline.files import read_json, write_json, write_text
+from rampline.files import read_csv, read_json, write_csv, write_json
 
 # Of width and height, in pixels before resizing.
 _STATISTICS = ("min", "median", "max")
@@ -127,9 +127,9 @@ def write_report(directory: Path, report: DataReport) -> None:
         "duplicates_within_splits": _count_groups(report.repeated("within")),
     }
     write_json(directory / "data_report.json", overview)
-    write_text(directory / "data_report.csv", report.summary.to_csv(index=False))
-    write_text(directory / "undecodable.csv", report.undecodable.to_csv(index=False))
-    write_text(directory / "duplicates.csv", report.duplicates.to_csv(index=False))
+    write_csv(directory / "data_report.csv", report.summary)
+    write_csv(directory / "undecodable.csv", report.undecodable)
+    write_csv(directory / "duplicates.csv", report.duplicates)
 
 
 def read_report(directory: Path) -> DataReport:
@@ -154,7 +154,7 @@ def read_report(directory: Path) -> DataReport:
 def _read_table(path: Path) -> pd.DataFrame:
     # Classes and names are texts, even those that look like numbers or like "NA".
     texts: Any = dict.fromkeys(("split", "class", "name", "problem", "kind", "sha256"), str)
-    return pd.read_csv(path, dtype=texts, keep_default_na=False)
+    return read_csv(path, dtype=texts, keep_default_na=False)
 
 
 def _markdown_list(table: pd.DataFrame) -> str:

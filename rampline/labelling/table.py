@@ -12,6 +12,8 @@ from typing import NamedTuple, Protocol, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rampline.files import csv_cell
+
 
 class Row(NamedTuple):
     """One image: `label` is empty, `probability` None and `error` says why where it could not be read."""
@@ -59,13 +61,13 @@ def open_table(path: Path, suffix: str) -> Iterator[TableWriter]:
 
 class _CsvTable:
     def __init__(self, file: TextIO) -> None:
-        self._writer = csv.writer(file, lineterminator="\n")
+        self._writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         self._writer.writerow(Row._fields)
 
     def write(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            probability = "" if row.probability is None else f"{row.probability:.6g}"
-            self._writer.writerow(row._replace(probability=probability))  # type: ignore[arg-type]
+            probability = None if row.probability is None else float(f"{row.probability:.6g}")
+            self._writer.writerow(map(csv_cell, row._replace(probability=probability)))
 
 
 class _ParquetTable:

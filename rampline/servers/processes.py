@@ -42,7 +42,8 @@ def start(
     with open(log, "ab") as output:
         return subprocess.Popen(
             [sys.executable, *command],
-            env={**environment, MARK: str(home.root), PART: part},
+            # Safe path: no process of these, nor one that it starts, looks for modules in the folder that it runs in.
+            env={**environment, MARK: str(home.root), PART: part, "PYTHONSAFEPATH": "1"},
             cwd=folder,
             stdin=subprocess.PIPE if part == "caretaker" else subprocess.DEVNULL,
             stdout=output,

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rampline.files import csv_cell
+
 # Imported where something is drawn: matplotlib must not delay the first run.
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,7 +84,7 @@ def write_classification_report(path: Path, report: Mapping[str, Any]) -> None:
         writer.writerow(["class", *SCORES])
         for name, scores in report.items():
             row = scores if isinstance(scores, Mapping) else {"f1-score": scores}
-            writer.writerow([name, *(row.get(score, "") for score in SCORES)])
+            writer.writerow([csv_cell(name), *(row.get(score, "") for score in SCORES)])
 
 
 def _name_classes(axes: Axes, class_names: Sequence[str]) -> None:

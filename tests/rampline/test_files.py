@@ -1,5 +1,6 @@
 """Files and directories are complete or absent, also when the process is killed."""
 
+import csv
 import json
 import math
 import os
@@ -8,9 +9,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from rampline.files import complete_directory, delete_unfinished, read_json, remove, write_json, write_text
+from rampline.files import (
+    complete_directory,
+    delete_unfinished,
+    read_csv,
+    read_json,
+    remove,
+    write_csv,
+    write_json,
+    write_text,
+)
 
 # Fills a directory half and then waits to be killed.
 HALF_FILLED = """
@@ -57,6 +68,20 @@ def test_a_text_replaces_the_old_one_and_leaves_nothing_beside(tmp_path):
     assert path.read_text() == "new äöü\n"
     assert names(path.parent) == ["note.txt"]
     assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_table_holds_no_formula_and_is_read_as_it_was(tmp_path):
+    formulas = ["=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "'=1", "''-x"]
+    plain = ["cat", "a\r=1", "a=b", "'quoted'", "-0.5", "+3", "-1e-07", ""]
+    table = pd.DataFrame({"=name": formulas + plain, "figure": [-0.5] * 17, "many": [-3] * 17, "seen": [True] * 17})
+    write_csv(tmp_path / "table.csv", table)
+    with open(tmp_path / "table.csv", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["'=name", "figure", "many", "seen"]
+    assert [row[0] for row in rows] == [f"'{text}" for text in formulas] + plain
+    assert {tuple(row[1:]) for row in rows} == {("-0.5", "-3", "True")}
+    read = read_csv(tmp_path / "table.csv", dtype={"'=name": str}, keep_default_na=False)
+    pd.testing.assert_frame_equal(read, table)
 
 
 def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path):

@@ -21,6 +21,17 @@ runs:
 """
 
 
+OWN_NETWORK = """
+import keras
+import tasks
+
+def net(input_shape, classes):
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs))
+    return keras.Model(inputs, keras.layers.Dense(classes)(keras.layers.Dense(tasks.UNITS)(x)))
+"""
+
+
 def statuses(home: Path, study: str) -> dict[str, str]:
     """Status by name of all MLflow runs of a study, `study` for that of the execution."""
     client = MlflowClient(tracking_uri=f"sqlite:///{home}/mlflow.db")
@@ -109,3 +120,17 @@ def test_images_that_do_not_decode_leave_no_execution(rampline, home, tmp_path, 
     assert result.stderr.count("\n") == 1
     assert not (home / "runs").exists()
     assert not (home / "mlflow.db").exists()
+
+
+def test_modules_in_the_working_folder_take_no_place_of_ours_and_a_network_there_is_found(rampline, home, tmp_path):
+    for name in ("flows", "rampline", "json", "numpy", "prefect", "mlflow", "uvicorn"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"raise SystemExit('{name} of the working folder was imported')")
+    (tmp_path / "tasks.py").write_text("UNITS = 7")
+    (tmp_path / "nets.py").write_text(OWN_NETWORK)
+    base = "{epochs: 1, data: {source: digits, limit: 20}, model: {name: 'nets:net'}}"
+    (tmp_path / "own.yaml").write_text(f"base: {base}\nruns: {{only: {{}}}}")
+    result = rampline("run", "own.yaml")
+    assert (result.returncode, result.stderr) == (0, "")
+    (summary,) = home.glob("runs/own/*/only/model_summary.txt")
+    assert "(None, 7)" in summary.read_text()

@@ -1,8 +1,10 @@
 """Hostile archives are refused in one line, and nothing is written outside the folder that they are unpacked into."""
 
+import gzip
 import io
 import stat
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -161,6 +163,74 @@ def test_many_empty_files_count_too(tmp_path, monkeypatch):
     monkeypatch.setattr(archives, "BYTES_PER_FILE", 10**15)
     archive = write_zip(tmp_path / "x.zip", *((f"{i}.png", b"") for i in range(1000)))
     assert "unpacks to more than fits" in refused(archive, tmp_path)
+
+
+def header(kind: bytes, size: int, name: str = "x") -> bytes:
+    info = special(kind, name)
+    info.size = size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def pax(key: str, size: int) -> bytes:
+    """A record for all files: `LENGTH KEY=VALUE`, of `size` bytes, a multiple of 512."""
+    record = f"{size} {key}=".encode()
+    return header(tarfile.XGLTYPE, size) + record + b"v" * (size - len(record) - 1) + b"\n"
+
+
+def sparse_map(blocks: int) -> bytes:
+    first = bytearray(header(tarfile.GNUTYPE_SPARSE, 0))
+    first[482] = 1
+    first[148:156] = b" " * 8
+    first[148:156] = b"%06o\0 " % sum(first)
+    block = b"00000000001\0" * 42 + b"\1" + bytes(7)
+    return bytes(first) + block * blocks
+
+
+MEGABYTES = 50
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "long name": lambda: header(tarfile.GNUTYPE_LONGNAME, MEGABYTES * 2**20) + b"a" * MEGABYTES * 2**20,
+    "long link": lambda: header(tarfile.GNUTYPE_LONGLINK, MEGABYTES * 2**20) + b"a" * MEGABYTES * 2**20,
+    "pax": lambda: pax("comment", MEGABYTES * 2**20),
+    "many pax": lambda: b"".join(
+        pax(f"k{number}", 2**17) + header(tarfile.REGTYPE, 0, f"{number}.png") for number in range(MEGABYTES * 8)
+    ),
+    "sparse": lambda: sparse_map(MEGABYTES * 2**11),
+    "sparse pax": lambda: (
+        header(tarfile.XHDTYPE, 512)
+        + b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n".ljust(512, b"\0")
+        + header(tarfile.REGTYPE, MEGABYTES * 2**20)
+        + b"99999999\n".ljust(512, b"1")[:-1]
+        + b"\n"
+        + b"1\n" * (MEGABYTES * 2**19 - 256)
+    ),
+    "folders": lambda: header(tarfile.DIRTYPE, 0, "images/cats") * MEGABYTES * 2**11,
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_no_header_fills_the_memory(tmp_path, kind):
+    path = tmp_path / "bomb.tar.gz"
+    content = write_tar(tmp_path / "x.tar", ("images/cats/1.png", b"second")).read_bytes()
+    path.write_bytes(gzip.compress(BOMBS[kind]() + content, compresslevel=1))
+    directory = tmp_path / "unpacked"
+    directory.mkdir()
+    tracemalloc.start()
+    try:
+        if kind == "folders":
+            unpack(path, directory)
+            assert (directory / IMAGE).read_bytes() == b"first"
+        else:
+            with pytest.raises(DatasetError, match=r"cannot be unpacked: (a header|headers|a sparse file)"):
+                unpack(path, directory)
+        assert tracemalloc.get_traced_memory()[1] < 2**23
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_long_path_is_no_bomb(tmp_path):
+    name = "/".join(["a" * 200] * 10) + ".png"
+    unpack(write_tar(tmp_path / "x.tar", (name, b"deep")), tmp_path / ".")
+    assert (tmp_path / name).read_bytes() == b"deep"
 
 
 def test_a_zip_that_holds_more_than_it_claims(tmp_path):

@@ -56,6 +56,15 @@ def test_read_gives_what_was_written(report, tmp_path):
     assert again.to_markdown() == report.to_markdown()
 
 
+def test_names_that_look_like_formulas_are_written_as_texts(tmp_path):
+    files = [row("train", 0, "=1+1|cmd", "A"), row("train", 0, "-b", "A"), row("train", 0, "@c", "F", (0, 0), "+d")]
+    report = make_report(files, source="folder:x", fingerprint="0")
+    write_report(tmp_path, report)
+    assert '"\'=1+1|cmd"' in (tmp_path / "duplicates.csv").read_text()
+    assert (tmp_path / "undecodable.csv").read_text().splitlines()[1] == '"train","007","\'@c","\'+d"'
+    assert read_report(tmp_path).to_markdown() == report.to_markdown()
+
+
 def test_nothing_to_complain_about(tmp_path):
     write_report(tmp_path, make_report([row("train", 0, "a", "A")], source="digits", fingerprint="0"))
     again = read_report(tmp_path)

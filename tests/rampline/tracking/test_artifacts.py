@@ -51,13 +51,13 @@ def test_any_number_of_classes_with_any_names_is_drawn_without_a_warning(tmp_pat
 
 def test_the_classification_report_has_a_row_per_class_and_average(tmp_path):
     scores = {"precision": 0.9, "recall": 0.8, "f1-score": 0.85, "support": 10.0}
-    report = {"cat": scores, "dog, big": scores | {"recall": 0.7}, "accuracy": 0.75, "macro avg": scores}
+    report = {"=cat": scores, "dog, big": scores | {"recall": 0.7}, "accuracy": 0.75, "macro avg": scores}
     write_classification_report(tmp_path / "report.csv", report)
     with open(tmp_path / "report.csv", newline="") as file:
         rows = list(csv.reader(file))
     assert rows == [
         ["class", "precision", "recall", "f1-score", "support"],
-        ["cat", "0.9", "0.8", "0.85", "10.0"],
+        ["'=cat", "0.9", "0.8", "0.85", "10.0"],
         ["dog, big", "0.9", "0.7", "0.85", "10.0"],
         ["accuracy", "", "", "0.75", ""],
         ["macro avg", "0.9", "0.8", "0.85", "10.0"],

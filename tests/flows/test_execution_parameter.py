@@ -1,0 +1,41 @@
+"""The parameter `execution` of every flow: whoever may start flow runs gives it."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.baseline import baseline
+from flows.cluster import cluster
+from flows.evaluate import evaluate
+from flows.finetune import finetune
+from flows.prepare import prepare
+from flows.study import study
+from rampline.errors import InputError
+from rampline.execution import start_execution
+from rampline.home import Home
+from rampline.stages import own_execution
+
+FLOWS = (baseline, cluster, evaluate, finetune, prepare, study)
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
+def test_an_execution_outside_the_home_is_refused(flow, tmp_path, rampline_home, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    made = start_execution("digits", home=Home(root=tmp_path), name="e1")
+    inside = f"{rampline_home}/runs/digits/e1"
+    for folder in (made, f"{inside}/../../../../{made}", f"{rampline_home}/runs/e1", f"{inside}/baseline", "/"):
+        with pytest.raises(InputError, match=r"must be a folder .*/runs/STUDY/EXECUTION, or empty"):
+            flow.fn(study="digits", execution=str(folder))
+
+
+def test_an_execution_of_the_home_may_be_named_in_any_way(tmp_path, monkeypatch):
+    runs = tmp_path / "home" / "runs"
+    (tmp_path / "disk").mkdir()
+    runs.mkdir(parents=True)
+    (runs / "digits").symlink_to(tmp_path / "disk")
+    (tmp_path / "link").symlink_to(tmp_path / "home")
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "link"))
+    monkeypatch.chdir(tmp_path)
+    for folder in ("home/runs/digits/e1", f"{tmp_path}/link/runs/digits/e1", f"{runs}/digits/x/../e1"):
+        assert Path(own_execution(folder)).parent.resolve() == tmp_path / "disk"
+    assert own_execution("") == ""

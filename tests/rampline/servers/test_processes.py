@@ -1,0 +1,17 @@
+"""What `rampline up` starts."""
+
+import os
+
+import tasks
+from rampline.home import Home
+from rampline.servers.processes import start
+
+
+def test_neither_a_process_nor_what_it_starts_looks_for_modules_where_it_runs(tmp_path):
+    (tmp_path / "tasks.py").write_text("")
+    say = "import tasks; print(tasks.__file__, flush=True)"
+    code = f"{say}; import subprocess, sys; subprocess.run([sys.executable, '-c', {say!r}])"
+    log = tmp_path / "log"
+    places = {"home": Home(root=tmp_path), "folder": tmp_path, "log": log}
+    assert start(["-c", code], part="worker", environment=os.environ, **places).wait(60) == 0
+    assert log.read_text().splitlines() == [tasks.__file__] * 2
