@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import keras
 import numpy as np
 import tensorflow as tf
 
 from rampline.config import RunConfig
+from rampline.schedules import SCHEDULES
 
 
 class StepLearningRate(keras.optimizers.schedules.LearningRateSchedule):
@@ -40,28 +39,10 @@ class StepLearningRate(keras.optimizers.schedules.LearningRateSchedule):
 def learning_rate_at(config: RunConfig, steps_per_epoch: int, step: tf.Tensor) -> tf.Tensor:
     """Rate at 0-based `step` (any shape), same shape, float32 unless `keras.config.floatx()` is another.
 
-    `ramp` is that of the Keras TPU and multi-GPU fine-tuning write-ups: start → peak linearly over `ramp_epochs`, hold,
-    then
-    `(peak - floor) * decay ** epochs_since + floor`; here continuous in the step instead of once per epoch. `cosine`:
-    Loshchilov & Hutter 2017, one half period. Linear scaling of the peak: Goyal et al. 2017.
+    Linear scaling of the peak: Goyal et al. 2017; the formulas are in `rampline.schedules`.
     """
-    rate, peak = config.learning_rate, config.peak_learning_rate
-    dtype = keras.config.floatx()
-    epoch = tf.cast(step, dtype) / steps_per_epoch
-    if rate.schedule == "constant":
-        return tf.fill(tf.shape(epoch), tf.constant(peak, dtype))
-    if rate.schedule == "steps":
-        passed = tf.add_n([tf.cast(epoch >= boundary, dtype) for boundary in rate.step_epochs] or [epoch * 0])
-        return peak * rate.decay**passed
-    after = tf.maximum(epoch - rate.ramp_epochs - rate.hold_epochs, 0.0)
-    if rate.schedule == "ramp":
-        share = rate.decay**after
-    else:
-        length = max(config.epochs - rate.ramp_epochs - rate.hold_epochs, 1e-9)
-        share = 0.5 * (1.0 + tf.cos(math.pi * tf.minimum(after / length, 1.0)))
-    falling = (peak - rate.floor) * share + rate.floor
-    rising = rate.start + (peak - rate.start) * epoch / max(rate.ramp_epochs, 1e-9)
-    return tf.where(epoch < rate.ramp_epochs, rising, falling)
+    epoch = tf.cast(step, keras.config.floatx()) / steps_per_epoch
+    return SCHEDULES[config.learning_rate.schedule].rate(config, epoch)
 
 
 def learning_rate_curve(config: RunConfig, steps_per_epoch: int, points: int = 200) -> list[list[float]]:

@@ -111,20 +111,6 @@ def _place(config: RunConfig, devices: Devices) -> str:
     return f"{replicas} GPU" if devices.gpus else "CPU"
 
 
-def describe_schedule(config: RunConfig) -> str | None:
-    """The learning rate over a run in words, scaled; `None` for one that stays at its peak."""
-    rate, peak = config.learning_rate, config.peak_learning_rate
-    if rate.schedule == "constant":
-        return None
-    if rate.schedule == "steps":
-        later = [f"{peak * rate.decay**k:g} from epoch {epoch:g}" for k, epoch in enumerate(rate.step_epochs, start=1)]
-        return "steps: " + ", ".join([f"{peak:g}", *later])
-    hold = f", held for {rate.hold_epochs:g}" if rate.hold_epochs else ""
-    fall = f"x {rate.decay:g} per epoch" if rate.schedule == "ramp" else "half a cosine"
-    rise = f"{rate.start:g} to {peak:g} by epoch {rate.ramp_epochs:g}"
-    return f"{rate.schedule}: {rise}{hold}, {fall} down to {rate.floor:g}"
-
-
 def expected_seconds(executions: Path, run: str, config: RunConfig) -> float | None:
     """Training time of `config.epochs` epochs, from the newest execution that ran `run` with the same settings.
 

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
 from rampline.home import Home
+from rampline.schedules import describe_schedule
 from rampline.stages import check_study
 from rampline.study import Study
 
@@ -95,12 +96,10 @@ def _remarks(study: Study, runs: list[PlannedRun]) -> list[str]:
 
 
 def _schedule_remarks(runs: list[PlannedRun]) -> list[str]:
-    from rampline.plan import describe_schedule
-
     by_schedule: dict[str, list[str]] = {}
     for run in runs:
-        if schedule := describe_schedule(run.config):
-            by_schedule.setdefault(schedule, []).append(run.name)
+        if run.config.learning_rate.schedule != "constant":  # the column of the peak says that
+            by_schedule.setdefault(describe_schedule(run.config), []).append(run.name)
     return [f"learning rate {schedule} ({', '.join(names)})" for schedule, names in by_schedule.items()]
 
 

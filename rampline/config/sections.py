@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rampline.config.checks import check, check_choice, check_integer, check_number, check_text
+from rampline.schedules import SCHEDULES
 
 DATA_SOURCES = ("digits", "tfds:NAME", "folder:PATH", "csv:PATH")
 CACHES = ("none", "memory", "disk", "auto")
 AUGMENTATIONS = ("none", "flip", "crop", "flip_crop")
-SCHEDULES = ("constant", "ramp", "steps", "cosine")
 LR_SCALINGS = ("none", "replicas", "global_batch")
 OWN_NETWORKS = ("convnet", "convnet7")
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop")
@@ -119,7 +119,7 @@ class BatchConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRateConfig:
-    """The learning rate as a function of the step; see `rampline.learning_rate`.
+    """The learning rate as a function of the step; see `rampline.schedules`.
 
     Attributes:
         schedule: `constant` (= peak), `ramp` (start → peak over `ramp_epochs`, hold, exponential decay to `floor`),
@@ -144,12 +144,12 @@ class LearningRateConfig:
     ramp_epochs: float = 2.0
     hold_epochs: float = 0.0
     decay: float = 0.8
-    step_epochs: tuple[float, ...] = (3.0, 6.0)
+    step_epochs: tuple[float, ...] = (3.0, 7.0)
     scale_with: str = "none"
     base_batch_size: int = 256
 
     def __post_init__(self) -> None:
-        check_choice("learning_rate.schedule", self.schedule, SCHEDULES)
+        check_choice("learning_rate.schedule", self.schedule, tuple(SCHEDULES))
         check_number("learning_rate.start", self.start, 0)
         check_number("learning_rate.peak", self.peak, 0, open_at="minimum")
         check_number("learning_rate.floor", self.floor, 0, self.peak)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rampline.config import LearningRateConfig, RunConfig
+from rampline.config import RunConfig
 from rampline.credentials import mask
 from rampline.execution_file import FILE, read_execution
 from rampline.explain.explanation import Explanation
 from rampline.files import read_json
 from rampline.run_directory import RunDirectory
+from rampline.schedules import describe_schedule
 from rampline.study import built_in_studies
 
 STRATEGIES = {
@@ -42,39 +43,22 @@ def _purpose(directory: RunDirectory) -> str:
 
 def _set_up(directory: RunDirectory) -> str:
     config = directory.read_config()
-    started = [event for event in directory.read_events() if event["event"] == "started"]
     devices = STRATEGIES[config.strategy].format(
         replicas=config.replicas, workers=config.cluster.workers, servers=config.cluster.parameter_servers
     )
     facts = [
         f"**{config.strategy}**, {devices}",
         f"global batch {config.global_batch_size} ({config.per_replica_batch_size} per replica)",
-        _learning_rate(config, started[-1].get("peak_learning_rate") if started else None),
+        _learning_rate(config),
         f"{config.epochs} epochs of {config.model.name} in {config.precision}, engine {config.engine}",
     ]
     return "; ".join(facts) + "."
 
 
-def _learning_rate(config: RunConfig, peak: float | None) -> str:
-    """The schedule in words; the peak as it was scaled, once the run has told."""
-    rate = config.learning_rate
-    highest = f"{rate.peak if peak is None else peak:g}"
-    scaled = "" if rate.scale_with == "none" else f" (scaled with {rate.scale_with.replace('_', ' ')})"
-    return _schedule(rate, highest + scaled)
-
-
-def _schedule(rate: LearningRateConfig, peak: str) -> str:
-    ramp = f"learning rate ramps from {rate.start:g} to {peak} in {rate.ramp_epochs:g} epochs"
-    match rate.schedule:
-        case "constant":
-            return f"constant learning rate {peak}"
-        case "steps":
-            return (
-                f"learning rate {peak}, times {rate.decay:g} at epochs {', '.join(f'{e:g}' for e in rate.step_epochs)}"
-            )
-        case "cosine":
-            return f"{ramp}, then falls along a cosine to {rate.floor:g}"
-    return f"{ramp}, then times {rate.decay:g} per epoch down to {rate.floor:g}"
+def _learning_rate(config: RunConfig) -> str:
+    scaling = config.learning_rate.scale_with
+    scaled = "" if scaling == "none" else f" (scaled with {scaling.replace('_', ' ')})"
+    return f"learning rate {describe_schedule(config)}{scaled}"
 
 
 def _results(directory: RunDirectory, failure: str | None) -> Iterator[str]:

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from rampline.config import BatchConfig, ClusterConfig, LearningRateConfig, RunConfig
 from rampline.learning_rate import StepLearningRate, learning_rate_at, learning_rate_curve
+from rampline.schedules import SCHEDULES, Schedule, describe_schedule
 
 STEPS_PER_EPOCH = 10
 
@@ -36,10 +37,10 @@ EXPECTED = {
     "ramp with hold": (make_config(**RAMP, hold_epochs=3), {20: 1e-2, 35: 1e-2, 50: 1e-2, 60: 5.5e-3, 70: 3.25e-3}),
     "no ramp": (make_config(**{**RAMP, "ramp_epochs": 0}), {0: 1e-2, 10: 5.5e-3, 20: 3.25e-3}),
     "ramp to its floor": (make_config(epochs=100, **RAMP), {999: 1e-3}),
-    # Seed D: 1e-3 before epoch 3, 1e-4 from 3 to 6, 1e-5 after.
+    # Seed D: 1e-3 for epochs 0 to 2, 1e-4 for 3 to 6, 1e-5 from 7 on; by default, too.
     "steps": (
-        make_config(schedule="steps", peak=1e-3, decay=0.1, step_epochs=(3, 6)),
-        {0: 1e-3, 29: 1e-3, 30: 1e-4, 59: 1e-4, 60: 1e-5, 99: 1e-5},
+        make_config(schedule="steps", peak=1e-3, decay=0.1),
+        {0: 1e-3, 29: 1e-3, 30: 1e-4, 69: 1e-4, 70: 1e-5, 99: 1e-5},
     ),
     "no steps": (make_config(schedule="steps", peak=1e-3, step_epochs=()), {0: 1e-3, 99: 1e-3}),
     # Half a cosine over epochs 2 to 10: 0.004 + 0.016 * (1 + cos(pi * (epoch - 2) / 8)) / 2.
@@ -56,7 +57,7 @@ def test_rates_worked_out_by_hand(config, expected):
     assert rates(config, list(expected)) == pytest.approx(list(expected.values()), rel=2e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize("schedule", ["constant", "ramp", "steps", "cosine"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_many_steps_at_once_give_the_same_as_one_by_one(schedule):
     config = make_config(schedule=schedule, ramp_epochs=1, step_epochs=(2, 5))
     steps = [0, 3, 10, 11, 35, 60, 99]
@@ -97,3 +98,11 @@ def test_the_schedule_follows_our_counter_or_the_optimizers():
     assert float(ours(tf.constant(0))) == pytest.approx(3.25e-3)
     with pytest.raises(TypeError, match="rebuilt from the RunConfig"):
         ours.get_config()
+
+
+def test_a_schedule_is_allowed_trained_and_described_by_its_one_entry(monkeypatch):
+    halved = Schedule(rate=lambda config, epoch: config.peak_learning_rate / (1 + epoch), words=lambda _: "halved")
+    monkeypatch.setitem(SCHEDULES, "halving", halved)
+    config = make_config(schedule="halving", peak=0.4)
+    assert rates(config, [0, STEPS_PER_EPOCH, 3 * STEPS_PER_EPOCH]) == pytest.approx([0.4, 0.2, 0.1])
+    assert describe_schedule(config) == "halving: halved"

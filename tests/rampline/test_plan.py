@@ -7,8 +7,9 @@ from typer.testing import CliRunner
 from rampline.cli import app
 from rampline.config import ClusterConfig, LearningRateConfig, RunConfig
 from rampline.home import Home
-from rampline.plan import describe_schedule, expected_seconds, locate_import, plan_study
+from rampline.plan import expected_seconds, locate_import, plan_study
 from rampline.run_directory import RunDirectory, RunIdentity
+from rampline.schedules import describe_schedule
 from rampline.study import Study, StudyRun, load_study
 
 OVERRIDES = {"batch.size": "64"}
@@ -48,7 +49,7 @@ def test_steps_of_prepared_data_come_before_those_of_the_study(digits, rampline_
 @pytest.mark.parametrize(
     "rate, text",
     [
-        ({"schedule": "constant"}, None),
+        ({"schedule": "constant"}, "constant: 0.004"),
         ({"schedule": "steps", "decay": 0.5, "step_epochs": (1.5,)}, "steps: 0.004, 0.002 from epoch 1.5"),
         (
             {"schedule": "ramp", "hold_epochs": 3},

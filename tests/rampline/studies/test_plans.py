@@ -149,8 +149,8 @@ def test_fashion_mnist_is_experiment_d():
     assert column(table, "per-replica batch") == ["64", "64", "64", "32", "32", "32", "64"]
     assert column(table, "steps per epoch") == ["844*"] * 7
     assert column(table, "epochs") == ["10"] * 7
-    # 1e-3 in epochs 0 to 2, 1e-4 in 3 to 5, 1e-5 after.
-    assert "learning rate steps: 0.001, 0.0001 from epoch 3, 1e-05 from epoch 6 (single-fit, " in output
+    # 1e-3 in epochs 0 to 2, 1e-4 in 3 to 6, 1e-5 after.
+    assert "learning rate steps: 0.001, 0.0001 from epoch 3, 1e-05 from epoch 7 (single-fit, " in output
     study = load_study("fashion_mnist")
     assert [run.config.steps_per_call for run in study.runs] == ["auto", "auto", 1, "auto", "auto", "auto", "auto"]
     assert {run.name: run.published for run in study.runs if run.published} == {

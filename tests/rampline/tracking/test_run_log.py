@@ -33,7 +33,7 @@ def test_params_are_every_leaf_of_the_configuration_and_what_the_chief_derived(
     assert set(flatten(directory.read_config())) <= set(params)
     assert params["learning_rate.peak"] == "0.001"
     assert params["data.manual_dir"] == "None"
-    assert params["learning_rate.step_epochs"] == "[3.0, 6.0]"
+    assert params["learning_rate.step_epochs"] == "[3.0, 7.0]"
     derived = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch", "peak_learning_rate")
     assert [params[name] for name in derived] == ["2", "32", "64", "21", "0.002"]
 
