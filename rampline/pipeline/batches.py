@@ -72,9 +72,9 @@ def make_steps_dataset(
 def make_step_batch(
     examples: Examples, *, order: EpochOrder, data: DataConfig, step: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """The whole global batch of one step, as in `make_train_dataset` with one replica."""
+    """The whole global batch of one step, as in `make_train_dataset` with one replica, and the `step` itself."""
     share = order.share(step, tf.constant(0), 1)
-    return _make_batch(examples, order=order, data=data, step=step, share=share, replicas=1)
+    return {**_make_batch(examples, order=order, data=data, step=step, share=share, replicas=1), "step": step}
 
 
 @as_written

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from rampline.compiled import compiled
 from rampline.training.optimizers import LossScaleOptimizer
+from rampline.training.random_draws import seed_generators, seed_of_step
 from rampline.training.state import TrainingState
 from rampline.training.step import Batch, loss_and_sums, make_evaluation_step
 
@@ -75,22 +76,26 @@ class PackedVariables:
 
 
 def make_remote_train_step(state: TrainingState) -> Callable[[Batch], tf.Tensor]:
-    """As `make_train_step` for one replica."""
+    """As `make_train_step` for one replica, of a batch that says which `step` it is of."""
     model, optimizer = state.model, state.optimizer
     has_scale = isinstance(optimizer, LossScaleOptimizer)
     trained, others = PackedVariables(model.trainable_variables), PackedVariables(model.non_trainable_variables)
+    seeds = {id(generator.state) for generator in seed_generators(model)}
+    is_seed = [id(variable) in seeds for variable in model.non_trainable_variables]
 
     def loss_gradients(
         batch: Batch, packs: list[tf.Tensor], other_packs: list[tf.Tensor], scale: dict[str, tf.Tensor]
     ) -> tuple[list[tf.Tensor], dict[int, tf.Tensor], tf.Tensor]:
-        before = others.unpack(other_packs)
+        values = zip(others.unpack(other_packs), is_seed, strict=True)
+        before = [seed_of_step(value, batch["step"]) if seed else value for value, seed in values]
         with tf.GradientTape() as tape:
             tape.watch(packs)
             with _values(model, trained.unpack(packs), before) as scope:
                 loss, sums = loss_and_sums(model, batch, 1)
             scaled = optimizer.scale_loss(loss, **scale)
         after = [scope.get_current_value(variable) for variable in model.non_trainable_variables]
-        changed = {i: new for i, (old, new) in enumerate(zip(before, after, strict=True)) if new is not old}
+        pairs = enumerate(zip(before, after, strict=True))
+        changed = {i: new for i, (old, new) in pairs if new is not old and not is_seed[i]}
         return tape.gradient(scaled, packs), changed, sums
 
     gradients = compiled(loss_gradients, reduce_retracing=True)

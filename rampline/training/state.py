@@ -15,6 +15,7 @@ from rampline.models import make_model
 from rampline.training.checkpoint import load_model_weights
 from rampline.training.fused_batch_norm import fuse_batch_norm
 from rampline.training.optimizers import LossScaleOptimizer, make_iterations_atomic, make_optimizer
+from rampline.training.random_draws import draw_per_replica
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,8 @@ def make_state(config: RunConfig, dataset: PreparedDataset, strategy: tf.distrib
             optimizer = LossScaleOptimizer(optimizer)
         optimizer.build(model.trainable_variables)
         make_iterations_atomic(optimizer)
+    if strategy.num_replicas_in_sync > 1:
+        draw_per_replica(model)
     if Path(config.model.weights).is_dir():
         load_model_weights(Path(config.model.weights), model)
     return TrainingState(model=model, optimizer=optimizer, step=step, learning_rate=learning_rate)

@@ -55,6 +55,29 @@ def with_all_state(input_shape: tuple[int, int, int], classes: int) -> keras.Mod
     return keras.Model(inputs, keras.layers.Dense(classes, dtype="float32")(x))
 
 
+@keras.saving.register_keras_serializable()
+class KeptMask(keras.layers.Layer):
+    """Passes its inputs on, and keeps what its Dropout has left of ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = keras.layers.Dropout(0.5)
+
+    def build(self, input_shape: tuple) -> None:
+        self.kept = self.add_weight(shape=(64,), initializer="zeros", trainable=False, aggregation="none", name="kept")
+
+    def call(self, inputs, training=False):
+        self.kept.assign(self.dropout(keras.ops.ones((64,)), training=training))
+        return inputs
+
+
+def with_kept_mask(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """A linear network in which one can see what each replica has drawn."""
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = KeptMask()(keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs)))
+    return keras.Model(inputs, keras.layers.Dense(classes, dtype="float32")(x))
+
+
 def out_of_memory(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
     """A network that no machine has room for."""
     raise MemoryError("3 GiB wanted for a weight")

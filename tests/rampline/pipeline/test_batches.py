@@ -119,9 +119,12 @@ def test_whole_steps_are_the_batches_of_one_replica(train, order, train_batches,
     first_step, steps = tf.constant(3, tf.int64), tf.constant(6, tf.int64)
     dataset = make_steps_dataset(train, order=order, data=data, first_step=first_step, steps=steps)
     expected = train_batches(6, first_step=3, augment=augment)
-    assert_same(list(dataset.as_numpy_iterator()), expected)
+    whole = list(dataset.as_numpy_iterator())
+    assert [batch.pop("step") for batch in whole] == list(range(3, 9))
+    assert_same(whole, expected)
     assert int(labels(first_step, steps)) == sum(len(batch["labels"]) for batch in expected) == 148
     one = make_step_batch(train, order=order, data=data, step=tf.constant(4, tf.int64))
+    assert int(one.pop("step")) == 4
     assert_same([{name: value.numpy() for name, value in one.items()}], expected[1:2])
 
 

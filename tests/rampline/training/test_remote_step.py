@@ -8,6 +8,7 @@ import tensorflow as tf
 from rampline.config import OptimizerConfig
 from rampline.training import remote_step
 from rampline.training.optimizers import make_optimizer
+from rampline.training.random_draws import seed_generators
 from rampline.training.remote_step import PackedVariables, make_remote_evaluation_step, make_remote_train_step
 from rampline.training.state import TrainingState
 from rampline.training.step import make_evaluation_step, make_train_step
@@ -34,7 +35,7 @@ def make_state(optimizer: str) -> TrainingState:
     return TrainingState(model=model, optimizer=made, step=step, learning_rate=lambda step: 0.1)
 
 
-def make_batch() -> dict[str, tf.Tensor]:
+def make_batch(step: int = 0) -> dict[str, tf.Tensor]:
     """Six examples, of which the last is filling."""
     images = np.random.default_rng(0).integers(0, 255, (6, 4, 4, 1), np.uint8)
     return {
@@ -42,6 +43,7 @@ def make_batch() -> dict[str, tf.Tensor]:
         "labels": tf.constant([0, 1, 2, 0, 1, 2]),
         "weights": tf.constant([1.0, 1.0, 1.0, 1.0, 1.0, 0.0]),
         "global_examples": tf.constant(5.0),
+        "step": tf.constant(step, tf.int64),
     }
 
 
@@ -52,16 +54,21 @@ def test_weights_statistics_and_sums_are_those_of_the_plain_step(optimizer, pack
     plain, remote = make_state(optimizer), make_state(optimizer)
     steps = (make_train_step(plain, num_replicas_in_sync=1, xla=False), make_remote_train_step(remote))
     evaluations = (make_evaluation_step(plain.model), make_remote_evaluation_step(remote.model))
-    batch, before = make_batch(), [v.numpy() for v in plain.model.variables]
-    for _ in range(3):
-        sums = [tf.function(step)(batch).numpy() for step in steps]
+    before, (drawn,) = [v.numpy() for v in plain.model.variables], seed_generators(plain.model)
+    steps = [tf.function(step) for step in steps]
+    for number in range(3):
+        # Whichever worker takes a step draws by its number, and leaves the count alone.
+        drawn.state.assign([1, 1024 * number])
+        batch = make_batch(number)
+        sums = [step(batch).numpy() for step in steps]
         np.testing.assert_allclose(*sums, rtol=1e-6)
+    drawn.state.assign([1, 0])
     for name, old, one, other in zip(
         [v.path for v in plain.model.variables], before, plain.model.variables, remote.model.variables, strict=True
     ):
         np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-5, atol=1e-7, err_msg=name)
-        assert np.array_equal(old, other.numpy()) == ("frozen" in name), name
-    np.testing.assert_allclose(*[tf.function(step)(batch).numpy() for step in evaluations], rtol=1e-5)
+        assert np.array_equal(old, other.numpy()) == ("frozen" in name or "seed" in name), name
+    np.testing.assert_allclose(*[tf.function(step)(make_batch()).numpy() for step in evaluations], rtol=1e-5)
 
 
 def test_packs_hold_one_dtype_and_no_more_than_they_may(monkeypatch):
