@@ -17,6 +17,7 @@ from typing import Any
 from rampline.errors import RunFailed
 
 PROGRESS_INTERVAL_SECONDS = 0.25
+BLOCK_BYTES = 64 * 1024
 
 
 class EventWriter:
@@ -38,7 +39,9 @@ class EventWriter:
         """
         started = time.perf_counter()
         try:
-            self._file.write(json.dumps({"event": event, "time": time.time(), **_finite(fields)}) + "\n")
+            # Between two events of one process `monotonic` counts: the clock of the wall may be set.
+            clocks = {"time": time.time(), "monotonic": time.monotonic()}
+            self._file.write(json.dumps({"event": event, **clocks, **finite(fields)}) + "\n")
             self._file.flush()
         except OSError as error:
             raise RunFailed(f"{self._path} cannot be written: {error.strerror}") from error
@@ -59,8 +62,12 @@ class EventReader:
         self._path = path
         self._offset = _complete_size(path) if from_end else 0
 
-    def read(self) -> Iterator[dict[str, Any]]:
-        """New events, oldest first."""
+    def read(self, *kinds: str) -> Iterator[dict[str, Any]]:
+        """New events of these kinds, oldest first; of all, where none is named.
+
+        Lines of other kinds are passed over as bytes: of a long run nearly all tell progress.
+        """
+        wanted = tuple(b'{"event": "%s"' % kind.encode() for kind in kinds)
         if not self._path.is_file():
             return
         with open(self._path, "rb") as file:
@@ -69,7 +76,8 @@ class EventReader:
                 if not line.endswith(b"\n"):
                     break
                 self._offset += len(line)
-                yield json.loads(line)
+                if not wanted or line.startswith(wanted):
+                    yield json.loads(line)
 
 
 def _drop_half_line(path: Path) -> None:
@@ -79,14 +87,27 @@ def _drop_half_line(path: Path) -> None:
 
 
 def _complete_size(path: Path) -> int:
-    return path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0
+    """Size of a file up to its last line break, which is looked for from the end: the file may be large."""
+    if not path.is_file():
+        return 0
+    with open(path, "rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - BLOCK_BYTES)
+            file.seek(start)
+            found = file.read(end - start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            end = start
+    return 0
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """`value` with null for every figure in it that is not finite: JSON has no NaN."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

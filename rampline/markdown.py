@@ -38,13 +38,13 @@ COMPARISON_COLUMNS += ("images_per_second", "speedup", "scaling_efficiency", "co
 
 def epoch_rows(run_directory: RunDirectory) -> list[dict[str, float | None]]:
     """A row per epoch, in order; of an epoch that was trained twice (after a kill) the later one."""
-    epochs = {event["epoch"]: event["metrics"] for event in run_directory.read_events() if event["event"] == "epoch"}
+    epochs = {event["epoch"]: event["metrics"] for event in run_directory.read_events("epoch")}
     return [{"epoch": epoch} | {key: epochs[epoch].get(key) for key in EPOCH_FIGURES} for epoch in sorted(epochs)]
 
 
 def learning_rate_markdown(run_directory: RunDirectory) -> str:
     """The schedule and the recorded rates as a picture inside the markdown itself: the page can fetch no file."""
-    events = run_directory.read_events()
+    events = run_directory.read_events("started")
     curve = next((event["learning_rate_curve"] for event in reversed(events) if "learning_rate_curve" in event), [])
     rates = {int(row["epoch"] or 0): row["learning_rate"] or 0.0 for row in epoch_rows(run_directory)}
     with tempfile.TemporaryDirectory() as folder:

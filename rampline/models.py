@@ -13,6 +13,8 @@ from rampline.errors import ConfigError
 from rampline.imports import import_own
 
 ImageShape = tuple[int, int, int]
+# What these name is never a checkpoint, whatever folders there are.
+FRESH_WEIGHTS = ("none", "imagenet")
 
 
 def make_model(config: ModelConfig, *, image_shape: ImageShape, classes: int) -> keras.Model:
@@ -37,7 +39,7 @@ def make_model(config: ModelConfig, *, image_shape: ImageShape, classes: int) ->
 
 def _check_weights(weights: str) -> None:
     """Weights that nothing would read must not end as a training from scratch."""
-    if weights not in ("none", "imagenet") and not weights.endswith(".h5") and not Path(weights).is_dir():
+    if weights not in FRESH_WEIGHTS and not weights.endswith(".h5") and not Path(weights).is_dir():
         allowed = "none, imagenet, a .h5 weight file, the folder of a checkpoint, or run:NAME"
         raise ConfigError(f"model.weights={weights!r} cannot be found: it must be {allowed}")
 

@@ -145,7 +145,7 @@ def _measured_epochs(executions: Path, run: str, config: RunConfig) -> Iterator[
     for execution in sorted(executions.glob("[0-9]*/"), reverse=True):
         directory = RunDirectory(execution / run)
         if _has_settings(directory, wanted, config):
-            epochs = [event["metrics"] for event in directory.read_events() if event["event"] == "epoch"]
+            epochs = [event["metrics"] for event in directory.read_events("epoch")]
             yield [metrics["epoch_seconds"] for metrics in epochs if metrics.get("epoch_seconds")]
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rampline.config import RunConfig, from_dict, to_dict
+from rampline.events import EventReader
 from rampline.files import read_json, write_json
 
 
@@ -150,9 +150,6 @@ class RunDirectory:
         """What the run is."""
         return RunIdentity(**read_json(self.identity_file))
 
-    def read_events(self) -> list[dict[str, Any]]:
-        """All complete events so far, oldest first; a last line that is still being written is left out."""
-        if not self.events_file.is_file():
-            return []
-        lines = self.events_file.read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+    def read_events(self, *kinds: str) -> list[dict[str, Any]]:
+        """Complete events of these kinds (of all, where none is named) so far, oldest first."""
+        return list(EventReader(self.events_file).read(*kinds))

@@ -102,7 +102,10 @@ def _read_run(study: str, run: str, assignments: Sequence[str]) -> tuple[str, Ru
     load_study(study).run(run)
     # For this run alone: another one need not be possible with them.
     given = parse_overrides(assignments).items()
-    checked = check_study(study, [run], {key if ":" in key else f"{run}:{key}": value for key, value in given})
+    overrides = {key if ":" in key else f"{run}:{key}": value for key, value in given}
+    if load_study(study, overrides=overrides).run(run).starts_from:
+        overrides[f"{run}:model.weights"] = "none"  # trials begin with fresh weights: no other run is needed
+    checked = check_study(study, [run], overrides)
     return checked.name, checked.run(run).config
 
 

@@ -67,7 +67,7 @@ def explain_run(run_directory: RunDirectory) -> Explanation:
     config = run_directory.read_config()
     probes = StrategyProbes.read(run_directory.probes_file)
     replica = ReplicaProbes.read(run_directory.replica_file) if run_directory.replica_file.is_file() else None
-    events, result = run_directory.read_events(), read_json(run_directory.result_file)
+    events, result = run_directory.read_events("started", "epoch", "checkpoint"), read_json(run_directory.result_file)
     usual = _usual_step(events, result) or probes.real.median
     slowdown = usual / probes.real.median
     is_alone = config.is_synchronous and config.replicas == 1

@@ -189,4 +189,6 @@ def _before_first_step(events: Sequence[Mapping[str, Any]]) -> float:
         return 0.0
     metrics = events[first]["metrics"]
     in_epoch = metrics["epoch_seconds"] + (metrics.get("validation_seconds") or 0.0)
-    return max(0.0, events[first]["time"] - started[-1]["time"] - in_epoch)
+    # Events of older runs have the clock of the wall alone, which may have been set between the two.
+    clock = "monotonic" if "monotonic" in events[first] and "monotonic" in started[-1] else "time"
+    return max(0.0, events[first][clock] - started[-1][clock] - in_epoch)

@@ -8,6 +8,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from rampline.data.dataset import PreparedDataset
+from rampline.events import EventReader
 from rampline.files import read_json, write_json
 from rampline.run_directory import RunDirectory
 from rampline.tracking.figures import PARENT_TAG
@@ -80,5 +81,6 @@ def _began_seconds(run_directory: RunDirectory) -> float:
 
     A copied directory has files that are younger than the events in them.
     """
-    events = run_directory.read_events()[:1]
-    return min(run_directory.identity_file.stat().st_mtime, *(event["time"] for event in events), float("inf"))
+    modified = run_directory.identity_file.stat().st_mtime
+    first = next(EventReader(run_directory.events_file).read(), None)
+    return min(modified, first["time"]) if first else modified

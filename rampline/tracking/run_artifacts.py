@@ -31,7 +31,7 @@ def log_data_report(client: MlflowClient, run_id: str, dataset: PreparedDataset)
 
 def log_learning_rate(client: MlflowClient, run_id: str, run_directory: RunDirectory) -> None:
     """Draw the learning rate into `RUN_DIR/artifacts/learning_rate.png` and log it; nothing before the first epoch."""
-    events = run_directory.read_events()
+    events = run_directory.read_events("started", "epoch")
     curves = [event["learning_rate_curve"] for event in events if "learning_rate_curve" in event]
     rates = {event["epoch"]: event["metrics"].get("learning_rate") for event in events if event["event"] == "epoch"}
     recorded = {epoch: rate for epoch, rate in sorted(rates.items()) if rate is not None}

@@ -165,7 +165,7 @@ class RunLog:
 
     def _replay(self) -> None:
         """Deliver what an earlier process may not have: of an epoch that was trained again, the later one counts."""
-        events = self._directory.read_events()
+        events = self._directory.read_events("started", "warning", "epoch")
         epochs = {event["epoch"]: event for event in events if event["event"] == "epoch"}
         for kind in ("started", "warning"):
             for event in [event for event in events if event["event"] == kind][-1:]:

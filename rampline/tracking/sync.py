@@ -103,7 +103,8 @@ def _how_it_ended(directory: RunDirectory, state: DeliveryState | None) -> tuple
         return "COMPLETE", None
     if state is not None and state.status != RUNNING:
         return state.status, state.failure
-    failed = [event["message"] for event in directory.read_events()[-1:] if event["event"] == "failed"]
+    last = directory.read_events("started", "stopped", "finished", "failed")[-1:]
+    failed = [event["message"] for event in last if event["event"] == "failed"]
     return ("FAILED", failed[0]) if failed else ("KILLED", GONE)
 
 

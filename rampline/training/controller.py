@@ -21,7 +21,7 @@ from rampline.training.engine import Engine, StepsDone
 from rampline.training.lifeline import Lifeline, StopRequested
 from rampline.training.metrics import epoch_metrics, make_result, next_epoch, progress_figures
 from rampline.training.probes import measure_run
-from rampline.training.progress import Progress
+from rampline.training.progress import Progress, is_best_missing, without_best
 from rampline.training.step import EXAMPLES
 from rampline.training.tensorboard import ScalarWriter
 
@@ -64,6 +64,10 @@ class Controller:
         state = self.engine.state
         restored = restore_newest(self.run_directory.checkpoints, state.model, state.optimizer, warn=self._warn)
         progress = restored.progress if restored else Progress()
+        if is_best_missing(self.run_directory.checkpoints, progress):
+            lost, progress = progress, without_best(progress)
+            best = f"the best from epoch {progress.best_epoch or lost.epoch + 1} on is kept instead"
+            self._warn(f"the best checkpoint (epoch {lost.best_epoch}, step {lost.best_step}) is missing: {best}")
         state.step.assign(progress.step)
         if restored and restored.replica_statistics is not None:
             self.engine.write_statistics(restored.replica_statistics)

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from rampline.config import RunConfig
+from rampline.events import finite
 from rampline.learning_rate import learning_rate_at
 from rampline.training.progress import Progress
 from rampline.training.step import CORRECT, EXAMPLES, LOSS_SUM
@@ -30,7 +31,7 @@ def progress_figures(progress: Progress, steps_per_epoch: int, *, images_per_sec
 def epoch_metrics(
     config: RunConfig, steps_per_epoch: int, progress: Progress, validation: np.ndarray
 ) -> dict[str, float | None]:
-    """Metrics of the epoch whose last step `progress` has made.
+    """Metrics of the epoch whose last step `progress` has made; `None` for one that is not finite.
 
     Args:
         config: the run.
@@ -49,7 +50,8 @@ def epoch_metrics(
         "epoch_seconds": seconds,
         "images_per_second": train[EXAMPLES] / seconds,
     }
-    return metrics | ({} if waited is None else {"input_wait_fraction": waited / seconds})
+    metrics |= {} if waited is None else {"input_wait_fraction": waited / seconds}
+    return finite(metrics)
 
 
 def next_epoch(progress: Progress, metrics: dict[str, float | None]) -> Progress:

@@ -91,17 +91,21 @@ class ParameterServerEngine:
                 # Shorter towards the end, so that no worker waits long for the last call of another.
                 count = self._pacer.longest(kind, max(1, (end - next_step) // (2 * workers)))
                 arguments = (source, tf.constant(next_step, tf.int64), tf.constant(count, tf.int64))
-                calls.append(self._coordinator.schedule(train_steps, args=arguments))
+                calls.append((time.monotonic(), self._coordinator.schedule(train_steps, args=arguments)))
                 next_step += count
             if not calls:
                 yield StepsDone(sums=np.zeros((0, 3)), input_wait_seconds=0.0, stop=True)
                 return
             self._lifeline.advance(kind)
-            sums, wait, staleness, seconds = (np.asarray(part) for part in self._fetch(calls.popleft()))
-            self._pacer.note(len(sums), float(seconds))
+            scheduled_at, call = calls.popleft()
+            sums, wait, staleness, seconds = (np.asarray(part) for part in self._fetch(call))
+            # Inside a graph there is but the clock of the wall, which may be set: no call takes longer than its answer.
+            seconds = min(max(float(seconds), 0.0), time.monotonic() - scheduled_at)
+            self._pacer.note(len(sums), seconds)
             measured = staleness if self._measure_staleness else None
             is_last = stop and not calls
-            yield StepsDone(sums=sums, input_wait_seconds=float(wait) / workers, stop=is_last, staleness=measured)
+            waited = min(max(float(wait), 0.0), seconds) / workers
+            yield StepsDone(sums=sums, input_wait_seconds=waited, stop=is_last, staleness=measured)
             if is_last:
                 return
         self._coordinator.join()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,15 @@ class CheckpointDamaged(ConfigError):
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"checkpoint {path} is damaged: {reason}")
         self.path, self.reason = path, reason
+
+
+class CheckpointMissing(ConfigError):
+    """The best checkpoint of a run is no longer there."""
+
+    def __init__(self, path: Path, epoch: int) -> None:
+        super().__init__(
+            f"the best checkpoint of the run, {path} (epoch {epoch}), is missing: put it back, or train the run again"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,13 +141,32 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def best_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint with the best validation accuracy, as the newest readable one remembers it; else the newest."""
+    """The checkpoint with the best validation accuracy, as the newest readable one remembers it; else the newest.
+
+    Raises:
+        CheckpointMissing: when the best one is gone: no other has the accuracy that the run tells.
+    """
     for path in reversed(list_checkpoints(folder)):
         progress = _progress_if_readable(path)
+        if progress and is_best_missing(folder, progress):
+            raise CheckpointMissing(checkpoint_path(folder, progress.best_step), progress.best_epoch)
         if progress:
-            best = checkpoint_path(folder, progress.best_step)
-            return best if progress.best_step and best.is_dir() else path
+            return checkpoint_path(folder, progress.best_step) if progress.best_step else path
     return last_checkpoint(folder)
+
+
+def is_best_missing(folder: Path, progress: Progress) -> bool:
+    """Whether the checkpoint that was the best so far is gone."""
+    return bool(progress.best_step) and not checkpoint_path(folder, progress.best_step).is_dir()
+
+
+def without_best(progress: Progress) -> Progress:
+    """`progress` of a training whose best checkpoint is gone: what can be the best now is itself, or a later epoch."""
+    is_end_of_epoch = progress.epoch > 0 and not progress.epoch_sums[2]
+    accuracy = progress.metrics.get("val_accuracy") if is_end_of_epoch else None
+    if accuracy is None:
+        return replace(progress, best_epoch=0, best_step=0, best_val_accuracy=-1.0)
+    return replace(progress, best_epoch=progress.epoch, best_step=progress.step, best_val_accuracy=accuracy)
 
 
 def surplus_checkpoints(last: Path, keep: int) -> list[Path]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.learning_rate import StepLearningRate
-from rampline.models import make_model
+from rampline.models import FRESH_WEIGHTS, make_model
 from rampline.training.checkpoint import load_model_weights
 from rampline.training.fused_batch_norm import fuse_batch_norm
 from rampline.training.optimizers import LossScaleOptimizer, make_iterations_atomic, make_optimizer
@@ -53,7 +53,7 @@ def make_state(config: RunConfig, dataset: PreparedDataset, strategy: tf.distrib
         make_iterations_atomic(optimizer)
     if strategy.num_replicas_in_sync > 1:
         draw_per_replica(model)
-    if Path(config.model.weights).is_dir():
+    if config.model.weights not in FRESH_WEIGHTS and Path(config.model.weights).is_dir():
         load_model_weights(Path(config.model.weights), model)
     return TrainingState(model=model, optimizer=optimizer, step=step, learning_rate=learning_rate)
 

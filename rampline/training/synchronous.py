@@ -87,9 +87,13 @@ class SynchronousEngine:
         started = time.perf_counter()
         sums, notes, wait, indices = self._steps.train(batches, tf.constant(count), self._note())
         wishes, past_steps, past_seconds = notes.numpy() / self._config.cluster.workers
-        done = StepsDone(sums=sums.numpy(), input_wait_seconds=float(wait), stop=bool(wishes > 0))
+        made = sums.numpy()
         self._pacer.note(int(past_steps), float(past_seconds))
-        self._last_call = (count, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        self._last_call = (count, seconds)
+        # Inside a graph there is but the clock of the wall, which may be set: no wait is longer than its call.
+        waited = min(max(float(wait), 0.0), seconds)
+        done = StepsDone(sums=made, input_wait_seconds=waited, stop=bool(wishes > 0))
         return done, indices
 
     def evaluate(self, split: str) -> np.ndarray:

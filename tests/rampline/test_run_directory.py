@@ -1,11 +1,14 @@
 """The run directory: what it is created with, and when it counts as complete."""
 
 import json
+import tracemalloc
 
 import pytest
 
 from rampline.config import BatchConfig, LearningRateConfig, RunConfig
+from rampline.events import EventReader
 from rampline.files import write_json
+from rampline.markdown import epoch_rows
 from rampline.run_directory import RunDirectory, RunIdentity
 
 CONFIG = RunConfig(epochs=3, learning_rate=LearningRateConfig(step_epochs=(1, 2)), batch=BatchConfig(per="replica"))
@@ -53,6 +56,23 @@ def test_names_of_the_contract(tmp_path):
     named = (directory.config_file, directory.roles_file, directory.checkpoints, directory.logs, directory.tensorboard)
     assert [path.name for path in named] == ["config.json", "roles.json", "checkpoints", "logs", "tensorboard"]
     assert (directory.result_file.name, directory.events_file.name) == ("result.json", "events.jsonl")
+
+
+def test_days_of_progress_cost_no_memory(directory):
+    """52 bytes and more a line: 60,000 of them are 4 hours of training."""
+    progress = json.dumps({"event": "progress", "time": 1.0, "epoch": 1, "step": 7, "loss": 0.25}) + "\n"
+    epoch = json.dumps({"event": "epoch", "epoch": 1, "metrics": {"val_accuracy": 0.5}}) + "\n"
+    directory.events_file.write_text(epoch + 60_000 * progress + epoch.replace("0.5", "0.75"))
+    tracemalloc.start()
+    try:
+        rows = epoch_rows(directory)
+        reader = EventReader(directory.events_file, from_end=True)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [row["val_accuracy"] for row in rows] == [0.75]
+    assert list(reader.read()) == []
+    assert peak < 2**20, f"{peak / 2**20:.0f} MiB"
 
 
 def test_events_leave_out_a_line_that_is_still_being_written(directory):

@@ -10,6 +10,7 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 from processes import processes_of
 
+from rampline.cli.tune import _read_run
 from rampline.study import load_study
 from rampline.tuning.overrides import read_overrides
 
@@ -89,3 +90,11 @@ def test_wrong_input_is_one_line(rampline, home: Path, arguments: tuple[str, ...
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert not home.exists()
+
+
+def test_a_run_that_starts_from_another_is_tuned_from_fresh_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path))
+    name, config = _read_run("digits", "mirrored-ramp", ["batch.size=16"])
+    assert (name, config.model.weights, config.batch.size) == ("digits", "none", 16)

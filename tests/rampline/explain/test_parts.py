@@ -202,6 +202,13 @@ def test_model_fit_builds_its_functions_before_the_first_step():
     assert parts == RunParts(startup=6, tracing=5, steps=6, evaluation=2, checkpoint=0, logging=0, unexplained=0)
 
 
+def test_a_clock_that_is_set_is_no_tracing():
+    # The same, while the clock of the wall is put forward by an hour.
+    events = [started(100, startup=6), epoch(1, 3709, 3, 1), epoch(2, 3713, 3, 1)]
+    events[0]["monotonic"], events[1]["monotonic"] = 50.0, 59.0
+    assert run_parts(events, {"epochs": 2, "steps": 10, "wall_seconds": 19.0}, step_milliseconds=600).tracing == 5
+
+
 def test_a_resumed_run_starts_twice_and_what_was_lost_is_unexplained():
     # Killed in the middle of the second epoch, which the next attempt begins again: 12 s of nobody.
     events = [

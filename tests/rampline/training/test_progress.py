@@ -11,6 +11,7 @@ import pytest
 
 from rampline.training.progress import (
     CheckpointDamaged,
+    CheckpointMissing,
     Manifest,
     Progress,
     best_checkpoint,
@@ -53,10 +54,15 @@ def test_checkpoints_are_in_the_order_of_their_steps(tmp_path, write):
     assert best_checkpoint(tmp_path) == paths[100]
 
 
-@pytest.mark.parametrize("best_step", [0, 5])
-def test_the_last_is_the_best_while_the_best_is_unknown_or_gone(tmp_path, write, best_step):
-    path = write(12, best_step=best_step)
+def test_the_last_is_the_best_while_the_best_is_unknown(tmp_path, write):
+    path = write(12)
     assert best_checkpoint(tmp_path) == path
+
+
+def test_the_last_does_not_take_the_place_of_a_best_that_is_gone(tmp_path, write):
+    write(12, best_step=5)
+    with pytest.raises(CheckpointMissing, match=r"best checkpoint of the run, .*step-00000005 \(epoch 0\), is missing"):
+        best_checkpoint(tmp_path)
 
 
 def test_a_checkpoint_before_the_first_step_is_not_the_best(tmp_path, write):
@@ -80,7 +86,8 @@ def test_the_best_survives_a_damaged_newest_checkpoint(tmp_path, write):
     (last / "progress.json").write_text("{")
     assert best_checkpoint(tmp_path) == best
     shutil.rmtree(best)
-    assert best_checkpoint(tmp_path) == middle
+    with pytest.raises(CheckpointMissing, match=best.name):
+        best_checkpoint(tmp_path)
     shutil.rmtree(middle)
     assert best_checkpoint(tmp_path) == last  # whose loading then says what is wrong with it
 

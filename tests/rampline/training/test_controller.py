@@ -1,0 +1,92 @@
+"""A whole training in this process: what it makes of clocks that jump, losses that overflow and checkpoints that go."""
+
+import dataclasses
+import json
+import math
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from runs import make_config
+
+from rampline.cluster.tf_config import ALONE
+from rampline.data.dataset import PreparedDataset
+from rampline.events import EventWriter
+from rampline.files import read_json
+from rampline.run_directory import RunDirectory, RunIdentity
+from rampline.training.clock import Launch
+from rampline.training.lifeline import Lifeline
+from rampline.training.progress import Progress, best_checkpoint, last_checkpoint, read_manifest, write_manifest
+from rampline.training.run import train
+from rampline.training.synchronous import SynchronousEngine
+
+
+@pytest.fixture
+def trained(digits: PreparedDataset, tmp_path: Path):
+    """`trained(epochs=2)` trains a run to that epoch, from where it is."""
+
+    def run(epochs: int) -> RunDirectory:
+        config = dataclasses.replace(make_config("single"), epochs=epochs, checkpoint_keep=5)
+        directory = RunDirectory(tmp_path / "run")
+        for file in (directory.config_file, directory.result_file):
+            file.unlink(missing_ok=True)
+        directory.create(config, RunIdentity(study="test", name="run", dataset=str(digits.directory)))
+        strategy, events = tf.distribute.OneDeviceStrategy("/cpu:0"), EventWriter(directory.events_file)
+        launch, parts = Launch(at=time.monotonic()), (config, ALONE, directory, strategy, events)
+        train(*parts, attempt=1, launch=launch, lifeline=Lifeline())
+        return directory
+
+    yield run
+    keras.backend.clear_session()
+
+
+def progress_of(directory: RunDirectory) -> Progress:
+    path = last_checkpoint(directory.checkpoints)
+    assert path is not None
+    return read_manifest(path).progress
+
+
+@pytest.mark.parametrize("loss", [math.inf, math.nan])
+def test_a_validation_loss_that_is_not_finite_does_not_keep_a_run_from_its_end(trained, monkeypatch, loss) -> None:
+    evaluate = SynchronousEngine.evaluate
+    monkeypatch.setattr(SynchronousEngine, "evaluate", lambda *a: evaluate(*a) * np.array([loss, 1, 1]))
+    directory = trained(1)
+    result = json.loads(directory.result_file.read_text(), parse_constant=pytest.fail)
+    assert result["metrics"]["val_loss"] is None
+    assert 0 < result["best_val_accuracy"] == result["metrics"]["val_accuracy"]
+    assert progress_of(directory).metrics == result["metrics"]
+
+
+def test_a_clock_that_jumps_in_the_graph_is_no_waiting_for_the_input(trained, monkeypatch) -> None:
+    """Each reading of the clock is 1800 s later, or earlier, than the clock of the machine says."""
+    read, jumps = tf.timestamp, iter([0.0, 1800.0] * 100)
+    monkeypatch.setattr(tf, "timestamp", lambda: read() + next(jumps))
+    metrics = read_json(trained(1).result_file)["metrics"]
+    assert 0 <= metrics["input_wait_fraction"] <= 1
+
+
+def test_a_training_goes_on_without_its_best_checkpoint_and_says_so(trained) -> None:
+    directory = trained(1)
+    path = last_checkpoint(directory.checkpoints)
+    assert path is not None
+    manifest = read_manifest(path)
+    lost = dataclasses.replace(manifest.progress, best_epoch=1, best_step=3, best_val_accuracy=0.999)
+    write_manifest(path, dataclasses.replace(manifest, progress=lost))
+    result = read_json(trained(2).result_file)
+    (warning,) = directory.read_events("warning")
+    expected = "the best checkpoint (epoch 1, step 3) is missing: the best from epoch 1 on is kept instead"
+    assert warning["message"] == expected
+    accuracies = [event["metrics"]["val_accuracy"] for event in directory.read_events("epoch")]
+    assert result["best_val_accuracy"] == max(accuracies)
+    best = best_checkpoint(directory.checkpoints)
+    assert best is not None
+    assert best.name == f"step-{result['best_epoch'] * result['steps'] // 2:08d}"
+
+
+def test_a_folder_called_none_is_no_checkpoint(trained, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "none").mkdir()
+    assert trained(1).is_complete
