@@ -53,7 +53,7 @@ def _print_card(study: Study, console: Console) -> None:
 
 def _card(study: Study) -> dict[str, str]:
     deadline = "" if study.deadline_hours is None else f", in {study.deadline_hours:g} hours at most"
-    accuracy = f"whose accuracy is at most {study.accuracy_tolerance:g} below that of {study.reference}"
+    accuracy = f"whose accuracy is at most {study.accuracy_tolerance:g} below that of the most accurate one"
     return {
         study.name: study.description,
         "teaches": study.teaches,

@@ -2,6 +2,8 @@
 
 By the end of an epoch a run has *reached* its best validation accuracy so far: that is the checkpoint one would keep.
 
+A run that starts from another's weights has that run's epochs before its own.
+
 - **Equal epochs**: the smallest number of epochs that a finished run has; all of them have that many.
 - **Equal time** (the budget): the shortest `elapsed_seconds` of a finished run's last epoch; all of them had that long.
 - **Target**: `TARGET` of the best validation accuracy of any finished run.
@@ -12,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rampline.comparison.canvas import FONT_SIZE, make_row_axes, write_svg
 from rampline.comparison.columns import NONE, is_missing, write_accuracy, write_count, write_duration, write_percent
@@ -20,6 +22,7 @@ from rampline.comparison.drawn import pick_drawn
 from rampline.comparison.palette import INK, PAPER, style_runs
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.comparison.table import Comparison
+from rampline.comparison.tracked import SAME_DATA
 
 TARGET = 0.99
 
@@ -61,12 +64,13 @@ class _Point(NamedTuple):
     epoch: int
     seconds: float
     accuracy: float
+    is_own: bool
 
 
 def make_views(comparison: Comparison) -> Views | None:
     """The four ways for the finished runs; None for fewer than two of them with validation accuracy and times."""
-    curves = {row["run"]: _curve(comparison, row["run"]) for row in comparison.finished}
-    curves = {run: curve for run, curve in curves.items() if curve}
+    curves = {row["run"]: _curve(comparison, row) for row in _alike(comparison)}
+    curves = {run: curve for run, curve in curves.items() if any(point.is_own for point in curve)}
     if len(curves) < 2:
         return None
     epochs = min(curve[-1].epoch for curve in curves.values())
@@ -76,16 +80,30 @@ def make_views(comparison: Comparison) -> Views | None:
     return Views(epochs=epochs, seconds=seconds, target=target, runs=runs)
 
 
-def _curve(comparison: Comparison, run: str) -> list[_Point]:
-    columns = ["epoch", "elapsed_seconds", "val_accuracy"]
-    return [_Point(*values) for values in comparison.epochs_of(run)[columns].dropna().itertuples(index=False)]
+def _alike(comparison: Comparison) -> list[dict[str, Any]]:
+    """The finished runs that were validated on the reference's images."""
+    reference = next((row for row in comparison.finished if row["run"] == comparison.reference), None)
+    keys = ("fingerprint", *SAME_DATA)
+    return [row for row in comparison.finished if reference is None or all(row[k] == reference[k] for k in keys)]
+
+
+def _curve(comparison: Comparison, row: dict[str, Any]) -> list[_Point]:
+    """What a run had reached when, counted from the beginning of the first run that it starts from."""
+    curve: list[_Point] = []
+    for each in (*reversed(comparison.ancestors_of(row)), row):
+        columns = comparison.epochs_of(each["run"])[["epoch", "elapsed_seconds", "val_accuracy"]]
+        epochs, seconds = (curve[-1].epoch, curve[-1].seconds) if curve else (0, 0.0)
+        for epoch, elapsed, accuracy in columns.dropna().itertuples(index=False):
+            curve.append(_Point(epochs + epoch, seconds + elapsed, accuracy, each is row))
+    return curve
 
 
 def _view(run: str, curve: Sequence[_Point], epochs: int, seconds: float, target: float) -> RunView:
-    best = max(curve, key=lambda point: point.accuracy)
+    own = [point for point in curve if point.is_own]
+    best = max(own, key=lambda point: point.accuracy)
     return RunView(
         run=run,
-        best_epoch=best.epoch,
+        best_epoch=best.epoch - own[0].epoch + 1,
         best=best.accuracy,
         last=curve[-1].accuracy,
         at_equal_epochs=max((point.accuracy for point in curve if point.epoch <= epochs), default=math.nan),
@@ -107,7 +125,8 @@ def make_ways_section(comparison: Comparison) -> Section | None:
         charts=(_chart(views, pick_drawn(comparison).runs["run"].tolist()),),
         about=(
             "Validation accuracy. “Reached” is the best so far, as that checkpoint is kept. Equal time is the time of "
-            f"the run that ended first, evaluation and checkpoints included. The target is {write_percent(TARGET)} of "
+            f"the run that ended first, evaluation and checkpoints included. A run that starts from another's weights "
+            f"has that run's epochs and time before its own. The target is {write_percent(TARGET)} of "
             "the best validation accuracy of any run."
         ),
     )

@@ -111,6 +111,7 @@ def make_columns(comparison: Comparison) -> list[Column]:
 def _own_columns(comparison: Comparison) -> list[Column]:
     priced = any(not is_missing(row["cost_usd"]) for row in comparison.rows)
     complete = len(comparison.finished) == len(comparison.rows)
+    chained = any(row["starts_from"] for row in comparison.rows)
     score = _score_title(set(comparison.runs["test_split"]))
     return [
         Column(key="run", title="run", write=str, rank=0, numeric=False),
@@ -141,8 +142,11 @@ def _own_columns(comparison: Comparison) -> list[Column]:
             under="train_seconds",
             note="{} ref.",
         ),
+        *([_in_all("train_seconds", "train s", write_quantity)] if chained else []),
         Column(key="wall_seconds", title="wall s", write=write_quantity, rank=6),
+        *([_in_all("wall_seconds", "wall s", write_quantity)] if chained else []),
         *([Column(key="cost_usd", title="cost", write=write_dollars, rank=4)] if priced else []),
+        *([_in_all("cost_usd", "cost", write_dollars)] if priced and chained else []),
         Column(key="images_per_second", title="images/s", write=write_quantity, rank=2),
         Column(key="speedup", title="speed-up", write=write_ratio, rank=1),
         Column(
@@ -155,6 +159,11 @@ def _own_columns(comparison: Comparison) -> list[Column]:
         ),
         Column(key="status", title="status", write=str.lower, rank=12 if complete else 1, numeric=False, under="run"),
     ]
+
+
+def _in_all(key: str, title: str, write: Callable[[Any], str]) -> Column:
+    """The figure with those of the runs that a run starts from; only such a run has it."""
+    return Column(key=f"{key}_in_all", title=f"{title} in all", write=write, rank=11, under=key, note="{} in all")
 
 
 def _published(metric: str) -> Column:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from rampline.comparison.canvas import FONT_SIZE, make_row_axes, write_svg
@@ -57,12 +59,17 @@ def _by_epoch(comparison: Comparison) -> Chart:
 
 def _by_time(comparison: Comparison) -> Chart:
     limits = accuracy_limits(comparison)
-    axes = draw_lines(comparison, "elapsed_seconds", "val_accuracy", "validation accuracy", limits)
+    seconds_before = {row["run"]: row["seconds_before"] for row in comparison.rows}
+    before = [seconds_before[run] for run in comparison.epochs["run"].tolist()]
+    shifted = comparison.epochs.assign(elapsed_seconds=comparison.epochs["elapsed_seconds"] + before)
+    shown = dataclasses.replace(comparison, epochs=shifted)
+    axes = draw_lines(shown, "elapsed_seconds", "val_accuracy", "validation accuracy", limits)
     axes.set_xlabel("seconds since training began")
     axes.set_xlim(left=0)
+    after = " A run begins where the run ends whose weights it starts from." if any(before) else ""
     return Chart(
         title="Validation accuracy by wall-clock",
-        caption="The same points against time: what a run has reached if you stop waiting.",
+        caption="The same points against time: what a run has reached if you stop waiting." + after,
         svg=write_svg(axes, "by-time"),
     )
 

@@ -1,4 +1,4 @@
-"""Which set-up to take: the fastest and the cheapest of those that keep the reference's accuracy."""
+"""Which set-up to take: the fastest and the cheapest of those that reach the best accuracy, but for a tolerance."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rampline.comparison.candidates import Candidate, list_candidates
+from rampline.comparison.candidates import CLEARLY_FASTER, Candidate, list_candidates
 from rampline.comparison.columns import NONE, write_accuracy, write_count, write_dollars, write_duration
 from rampline.comparison.section import ReportTable, Section
-from rampline.comparison.sentences import CLEARLY_FASTER
 from rampline.comparison.table import Comparison
 
 ABOUT = (
     "Time is from the start of the roles to the end of training, with that of the runs whose weights a run starts "
-    "from; cost is that time at the machine's price. A run that is less than 5 % faster or cheaper than the reference"
-    " does not replace it. The interval is Newcombe's for two independent proportions. All runs are scored on the "
-    "same images, so their errors are paired and the real interval is narrower: the one given is conservative. It "
-    "does not cover what another seed would change."
+    "from; cost is that time at the machine's price. A run that is less than 5 % faster or cheaper than the reference "
+    "does not replace it, nor does one that gives its very answers, if it is the same set-up or trains less than 5 % "
+    "more images/s: that is the same training once more. Points are against the most accurate run. Their interval is "
+    "Newcombe's for paired proportions, image by image, as rampline promote has it; where the answers of a run are not "
+    "in MLflow, it is that for independent ones, which is wider. It does not cover what another seed would change."
 )
+
+
+# The interval of two runs that are one model.
+SAME = (0.0, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +45,11 @@ class Recommendation:
 
 
 def recommend(comparison: Comparison) -> Recommendation:
-    """The fastest and the cheapest run within the tolerance of the reference's accuracy, and within the deadline."""
+    """The fastest and the cheapest run within the tolerance of the best accuracy, and within the deadline."""
     candidates = list_candidates(comparison)
     kept = [candidate for candidate in candidates if candidate.is_within and candidate.is_in_time]
+    names = {candidate.run for candidate in kept}
+    kept = [candidate for candidate in kept if candidate.repeats not in names]
     fastest = _least(kept, [candidate.seconds for candidate in kept], comparison.reference)
     costs = [candidate.cost_usd for candidate in kept]
     cheapest = None if any(map(math.isnan, costs)) else _least(kept, costs, comparison.reference)
@@ -73,13 +79,13 @@ def _answer(
         return ""
     if not candidates:
         return f"No recommendation: the reference {reference} has no test accuracy to hold other runs to."
-    scope = _scope(comparison)
+    scope = _scope(comparison, candidates)
     within = [candidate for candidate in candidates if candidate.is_within]
     if fastest is None:
         quickest = min(within, key=lambda candidate: candidate.seconds)
         return f"{scope}, no run is ready in time: {quickest.run} takes {write_duration(quickest.seconds)}."
     if len(within) == 1:
-        return f"No other run stays within {_tolerance(comparison)}: stay with {reference}."
+        return f"No other run comes within {_tolerance(comparison, candidates)}: {fastest.run} takes {_facts(fastest)}."
     if cheapest is None:
         return f"{scope}, {_name(fastest, reference)} takes the least time: {_facts(fastest)}."
     if cheapest is fastest:
@@ -93,7 +99,13 @@ def _answer(
 def _remarks(
     comparison: Comparison, candidates: list[Candidate], fastest: Candidate | None, cheapest: Candidate | None
 ) -> list[str]:
-    remarks = [_doubt(candidate) for candidate in (fastest, cheapest) if candidate and candidate.is_doubtful][:1]
+    remarks = [
+        f"{candidate.run} is the same training as {candidate.repeats}: the same answers, and no clearly higher speed "
+        "that another set-up would explain. Their times differ by noise, so the one does not replace the other."
+        for candidate in candidates
+        if candidate.repeats
+    ]
+    remarks += [_doubt(candidate) for candidate in (fastest, cheapest) if candidate and candidate.is_doubtful][:1]
     without = [candidate.run for candidate in candidates if candidate.is_within and math.isnan(candidate.cost_usd)]
     if without:
         some = f" for {', '.join(without)}" if len(without) < sum(c.is_within for c in candidates) else ""
@@ -112,15 +124,19 @@ def _doubt(candidate: Candidate) -> str:
     )
 
 
-def _scope(comparison: Comparison) -> str:
+def _scope(comparison: Comparison, candidates: Sequence[Candidate]) -> str:
     hours = comparison.deadline_hours
     deadline = "" if hours is None else f" and a deadline of {hours:g} h"
-    return f"Within {_tolerance(comparison)}{deadline}"
+    return f"Within {_tolerance(comparison, candidates)}{deadline}"
 
 
-def _tolerance(comparison: Comparison) -> str:
+def _tolerance(comparison: Comparison, candidates: Sequence[Candidate]) -> str:
     split = next(row["test_split"] for row in comparison.rows if row["run"] == comparison.reference)
-    return f"{_points_of(comparison)} of {comparison.reference}'s {split or 'test'} accuracy"
+    # Its own difference is exactly 0.
+    best = [candidate for candidate in candidates if candidate.difference == 0]
+    run = next((candidate.run for candidate in best if candidate.run == comparison.reference), best[0].run)
+    accuracy = write_accuracy(best[0].accuracy)
+    return f"{_points_of(comparison)} of the best {split or 'test'} accuracy ({run}, {accuracy})"
 
 
 def _points_of(comparison: Comparison) -> str:
@@ -129,20 +145,24 @@ def _points_of(comparison: Comparison) -> str:
 
 
 def _name(candidate: Candidate, reference: str) -> str:
-    return f"{reference} itself" if candidate.run == reference else candidate.run
+    return f"the reference {reference}" if candidate.run == reference else candidate.run
 
 
 def _facts(candidate: Candidate) -> str:
-    """`12.0 s, $0.0200, +1.2 points (95 % interval -0.9 to +3.3)`; the reference has no difference."""
+    """`12.0 s, $0.0200, -0.2 points (95 % interval -0.9 to +0.3)`; the most accurate run has no difference."""
     facts = [write_duration(candidate.seconds)]
     facts += [] if math.isnan(candidate.cost_usd) else [write_dollars(candidate.cost_usd)]
-    if candidate.interval is not None:
+    if candidate.interval == SAME:
+        facts.append("the same answers")
+    elif candidate.interval is not None:
         doubt = ", not shown to be within" if candidate.is_doubtful else ""
         facts.append(f"{_points(candidate.difference)} points (95 % interval {_interval(candidate)}{doubt})")
     return ", ".join(facts)
 
 
 def _interval(candidate: Candidate) -> str:
+    if candidate.interval == SAME:
+        return "same answers"
     return NONE if candidate.interval is None else " to ".join(_points(bound) for bound in candidate.interval)
 
 

@@ -5,7 +5,8 @@ graph (a run of one epoch has only that one). Seconds per epoch are their median
 
 **Speed-up** = throughput of the run / throughput of the reference: how much faster the same number of images is
 trained on. A ratio of training times says the same only where both trained on equally many images, so
-`train_seconds_vs_reference` (time of the run / time of the reference) is given for equal epochs on equal data alone.
+`train_seconds_vs_reference` (time of the run / time of the reference) is given for equal epochs on equal data alone,
+those of the runs that it starts from included.
 
 **Scaling efficiency** = speed-up / (replicas of the run / replicas of the reference): 1 is ideal linear scaling.
 
@@ -19,6 +20,8 @@ import statistics
 from typing import Any
 
 import pandas as pd
+
+from rampline.comparison.tracked import SAME_DATA
 
 FINISHED = "FINISHED"
 
@@ -72,9 +75,13 @@ def with_scaling(runs: pd.DataFrame, reference: str) -> pd.DataFrame:
         return runs.assign(speedup=math.nan, scaling_efficiency=math.nan, train_seconds_vs_reference=math.nan)
     base = runs.set_index("run").loc[reference]
     finished = runs["status"] == FINISHED
-    same_work = (runs["epochs"] == base["epochs"]) & (runs["fingerprint"] == base["fingerprint"])
+    same_work = runs["epochs_in_all"] == base["epochs_in_all"]
+    for key in ("fingerprint", *SAME_DATA):
+        same_work &= runs[key] == base[key]
     replicas = runs["replicas"].astype("float64") / float(base["replicas"] or math.nan)
     runs["speedup"] = (runs["images_per_second"] / base["images_per_second"]).where(finished)
     runs["scaling_efficiency"] = runs["speedup"] / replicas
-    runs["train_seconds_vs_reference"] = (runs["train_seconds"] / base["train_seconds"]).where(finished & same_work)
+    in_all = runs["train_seconds_in_all"].fillna(runs["train_seconds"])
+    of_base = base["train_seconds"] if math.isnan(base["train_seconds_in_all"]) else base["train_seconds_in_all"]
+    runs["train_seconds_vs_reference"] = (in_all / of_base).where(finished & same_work)
     return runs

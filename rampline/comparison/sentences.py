@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from rampline.comparison.columns import is_missing, write_accuracy, write_percent, write_quantity, write_ratio
+from rampline.comparison.answers import have_same_answers
+from rampline.comparison.candidates import CLEARLY_FASTER, is_scored_alike
+from rampline.comparison.columns import (
+    is_missing,
+    write_accuracy,
+    write_dollars,
+    write_duration,
+    write_percent,
+    write_quantity,
+    write_ratio,
+)
 from rampline.comparison.scaling import FINISHED
 from rampline.comparison.table import Comparison
 
-# Below this, two throughputs measured once each are not told apart.
-CLEARLY_FASTER = 1.05
 MOST_NAMED = 8  # runs, of which a sentence names all
 
 
@@ -19,14 +27,15 @@ def summarise_speed(comparison: Comparison) -> str:
         return "No run has finished, so there is nothing to compare yet."
     throughput = f"{write_quantity(_reference(comparison)['images_per_second'])} images/s"
     others = [row for row in _ranked(comparison, "speedup") if row["run"] != comparison.reference]
+    others.sort(key=lambda row: _is_repeat(row, _reference(comparison)))
     if not others:
         only = f"{comparison.reference} trains on {throughput}"
         return f"{only}; no other run has finished, so there is nothing to compare it with."
     best, speedup = others[0], write_ratio(others[0]["speedup"])
-    if best["speedup"] >= CLEARLY_FASTER:
+    if best["speedup"] >= CLEARLY_FASTER and not _is_repeat(best, _reference(comparison)):
         own = f"{write_quantity(best['images_per_second'])} images/s"
         return f"{best['run']} is the fastest: {own}, {speedup} the reference {comparison.reference}."
-    if best["speedup"] > 1 / CLEARLY_FASTER:
+    if best["speedup"] > 1 / CLEARLY_FASTER or _is_repeat(best, _reference(comparison)):
         reference = f"the reference {comparison.reference} ({throughput})"
         return f"No run is clearly faster than {reference}: {best['run']} is at {speedup}."
     return (
@@ -37,14 +46,21 @@ def summarise_speed(comparison: Comparison) -> str:
 
 def summarise_accuracy(comparison: Comparison) -> str:
     """What the fastest run does to accuracy, and which run is the most accurate; empty when nothing was scored."""
-    scored = _ranked(comparison, "test_accuracy")
-    if not scored or not comparison.reference:
+    if not comparison.reference:
         return ""
-    best, fastest, reference = scored[0], find_fastest(comparison), _reference(comparison)
+    fastest, reference = find_fastest(comparison), _reference(comparison)
+    scored = [row for row in _ranked(comparison, "test_accuracy") if is_scored_alike(row, reference)]
+    if not scored:
+        return ""
+    best = scored[0]
     kind = f"{best['test_split'] or 'test'} accuracy"
     top = f"{best['run']} with {write_accuracy(best['test_accuracy'])}"
     pair = [fastest["test_accuracy"], reference["test_accuracy"]]
-    if fastest["run"] == comparison.reference or any(is_missing(accuracy) for accuracy in pair):
+    if (
+        fastest["run"] == comparison.reference
+        or fastest not in scored
+        or any(is_missing(accuracy) for accuracy in pair)
+    ):
         return f"The best {kind} is that of {top}." if len(scored) > 1 else f"Its {kind} is {write_accuracy(pair[0])}."
     own = f"Its {kind} is {write_accuracy(pair[0])}, {_points(pair[0] - pair[1])} the reference"
     return f"{own}, and the best of all." if pair[0] == best["test_accuracy"] else f"{own}; the best is {top}."
@@ -81,6 +97,8 @@ def list_remarks(comparison: Comparison) -> list[str]:
         if not is_missing(row["attempts"]) and row["attempts"] > 1:
             lost = "the lost attempt" if row["attempts"] == 2 else "the lost attempts"
             remarks.append(f"{row['run']} was started {row['attempts']} times: what {lost} took is in its wall time.")
+        if row["starts_from"]:
+            remarks.append(_in_all(row))
     virtual = [row["run"] for row in comparison.runs.query("virtual_devices > 0").to_dict("records")]
     if virtual:
         remarks.append(f"The replicas of {_and(virtual)} are virtual devices that share one processor.")
@@ -94,7 +112,8 @@ def list_verdicts(comparison: Comparison) -> list[str]:
 
 def find_fastest(comparison: Comparison) -> dict[str, Any]:
     """The finished run with the highest throughput; there must be a reference."""
-    return _ranked(comparison, "speedup")[0]
+    reference = _reference(comparison)
+    return next(row for row in _ranked(comparison, "speedup") if row is reference or not _is_repeat(row, reference))
 
 
 def _ranked(comparison: Comparison, key: str) -> list[dict[str, Any]]:
@@ -104,6 +123,18 @@ def _ranked(comparison: Comparison, key: str) -> list[dict[str, Any]]:
 
 def _reference(comparison: Comparison) -> dict[str, Any]:
     return next(row for row in comparison.rows if row["run"] == comparison.reference)
+
+
+def _is_repeat(row: dict[str, Any], reference: dict[str, Any]) -> bool:
+    """Whether a run is the reference's training once more, in the same set-up: their speeds differ by noise."""
+    return row is not reference and have_same_answers(row, reference) and row["set_up"] == reference["set_up"]
+
+
+def _in_all(row: dict[str, Any]) -> str:
+    took = [] if is_missing(row["wall_seconds_in_all"]) else [write_duration(row["wall_seconds_in_all"])]
+    took += [] if is_missing(row["cost_usd_in_all"]) else [write_dollars(row["cost_usd_in_all"])]
+    told = f": with that training it takes {' and '.join(took)} in all" if took else ""
+    return f"{row['run']} starts from the weights of {row['starts_from']}{told}."
 
 
 def _points(difference: float) -> str:

@@ -13,6 +13,7 @@ import pandas as pd
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from rampline.comparison.answers import read_answers
 from rampline.comparison.scaling import FINISHED, choose_reference, epoch_figures, with_scaling
 from rampline.comparison.system_figures import no_system, read_system
 from rampline.comparison.tracked import (
@@ -22,6 +23,7 @@ from rampline.comparison.tracked import (
     NOISE,
     environment_of,
     epoch_rows,
+    find_ancestors,
     find_execution,
     read_children,
     run_row,
@@ -29,6 +31,7 @@ from rampline.comparison.tracked import (
 )
 from rampline.credentials import mask
 from rampline.errors import InputError
+from rampline.registry.candidate import Predictions
 from rampline.tracking.histories import Histories, read_histories
 
 COUNTS = (
@@ -54,6 +57,7 @@ FIGURES = (
     "scaling_efficiency",
     "train_seconds_vs_reference",
     "cost_usd",
+    *("starts_from", "train_seconds_in_all", "wall_seconds_in_all", "cost_usd_in_all"),
     *EXPLAINED,
     "bound",
     "verdict",
@@ -61,9 +65,12 @@ FIGURES = (
 # Columns of `runs` beside those: what tells whether and how two runs may be compared.
 SETTINGS = (
     *("virtual_devices", "attempts", "fingerprint", "steps_per_epoch", "steps_per_call", "run_dir", "model.weights"),
+    *("answers", "set_up", "epochs_in_all", "seconds_before"),
     *COMPARABLE,
     *NOISE,
 )
+# Figures that a run has together with the runs that it starts from: without their weights there is no such run.
+IN_ALL = ("train_seconds", "wall_seconds", "cost_usd")
 DEFAULT_TOLERANCE = 0.01  # of studies that were run before the tolerance was a tag
 
 
@@ -81,10 +88,11 @@ class Comparison:
         started: when the execution began.
         command: what repeats it; empty when unknown.
         deadline_hours: what a training may take from start to end; None where the study names none.
-        accuracy_tolerance: how far below the reference's accuracy a set-up may be, as a share: 0.01 is one point.
+        accuracy_tolerance: how far below the best accuracy a recommended set-up may be, as a share: 0.01 is one point.
         published_source: where the published figures are from; empty when not given.
         runs: one row per run, in the order they were started; columns `FIGURES`, then `published_METRIC` and
             `SETTINGS`. `scaling` tells how the derived ones are made, `rampline.explain` what it measures.
+        answers: what the most accurate runs answered on each test image, by run.
         epochs: one row per run and epoch: run, epoch and `CURVES`.
         environment: one row per run, one column per item (git commit, seed, versions, …), as text.
         system: what GPUs, CPU and memory did; `system_figures` tells the columns; empty where it was not read.
@@ -102,6 +110,7 @@ class Comparison:
     accuracy_tolerance: float
     published_source: str
     runs: pd.DataFrame
+    answers: Mapping[str, Predictions]
     epochs: pd.DataFrame
     environment: pd.DataFrame
     system: pd.DataFrame
@@ -115,6 +124,15 @@ class Comparison:
     def finished(self) -> list[dict[str, Any]]:
         """The rows whose training ended well."""
         return [row for row in self.rows if row["status"] == FINISHED]
+
+    def ancestors_of(self, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The rows of the runs whose weights a run starts from, directly or not, the latest first."""
+        found: list[dict[str, Any]] = []
+        by_name = {other["run"]: other for other in self.rows}
+        while row["starts_from"] in by_name:
+            row = by_name[row["starts_from"]]
+            found.append(row)
+        return found
 
     def epochs_of(self, run: str) -> pd.DataFrame:
         """The rows of `epochs` of one run, in order."""
@@ -156,11 +174,12 @@ def read_comparison(
     declared = tags.get("rampline.reference") or parent.data.params.get("rampline.reference", "")
     histories = read_histories(client, children, CURVES)
     epochs = _epochs(children, histories)
-    runs = _runs(children, epochs)
+    study = tags.get("rampline.study", study)
+    runs = _runs(children, epochs, study, execution)
     reference = choose_reference(runs, declared)
     tolerance = _tag_number(tags, "rampline.accuracy_tolerance")
     return Comparison(
-        study=tags.get("rampline.study", study),
+        study=study,
         execution=execution,
         parent_run_id=parent.info.run_id,
         experiment_id=parent.info.experiment_id,
@@ -172,6 +191,7 @@ def read_comparison(
         accuracy_tolerance=DEFAULT_TOLERANCE if tolerance is None else tolerance,
         published_source=tags.get("rampline.published_source", ""),
         runs=with_scaling(runs, reference),
+        answers=read_answers(client, pd.DataFrame(runs[runs["status"] == FINISHED]).dropna(subset=["test_accuracy"])),
         epochs=epochs,
         environment=environment_of(children, parent),
         system=read_system(client, children, histories) if with_system else no_system(),
@@ -193,13 +213,28 @@ def _epochs(children: list[Run], histories: Histories) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["run", "epoch", *CURVES]).astype(dict.fromkeys(CURVES, "float64"))
 
 
-def _runs(children: list[Run], epochs: pd.DataFrame) -> pd.DataFrame:
+def _runs(children: list[Run], epochs: pd.DataFrame, study: str, execution: str) -> pd.DataFrame:
     of_run = dict(tuple(epochs.groupby("run", sort=False)))
     none = epochs.head(0)
     rows = [row | epoch_figures(of_run.get(row["run"], none)) for row in map(run_row, children)]
+    last = {str(run): max(own["elapsed_seconds"].dropna().tolist(), default=0.0) for run, own in of_run.items()}
+    _add_ancestors(rows, find_ancestors(rows, study, execution), last)
     runs = pd.DataFrame(rows)
     published = [column for column in runs.columns if column.startswith("published_")]
     runs = runs.reindex(columns=[*FIGURES, *published, *SETTINGS])
     marks = ("accuracy", "seconds", "step_ms_", "images_per_second")
     floats = [column for column in runs.columns if any(mark in column for mark in marks)]
     return runs.astype(dict.fromkeys(floats, "float64") | dict.fromkeys(COUNTS, "Int64"))
+
+
+def _add_ancestors(rows: list[dict[str, Any]], ancestors: Mapping[str, str], elapsed: Mapping[str, float]) -> None:
+    """What a run takes together with those that it starts from, which stand before it; `elapsed`: seconds by run."""
+    by_name: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        ancestor = by_name.get(ancestors.get(row["run"], ""), {})
+        row["starts_from"] = ancestor.get("run", "")
+        row["epochs_in_all"] = row["epochs"] + ancestor.get("epochs_in_all", 0)
+        row["seconds_before"] = ancestor.get("seconds_before", 0.0) + elapsed.get(row["starts_from"], 0.0)
+        if ancestor:
+            row |= {f"{key}_in_all": row[key] + ancestor.get(f"{key}_in_all", ancestor[key]) for key in IN_ALL}
+        by_name[row["run"]] = row

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import pandas as pd
@@ -32,8 +33,20 @@ EXPLAINED = (
 )
 # Of the parts of a step that are not told apart from noise, how large that is.
 NOISE = tuple(f"step_ms_{part}_noise" for part, _ in STEP_PARTS)
+# What decides, of one source, which images a run trains on.
+SAME_DATA = ("data.limit", "data.split_seed", "data.validation_fraction")
 # Settings that must be equal where throughput is compared for the number of replicas alone.
-COMPARABLE = ("model.name", "data.source", "precision", "data.cache", "data.prefetch", "data.augment")
+COMPARABLE = (
+    *("model.name", "data.source", *SAME_DATA, "data.image_size", "data.channels"),
+    *("precision", "data.cache", "data.prefetch", "data.augment"),
+)
+# Settings that change nothing of the training, or that another param holds as it came out.
+NOT_OF_SET_UP = (
+    *("batch.", "parity.", "explain.", "profile", "log_examples", "data.manual_dir", "data.max_undecodable_share"),
+    *("learning_rate.peak", "learning_rate.scale_with", "learning_rate.base_batch_size"),
+    *("cluster.rendezvous_", "cluster.run_timeout_", "cluster.max_restarts", "cluster.heartbeat_"),
+    *("cluster.preempted_", "cluster.price_", "cluster.machine"),
+)
 PUBLISHED = "rampline.published."
 ENVIRONMENT = "rampline.environment."
 PAGE = 1000
@@ -116,12 +129,33 @@ def run_row(run: Run) -> dict[str, Any]:
         "attempts": _integer(tags.get("rampline.attempts")),
         "bound": tags.get("rampline.bound", ""),
         "verdict": tags.get("rampline.verdict", ""),
+        "answers": tags.get("rampline.answers", ""),
+        "set_up": "\n".join(f"{key}={params[key]}" for key in sorted(params) if not key.startswith(NOT_OF_SET_UP)),
     }
     row |= {key: params.get(key, "") for key in ("steps_per_call", "model.weights", *COMPARABLE)}
     row |= {key: _integer(params.get(key)) for key in COUNTS}
     row |= {key: metrics.get(key, math.nan) for key in (*SCORES, *EXPLAINED, *NOISE)}
     published = {tag.removeprefix(PUBLISHED): value for tag, value in tags.items() if tag.startswith(PUBLISHED)}
     return row | {f"published_{metric}": to_number(value) for metric, value in sorted(published.items())}
+
+
+def find_ancestors(rows: Sequence[Mapping[str, Any]], study: str, execution: str) -> dict[str, str]:
+    """Of each run that starts from the weights of another of these, by name, which one that is.
+
+    The run directory of an MLflow run is where it was begun. So that one that has moved since is found too, the
+    end of the path counts as well: STUDY/EXECUTION/RUN.
+    """
+    names, folders = {row["run"] for row in rows}, {row["run_dir"]: row["run"] for row in rows if row["run_dir"]}
+    ancestors: dict[str, str] = {}
+    for row in rows:
+        weights = PurePath(row["model.weights"])
+        parts = weights.parts
+        found = [folders[folder] for folder in map(str, weights.parents) if folder in folders]
+        ends = zip(parts, parts[1:], parts[2:], strict=False)
+        found += [name for *folder, name in ends if folder == [study, execution] and name in names]
+        if found and found[0] != row["run"]:
+            ancestors[row["run"]] = found[0]
+    return ancestors
 
 
 def epoch_rows(run: Run, histories: Histories) -> list[dict[str, Any]]:

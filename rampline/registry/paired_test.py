@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binom, binomtest
 
 from rampline.comparison.accuracy_interval import wilson_interval
 
@@ -66,6 +65,8 @@ class PairedComparison:
         disagreements = self.only_old + self.only_new
         if not disagreements:
             return 1.0
+        from scipy.stats import binomtest  # a comparison in a terminal needs the interval alone, and no SciPy
+
         return float(binomtest(self.only_old, disagreements, 0.5, alternative="greater").pvalue)
 
     @property
@@ -86,6 +87,8 @@ class PairedComparison:
     @property
     def unseen_loss(self) -> float:
         """The largest loss of accuracy that would not have been significant with this number of disagreements."""
+        from scipy.stats import binom
+
         # Fewer than five cannot be significant, however they fall: 1/2^4 > LEVEL.
         disagreements = max(self.only_old + self.only_new, 5)
         # isf(LEVEL) is the largest number of examples for the old model alone that chance still explains.

@@ -54,8 +54,8 @@ class Study:
         published_source: where the published figures come from, and on what they were measured.
         prices: USD per hour by machine type.
         deadline_hours: what a recommended set-up may take at most; `None` for no limit.
-        accuracy_tolerance: accuracy that a recommended set-up may lose against the reference, in [0, 1]; 0.01 is one
-            point.
+        accuracy_tolerance: accuracy that a recommended set-up may lose against the most accurate run, in [0, 1]; 0.01
+            is one point.
     """
 
     name: str

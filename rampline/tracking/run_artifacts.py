@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from rampline.tracking.model import ModelMetadata, log_model
 from rampline.tracking.run_note import describe_run
 from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line
 
+ANSWERS_TAG = "rampline.answers"
 DATA_REPORT = ("data_report.json", "data_report.csv", "undecodable.csv", "duplicates.csv")
 
 
@@ -55,9 +57,13 @@ def log_evaluation(client: MlflowClient, run_directory: RunDirectory, evaluation
         figures["test_examples"] = evaluation.get("examples")
         log_figures(client, run_id, figures, timestamp_seconds=modified_at(run_directory.evaluation_file))
         tags = {"rampline.test_split": evaluation["split"], NOTE_TAG: describe_run(run_directory)}
+        predictions = run_directory.path / "predictions.csv"
+        if predictions.is_file():
+            # Two runs of one digest answer alike on every image, with the same probabilities.
+            tags[ANSWERS_TAG] = hashlib.sha256(predictions.read_bytes()).hexdigest()[:16]
         client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
         client.log_artifacts(run_id, str(_draw_evaluation(run_directory, evaluation)))
-        for path in (run_directory.evaluation_file, run_directory.path / "model_summary.txt"):
+        for path in (run_directory.evaluation_file, predictions, run_directory.path / "model_summary.txt"):
             _log_file(client, run_id, path)
         _log_model(client, run_id, run_directory)
     except STORE_ERRORS as error:

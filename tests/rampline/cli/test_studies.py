@@ -30,7 +30,7 @@ def test_the_card_of_a_study():
         "takes 2 hours on K80 GPUs",
         "n1-standard-16-k80x4: $2.56 per hour",
         "Google Cloud's list of 2023",
-        "at most 0.01 below that of 1-gpu-ft",
+        "at most 0.01 below that of the most accurate",
         "published in A public write-up on fine-tuning MobileNetV2",
         "1-gpu-ft (reference) single 1 16 One GPU, constant learning rate.",
         "run train_seconds best_val_accuracy",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from logged_runs import LoggedRun
@@ -77,3 +78,28 @@ def test_section_says_where_they_agree(client, log_study):
 def test_two_finished_runs_are_needed(client, log_study):
     log_study("one-view", [RUNS[0], RUNS[3], LoggedRun(name="no-epochs")])
     assert make_ways_section(read_comparison(client, "one-view")) is None
+
+
+def test_a_run_that_starts_from_another_has_its_epochs_and_time_before_its_own(client, log_study):
+    first = run("first", (0.80, 10), (0.90, 20), (0.85, 30))
+    weights = {"model.weights": "/home/runs/chain/first/first/checkpoints/step-00000008"}
+    later = replace(run("later", (0.70, 5), (0.95, 10)), params=weights)
+    log_study("chain", [first, later, run("other", (0.60, 25))])
+    comparison = read_comparison(client, "chain")
+    views = make_views(comparison)
+    assert views is not None
+    found = {view.run: view for view in views.runs}
+    # After 25 s it is at the second epoch of the first run; 0.95 is there after 30 + 10 s.
+    assert (views.epochs, views.seconds) == (1, 25)
+    assert (found["later"].at_equal_epochs, found["later"].at_equal_time) == (0.80, 0.90)
+    assert (found["later"].best_epoch, found["later"].best, found["later"].last) == (2, 0.95, 0.95)
+    assert found["later"].seconds_to_target == 40
+    assert comparison.runs["seconds_before"].tolist() == [0, 30, 0]
+
+
+def test_runs_of_other_data_are_not_held_to_each_other(client, log_study):
+    fewer = replace(run("fewer", (0.99, 1)), params={"data.limit": "10"})
+    log_study("limited", [*RUNS[:2], fewer])
+    views = make_views(read_comparison(client, "limited"))
+    assert views is not None
+    assert [view.run for view in views.runs] == ["steady", "quick"]

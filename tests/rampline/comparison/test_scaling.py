@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from rampline.comparison.scaling import choose_reference, steady_throughput, with_scaling
+from rampline.comparison.tracked import SAME_DATA
 
 
 def table(**changes: Any) -> pd.DataFrame:
@@ -17,9 +18,11 @@ def table(**changes: Any) -> pd.DataFrame:
         "status": ["FINISHED"] * 3,
         "images_per_second": [100.0, 160.0, 300.0],
         "replicas": pd.array([1, 2, 8], dtype="Int64"),
-        "epochs": pd.array([5, 5, 5], dtype="Int64"),
+        "epochs_in_all": pd.array([5, 5, 5], dtype="Int64"),
         "fingerprint": ["a"] * 3,
+        **{key: ["None"] * 3 for key in SAME_DATA},
         "train_seconds": [50.0, 30.0, 20.0],
+        "train_seconds_in_all": [math.nan] * 3,
     }
     return pd.DataFrame(columns | changes)
 
@@ -38,10 +41,16 @@ def test_efficiency_is_relative_to_the_replicas_of_the_reference():
 
 
 def test_times_are_compared_for_equal_epochs_on_equal_data_only():
-    epochs = with_scaling(table(epochs=pd.array([5, 4, 5], dtype="Int64")), "one")["train_seconds_vs_reference"]
-    data = with_scaling(table(fingerprint=["a", "a", "b"]), "one")["train_seconds_vs_reference"]
+    epochs = with_scaling(table(epochs_in_all=pd.array([5, 4, 5], dtype="Int64")), "one")["train_seconds_vs_reference"]
     assert epochs.isna().tolist() == [False, True, False]
-    assert data.isna().tolist() == [False, False, True]
+    for key in ("fingerprint", "data.limit", "data.split_seed", "data.validation_fraction"):
+        data = with_scaling(table(**{key: ["a", "a", "b"]}), "one")["train_seconds_vs_reference"]
+        assert data.isna().tolist() == [False, False, True]
+
+
+def test_the_time_of_a_run_is_that_with_the_run_that_it_starts_from():
+    scaled = with_scaling(table(train_seconds_in_all=[math.nan, 80.0, math.nan]), "one")
+    assert scaled["train_seconds_vs_reference"].tolist() == [1.0, 1.6, 0.4]
 
 
 def test_without_reference_nothing_is_derived():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rampline.comparison import read_comparison
+from rampline.comparison.columns import is_missing, make_columns
+from rampline.comparison.runs_table import make_run_rows
 from rampline.comparison.sentences import list_remarks, summarise_accuracy, summarise_scaling, summarise_speed
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -77,3 +79,21 @@ def test_another_reference_is_said(client, log_study, four_runs):
     )
     log_study("broken", [replace(four_runs[0], status="KILLED"), four_runs[1]], reference="baseline")
     assert list_remarks(read_comparison(client, "broken"))[0].startswith("The study's reference baseline did not fin")
+
+
+def test_a_run_that_starts_from_another_is_told_with_the_time_of_both(client, log_study, four_runs):
+    weights = {"model.weights": "/home/runs/tuned/first/baseline/checkpoints/step-00000008"}
+    log_study("tuned", [four_runs[0], replace(four_runs[2], params=weights)], reference="baseline")
+    comparison = read_comparison(client, "tuned")
+    assert "mirrored starts from the weights of baseline: with that training it takes 19.0 s in all." in list_remarks(
+        comparison
+    )
+    row = comparison.rows[1]
+    assert (row["train_seconds_in_all"], row["wall_seconds_in_all"]) == (9, 19)
+    # 4 epochs after 4 others are not the reference's 4.
+    assert is_missing(row["train_seconds_vs_reference"])
+    columns = make_columns(comparison)
+    (_, mirrored) = make_run_rows(comparison, columns)
+    notes = {cell.column.key: cell.notes for cell in mirrored.cells}
+    assert "9.00 in all" in notes["train_seconds"]
+    assert "19.0 in all" in notes["wall_seconds"]

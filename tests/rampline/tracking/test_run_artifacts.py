@@ -1,5 +1,6 @@
 """The evaluation of a run that has ended: scores, pictures, reports and the model, once."""
 
+import hashlib
 import json
 import zipfile
 
@@ -19,6 +20,7 @@ def test_an_evaluation_is_logged_once_on_a_run_that_has_ended(
     log.close("COMPLETE")
     write_json(directory.evaluation_file, evaluation)
     (directory.path / "model_summary.txt").write_text("Total params: 7\n")
+    (directory.path / "predictions.csv").write_text("index,label,prediction,probability\n0,1,1,0.5\n")
     with zipfile.ZipFile(directory.path / "model.keras", "w") as archive:
         archive.writestr("metadata.json", json.dumps({"keras_version": "3.15.1"}))
     log_evaluation(client, directory, evaluation)
@@ -27,6 +29,8 @@ def test_an_evaluation_is_logged_once_on_a_run_that_has_ended(
     run = client.get_run(log.run_id)
     assert run.info.status == "FINISHED"
     assert run.data.tags["rampline.test_split"] == "test"
+    answers = (directory.path / "predictions.csv").read_bytes()
+    assert run.data.tags["rampline.answers"] == hashlib.sha256(answers).hexdigest()[:16]
     assert history(client, log.run_id, "test_accuracy") == [(0, 0.9)]
     assert history(client, log.run_id, "test_loss") == [(0, 0.25)]
     assert history(client, log.run_id, "test_examples") == [(0, 20)]
@@ -40,6 +44,7 @@ def test_an_evaluation_is_logged_once_on_a_run_that_has_ended(
         "classification_report.json",
         "evaluation.json",
         "model_summary.txt",
+        "predictions.csv",
     }
 
     log_evaluation(client, directory, evaluation | {"test_accuracy": 0.95})
