@@ -5,6 +5,6 @@
 #   deploy.sh kubernetes deployments/kubernetes/base-job-template.json  a Kubernetes pool
 set -eu
 cd "$(dirname "$0")/.."
-pool_type=${1:-process}
-prefect --no-prompt work-pool create rampline --type "$pool_type" --overwrite ${2:+--base-job-template "$2"}
+pool_type=${1:-process} template=${2:-deployments/process-job-template.json}
+prefect --no-prompt work-pool create rampline --type "$pool_type" --overwrite --base-job-template "$template"
 prefect --no-prompt deploy --all

@@ -8,7 +8,6 @@ import os
 import re
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,16 +24,15 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 def write_text(path: Path, text: str) -> None:
     """Write `text` so that a reader, or a machine that dies, sees the old file or the new one, never a part."""
     make_directory(path.parent)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    aside = _aside(path)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with open(aside, "x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        os.replace(aside, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        aside.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
 
@@ -86,10 +84,10 @@ def complete_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
             was quicker), that one is kept.
     """
     make_directory(path.parent)
-    aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    aside = _aside(path)
+    aside.mkdir()
     try:
         yield aside
-        os.chmod(aside, 0o755)
         _sync_tree(aside)
         if replace and os.path.lexists(path):
             _exchange(aside, path)
@@ -153,9 +151,13 @@ def _exchange(aside: Path, path: Path) -> None:
 
 def _move_aside(path: Path) -> Path:
     # A rename alone: a full disk may have no room for a new directory.
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    aside = _aside(path)
     os.rename(path, aside)
     return aside
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
 
 
 def _delete(path: Path) -> None:

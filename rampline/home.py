@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,3 +48,17 @@ class Home:
     def artifacts(self) -> Path:
         """The default MLflow artifact root."""
         return self.root / "mlartifacts"
+
+
+def private_mask(home: Home) -> int:
+    """The permissions that files of `home` do not give; a home that its group may write to is the group's."""
+    try:
+        is_shared = home.root.stat().st_mode & stat.S_IWGRP
+    except OSError:
+        is_shared = False
+    return 0o007 if is_shared else 0o077
+
+
+def keep_private(home: Home) -> None:
+    """Files that this process makes from now on, and those that it starts, are closed to other users."""
+    os.umask(os.umask(0o077) | private_mask(home))

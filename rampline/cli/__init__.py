@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -26,6 +27,8 @@ from rampline.cli.up import up
 from rampline.cli.worker import worker
 from rampline.credentials import mask
 from rampline.errors import RamplineError
+from rampline.home import Home, keep_private
+from rampline.servers.secret import log_in
 
 INTERRUPTED = 128 + signal.SIGINT
 # click's UsageError: typer brings its own click and does not name it.
@@ -61,6 +64,9 @@ app.command(context_settings={"ignore_unknown_options": True})(worker)
 def main() -> int:
     """Run the command line; returns the exit status."""
     make_quiet()
+    home = Home.from_environment()
+    keep_private(home)
+    os.environ.update(log_in(home, os.environ))
     # What ends a command from outside must unwind it like Ctrl-C, so that executions are closed and processes ended.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)

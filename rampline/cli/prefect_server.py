@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import fcntl
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -22,6 +23,8 @@ from pathlib import Path
 from rampline.cli.environment import private_prefect
 from rampline.errors import RamplineError
 from rampline.home import Home
+from rampline.servers.access import PREFECT_AUTH
+from rampline.servers.secret import BYTES, LOGIN, USER, log_in
 from rampline.servers.state import answers, running_servers
 
 START_TIMEOUT_SECONDS = 120
@@ -36,12 +39,13 @@ signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 from rampline.imports import importing
 from rampline.parent import end_with_parent
 end_with_parent(int(sys.argv[1]), grace_seconds=int(sys.argv[3]))
-app = "prefect.server.api.server:create_app"
 with importing():
     import uvicorn, prefect.server.api.server
+    from rampline.servers.gate import Gate
     from tasks.prefect_faults import mend_prefect
 mend_prefect()
-uvicorn.run(app, factory=True, host="127.0.0.1", port=int(sys.argv[2]), log_level="error", lifespan="on")
+app = Gate.from_environment(prefect.server.api.server.create_app())
+uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="error", lifespan="on")
 """
 
 
@@ -64,6 +68,7 @@ def start_prefect(home: Home) -> Callable[[], None] | None:
     os.environ.update(private_prefect(home))
     if servers := running_servers(home):
         os.environ.update(servers.client_environment() | dict(os.environ))
+        os.environ.update(log_in(home, os.environ))
         return None
     folder = Path(os.environ["PREFECT_HOME"])
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,9 +76,10 @@ def start_prefect(home: Home) -> Callable[[], None] | None:
     lock = open(folder / "start.lock", "w")  # noqa: SIM115 - held until the server answers
     fcntl.flock(lock, fcntl.LOCK_EX)
     port = _free_port()
-    server = _start(port, folder / "server.log")
+    login = f"{USER}:{secrets.token_urlsafe(BYTES)}"
+    server = _start(port, login, folder / "server.log")
     atexit.register(_stop, server)
-    os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
+    os.environ |= {"PREFECT_API_URL": f"http://127.0.0.1:{port}/api", "PREFECT_API_AUTH_STRING": login}
 
     def wait() -> None:
         with lock:
@@ -87,13 +93,13 @@ def prefect_answers() -> bool:
     return answers(f"{os.environ['PREFECT_API_URL'].rstrip('/')}/health")
 
 
-def _start(port: int, log: Path) -> subprocess.Popen[bytes]:
-    # The names are Prefect's own for the servers that it starts itself: no UI, only the services that a flow run needs.
-    names = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+def _start(port: int, login: str, log: Path) -> subprocess.Popen[bytes]:
+    # The first names are Prefect's own for servers that it starts itself: no UI, only services that a flow run needs.
+    names = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1", LOGIN: login}
     with open(log, "ab") as output:
         return subprocess.Popen(
             [sys.executable, "-P", "-c", SERVE, str(os.getpid()), str(port), str(GRACE_SECONDS)],
-            env=os.environ | names,
+            env={name: value for name, value in os.environ.items() if name != PREFECT_AUTH} | names,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

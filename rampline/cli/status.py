@@ -10,6 +10,7 @@ from rich.text import Text
 
 from rampline.home import Home
 from rampline.links import shorten
+from rampline.servers.secret import sign_in_lines
 from rampline.servers.status import Part, look
 
 
@@ -23,6 +24,9 @@ def status() -> None:
     for part in parts:
         condition = Text(f"{part.condition:<11}", style="green" if part.is_well else "red")
         console.print(Text(f"{part.name:<9}"), condition, part.where, *_details(part), sep="")
+    if console.is_terminal:
+        for line in sign_in_lines(home, with_secret=True):
+            console.print(line, markup=False)
     if not all(part.is_well for part in parts):
         raise typer.Exit(1)
 

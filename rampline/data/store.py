@@ -128,8 +128,6 @@ def _store_source(
         map_in_order=map_in_order,
     )
     with complete_directory(directory) as aside:
-        # It was made for this user alone; a prepared dataset is for all.
-        aside.chmod(0o755)
         fill(aside, plan, lambda done, total: reporter.progress(source.examples + done, source.examples + total))
     reporter.log(f"prepared {directory}")
     return directory

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rampline.errors import InputError
+from rampline.home import Home
 from rampline.prefect_api import PrefectApi
+from rampline.servers.secret import log_in
 from rampline.servers.state import client_credentials
 
 PREFECT_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
@@ -67,7 +69,7 @@ class Access:
             )
 
 
-def open_api(url: str, *, timeout_seconds: float = PrefectApi.timeout_seconds) -> PrefectApi:
-    """The Prefect server whose API is at `url`, logged in with what the environment has."""
-    auth = client_credentials(os.environ).get("PREFECT_API_AUTH_STRING", "")
+def open_api(home: Home, url: str, *, timeout_seconds: float = PrefectApi.timeout_seconds) -> PrefectApi:
+    """The Prefect server whose API is at `url`, logged in with what the environment has, or with the home's secret."""
+    auth = client_credentials(os.environ | log_in(home, {"PREFECT_API_URL": url})).get("PREFECT_API_AUTH_STRING", "")
     return PrefectApi(url=url, auth=auth, key=os.environ.get("PREFECT_API_KEY", ""), timeout_seconds=timeout_seconds)

@@ -14,6 +14,8 @@ from rampline.errors import InputError
 
 PROBE_SECONDS = 3.0
 LOCALHOST = ("localhost", "127.0.0.1", "[::1]")
+# Further names by which both servers may be called, such as that of a proxy.
+ALLOWED_HOSTS = "RAMPLINE_ALLOWED_HOSTS"
 
 
 def resolve(host: str) -> str:
@@ -51,6 +53,11 @@ def url(address: str, port: int) -> str:
     if host.is_unspecified:
         host = ipaddress.ip_address("127.0.0.1" if host.version == 4 else "::1")
     return f"http://{f'[{host}]' if host.version == 6 else host}:{port}"
+
+
+def given_hosts(text: str) -> list[str]:
+    """The names in a value of `RAMPLINE_ALLOWED_HOSTS`."""
+    return [host.strip() for host in text.split(",") if host.strip()]
 
 
 def own_names() -> list[str]:

@@ -11,7 +11,7 @@ from rampline.errors import InputError, RamplineError
 from rampline.servers.display import Display
 from rampline.servers.plan import Request
 from rampline.servers.state import servers_folder
-from rampline.servers.up import LAST_WORDS
+from rampline.servers.up import LAST_WORDS, tell_sign_in
 
 POLL_SECONDS = 0.2
 END_SECONDS = 90
@@ -41,6 +41,8 @@ def start_in_background(request: Request, display: Display) -> None:
         try:
             with display.waiting("starting in the background"):
                 _follow(process, lines, display)
+            if display.is_terminal:  # the log, which has just been shown, is none
+                tell_sign_in(request.home, display)
         except (KeyboardInterrupt, SystemExit):
             # Before it was up: it is not wanted.
             process.terminate()

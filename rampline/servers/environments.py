@@ -9,7 +9,8 @@ from pathlib import Path
 from rampline.cli.environment import QUIET, private_prefect
 from rampline.home import Home
 from rampline.servers.access import MLFLOW_PASSWORD, MLFLOW_USER, PREFECT_AUTH, Access
-from rampline.servers.addresses import LOCALHOST, is_loopback, own_names
+from rampline.servers.addresses import ALLOWED_HOSTS, LOCALHOST, given_hosts, is_loopback, own_names
+from rampline.servers.secret import LOGIN, make_login
 from rampline.servers.state import client_credentials, servers_folder
 
 # Set for the commands, where logs would be in the way; servers and flow runs write them to files.
@@ -18,10 +19,9 @@ FOR_COMMANDS_ONLY = (
     # A flow run waits a minute for a server that is started again.
     "PREFECT_CLIENT_MAX_RETRIES",
 )
-ALLOWED_HOSTS = "RAMPLINE_ALLOWED_HOSTS"
 
 
-def prefect_environment(home: Home, address: str, port: int) -> dict[str, str]:
+def prefect_environment(home: Home, address: str, port: int, access: Access) -> dict[str, str]:
     """Of the Prefect server: its database under `home`, slots that outlive it, a UI that other machines can use."""
     folder = private_prefect(home)["PREFECT_HOME"]
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,8 @@ def prefect_environment(home: Home, address: str, port: int) -> dict[str, str]:
         # Else any page in the user's browser may talk to a server without a password.
         origins = ",".join(f"http://{host}:{port}" for host in LOCALHOST)
         defaults["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = origins
-    return defaults | _inherited("PREFECT_API_", MLFLOW_USER, MLFLOW_PASSWORD) | private_prefect(home)
+    gate = _gate(home, address, asks_itself=bool(access.prefect))
+    return defaults | _inherited("PREFECT_API_", MLFLOW_USER, MLFLOW_PASSWORD) | private_prefect(home) | gate
 
 
 def mlflow_environment(home: Home, address: str, port: int, access: Access) -> dict[str, str]:
@@ -59,7 +60,8 @@ def mlflow_environment(home: Home, address: str, port: int, access: Access) -> d
             "MLFLOW_AUTH_ADMIN_PASSWORD": access.mlflow_password,
             "MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(32),
         }
-    return _inherited("MLFLOW_TRACKING_", MLFLOW_USER, MLFLOW_PASSWORD, PREFECT_AUTH) | own
+    gate = _gate(home, address, asks_itself=bool(access.mlflow_password))
+    return _inherited("MLFLOW_TRACKING_", "PREFECT_API_", MLFLOW_USER, MLFLOW_PASSWORD, PREFECT_AUTH) | own | gate
 
 
 def client_environment(home: Home, prefect_api_url: str, mlflow_url: str, *, is_private: bool) -> dict[str, str]:
@@ -91,10 +93,14 @@ def _inherited(*without: str) -> dict[str, str]:
 
 
 def _allowed_hosts(address: str) -> list[str]:
-    """By which names MLflow may be called; a name that is none of them is a trick of a web page (DNS rebinding)."""
-    given = [host.strip() for host in os.environ.get(ALLOWED_HOSTS, "").split(",") if host.strip()]
+    """By which names a server may be called; another one is a trick of a web page (DNS rebinding)."""
     own = [] if is_loopback(address) else own_names()
-    return list(dict.fromkeys([*LOCALHOST, *own, *given]))
+    return list(dict.fromkeys([*LOCALHOST, *own, *given_hosts(os.environ.get(ALLOWED_HOSTS, ""))]))
+
+
+def _gate(home: Home, address: str, *, asks_itself: bool) -> dict[str, str]:
+    """What the gate before a server lets in (`gate.py`); one that the user gave passwords asks for them by itself."""
+    return {ALLOWED_HOSTS: ",".join(_allowed_hosts(address)), LOGIN: "" if asks_itself else make_login(home)}
 
 
 def _patterns(hosts: list[str]) -> list[str]:

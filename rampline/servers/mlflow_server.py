@@ -6,7 +6,9 @@ environment says, also where it had another before.
 
 from __future__ import annotations
 
+import inspect
 import os
+import pkgutil
 import sys
 from pathlib import Path
 
@@ -15,6 +17,9 @@ from rampline.errors import RamplineError
 from rampline.home import Home
 from rampline.parent import end_with_parent
 from rampline.servers.child import GRACE_SECONDS
+from rampline.servers.gate import Gate
+
+APP = "RAMPLINE_MLFLOW_APP"
 
 
 def main() -> None:
@@ -36,7 +41,27 @@ def main() -> None:
     if os.environ.get("MLFLOW_AUTH_CONFIG_PATH"):
         _make_administrator(Path(os.environ["MLFLOW_AUTH_CONFIG_PATH"]))
         arguments += ["--app-name", "basic-auth"]
+    _put_gate_before_app()
     cli(["server", *arguments], prog_name="mlflow")
+
+
+def make_guarded_app() -> Gate:
+    """MLflow's application behind the gate, for uvicorn."""
+    app = pkgutil.resolve_name(os.environ[APP])
+    return Gate.from_environment(app() if inspect.isfunction(app) else app)
+
+
+def _put_gate_before_app() -> None:
+    """MLflow serves one of its own applications, by its name; `make_guarded_app` is told which."""
+    from mlflow import server
+
+    command = server._build_uvicorn_command
+
+    def guarded(options: str, host: str, port: int, workers: int, app: str, *_: object) -> list[str]:
+        os.environ[APP] = app
+        return command(options, host, port, workers, "rampline.servers.mlflow_server:make_guarded_app", is_factory=True)
+
+    server._build_uvicorn_command = guarded
 
 
 def _make_administrator(config: Path) -> None:

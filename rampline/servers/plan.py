@@ -64,9 +64,16 @@ class Plan:
     folder: Path
 
     @property
+    def with_secret(self) -> tuple[str, ...]:
+        """The servers that the home's secret lets in: those that are started, and were given no passwords."""
+        prefect = self.starts_prefect and not self.access.prefect
+        mlflow = self.starts_mlflow and not self.access.mlflow_password
+        return ("prefect",) * prefect + ("mlflow",) * mlflow
+
+    @property
     def api(self) -> PrefectApi:
         """The Prefect server, logged in."""
-        return open_api(self.prefect_api_url)
+        return open_api(self.request.home, self.prefect_api_url)
 
 
 def make_plan(request: Request) -> Plan:

@@ -70,6 +70,15 @@ def created(pid: int) -> float:
         return 0.0
 
 
+def listens(pid: int, port: int) -> bool:
+    """Whether a process, or one that it has started, listens on a port."""
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        sockets = [found for each in (process, *process.children(recursive=True)) for found in each.net_connections()]
+        return any(found.status == psutil.CONN_LISTEN and found.laddr[1] == port for found in sockets)
+    return False
+
+
 def send(pid: int, number: signal.Signals) -> None:
     """Signal one process; nothing if it is gone."""
     with suppress(ProcessLookupError, PermissionError):

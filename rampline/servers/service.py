@@ -13,7 +13,7 @@ from pathlib import Path
 from rampline.credentials import mask
 from rampline.errors import RamplineError
 from rampline.home import Home
-from rampline.servers.processes import created, send_group, start
+from rampline.servers.processes import created, listens, send_group, start
 from rampline.servers.state import ProcessState, servers_folder
 
 ANSWER_SECONDS = 180.0
@@ -34,6 +34,7 @@ class Service:
         environment: all of its environment.
         folder: where it runs.
         health: whether it answers; is given when the process was created, in seconds since 1970.
+        port: where it listens; who else listens there is not told the secret.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Service:
     environment: Mapping[str, str]
     folder: Path
     health: Callable[[float], bool]
+    port: int | None = None
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     state: ProcessState | None = field(default=None, init=False)
 
@@ -63,7 +65,9 @@ class Service:
 
     def answers(self) -> bool:
         """Whether it works."""
-        return self.state is not None and self.health(self.state.created)
+        if self.state is None or (self.port is not None and not listens(self.state.pid, self.port)):
+            return False
+        return self.health(self.state.created)
 
     def how_it_ended(self) -> str | None:
         """Such as `exit status 1` or `SIGKILL`; `None` while it runs."""

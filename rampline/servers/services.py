@@ -28,9 +28,10 @@ def prefect_service(plan: Plan) -> Service:
         home=request.home,
         module=CHILD,
         arguments=(PREFECT, "--host", plan.address, "--port", str(request.prefect_port)),
-        environment=prefect_environment(request.home, plan.address, request.prefect_port),
+        environment=prefect_environment(request.home, plan.address, request.prefect_port, plan.access),
         folder=servers_folder(request.home),
         health=lambda _created: plan.api.answers(),
+        port=request.prefect_port,
     )
 
 
@@ -46,6 +47,7 @@ def mlflow_service(plan: Plan) -> Service:
         environment=mlflow_environment(request.home, plan.address, request.mlflow_port, plan.access),
         folder=servers_folder(request.home),
         health=lambda _created: answers(f"{plan.mlflow_url}/health"),
+        port=request.mlflow_port,
     )
 
 

@@ -46,6 +46,7 @@ class Servers:
         prefect_api_url: what `PREFECT_API_URL` has to be.
         mlflow_url: where MLflow is, and what `MLFLOW_TRACKING_URI` has to be.
         processes: by name (`prefect`, `mlflow`, `worker`); a server that was there before has none.
+        with_secret: those of `prefect` and `mlflow` that the home's secret lets in.
     """
 
     pid: int
@@ -56,6 +57,7 @@ class Servers:
     prefect_api_url: str
     mlflow_url: str
     processes: Mapping[str, ProcessState] = field(default_factory=dict)
+    with_secret: tuple[str, ...] = ()
 
     def client_environment(self) -> dict[str, str]:
         """The variables that lead Prefect's and MLflow's clients here, and log them in.
@@ -104,7 +106,8 @@ def read_state(home: Home) -> Servers | None:
     try:
         content = json.loads(state_file(home).read_text(encoding="utf-8"))
         processes = {name: ProcessState(**process) for name, process in content.pop("processes").items()}
-        return Servers(**content, processes=processes)
+        with_secret = tuple(content.pop("with_secret", ()))
+        return Servers(**content, processes=processes, with_secret=with_secret)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

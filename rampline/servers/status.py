@@ -53,7 +53,7 @@ def look(home: Home) -> list[Part]:
         pid=servers.pid if is_up else None,
         since=_since(servers.created) if is_up else "",
     )
-    return [up, _server(servers, "prefect"), _server(servers, "mlflow"), _worker(servers)]
+    return [up, _server(servers, "prefect"), _server(servers, "mlflow"), _worker(home, servers)]
 
 
 def _server(servers: Servers, name: str) -> Part:
@@ -62,9 +62,9 @@ def _server(servers: Servers, name: str) -> Part:
     return _part(name, servers.processes.get(name), where=url, is_there=answers(page), otherwise="does not answer")
 
 
-def _worker(servers: Servers) -> Part:
+def _worker(home: Home, servers: Servers) -> Part:
     try:
-        online, running = _pool(servers)
+        online, running = _pool(home, servers)
         where = f"pool {POOL}, {running} flow run{'s' * (running != 1)} running"
     except (OSError, PrefectError):
         online, where = False, f"pool {POOL}"
@@ -90,9 +90,9 @@ def _part(name: str, process: ProcessState | None, *, where: str, is_there: bool
     )
 
 
-def _pool(servers: Servers) -> tuple[bool, int]:
+def _pool(home: Home, servers: Servers) -> tuple[bool, int]:
     """Whether this machine's worker is online, and how many flow runs of the pool are running."""
-    api = open_api(servers.prefect_api_url, timeout_seconds=REQUEST_SECONDS)
+    api = open_api(home, servers.prefect_api_url, timeout_seconds=REQUEST_SECONDS)
     workers = api.post(f"/work_pools/{POOL}/workers/filter")
     online = any(worker["name"] == worker_name() and worker["status"] == "ONLINE" for worker in workers)
     in_pool = {"work_pools": {"name": {"any_": [POOL]}}, "flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}

@@ -18,6 +18,7 @@ from rampline.servers.ending import end_all, end_leftovers, has_flow_runs
 from rampline.servers.plan import Plan, Request, check_servers, make_plan
 from rampline.servers.prefect_objects import apply, ensure_pool, keeping_schedules
 from rampline.servers.processes import counting_signals, created, hold_lock, lock_holder, marked
+from rampline.servers.secret import client_login, make_login, sign_in_lines, tighten
 from rampline.servers.service import Service
 from rampline.servers.services import mlflow_service, prefect_service, worker_environment, worker_service
 from rampline.servers.state import POOL, Servers, running_servers, servers_folder, write_state
@@ -44,6 +45,9 @@ def run_servers(request: Request, display: Display) -> None:
             return
         _clean_up(home, display)
         check_servers(plan)
+        make_login(home)
+        tighten(home)
+        os.environ.update(client_login(home, plan.with_secret))
         with caretaker(home, dict(os.environ)) as replace_caretaker:
             Up(plan, display, replace_caretaker).run()
 
@@ -80,11 +84,11 @@ class Up:
         self._wait_for_servers(servers)
         environment = worker_environment(plan)
         with display.waiting("deploying the flows") as clock:
-            ensure_pool(plan.api)
+            changes = ensure_pool(plan.api)
             with keeping_schedules(plan.api):
                 deploy(self._home, plan.folder, environment)
             display.step("flows", f"deployed from {plan.folder}/prefect.yaml, version {version()} ({clock})")
-        for line in apply(plan.api, cpu_slots=plan.request.cpu_slots):
+        for line in changes + apply(plan.api, cpu_slots=plan.request.cpu_slots):
             display.step("", line)
         worker = worker_service(plan)
         with display.waiting("starting the worker") as clock:
@@ -111,6 +115,7 @@ class Up:
     def _watch(self) -> None:
         for line in [*clicks(self._plan.prefect_url, self._plan.mlflow_url), *elsewhere(self._plan)]:
             self._display.say(line)
+        tell_sign_in(self._home, self._display)
         how = "Ctrl-C, or `rampline down`," if self._display.is_terminal else "`rampline down`"
         self._display.say(f"{LAST_WORDS} {servers_folder(self._home)}; {how} ends all of it")
         watch = Watch(self._services, say=self._display.say, on_start=self._write_state)
@@ -140,6 +145,7 @@ class Up:
             prefect_api_url=plan.prefect_api_url,
             mlflow_url=plan.mlflow_url,
             processes={service.name: service.state for service in self._services if service.state is not None},
+            with_secret=plan.with_secret,
         )
         write_state(self._home, servers)
 
@@ -152,6 +158,12 @@ def clicks(prefect_url: str, mlflow_url: str) -> list[str]:
         f"compare    {mlflow_url}: an experiment, tick its runs, Compare",
         "",
     ]
+
+
+def tell_sign_in(home: Home, display: Display) -> None:
+    """How to get in; the links hold the secret, so only a terminal is shown them."""
+    for line in sign_in_lines(home, with_secret=display.is_terminal):
+        display.say(line)
 
 
 def elsewhere(plan: Plan) -> list[str]:
@@ -178,6 +190,7 @@ def _tell_of_other(home: Home, display: Display) -> None:
     display.say(f"already up in {home.root} (process {servers.pid}); `rampline down` ends it")
     for line in clicks(servers.prefect_url, servers.mlflow_url):
         display.say(line)
+    tell_sign_in(home, display)
 
 
 def _clean_up(home: Home, display: Display) -> None:

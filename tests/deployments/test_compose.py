@@ -1,6 +1,9 @@
 """compose.yaml, as far as it goes without a container engine; tests/flows/test_postgresql.py runs its commands."""
 
+import json
+
 import pytest
+import yaml
 from deployment_files import DEPLOYMENTS, compose, compose_variables, example_environment
 from team_servers import SECRETS
 
@@ -64,3 +67,17 @@ def test_servers_ask_for_a_password(content):
     assert prefect["environment"]["PREFECT_SERVER_API_AUTH_STRING"] == SECRETS["PREFECT_AUTH_STRING"]
     assert "--app-name=basic-auth" in mlflow["command"]
     assert "lease_storage.filesystem" in prefect["environment"]["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"]
+
+
+def test_prefect_is_started_without_its_faults_and_behind_the_gate(content):
+    assert content["services"]["prefect"]["entrypoint"] == ["python", "-m", "tasks.prefect_server"]
+
+
+def test_the_process_pool_takes_what_prefect_yaml_gives_and_nothing_else():
+    variables = json.loads((DEPLOYMENTS / "process-job-template.json").read_text())["variables"]
+    given = yaml.safe_load((DEPLOYMENTS.parent / "prefect.yaml").read_text())["definitions"]["work_pool"][
+        "job_variables"
+    ]
+    assert set(variables["properties"]) == set(given)
+    assert set(variables["properties"]["env"]["properties"]) == set(given["env"])
+    assert variables["additionalProperties"] is variables["properties"]["env"]["additionalProperties"] is False

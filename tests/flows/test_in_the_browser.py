@@ -32,6 +32,7 @@ from prefect_ui import (
     switch_on_schedule,
 )
 
+from rampline.servers.secret import sign_in_lines
 from rampline.tracking.pages import compare_page, experiment_page
 from rampline.tracking.views import LATEST
 
@@ -43,10 +44,16 @@ QUIET_MLFLOW = """localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLo
 
 
 @pytest.fixture(scope="module")
-def context() -> Iterator[BrowserContext]:
+def context(flows: Flows) -> Iterator[BrowserContext]:
+    """A browser that has opened the links that sign in."""
     with start_browser() as browser:
         context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
         context.add_init_script(QUIET_MLFLOW)
+        for line in sign_in_lines(flows.home, with_secret=True):
+            page = context.new_page()
+            page.goto(line.split()[-1])
+            assert "@" not in page.url
+            page.close()
         yield context
 
 

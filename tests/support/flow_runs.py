@@ -13,6 +13,8 @@ import pytest
 from command_line import wait_until
 from up_servers import UpServers
 
+from rampline.servers.secret import client_login
+
 QUICK = {"data.limit": "20", "explain.steps": "0", "parity.steps": "0"}
 FOR_EVER = 100_000  # epochs
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -111,5 +113,9 @@ def flows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flows]:
     """Up for a whole module, in a home of its own."""
     flows = Flows(tmp_path_factory.mktemp("flows"))
     flows.up()
-    yield flows
+    with pytest.MonkeyPatch.context() as patch:
+        # For the tests' own MLflow clients.
+        for name, value in client_login(flows.home, ["mlflow"]).items():
+            patch.setenv(name, value)
+        yield flows
     flows.stop()

@@ -16,6 +16,7 @@ from command_line import RAMPLINE, environment_with
 from rampline.cluster.roles import free_ports
 from rampline.home import Home
 from rampline.prefect_api import PrefectApi
+from rampline.servers.secret import USER, secret_file
 from rampline.servers.state import Servers, read_state
 
 SECONDS = 280
@@ -42,7 +43,11 @@ class UpServers:
 
     @property
     def api(self) -> PrefectApi:
-        return PrefectApi(url=f"http://127.0.0.1:{self.prefect_port}/api")
+        return PrefectApi(url=f"http://127.0.0.1:{self.prefect_port}/api", auth=f"{USER}:{self.secret}")
+
+    @property
+    def secret(self) -> str:
+        return secret_file(self.home).read_text()
 
     def call(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """A `rampline` command to its end."""

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
@@ -16,10 +17,13 @@ from mlflow_server import MlflowServer
 from prefect_server_fixture import Server
 from up_servers import UpServers, parts, status_of
 
+from rampline.prefect_api import PrefectError
+from rampline.servers.prefect_objects import ensure_pool
 from rampline.servers.state import answers, running_servers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 ENOUGH_EPOCHS = {"epochs": "100000", "data.limit": "20"}
 
 
@@ -55,7 +59,7 @@ def test_all_answers_is_deployed_and_waits_for_flow_runs(servers):
     assert "pool rampline, 0 flow runs running" in status.stdout
 
 
-def test_nothing_but_loopback_listens_and_other_pages_may_not_talk_to_prefect(servers):
+def test_nothing_but_loopback_listens(servers):
     listening = {
         connection.laddr[0]
         for process in servers.processes()
@@ -63,9 +67,75 @@ def test_nothing_but_loopback_listens_and_other_pages_may_not_talk_to_prefect(se
         if connection.status == psutil.CONN_LISTEN
     }
     assert listening == {"127.0.0.1"}
-    request = urllib.request.Request(f"{servers.api.url}/health", headers={"Origin": "http://evil.example"})
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        assert answer.headers["Access-Control-Allow-Origin"] is None
+
+
+def test_neither_a_web_page_nor_another_user_starts_anything(servers):
+    login = f"rampline:{servers.secret}"
+    study = servers.api.request("GET", "/deployments/name/study/study")["id"]
+    start = f"{servers.api.url}/deployments/{study}/create_flow_run"
+    experiments = f"http://127.0.0.1:{servers.mlflow_port}/api/2.0/mlflow/experiments/search"
+    for url in (start, f"{servers.api.url}/automations/", f"{servers.api.url}/block_documents/filter", experiments):
+        assert status_of(url) == 401
+        assert status_of(url, Origin="http://evil.example") == 403
+        # Even from a browser that is signed in.
+        assert status_of(url, login, Origin="http://evil.example") == 403
+        assert status_of(url, login, Host="evil.example") == 403
+        assert status_of(url, login, **{"Sec-Fetch-Site": "cross-site"}) == 403
+    health = urllib.request.Request(f"{servers.api.url}/health", headers={"Host": "evil.example"})
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(health, timeout=10)
+    assert servers.api.post("/flow_runs/filter") == []
+    refused = {"command": "touch pwned"}, {"env": {"LD_PRELOAD": "x"}}, {"env.LD_PRELOAD": "x"}, {"working_dir": "/"}
+    for job_variables in refused:
+        with pytest.raises(PrefectError, match="refused POST"):
+            servers.api.post(f"/deployments/{study}/create_flow_run", {"job_variables": job_variables})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_reads_no_secret_and_no_database(servers):
+    private = [path for path in servers.home.root.rglob("*") if path.stat().st_mode & 0o077]
+    assert private == []
+    # The folders above are pytest's own, 0700 as well: opened, so that only what Rampline does counts.
+    above = [folder for folder in servers.home.root.parents if folder.stat().st_mode & 0o005 != 0o005]
+    try:
+        for folder in above:
+            folder.chmod(folder.stat().st_mode | 0o005)
+        wanted = [servers.home.root / name for name in ("servers/secret", "servers/state.json", "prefect/prefect.db")]
+        for path in wanted:
+            read = subprocess.run([*NOBODY, "cat", str(path)], capture_output=True, text=True)
+            assert "Permission denied" in read.stderr
+    finally:
+        for folder in above:
+            folder.chmod(0o700)
+
+
+def test_the_secret_is_in_no_log_and_no_argument_and_shown_in_a_terminal(servers):
+    secret = servers.secret.encode()
+    files = [path for path in servers.home.root.rglob("*") if path.is_file() and path.name != "secret"]
+    assert [path for path in files if secret in path.read_bytes()] == []
+    assert not any(secret in " ".join(process.cmdline()).encode() for process in servers.processes())
+    assert servers.secret not in servers.call("status").stdout
+    reader, writer = os.openpty()
+    subprocess.run([str(RAMPLINE), "status"], stdout=writer, env=servers.environment, check=True)
+    assert (
+        f"http://rampline:{servers.secret}@127.0.0.1:{servers.prefect_port}/sign-in/" in os.read(reader, 9999).decode()
+    )
+
+
+def test_a_home_of_before_is_locked(servers):
+    """Its pool let callers choose the command, and everybody could read its files."""
+    servers.call("down")
+    open_to_all = [servers.home.root / name for name in ("mlflow.db", "prefect", "servers", "servers/secret")]
+    for path in open_to_all:
+        path.chmod(0o777)
+    servers.up()
+    default = servers.api.request("GET", "/collections/views/aggregate-worker-metadata")["prefect"]["process"]
+    template = {"base_job_template": default["default_base_job_configuration"]}
+    servers.api.request("PATCH", "/work_pools/rampline", template)
+    assert ensure_pool(servers.api) != []
+    assert ensure_pool(servers.api) == []
+    assert "command" not in str(servers.api.request("GET", "/work_pools/rampline")["base_job_template"])
+    assert [path for path in open_to_all if path.stat().st_mode & 0o077] == []
 
 
 def test_a_second_one_tells_the_addresses(servers):

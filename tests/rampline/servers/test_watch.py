@@ -34,7 +34,8 @@ def service_of(home: Home, *arguments: str, port: int = 0) -> Service:
         home=home,
         module="rampline.servers.child",
         arguments=arguments,
-        environment=dict(os.environ),
+        # Its folder is not searched for modules.
+        environment=os.environ | {"PYTHONPATH": str(home.root)},
         folder=home.root,
         health=lambda _created: answers(f"http://127.0.0.1:{port}"),
     )

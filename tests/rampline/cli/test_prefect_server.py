@@ -1,0 +1,41 @@
+"""The Prefect server of one command: nobody else gets in while it runs."""
+
+import json
+import os
+import subprocess
+import sys
+
+import psutil
+from command_line import environment_with
+from up_servers import status_of
+
+CODE = """
+import json, os, sys
+from rampline.cli.prefect_server import start_prefect
+from rampline.home import Home
+start_prefect(Home.from_environment())()
+print(json.dumps([os.environ["PREFECT_API_URL"], os.environ.get("PREFECT_API_AUTH_STRING", ":")]), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_it_wants_the_commands_own_secret_and_no_foreign_page(tmp_path):
+    # A password for `rampline up` changes nothing.
+    environment = environment_with(tmp_path / "home", {"PREFECT_SERVER_API_AUTH_STRING": "team:password-1"})
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", CODE], env=environment, cwd=tmp_path, **pipes) as command:
+        assert command.stdin is not None
+        assert command.stdout is not None
+        url, login = json.loads(command.stdout.readline())
+        for path in ("/flows/filter", "/automations/filter", "/block_documents/filter"):
+            assert status_of(url + path) == 401
+            assert status_of(url + path, "team:password-1") == 401
+            assert status_of(url + path, login, Origin="http://evil.example") == 403
+            assert status_of(url + path, login, Host="evil.example") == 403
+            assert status_of(url + path, login) == 200
+        secret = login.partition(":")[2]
+        assert not any(secret in " ".join(process.cmdline()) for process in psutil.process_iter())
+        assert secret.encode() not in (tmp_path / "home" / "prefect" / "server.log").read_bytes()
+        command.stdin.close()
+    assert command.returncode == 0
+    assert os.listdir(tmp_path) == ["home"]

@@ -1,0 +1,64 @@
+"""The home's secret goes to the home's own servers, and to nobody else."""
+
+import dataclasses
+import os
+
+import psutil
+import pytest
+
+from rampline.home import Home
+from rampline.servers.secret import log_in, make_login, secret_file, sign_in_lines
+from rampline.servers.state import Servers, write_state
+
+PREFECT, MLFLOW = "http://127.0.0.1:4200", "http://127.0.0.1:5000"
+
+
+@pytest.fixture
+def home(tmp_path):
+    home = Home(root=tmp_path)
+    write_state(home, SERVERS)
+    make_login(home)
+    return home
+
+
+SERVERS = Servers(
+    pid=os.getpid(),
+    created=psutil.Process().create_time(),
+    started_at="2026-01-31T12:00:00+00:00",
+    ready=True,
+    prefect_url=PREFECT,
+    prefect_api_url=f"{PREFECT}/api",
+    mlflow_url=MLFLOW,
+    with_secret=("prefect", "mlflow"),
+)
+
+
+def test_it_is_made_once(home):
+    secret = secret_file(home).read_text()
+    assert len(secret) == 43
+    assert make_login(home) == make_login(home) == f"rampline:{secret}"
+
+
+def test_commands_log_in_to_the_servers_that_their_environment_leads_to(home):
+    secret = secret_file(home).read_text()
+    mlflow = {"MLFLOW_TRACKING_USERNAME": "rampline", "MLFLOW_TRACKING_PASSWORD": secret}
+    assert log_in(home, {"MLFLOW_TRACKING_URI": "http://localhost:5000/"}) == mlflow
+    prefect = {"PREFECT_API_URL": f"{PREFECT}/api"}
+    assert log_in(home, prefect) == {"PREFECT_API_AUTH_STRING": f"rampline:{secret}"}
+    assert log_in(home, {"PREFECT_API_URL": "http://127.0.0.1:4201/api", "MLFLOW_TRACKING_URI": "sqlite:///a.db"}) == {}
+
+
+@pytest.mark.parametrize("change", [{"created": SERVERS.created - 60}, {"with_secret": ("mlflow",)}])
+def test_servers_that_are_gone_or_have_passwords_of_their_own_are_not_told(home, change):
+    write_state(home, dataclasses.replace(SERVERS, **change))
+    assert log_in(home, {"PREFECT_API_URL": f"{PREFECT}/api"}) == {}
+
+
+def test_the_links_are_for_a_terminal(home):
+    secret = secret_file(home).read_text()
+    links = [line.split()[-1] for line in sign_in_lines(home, with_secret=True)]
+    assert links == [
+        f"http://rampline:{secret}@127.0.0.1:4200/sign-in/deployments",
+        f"http://rampline:{secret}@127.0.0.1:5000/sign-in/",
+    ]
+    assert secret not in str(sign_in_lines(home, with_secret=False))
