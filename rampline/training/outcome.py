@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -19,6 +22,8 @@ from rampline.training.state import TrainingState, make_state
 
 # Whose statistics BatchNormalization uses in the check.
 FIXED_EXAMPLES = 32
+# Of the check that a step is skipped, and the share of rounding in a mean of equal values.
+SKIP_STEPS, EQUAL = 3, 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +93,41 @@ def train_steps(
         neutralised=neutralised,
         always_random=[x.name for x in random_layers(state.model) if not x._call_has_training_arg],
     )
+
+
+def skips_together(config: RunConfig, task: Task, dataset: PreparedDataset, strategy: tf.distribute.Strategy) -> bool:
+    """Whether an overflow in the last replica alone makes all replicas of a mixed_float16 run skip that step.
+
+    Computes in the run's own precision; all roles of a synchronous strategy call it.
+    """
+    keras.config.set_dtype_policy("mixed_float16")
+    state = make_state(dataclasses.replace(config, precision="mixed_float16"), dataset, strategy)
+    optimizer = state.optimizer
+    # No step overflows by itself.
+    optimizer.dynamic_scale.assign(1.0)
+    optimizer.scale_loss = _overflow_in_last(optimizer.scale_loss, state.step, strategy)
+    engine = make_engine(config, dataset, strategy, state, task)
+    for _ in engine.run_steps(0, SKIP_STEPS):
+        pass
+    variables = [v.value for v in [*state.model.trainable_variables, *optimizer.variables]]
+    variables = [value for value in variables if value.dtype.is_floating]
+    sizes = np.array([np.abs(value.numpy()).max(initial=1.0) for value in variables])
+    # What is not finite is not near anything.
+    are_equal = bool(np.all(_spread(variables, strategy) <= EQUAL * sizes))
+    return are_equal and int(optimizer.iterations.numpy()) < SKIP_STEPS
+
+
+def _overflow_in_last(
+    scale_loss: Callable[[tf.Tensor], tf.Tensor], step: tf.Variable, strategy: tf.distribute.Strategy
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """As `scale_loss`, but infinite in the last replica at step 1."""
+
+    def scale(loss: tf.Tensor) -> tf.Tensor:
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        is_here = tf.logical_and(tf.equal(replica, strategy.num_replicas_in_sync - 1), tf.equal(step, 1))
+        return scale_loss(loss) * tf.where(is_here, np.inf, 1.0)
+
+    return scale
 
 
 def _variables(state: TrainingState) -> list[tuple[str, tf.Variable]]:

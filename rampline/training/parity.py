@@ -22,7 +22,7 @@ from rampline.data.dataset import PreparedDataset
 from rampline.parity import RESULT, ParityResult, parity_notes
 from rampline.role import leave
 from rampline.run_directory import RunDirectory
-from rampline.training.outcome import Outcome, first_step_of, train_steps
+from rampline.training.outcome import Outcome, first_step_of, skips_together, train_steps
 from rampline.training.run import make_engine
 from rampline.training.state import make_state
 from rampline.training.verdict import compare, excuse, finite
@@ -31,6 +31,7 @@ TOLERANCES = {"float64": 1e-9, "float32": 1e-4}
 # A change of the weights that is no more than rounding.
 SHAKES = {"float64": 1e-15, "float32": 1e-7}
 POLL_SECONDS = 0.1
+NOT_TOGETHER = "where one replica overflows in mixed_float16, not all of them skip the step"
 
 
 def check_role(
@@ -48,12 +49,20 @@ def check_role(
     # TensorFlow's multi-worker runtime swallows SIGTERM unless a handler is installed after it.
     signal.signal(signal.SIGTERM, lambda *_: leave(STOPPED))
     dataset = PreparedDataset.open(Path(run_directory.read_identity().dataset))
+    run = run_directory.read_config()
+    if run.precision == "mixed_float16" and strategy.num_replicas_in_sync > 1:
+        skips = skips_together(config, task, dataset, strategy)
+        keras.backend.clear_session()
+    else:
+        skips = True
     if config.is_synchronous or config.cluster.workers == 1:
         result = check_steps(config, task, dataset, strategy)
     else:
         result = measure_staleness(config, task, dataset, strategy)
     if task.is_chief:
-        notes = parity_notes(run_directory.read_config())
+        notes = parity_notes(run)
+        if not skips:
+            result = dataclasses.replace(result, status="fail", reason=NOT_TOGETHER)
         dataclasses.replace(result, notes=notes).write(out / RESULT)
     # A worker that left would end the chief's runtime while that computes the reference.
     while not (out / RESULT).is_file():

@@ -1,6 +1,6 @@
 """The parity check of mirrored replicas with errors put in: `parity_process.py CONFIG_JSON DATASET CASE...`.
 
-Prints a JSON object per case, on a line of its own: the result of the check.
+Prints a JSON object per case, on a line of its own: the result of the check, or whether replicas skip a step together.
 """
 
 import dataclasses
@@ -13,9 +13,13 @@ from rampline.data.dataset import PreparedDataset
 
 config = from_dict(json.loads(sys.argv[1]))
 
+import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+import rampline.training.state as training_state  # noqa: E402
 import rampline.training.synchronous_steps as synchronous_steps  # noqa: E402
+from rampline.training.optimizers import LossScaleOptimizer  # noqa: E402
+from rampline.training.outcome import skips_together  # noqa: E402
 from rampline.training.parity import ALONE, check_steps  # noqa: E402
 from rampline.training.step import make_train_step  # noqa: E402
 from rampline.training.strategy import configure_devices, make_strategy  # noqa: E402
@@ -51,6 +55,12 @@ CASES = {
     "full_batch": full_batch,
 }
 
+VERDICTS = {"one verdict": LossScaleOptimizer, "the first's": keras.mixed_precision.LossScaleOptimizer}
+
 for case in sys.argv[3:]:
+    if case in VERDICTS:
+        training_state.LossScaleOptimizer = VERDICTS[case]
+        print(json.dumps({"case": case, "skips": skips_together(config, ALONE, dataset, strategy)}), flush=True)  # noqa: T201
+        continue
     synchronous_steps.make_train_step = CASES[case]
     print(json.dumps({"case": case, **dataclasses.asdict(check_steps(config, ALONE, dataset, strategy))}), flush=True)  # noqa: T201

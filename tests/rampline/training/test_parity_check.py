@@ -61,3 +61,9 @@ def test_a_loss_that_is_not_finite_fails_with_the_step(digits: PreparedDataset) 
     assert result["status"] == "fail"
     assert "on one replica: lower learning_rate.peak" in result["reason"]
     assert None in result["losses"]
+
+
+def test_replicas_that_do_not_skip_a_step_together_are_found(digits: PreparedDataset) -> None:
+    config = make_config("mirrored", model="parity_models:with_random_parts", replicas=2, virtual_devices=2)
+    results = check_cases(config, digits, "one verdict", "the first's")
+    assert {case: result["skips"] for case, result in results.items()} == {"one verdict": True, "the first's": False}
