@@ -1,5 +1,10 @@
 """The errors a user meets: each is one clear line that says what is wrong, where, and what is allowed."""
 
+import errno
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
+
 
 class RamplineError(Exception):
     """Base of every error that is shown to the user as one line, without a traceback. Exit status 1."""
@@ -35,3 +40,12 @@ class Preempted(RamplineError):
     def __init__(self, message: str, exit_status: int = 143) -> None:
         super().__init__(message)
         self.exit_status = exit_status
+
+
+def says_disk_full(error: BaseException | None) -> bool:
+    """Whether an error, or what led to it, says that the disk is full: of the system, or of sqlite."""
+    while error is not None:
+        if (isinstance(error, OSError) and error.errno in NO_SPACE) or "database or disk is full" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

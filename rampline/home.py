@@ -17,7 +17,8 @@ class Home:
     @classmethod
     def from_environment(cls) -> Home:
         """`$RAMPLINE_HOME`, else `.rampline` in the current folder, as an absolute path."""
-        return cls(root=Path(os.environ.get("RAMPLINE_HOME") or ".rampline").absolute())
+        # A shell leaves `~` alone in quotes, and an env file has no shell.
+        return cls(root=Path(os.path.expanduser(os.environ.get("RAMPLINE_HOME") or ".rampline")).absolute())
 
     @property
     def data(self) -> Path:

@@ -9,6 +9,9 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.machinery import PathFinder
+from itertools import accumulate
+from pathlib import Path
 from types import ModuleType
 
 # Keras imports them where they are installed: for its scikit-learn wrappers, its picture galleries, and data frames as
@@ -59,6 +62,20 @@ def import_own(name: str) -> ModuleType:
         sys.path.remove(folder)
         if folder not in sys.path:
             sys.path.append(folder)
+
+
+def locate_own(name: str, folder: Path) -> str | None:
+    """The file from which `import_own` would take the module of `package.module:function` in `folder`; runs none of it.
+
+    `importlib.util.find_spec` would import the package to look into it.
+    """
+    parts = accumulate(name.partition(":")[0].split("."), "{}.{}".format)
+    first = next(parts)
+    others = (finder.find_spec(first, None) for finder in sys.meta_path)  # of packages that are installed editable
+    spec = PathFinder.find_spec(first, [str(folder), *sys.path]) or next(filter(None, others), None)
+    for part in parts:
+        spec = PathFinder.find_spec(part, spec.submodule_search_locations or []) if spec else None
+    return spec.origin if spec else None
 
 
 def import_tensorflow() -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 
 import keras
 
 from rampline.config import ModelConfig
 from rampline.errors import ConfigError
 from rampline.imports import import_own
+from rampline.model_check import check_name, check_weights
 
 ImageShape = tuple[int, int, int]
-# What these name is never a checkpoint, whatever folders there are.
-FRESH_WEIGHTS = ("none", "imagenet")
 
 
 def make_model(config: ModelConfig, *, image_shape: ImageShape, classes: int) -> keras.Model:
@@ -29,19 +27,12 @@ def make_model(config: ModelConfig, *, image_shape: ImageShape, classes: int) ->
     Raises:
         ConfigError: on an unknown name, or weights that do not fit.
     """
-    _check_weights(config.weights)
+    check_weights(config.weights)
     if ":" in config.name:
         return _import_factory(config.name)(input_shape=image_shape, classes=classes)
     if config.name in BUILT_IN:
         return _make_built_in(config.name, image_shape, classes)
     return _make_application(config, image_shape, classes)
-
-
-def _check_weights(weights: str) -> None:
-    """Weights that nothing would read must not end as a training from scratch."""
-    if weights not in FRESH_WEIGHTS and not weights.endswith(".h5") and not Path(weights).is_dir():
-        allowed = "none, imagenet, a .h5 weight file, the folder of a checkpoint, or run:NAME"
-        raise ConfigError(f"model.weights={weights!r} cannot be found: it must be {allowed}")
 
 
 def convnet(image_shape: ImageShape, classes: int) -> keras.Model:
@@ -79,7 +70,8 @@ def _make_built_in(name: str, image_shape: ImageShape, classes: int) -> keras.Mo
 
 def _make_application(config: ModelConfig, image_shape: ImageShape, classes: int) -> keras.Model:
     """Backbone → global average pooling → dense relu → dropout → logits: seed A's head."""
-    make_backbone = _application(config.name)
+    check_name(config.name)
+    make_backbone = getattr(keras.applications, config.name)
     inputs = keras.Input(image_shape, dtype="uint8", name="images")
     x = keras.layers.Rescaling(1.0)(inputs)
     if image_shape[-1] == 1:
@@ -103,15 +95,6 @@ def _load_backbone(make_backbone: Callable[..., keras.Model], config: ModelConfi
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"model.weights={config.weights} cannot be loaded into {config.name}: {reason}") from error
-
-
-def _application(name: str) -> Callable[..., keras.Model]:
-    found = getattr(keras.applications, name, None)
-    if not inspect.isfunction(found) or "include_top" not in inspect.signature(found).parameters:
-        known = ", ".join(BUILT_IN)
-        allowed = f"{known}, a keras.applications name, or package.module:function"
-        raise ConfigError(f"model.name={name!r} is not known: it must be {allowed}")
-    return found
 
 
 def _preprocess(make_backbone: Callable[..., keras.Model]) -> Callable:

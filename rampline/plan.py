@@ -5,11 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import statistics
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -121,21 +118,6 @@ def expected_seconds(executions: Path, run: str, config: RunConfig) -> float | N
             later = statistics.median(seconds[1:] or seconds)
             return seconds[0] + later * (config.epochs - 1)
     return None
-
-
-def locate_import(name: str, folder: Path) -> str | None:
-    """The file from which a role that is started in `folder` would import `package.module:function`; runs none of it.
-
-    Roles run `python -m rampline.worker`, so Python looks in their working folder first, then in PYTHONPATH, then among
-    what is installed. `importlib.util.find_spec` would import the package to look into it.
-    """
-    places: Sequence[str] | None = [str(folder), *sys.path[1:]]
-    spec = None
-    module = name.partition(":")[0]
-    for part in accumulate(module.split("."), "{}.{}".format):
-        spec = PathFinder.find_spec(part, places) if places else None
-        places = spec.submodule_search_locations if spec else None
-    return spec.origin if spec else None
 
 
 def _measured_epochs(executions: Path, run: str, config: RunConfig) -> Iterator[list[float]]:

@@ -16,6 +16,7 @@ from rampline.devices import check_devices, resolve_virtual_devices
 from rampline.errors import ConfigError, InputError, Preempted
 from rampline.guardian import start_guardian
 from rampline.home import Home
+from rampline.model_check import check_name, check_weights
 from rampline.run_directory import RunDirectory
 from rampline.study import Study, load_study
 
@@ -43,6 +44,9 @@ def check_study(study: str, only: Sequence[str], overrides: Mapping[str, str]) -
     loaded = _on_this_machine(load_study(study, only=only, overrides=overrides))
     for run in loaded.runs:
         try:
+            check_name(run.config.model.name)
+            if run.starts_from is None:
+                check_weights(run.config.model.weights)
             check_devices(run.config)
             tasks_to_start(run.config)
         except InputError as error:
@@ -77,6 +81,13 @@ def only_of_strategy(study: str, only: Sequence[str], strategy: str) -> list[str
     return list(dict.fromkeys(name for run in chosen for name in _with_ancestors(loaded, run.name)))
 
 
+def is_begun(execution: Path) -> bool:
+    """Whether the folder holds an execution, so that `--resume` can continue it: its data is prepared before."""
+    from rampline.execution_file import FILE
+
+    return (execution / FILE).is_file()
+
+
 def own_execution(execution: str) -> str:
     """A flow's parameter `execution`: empty, or the absolute path of a folder `runs/STUDY/EXECUTION` of this home.
 
@@ -95,9 +106,9 @@ def own_execution(execution: str) -> str:
 
 def study_of(study: str, only: Sequence[str], overrides: Mapping[str, str], execution: str) -> Study:
     """The study as the folder `execution` was started with, where there is such an execution; else `check_study`."""
-    from rampline.execution_file import FILE, read_execution
+    from rampline.execution_file import read_execution
 
-    if execution and (Path(execution) / FILE).is_file():
+    if execution and is_begun(Path(execution)):
         return read_execution(Path(execution)).study
     return check_study(study, only, overrides)
 

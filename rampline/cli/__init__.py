@@ -26,7 +26,7 @@ from rampline.cli.tune import tune
 from rampline.cli.up import up
 from rampline.cli.worker import worker
 from rampline.credentials import mask
-from rampline.errors import RamplineError
+from rampline.errors import NO_SPACE, NOT_ALLOWED, RamplineError
 from rampline.home import Home, keep_private
 from rampline.servers.secret import log_in
 
@@ -74,10 +74,22 @@ def main() -> int:
         return app(standalone_mode=False) or 0
     except RamplineError as error:
         return _fail(str(error), error.exit_status)
+    except OSError as error:
+        if error.errno not in (*NO_SPACE, *NOT_ALLOWED):
+            raise
+        return _fail(_describe(error), RamplineError.exit_status)
     except UsageError as error:
         return _fail(error.format_message(), 2)  # type: ignore[attr-defined]
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", INTERRUPTED)
+
+
+def _describe(error: OSError) -> str:
+    """What keeps the command from its files: mostly a home that is read-only, or somebody else's, or full."""
+    remedy = "free some space on its disk" if error.errno in NO_SPACE else "use a folder that you may write to"
+    return (
+        f"{error.filename or Home.from_environment().root}: {error.strerror}: {remedy}, or set RAMPLINE_HOME to another"
+    )
 
 
 def _fail(message: str, status: int) -> int:

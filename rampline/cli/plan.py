@@ -11,6 +11,7 @@ from rich.table import Table
 
 from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
 from rampline.home import Home
+from rampline.imports import locate_own
 from rampline.schedules import describe_schedule
 from rampline.stages import check_study
 from rampline.study import Study
@@ -115,11 +116,7 @@ def _price_remarks(runs: list[PlannedRun]) -> list[str]:
 
 
 def _import_remark(name: str) -> str:
-    from rampline.plan import locate_import
-
-    path = locate_import(name, Path.cwd())
-    place = f"from {path}" if path else f"which is not found: looked in {Path.cwd()}, PYTHONPATH and what is installed"
-    return f"imports {name} {place}; it runs with your rights in every role process"
+    return f"imports {name} from {locate_own(name, Path.cwd())}; it runs with your rights in every role process"
 
 
 def _duration(seconds: float) -> str:

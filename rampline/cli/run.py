@@ -6,6 +6,7 @@ import importlib
 import logging
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -22,12 +23,12 @@ from rampline.cluster.early import end_early
 from rampline.cluster.process import start_roles_early
 from rampline.credentials import mask
 from rampline.devices import available_cores
-from rampline.errors import InputError, Preempted, RamplineError, RunFailed
+from rampline.errors import InputError, Preempted, RamplineError, RunFailed, says_disk_full
 from rampline.home import Home
 from rampline.imports import importing
 from rampline.progress import TERMINAL, BarProgress, LineProgress
 from rampline.run_directory import RunDirectory
-from rampline.stages import check_study, preempted_run
+from rampline.stages import check_study, is_begun, preempted_run
 from rampline.study import load_study
 
 HTTP_LIBRARIES = ("httpx", "httpcore")
@@ -70,7 +71,8 @@ def run(
     try:
         _run_flow(home, parameters, console, start_roles)
     except KeyboardInterrupt:
-        console.print(f"interrupted: `rampline run {study} --resume` continues it", highlight=False)
+        if is_begun(execution):
+            console.print(f"interrupted: `rampline run {study} --resume` continues it", highlight=False)
         raise
     except Preempted as stop:
         raise typer.Exit(_say_preempted(stop, study, console)) from None
@@ -81,7 +83,8 @@ def run(
             raise
         raise typer.Exit(_say_preempted(stop, study, console)) from None
     except (RunFailed, PrefectLost):
-        console.print(f"`rampline run {study} --resume` continues what did not complete", highlight=False)
+        if is_begun(execution):
+            console.print(f"`rampline run {study} --resume` continues what did not complete", highlight=False)
         raise
     finally:
         end_early()
@@ -95,7 +98,7 @@ def _say_preempted(stop: Preempted, study: str, console: Console) -> int:
 
 
 class PrefectLost(RamplineError):
-    """The Prefect API went away while the flow ran."""
+    """The Prefect API went away while the flow ran, or has no room for its database."""
 
 
 def _run_flow(home: Home, parameters: dict[str, Any], console: Console, start_roles: Callable[[], None]) -> None:
@@ -116,7 +119,7 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console, start_ro
     with BarProgress(console) if console.is_terminal else nullcontext(LineProgress(_print)) as progress:
         token = TERMINAL.set(progress)
         # While the API is away, Prefect's log handler would write to the terminal for every line that it cannot send.
-        logging.raiseExceptions = False
+        before, logging.raiseExceptions = logging.raiseExceptions, False
         try:
             flow(**parameters)
         except RamplineError:
@@ -124,10 +127,13 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console, start_ro
         except Exception as error:
             if type(error).__module__.partition(".")[0] not in HTTP_LIBRARIES and prefect_answers():
                 raise
+            if says_disk_full(error) or not shutil.disk_usage(home.root).free:
+                raise PrefectLost(f"the disk of {home.root} is full: free some space on it") from error
             url = mask(os.environ["PREFECT_API_URL"])
             why = "the step in progress was completed, no other was started"
             raise PrefectLost(f"Prefect at {url} stopped answering: {why}") from error
         finally:
+            logging.raiseExceptions = before
             TERMINAL.reset(token)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from mlflow.tracking import MlflowClient
 
+from rampline.errors import says_disk_full
 from rampline.run_directory import RunDirectory
 from rampline.tracking.delivery_state import RUNNING, is_undelivered, mark_delivered, mark_undelivered
 from rampline.tracking.lifecycle import STATUSES
@@ -146,7 +147,10 @@ class Delivery:
     def _note_outage(self, error: Exception) -> None:
         if self._away_since is None:
             self._away_since = time.monotonic()
-            self._lines.append(f"MLflow does not answer, training goes on: {first_line(error)}")
+            what, then = "MLflow does not answer", first_line(error)
+            if says_disk_full(error):
+                what, then = "the disk is full", "MLflow gets what is missing when there is room"
+            self._lines.append(f"{what}, training goes on: {then}")
 
     def _note_answer(self) -> None:
         if self._away_since is not None:

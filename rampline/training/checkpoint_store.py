@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rampline.errors import RunFailed
+from rampline.errors import NO_SPACE, RunFailed
 from rampline.files import complete_directory, remove
 from rampline.training.progress import (
     CheckpointDamaged,
@@ -25,7 +25,6 @@ from rampline.training.progress import (
 )
 
 VARIABLES = "variables.npz"
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_checkpoint(

@@ -11,7 +11,8 @@ import tensorflow as tf
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.learning_rate import StepLearningRate
-from rampline.models import FRESH_WEIGHTS, make_model
+from rampline.model_check import FRESH_WEIGHTS
+from rampline.models import make_model
 from rampline.training.checkpoint import load_model_weights
 from rampline.training.fused_batch_norm import fuse_batch_norm
 from rampline.training.optimizers import LossScaleOptimizer, make_iterations_atomic, make_optimizer

@@ -43,3 +43,13 @@ def test_files_are_for_the_user_alone_unless_the_group_may_write_to_the_home(tmp
         os.umask(before)
     assert home.runs.stat().st_mode & 0o777 == folder
     assert (home.runs / "config.json").stat().st_mode & 0o777 == file
+
+
+def test_a_tilde_is_the_users_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for given, home in (("~/kept", tmp_path / "kept"), ("~", tmp_path)):
+        monkeypatch.setenv("RAMPLINE_HOME", given)
+        assert Home.from_environment().root == home
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAMPLINE_HOME", "~no-such-user/kept")
+    assert Home.from_environment().root == tmp_path / "~no-such-user/kept"

@@ -1,5 +1,6 @@
 """The networks: what goes in and out, how large they are, and what they start from."""
 
+import inspect
 import sys
 
 import keras
@@ -7,8 +8,10 @@ import numpy as np
 import pytest
 
 from rampline.config import ModelConfig
+from rampline.config.sections import OWN_NETWORKS
 from rampline.errors import ConfigError
-from rampline.models import make_model
+from rampline.model_check import keras_applications
+from rampline.models import BUILT_IN, make_model
 
 # NumPy 2 complains about how Keras reads its variables.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
@@ -137,7 +140,10 @@ WRONG = [
     ({"name": "no.such.module:net"}, "model.name='no.such.module:net' cannot be imported: No module named 'no'"),
     ({"name": "json:net"}, "model.name='json:net' cannot be imported: module 'json' has no attribute 'net'"),
     ({"name": ":net"}, "model.name=':net' cannot be imported: "),
-    ({"name": "MobileNetV2", "weights": "/no/such.h5"}, "model.weights=/no/such.h5 cannot be loaded into MobileNetV2"),
+    (
+        {"name": "MobileNetV2", "weights": "/no/such.h5"},
+        "model.weights='/no/such.h5' cannot be found: it must be none, ",
+    ),
     ({"name": "MobileNetV2", "weights": "/no/such"}, "model.weights='/no/such' cannot be found: it must be none, "),
     ({"name": "convnet", "weights": "imagnet"}, "model.weights='imagnet' cannot be found: it must be none, imagenet, "),
 ]
@@ -149,6 +155,13 @@ def test_a_wrong_name_or_weights_is_one_clear_line(values, message):
         build(image_shape=(32, 32, 3), **values)
     assert str(failure.value).startswith(message)
     assert "\n" not in str(failure.value)
+
+
+def test_the_names_that_are_known_without_tensorflow_are_those_that_there_are():
+    functions = {name: value for name, value in vars(keras.applications).items() if inspect.isfunction(value)}
+    assert keras_applications() == set(functions)
+    assert {"include_top"} <= set.intersection(*(set(inspect.signature(f).parameters) for f in functions.values()))
+    assert set(OWN_NETWORKS) == set(BUILT_IN)
 
 
 @pytest.mark.filterwarnings("ignore:Skipping nested container")

@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 from rampline.cli import app
 from rampline.config import ClusterConfig, LearningRateConfig, RunConfig
 from rampline.home import Home
-from rampline.plan import expected_seconds, locate_import, plan_study
+from rampline.imports import locate_own
+from rampline.plan import expected_seconds, plan_study
 from rampline.run_directory import RunDirectory, RunIdentity
 from rampline.schedules import describe_schedule
 from rampline.study import Study, StudyRun, load_study
@@ -96,10 +97,10 @@ def test_a_model_of_the_users_own_is_located_without_running_it(tmp_path):
     executed = tmp_path / "executed"
     for file in (tmp_path / "mine/__init__.py", package / "__init__.py", package / "nets.py"):
         file.write_text(f"open({str(executed)!r}, 'w')")
-    assert locate_import("mine.inner.nets:net", tmp_path) == str(package / "nets.py")
-    assert locate_import("mine.inner:net", tmp_path) == str(package / "__init__.py")
-    assert locate_import("mine.other:net", tmp_path) is None
-    assert locate_import("no.such:net", tmp_path) is None
+    assert locate_own("mine.inner.nets:net", tmp_path) == str(package / "nets.py")
+    assert locate_own("mine.inner:net", tmp_path) == str(package / "__init__.py")
+    assert locate_own("mine.other:net", tmp_path) is None
+    assert locate_own("no.such:net", tmp_path) is None
     assert not executed.exists()
 
 

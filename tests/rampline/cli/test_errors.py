@@ -1,6 +1,11 @@
 """Wrong input is one clear line, exit status 2, and nothing is written."""
 
+import os
+import signal
+
 import pytest
+from command_line import read_until
+from small_disk import small_disk
 
 STUDY = """
 name: wide
@@ -30,6 +35,12 @@ def check_refused(result, home, *parts: str) -> None:
         (["digits", "--set", "epochs"], ["KEY=VALUE"]),
         (["digits", "--set", "batch.size=-4"], ["batch.size=-4", "at least 1"]),
         (["digits", "--set", "data.source=folder:/nosuch"], ["/nosuch"]),
+        (["digits", "--set", "model.name=MobilNetV2"], ["run baseline: model.name='MobilNetV2' is not known"]),
+        (
+            ["digits", "--set", "model.name=MobileNetV2", "--set", "model.weights=no.h5"],
+            ["run baseline: model.weights='no.h5' cannot be found"],
+        ),
+        (["digits", "--set", "baseline:model.weights=no/such"], ["model.weights='no/such' cannot be found"]),
         (["digits", "--nosuch"], ["--nosuch"]),
         ([], ["STUDY"]),
     ],
@@ -45,8 +56,27 @@ def test_four_replicas_on_one_device(command, rampline, home, tmp_path):
     check_refused(result, home, "run four: cluster.replicas=4 needs 4 devices", "set cluster.virtual_devices=4")
 
 
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_a_module_that_is_nowhere(command, rampline, home, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text("")
+    (tmp_path / "own.yaml").write_text("runs: {one: {set: {model: {name: 'mine.nets:net'}}}}")
+    refused = f"run one: model.name='mine.nets:net' is not found: looked in {tmp_path}, PYTHONPATH and what is"
+    check_refused(rampline(command, "own.yaml"), home, refused)
+
+
 def test_resume_without_an_execution(rampline, home):
     check_refused(rampline("run", "digits", "--resume"), home, "study digits has no execution", "leave out --resume")
+
+
+def test_what_was_not_begun_is_not_said_to_be_resumable(command, home):
+    started = command("run", "digits")
+    read_until(started, "study digits, execution ")
+    os.killpg(started.pid, signal.SIGINT)
+    rest, _ = started.communicate(timeout=60)
+    assert started.returncode == 128 + signal.SIGINT
+    assert rest == "rampline: error: interrupted\n"
+    assert not list(home.glob("runs/digits/*/execution.json"))
 
 
 def test_resume_keeps_its_settings(rampline, home):
@@ -59,3 +89,15 @@ def test_compare_without_runs(rampline, home):
 
 def test_unknown_command(rampline, home):
     check_refused(rampline("trian"), home, "No such command 'trian'")
+
+
+@pytest.mark.parametrize("command", [["run", "digits"], ["up"], ["up", "--detach"]])
+def test_a_home_that_cannot_be_written(command, rampline, home):
+    with small_disk(home, 1, "ro"):
+        result = rampline(*command)
+        assert result.returncode == 1
+        (line,) = result.stderr.splitlines()
+        assert line.startswith(f"rampline: error: {home}/")
+        assert line.endswith(
+            ": Read-only file system: use a folder that you may write to, or set RAMPLINE_HOME to another"
+        )

@@ -1,11 +1,13 @@
 """Delivery never makes a run wait, loses nothing and repeats nothing, whenever MLflow goes away and comes back."""
 
 import contextlib
+import shutil
 import sqlite3
 import time
 
 import pytest
 from mlflow.tracking import MlflowClient
+from small_disk import fill, small_disk
 
 from rampline.files import write_json
 from rampline.home import Home
@@ -41,6 +43,15 @@ def rows(home: Home, metric: str) -> list[int]:
         return [step for (step,) in found]
 
 
+def tell_until(delivery: Delivery, lines: list[str]) -> None:
+    """Wait for a line."""
+    deadline = time.monotonic() + 20
+    while not lines:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+        delivery.handle({"event": "progress", "time": 1.0})
+
+
 def run_of(client, study_log):
     (run,) = client.search_runs([client.get_run(study_log.run_id).info.experiment_id], "tags.`rampline.kind` = 'run'")
     return run
@@ -58,11 +69,7 @@ def test_an_event_never_waits_and_all_arrive_in_order_after_an_outage(
         began = time.monotonic()
         delivery.handle(event)
         assert time.monotonic() - began < 0.05
-    deadline = time.monotonic() + 20
-    while not lines:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-        delivery.handle({"event": "progress", "time": 1.0})
+    tell_until(delivery, lines)
     rename_table(home, "metrics_away", "metrics")
     assert delivery.close("COMPLETE", result={"train_seconds": 4.5, "attempts": 2})
     assert lines[0].startswith("MLflow does not answer, training goes on: ")
@@ -74,6 +81,25 @@ def test_an_event_never_waits_and_all_arrive_in_order_after_an_outage(
     assert (run.info.status, run.data.tags["rampline.status"]) == ("FINISHED", "COMPLETE")
     assert (run.data.tags["rampline.attempts"], run.data.metrics["train_seconds"]) == ("2", 4.5)
     assert not is_undelivered(directory.path)
+
+
+def test_a_full_disk_is_called_that(home, study_log, make_run_directory, started, epoch, tmp_path):
+    directory, lines = make_run_directory(), []
+    with small_disk(tmp_path / "disk", megabytes=8) as disk:
+        full = Home(root=disk / "home")
+        full.root.mkdir()
+        shutil.copy(home.tracking_database, full.tracking_database)
+        filler = fill(disk)
+        delivery = Delivery.open(
+            lambda: open_tracking(full), directory, parent_run_id=study_log.run_id, log=lines.append
+        )
+        for event in (started(attempt=1), *(epoch(number) for number in range(1, 4))):
+            delivery.handle(event)
+        tell_until(delivery, lines)
+        assert lines[0].startswith("the disk is full, training goes on: ")
+        filler.unlink()
+        assert delivery.close("COMPLETE", result={"train_seconds": 4.5})
+        assert rows(full, EPOCH_METRICS[0]) == [1, 2, 3]
 
 
 def test_what_was_committed_without_an_answer_is_not_written_twice(

@@ -2,34 +2,23 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from small_disk import mount, small_disk
 
 from rampline.errors import RunFailed
 from rampline.training.checkpoint_store import read_checkpoint, write_checkpoint
 from rampline.training.progress import Progress, find_checkpoints
 
 
-def mount(*arguments: str) -> None:
-    done = subprocess.run(["mount", *arguments], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"mount is not permitted here: {done.stderr.strip()}")
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A real disk of 4 MB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount("-t", "tmpfs", "-o", "size=4m", "tmpfs", str(path))
-    try:
+    with small_disk(tmp_path / "disk", 4) as path:
         yield path
-    finally:
-        subprocess.run(["umount", str(path)], check=True)
 
 
 def save(folder: Path, step: int, *, megabytes: float = 1.0, best_step: int = 10, keep: int = 1) -> Path:
