@@ -71,8 +71,8 @@ def run(
     try:
         _run_flow(home, parameters, console, start_roles)
     except KeyboardInterrupt:
-        if is_begun(execution):
-            console.print(f"interrupted: `rampline run {study} --resume` continues it", highlight=False)
+        remedy = f": `rampline run {study} --resume` continues it" if is_begun(execution) else ""
+        console.print(f"interrupted{remedy}", highlight=False)
         raise
     except Preempted as stop:
         raise typer.Exit(_say_preempted(stop, study, console)) from None

@@ -75,7 +75,7 @@ def test_what_was_not_begun_is_not_said_to_be_resumable(command, home):
     os.killpg(started.pid, signal.SIGINT)
     rest, _ = started.communicate(timeout=60)
     assert started.returncode == 128 + signal.SIGINT
-    assert rest == "rampline: error: interrupted\n"
+    assert rest == "interrupted\n"
     assert not list(home.glob("runs/digits/*/execution.json"))
 
 
