@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from command_line import read_until
+from command_line import read_until, wait_until
 from small_disk import small_disk
 
 STUDY = """
@@ -72,6 +72,7 @@ def test_resume_without_an_execution(rampline, home):
 def test_what_was_not_begun_is_not_said_to_be_resumable(command, home):
     started = command("run", "digits")
     read_until(started, "study digits, execution ")
+    wait_until((home / "prefect").is_dir, 30)
     os.killpg(started.pid, signal.SIGINT)
     rest, _ = started.communicate(timeout=60)
     assert started.returncode == 128 + signal.SIGINT
