@@ -11,6 +11,7 @@ from typing import Any
 
 from rampline.errors import RunFailed
 from rampline.events import EventReader, EventWriter
+from rampline.tracking.provenance import environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +40,11 @@ class Attempts:
         self._began_at = time.monotonic()
 
     def begin(self) -> Attempt:
-        """Write down that the run is started (again)."""
+        """Write down that the run is started (again), and on which machine."""
         number = 1 + sum(event["event"] == "attempt" for event in self._past)
         before = sum(event["seconds"] for event in self._past if event["event"] == "ended")
         self._began_at = time.monotonic()
-        self._write("attempt", number=number)
+        self._write("attempt", number=number, environment=environment())
         return Attempt(number=number, wall_seconds_before=before)
 
     def restarted(self, role: str, why: str) -> None:
@@ -64,3 +65,9 @@ class Attempts:
         self._writer.write(event, **fields)
         # As it reads back, so that figures do not depend on who wrote them.
         self._past.append(json.loads(json.dumps({"event": event, **fields})))
+
+
+def read_environments(file: Path) -> dict[int, dict[str, str]]:
+    """The machine, by `environment`, of every start by its number; empty for one by an earlier version of Rampline."""
+    started = (event for event in EventReader(file).read() if event["event"] == "attempt")
+    return {event["number"]: event.get("environment", {}) for event in started}

@@ -81,10 +81,13 @@ def make_views(comparison: Comparison) -> Views | None:
 
 
 def _alike(comparison: Comparison) -> list[dict[str, Any]]:
-    """The finished runs that were validated on the reference's images."""
+    """The finished runs that were validated on the reference's images, and trained on its machine alone."""
     reference = next((row for row in comparison.finished if row["run"] == comparison.reference), None)
     keys = ("fingerprint", *SAME_DATA)
-    return [row for row in comparison.finished if reference is None or all(row[k] == reference[k] for k in keys)]
+    if reference is None:
+        return comparison.finished
+    alike = (row for row in comparison.finished if all(row[key] == reference[key] for key in keys))
+    return [row for row in alike if comparison.is_timed_alike(row)]
 
 
 def _curve(comparison: Comparison, row: dict[str, Any]) -> list[_Point]:

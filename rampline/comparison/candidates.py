@@ -20,7 +20,7 @@ CLEARLY_FASTER = 1.05
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One finished run that was scored on the same test images as the reference.
+    """One finished run that was scored on the reference's test images, and trained on its machine alone.
 
     Attributes:
         run: its name.
@@ -69,18 +69,18 @@ class Candidate:
 def list_candidates(comparison: Comparison) -> list[Candidate]:
     """The runs that can be held to each other; empty when the reference was not scored or timed."""
     reference = next((row for row in comparison.finished if row["run"] == comparison.reference), None)
-    if reference is None or not _is_usable(reference, reference):
+    if reference is None or not _is_usable(reference, reference, comparison):
         return []
-    rows = [row for row in comparison.finished if _is_usable(row, reference)]
+    rows = [row for row in comparison.finished if _is_usable(row, reference, comparison)]
     # Of equally accurate ones the reference.
     best = max([reference, *rows], key=lambda row: row["test_accuracy"])
     repeated = _find_repeated([reference, *(row for row in rows if row is not reference)])
     return [_candidate(row, best, comparison, repeated.get(row["run"], "")) for row in rows]
 
 
-def _is_usable(row: dict[str, Any], reference: dict[str, Any]) -> bool:
+def _is_usable(row: dict[str, Any], reference: dict[str, Any], comparison: Comparison) -> bool:
     scored = not is_missing(row["test_accuracy"]) and not is_missing(_seconds(row))
-    return scored and is_scored_alike(row, reference)
+    return scored and is_scored_alike(row, reference) and comparison.is_timed_alike(row)
 
 
 def is_scored_alike(row: dict[str, Any], other: dict[str, Any]) -> bool:

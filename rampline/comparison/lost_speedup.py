@@ -55,7 +55,8 @@ def find_losses(comparison: Comparison) -> Iterator[Loss]:
     if reference is None:
         return
     for row in rows:
-        if row["replicas"] > reference["replicas"]:
+        # The probes were made where the run ended.
+        if row["replicas"] > reference["replicas"] and row["machines"][-1][1] == reference["machines"][-1][1]:
             yield _loss(row, reference)
 
 

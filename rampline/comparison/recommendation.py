@@ -111,9 +111,13 @@ def _remarks(
         some = f" for {', '.join(without)}" if len(without) < sum(c.is_within for c in candidates) else ""
         remarks.append(f"No price is given{some}, so cost is not compared.")
     known = {candidate.run for candidate in candidates}
-    left_out = [row["run"] for row in comparison.finished if row["run"] not in known]
-    if candidates and left_out:
-        remarks.append(f"Not scored on the reference's test set, so not weighed: {', '.join(left_out)}.")
+    left_out = [row for row in comparison.finished if row["run"] not in known] if candidates else []
+    elsewhere = [row["run"] for row in left_out if not comparison.is_timed_alike(row)]
+    others = [row["run"] for row in left_out if row["run"] not in elsewhere]
+    if others:
+        remarks.append(f"Not scored on the reference's test set, so not weighed: {', '.join(others)}.")
+    if elsewhere:
+        remarks.append(f"Not trained on the reference's machine alone, so not weighed: {', '.join(elsewhere)}.")
     return remarks
 
 

@@ -90,5 +90,7 @@ def _published(columns: list[Column], row: Mapping[str, Any]) -> tuple[str, ...]
 
 def _best(comparison: Comparison, key: str) -> float | None:
     """The highest figure, where there is a choice."""
-    figures = [row[key] for row in comparison.finished if not is_missing(row[key])]
+    # Images/s of another machine than the reference's are no better or worse.
+    rows = [row for row in comparison.finished if key != "images_per_second" or not is_missing(row["speedup"])]
+    figures = [row[key] for row in rows if not is_missing(row[key])]
     return max(figures) if len(figures) > 1 else None

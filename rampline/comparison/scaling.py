@@ -10,6 +10,9 @@ those of the runs that it starts from included.
 
 **Scaling efficiency** = speed-up / (replicas of the run / replicas of the reference): 1 is ideal linear scaling.
 
+A run that went on elsewhere has the throughput of its epochs on the reference's machine; where it has none there, it
+has no speed-up. The time ratio is given for runs that were on that machine alone.
+
 Speed-up, efficiency and time ratio compare complete trainings: runs that did not finish have none.
 """
 
@@ -26,8 +29,12 @@ from rampline.comparison.tracked import SAME_DATA
 FINISHED = "FINISHED"
 
 
-def epoch_figures(epochs: pd.DataFrame) -> dict[str, Any]:
-    """Best and last epoch, steady throughput with its range and steady seconds of one run's epochs (in order)."""
+def epoch_figures(epochs: pd.DataFrame, timed: pd.DataFrame | None = None) -> dict[str, Any]:
+    """Best and last epoch, steady throughput with its range and steady seconds of one run's epochs (in order).
+
+    Throughput and seconds are those of the epochs `timed`, all of them by default.
+    """
+    timed = epochs if timed is None else timed
     figures: dict[str, Any] = {"epochs": len(epochs)}
     scored = zip(epochs["epoch"].tolist(), epochs["val_accuracy"].tolist(), strict=True)
     accuracy = {epoch: value for epoch, value in scored if not math.isnan(value)}
@@ -38,10 +45,10 @@ def epoch_figures(epochs: pd.DataFrame) -> dict[str, Any]:
     train_accuracy = epochs["train_accuracy"].dropna().tolist()
     if train_accuracy:
         figures["train_accuracy"] = train_accuracy[-1]
-    seconds = _steady(epochs, "epoch_seconds")
+    seconds = _steady(timed, "epoch_seconds")
     if seconds:
         figures["epoch_seconds"] = statistics.median(seconds)
-    steady = steady_throughput(epochs)
+    steady = steady_throughput(timed)
     if steady:
         figures["images_per_second"] = statistics.median(steady)
         figures["images_per_second_min"] = min(steady)
@@ -79,7 +86,10 @@ def with_scaling(runs: pd.DataFrame, reference: str) -> pd.DataFrame:
     for key in ("fingerprint", *SAME_DATA):
         same_work &= runs[key] == base[key]
     replicas = runs["replicas"].astype("float64") / float(base["replicas"] or math.nan)
-    runs["speedup"] = (runs["images_per_second"] / base["images_per_second"]).where(finished)
+    runs["speedup"] = (runs["images_per_second"] / base["images_per_second"]).where(
+        finished & (runs["machine"] == base["machine"])
+    )
+    same_work &= runs["machines"].map(lambda machines: {name for _, name in machines} == {base["machine"]})
     runs["scaling_efficiency"] = runs["speedup"] / replicas
     in_all = runs["train_seconds_in_all"].fillna(runs["train_seconds"])
     of_base = base["train_seconds"] if math.isnan(base["train_seconds_in_all"]) else base["train_seconds_in_all"]

@@ -3,9 +3,9 @@
 **Strong scaling**: the global batch size stays what it is with one replica, so each replica gets less of it.
 **Weak scaling**: the batch size per replica stays, so the global batch grows with the replicas.
 
-Runs of one group have the same batch size in that sense, and the same data (fingerprint), model, precision and input
-pipeline. The first point of its curves is the reference, else the group's first run of one replica; a curve is one
-strategy, engine and number of steps per call. A run of one replica stands on both kinds.
+Runs of one group have the same batch size in that sense, and the same data (fingerprint, limit, split), model,
+precision, input pipeline and machine. The first point of its curves is the reference, else the group's first run of one
+replica; a curve is one strategy, engine and number of steps per call. A run of one replica stands on both kinds.
 
 **Step time** of a run = global batch size / throughput. With parameter servers, whose updates are asynchronous and of
 one worker's batch each, it is the time in which all workers together train on as many images.
@@ -104,7 +104,7 @@ def list_left_out(comparison: Comparison) -> list[str]:
 
 
 def _group(row: dict[str, Any], kind: str) -> tuple:
-    return (row[KINDS[kind]], row["fingerprint"], *(str(row[key]) for key in COMPARABLE))
+    return (row[KINDS[kind]], row["fingerprint"], row["machine"], *(str(row[key]) for key in COMPARABLE))
 
 
 def _curves_of(rows: list[dict[str, Any]], kind: str, reference: str) -> list[ScalingCurve]:

@@ -17,8 +17,9 @@ MEANING = {
 }
 HEAD = ("run", "curve", "replicas", "global batch", "ms/step", "images/s", "speed-up", "efficiency", "of ceiling")
 ABOUT = (
-    "Runs of one curve have the same data, model, precision and input pipeline; its first point is the reference, or "
-    "the first run of one replica with that batch size. A step is the time in which one global batch is trained on "
+    "Runs of one curve have the same data, model, precision, input pipeline and machine; its first point is the "
+    "reference, or the first run of one replica with that batch size. A step is the time in which one global batch is "
+    "trained on "
     "(batch / images per second). Efficiency is the speed-up divided by the replicas. “Of ceiling” compares with the "
     "same work in as many independent processes at once: what these lose too, such as shared memory bandwidth or "
     "cores, is not the strategy's fault. A run that is more than 15 % faster than these were has no such figure: the "
@@ -51,7 +52,7 @@ def make_scaling_section(comparison: Comparison) -> Section | None:
     if left_out:
         sentences.append(
             f"Not on a curve: {', '.join(left_out)}. No run of fewer replicas has the same batch size, data, model, "
-            "precision and input pipeline."
+            "precision, input pipeline and machine."
         )
     if not sentences:
         return None

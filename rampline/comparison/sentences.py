@@ -99,6 +99,8 @@ def list_remarks(comparison: Comparison) -> list[str]:
             remarks.append(f"{row['run']} was started {row['attempts']} times: what {lost} took is in its wall time.")
         if row["starts_from"]:
             remarks.append(_in_all(row))
+        if reference and not comparison.is_timed_alike(row):
+            remarks.append(_elsewhere(row, _reference(comparison)["machine"]))
     virtual = [row["run"] for row in comparison.runs.query("virtual_devices > 0").to_dict("records")]
     if virtual:
         remarks.append(f"The replicas of {_and(virtual)} are virtual devices that share one processor.")
@@ -128,6 +130,19 @@ def _reference(comparison: Comparison) -> dict[str, Any]:
 def _is_repeat(row: dict[str, Any], reference: dict[str, Any]) -> bool:
     """Whether a run is the reference's training once more, in the same set-up: their speeds differ by noise."""
     return row is not reference and have_same_answers(row, reference) and row["set_up"] == reference["set_up"]
+
+
+def _elsewhere(row: dict[str, Any], machine: str) -> str:
+    """Where a run was trained that was not on the reference's machine alone, and what is not compared for that."""
+    where = [f"from epoch {first} on {name or 'an unknown machine'}" for first, name in row["machines"]]
+    told = f"{row['run']} was trained {', '.join(where)}"
+    if len(where) == 1 and row["machine"] != machine:
+        told = f"{row['run']} was trained on {row['machine'] or 'an unknown machine'}"
+    elif len(where) == 1:
+        told = f"{row['run']} starts from the weights of a run that was trained elsewhere"
+    if row["machine"] == machine:
+        return f"{told}: its images/s are those of its epochs on {machine}, and its time is not compared."
+    return f"{told}, not on {machine} as the reference: its speed and time are not compared."
 
 
 def _in_all(row: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -65,7 +65,7 @@ FIGURES = (
 # Columns of `runs` beside those: what tells whether and how two runs may be compared.
 SETTINGS = (
     *("virtual_devices", "attempts", "fingerprint", "steps_per_epoch", "steps_per_call", "run_dir", "model.weights"),
-    *("answers", "set_up", "epochs_in_all", "seconds_before"),
+    *("answers", "set_up", "epochs_in_all", "seconds_before", "machine", "machines"),
     *COMPARABLE,
     *NOISE,
 )
@@ -134,6 +134,12 @@ class Comparison:
             found.append(row)
         return found
 
+    def is_timed_alike(self, row: Mapping[str, Any]) -> bool:
+        """Whether a run, and those that it starts from, were trained on the reference's machine alone."""
+        reference = next((other for other in self.rows if other["run"] == self.reference), row)
+        needed = [row, *self.ancestors_of(row)]
+        return {name for each in needed for _, name in each["machines"]} == {reference["machine"]}
+
     def epochs_of(self, run: str) -> pd.DataFrame:
         """The rows of `epochs` of one run, in order."""
         return select_run(self.epochs, run)
@@ -175,8 +181,11 @@ def read_comparison(
     histories = read_histories(client, children, CURVES)
     epochs = _epochs(children, histories)
     study = tags.get("rampline.study", study)
-    runs = _runs(children, epochs, study, execution)
-    reference = choose_reference(runs, declared)
+    rows = [run_row(child, parent) for child in children]
+    _add_figures(rows, epochs, "")
+    reference = choose_reference(pd.DataFrame(rows), declared)
+    _add_figures(rows, epochs, next((row["machines"][-1][1] for row in rows if row["run"] == reference), ""))
+    runs = _runs(rows, epochs, study, execution)
     tolerance = _tag_number(tags, "rampline.accuracy_tolerance")
     return Comparison(
         study=study,
@@ -213,10 +222,23 @@ def _epochs(children: list[Run], histories: Histories) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["run", "epoch", *CURVES]).astype(dict.fromkeys(CURVES, "float64"))
 
 
-def _runs(children: list[Run], epochs: pd.DataFrame, study: str, execution: str) -> pd.DataFrame:
+def _add_figures(rows: list[dict[str, Any]], epochs: pd.DataFrame, machine: str) -> None:
+    """Figures of each run's epochs; those of its speed from the epochs on `machine`, else on its last one."""
+    of_run, none = dict(tuple(epochs.groupby("run", sort=False))), epochs.head(0)
+    for row in rows:
+        names = [name for _, name in row["machines"]]
+        row["machine"] = machine if machine in names else names[-1]
+        own = of_run.get(row["run"], none)
+        on_machine = [_machine_of(epoch, row["machines"]) == row["machine"] for epoch in own["epoch"].tolist()]
+        row |= epoch_figures(own, own if all(on_machine) else pd.DataFrame(own[on_machine]))
+
+
+def _machine_of(epoch: int, machines: Sequence[tuple[int, str]]) -> str:
+    return next((name for first, name in reversed(machines) if first <= epoch), machines[0][1])
+
+
+def _runs(rows: list[dict[str, Any]], epochs: pd.DataFrame, study: str, execution: str) -> pd.DataFrame:
     of_run = dict(tuple(epochs.groupby("run", sort=False)))
-    none = epochs.head(0)
-    rows = [row | epoch_figures(of_run.get(row["run"], none)) for row in map(run_row, children)]
     last = {str(run): max(own["elapsed_seconds"].dropna().tolist(), default=0.0) for run, own in of_run.items()}
     _add_ancestors(rows, find_ancestors(rows, study, execution), last)
     runs = pd.DataFrame(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -16,6 +17,7 @@ from rampline.credentials import mask
 from rampline.errors import InputError
 from rampline.explain.table import STEP_PARTS
 from rampline.tracking.histories import Histories
+from rampline.tracking.provenance import describe_machine
 
 CURVES = (
     *("val_accuracy", "train_accuracy", "learning_rate"),
@@ -112,8 +114,11 @@ def run_name(run: Run) -> str:
     return run.data.tags.get("rampline.run") or run.info.run_name or run.info.run_id
 
 
-def run_row(run: Run) -> dict[str, Any]:
-    """What one child run says about itself: one row, before anything is derived from its epochs or other runs."""
+def run_row(run: Run, parent: Run) -> dict[str, Any]:
+    """What one child run says about itself: one row, before anything is derived from its epochs or other runs.
+
+    What says nothing of its machines was trained on that of its parent.
+    """
     params, metrics, tags = run.data.params, run.data.metrics, run.data.tags
     row: dict[str, Any] = {
         "run": run_name(run),
@@ -127,6 +132,7 @@ def run_row(run: Run) -> dict[str, Any]:
         "fingerprint": tags.get("rampline.data_fingerprint", ""),
         "virtual_devices": _integer(params.get("cluster.virtual_devices")),
         "attempts": _integer(tags.get("rampline.attempts")),
+        "machines": _machines(tags, parent.data.tags),
         "bound": tags.get("rampline.bound", ""),
         "verdict": tags.get("rampline.verdict", ""),
         "answers": tags.get("rampline.answers", ""),
@@ -137,6 +143,13 @@ def run_row(run: Run) -> dict[str, Any]:
     row |= {key: metrics.get(key, math.nan) for key in (*SCORES, *EXPLAINED, *NOISE)}
     published = {tag.removeprefix(PUBLISHED): value for tag, value in tags.items() if tag.startswith(PUBLISHED)}
     return row | {f"published_{metric}": to_number(value) for metric, value in sorted(published.items())}
+
+
+def _machines(tags: Mapping[str, str], of_parent: Mapping[str, str]) -> tuple[tuple[int, str], ...]:
+    """From which epoch on a run was trained on which machine; a machine that is not known has an empty name."""
+    started = describe_machine({name.removeprefix(ENVIRONMENT): text for name, text in of_parent.items()})
+    known = json.loads(tags.get("rampline.machines", "[]")) or [[1, ""]]
+    return tuple((first, machine or started) for first, machine in known)
 
 
 def find_ancestors(rows: Sequence[Mapping[str, Any]], study: str, execution: str) -> dict[str, str]:

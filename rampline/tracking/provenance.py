@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -48,6 +49,14 @@ def environment() -> dict[str, str]:
     items |= {"python": platform.python_version(), **{library: _version(library) for library in LIBRARIES}}
     lock = lock_hash()
     return items | ({"lock": lock} if lock else {})
+
+
+def describe_machine(items: Mapping[str, str]) -> str:
+    """`HOST (2 cores)` or `HOST (16 cores, NVIDIA H200)` of an `environment`; empty where it has no host."""
+    if not items.get("host"):
+        return ""
+    gpus = items.get("gpus", "none")
+    return f"{items['host']} ({items.get('cpu cores', '?')} cores{'' if gpus == 'none' else f', {gpus}'})"
 
 
 def lock_hash() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from mlflow.entities import RunTag
 from mlflow.tracking import MlflowClient
 
+from rampline.cluster.attempts import read_environments
 from rampline.config import flatten
 from rampline.credentials import mask
 from rampline.data.dataset import PreparedDataset
@@ -21,6 +23,7 @@ from rampline.tracking.figures import log_figures, log_params, make_metrics
 from rampline.tracking.lifecycle import FAILURE_TAG, end, take_over
 from rampline.tracking.mlflow_run import find_or_create_run
 from rampline.tracking.parity_log import PARITY_TAG, log_parity
+from rampline.tracking.provenance import describe_machine
 from rampline.tracking.run_artifacts import log_data_report, log_learning_rate, modified_at
 from rampline.tracking.run_note import describe_run
 from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line
@@ -32,6 +35,8 @@ EPOCH_METRICS = (
 )
 RESULT_METRICS = ("train_seconds", "wall_seconds", "best_epoch", "best_val_accuracy")
 DERIVED_PARAMS = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch", "peak_learning_rate")
+# From which epoch on a run was trained on which machine: JSON, `[[1, "HOST (2 cores)"], [7, …]]`.
+MACHINES_TAG, ENVIRONMENT_TAG = "rampline.machines", "rampline.environment."
 ATTEMPTS_TAG, WARNING_TAG = "rampline.attempts", "rampline.warning"
 EVENTS = ("started", "epoch", "warning", "failed")
 SYSTEM_INTERVAL_SECONDS = 10.0
@@ -55,6 +60,7 @@ class RunLog:
         self._system = SystemLog(client, run_id, run_directory.path / "system")
         self._epochs = self._logged_epochs()
         self._system_due = 0.0
+        self._machines: list[list[Any]] = []
         self.new_epochs = 0
 
     @classmethod
@@ -85,6 +91,7 @@ class RunLog:
             case "started":
                 log_params(self.client, self.run_id, {name: event[name] for name in DERIVED_PARAMS if name in event})
                 self.client.set_tag(self.run_id, ATTEMPTS_TAG, str(event.get("attempt", 1)))
+                self._log_machine(event)
             case "failed":
                 self.client.set_tag(self.run_id, FAILURE_TAG, mask(event["message"]))
             case "warning":
@@ -163,13 +170,27 @@ class RunLog:
         if self._config.profile and self._directory.tensorboard.is_dir():
             self.client.log_artifacts(self.run_id, str(self._directory.tensorboard), "tensorboard")
 
+    def _log_machine(self, started: Mapping[str, Any]) -> None:
+        """Which machine trains from which epoch on, and all that is known of it: figures are compared per machine."""
+        environment = read_environments(self._directory.attempts_file).get(started.get("attempt", 1), {})
+        first, machine = started.get("first_epoch", 1), describe_machine(environment)
+        # Epochs from there on are trained anew.
+        self._machines = [known for known in self._machines if known[0] < first]
+        if not self._machines or self._machines[-1][1] != machine:
+            self._machines.append([first, machine])
+        tags = {f"{ENVIRONMENT_TAG}{name}": value for name, value in environment.items()}
+        tags[MACHINES_TAG] = json.dumps(self._machines)
+        self.client.log_batch(self.run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+
     def _replay(self) -> None:
         """Deliver what an earlier process may not have: of an epoch that was trained again, the later one counts."""
         events = self._directory.read_events("started", "warning", "epoch")
         epochs = {event["epoch"]: event for event in events if event["event"] == "epoch"}
-        for kind in ("started", "warning"):
-            for event in [event for event in events if event["event"] == kind][-1:]:
-                self.handle(event)
+        starts = [event for event in events if event["event"] == "started"]
+        for event in starts[:-1]:
+            self._log_machine(event)
+        for event in starts[-1:] + [event for event in events if event["event"] == "warning"][-1:]:
+            self.handle(event)
         for number in sorted(epochs):
             self.handle(epochs[number])
 

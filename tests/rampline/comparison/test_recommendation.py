@@ -200,7 +200,7 @@ def test_the_interval_is_that_of_promote_image_by_image(recommended, client, tmp
     recommended("paired", [run(name, 0.95, seconds, examples=1000) for name, seconds in names.items()])
     right, wrong = [1] * 940, [0] * 50
     # Of 1,000 images, base and fast disagree on 10, and other errs on others.
-    answers = {
+    answers: dict[str, tuple[Sequence[int], str]] = {
         "base": ([*right, *[1] * 5, *[0] * 5, *wrong], "a"),
         "fast": ([*right, *[0] * 5, *[1] * 5, *wrong], "b"),
         "other": ([*wrong, *right, *[1] * 10], "c"),
@@ -237,7 +237,8 @@ def twins(client, log_study, study: str, *, same: bool = True, **params: str):
 
 
 def test_the_same_training_once_more_is_not_recommended_and_not_faster(client, log_study):
-    comparison = twins(client, log_study, "twins", **{"batch.per": "replica", "cluster.price_per_hour": "7"})
+    spelling = {"batch.per": "replica", "cluster.price_per_hour": "7"}
+    comparison = twins(client, log_study, "twins", same=True, **spelling)
     found = recommend(comparison)
     assert (found.fastest, found.cheapest) == ("base", "base")
     assert found.sentence == (

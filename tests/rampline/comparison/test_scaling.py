@@ -21,6 +21,8 @@ def table(**changes: Any) -> pd.DataFrame:
         "epochs_in_all": pd.array([5, 5, 5], dtype="Int64"),
         "fingerprint": ["a"] * 3,
         **{key: ["None"] * 3 for key in SAME_DATA},
+        "machine": ["here"] * 3,
+        "machines": [((1, "here"),)] * 3,
         "train_seconds": [50.0, 30.0, 20.0],
         "train_seconds_in_all": [math.nan] * 3,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -11,7 +12,10 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric
 
 from rampline.comparison import read_comparison
+from rampline.comparison.budget import make_views
+from rampline.comparison.candidates import list_candidates
 from rampline.comparison.columns import is_missing
+from rampline.comparison.sentences import list_remarks
 from rampline.errors import InputError
 
 
@@ -163,3 +167,55 @@ def test_study_without_execution(client: MlflowClient, log_study, four_runs):
     child = read_comparison(client, "children").rows[0]["run_id"]
     with pytest.raises(InputError, match="is not an execution"):
         read_comparison(client, "children", child)
+
+
+ALPHA, BETA = "alpha (2 cores)", "beta (8 cores)"
+
+
+def on_machines(run: LoggedRun, *machines: tuple[int, str]) -> LoggedRun:
+    return replace(run, tags={**run.tags, "rampline.machines": json.dumps(machines)})
+
+
+def test_speeds_and_times_are_compared_per_machine(client, log_study, four_runs):
+    baseline = on_machines(four_runs[0], (1, ALPHA))
+    # 50, 1500 on alpha; 14000 and 17000 on beta, where it went on.
+    later = [(accuracy, 10 * speed, *rest) for accuracy, speed, *rest in four_runs[2].epochs[2:]]
+    moved = replace(four_runs[2], name="moved", epochs=[*four_runs[2].epochs[:2], *later])
+    moved = on_machines(moved, (1, ALPHA), (3, BETA))
+    elsewhere = on_machines(replace(four_runs[1], name="elsewhere"), (1, BETA))
+    weights = {"model.weights": "/home/runs/machines/first/moved/checkpoints/step-00000008"}
+    tuned = replace(four_runs[0], name="tuned", params=weights)
+    # What does not say where it was trained was trained where the study was started.
+    host = {"environment.host": "alpha", "environment.cpu cores": "2", "environment.gpus": "none"}
+    log_study("machines", [baseline, moved, elsewhere, tuned, four_runs[1]], reference="baseline", **host)
+    comparison = read_comparison(client, "machines")
+    rows = {row["run"]: row for row in comparison.rows}
+    assert rows["moved"]["images_per_second"] == 1500
+    assert rows["moved"]["speedup"] == 1.5
+    assert (rows["short"]["speedup"], rows["short"]["machine"]) == (1.0, ALPHA)
+    assert is_missing(rows["elsewhere"]["speedup"])
+    assert [row["run"] for row in comparison.rows if not is_missing(row["train_seconds_vs_reference"])] == ["baseline"]
+    assert [candidate.run for candidate in list_candidates(comparison)] == ["baseline", "short"]
+    views = make_views(comparison)
+    assert views is not None
+    assert [view.run for view in views.runs] == ["baseline", "short"]
+    remarks = list_remarks(comparison)
+    assert (
+        "moved was trained from epoch 1 on alpha (2 cores), from epoch 3 on beta (8 cores): its images/s are those of "
+        "its epochs on alpha (2 cores), and its time is not compared."
+    ) in remarks
+    assert (
+        "elsewhere was trained on beta (8 cores), not on alpha (2 cores) as the reference: its speed and time are not "
+        "compared."
+    ) in remarks
+    assert not any(remark.startswith(("baseline", "short")) for remark in remarks)
+
+
+def test_a_reference_that_moved_is_compared_where_it_ended(client, log_study, four_runs):
+    baseline = on_machines(four_runs[0], (1, BETA), (3, ALPHA))
+    log_study("moved-reference", [baseline, on_machines(four_runs[1], (1, ALPHA))], reference="baseline")
+    comparison = read_comparison(client, "moved-reference")
+    assert comparison.rows[0]["images_per_second"] == 900  # of 1100 and 900, the first of which traces again
+    assert comparison.runs["speedup"].tolist() == [1.0, pytest.approx(1000 / 900)]
+    # Nothing was trained on one machine from start to end with the reference.
+    assert list_candidates(comparison) == []

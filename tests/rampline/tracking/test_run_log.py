@@ -1,11 +1,14 @@
 """A run in MLflow: every figure once, with its step and time, however often the run is opened again."""
 
 import getpass
+import json
 import math
 import os
+import platform
 
 import pytest
 
+from rampline.cluster.attempts import Attempts
 from rampline.config import flatten
 from rampline.tracking.run_log import EPOCH_METRICS, RunLog
 from rampline.tracking.store import open_tracking
@@ -214,3 +217,40 @@ def test_a_run_that_is_delivered_later_has_the_times_at_which_it_ran(
     log.close("KILLED")
     info = client.get_run(log.run_id).info
     assert (info.start_time, info.end_time) == (1_700_000_000_250, 1_700_000_100_500)
+
+
+def test_a_run_that_went_on_elsewhere_says_which_epochs_were_trained_where(
+    client, study_log, make_run_directory, started, append_events, monkeypatch
+):
+    directory, hosts = make_run_directory(), ["alpha", "alpha", "beta", "alpha"]
+    starts = []
+    for number, (host, first_epoch) in enumerate(zip(hosts, [1, 2, 4, 3], strict=True), start=1):
+        monkeypatch.setattr("platform.node", lambda host=host: host)
+        assert Attempts(directory.attempts_file).begin().number == number
+        starts.append(started(attempt=number, first_epoch=first_epoch))
+    log = RunLog.open(client, directory, parent_run_id=study_log.run_id)
+    for event in starts[:3]:
+        append_events(directory, event)
+        log.handle(event)
+    tags = client.get_run(log.run_id).data.tags
+    cores = f"{os.cpu_count()} cores"
+    on_alpha, on_beta = ([first, f"{host} ({cores})"] for first, host in ((1, "alpha"), (4, "beta")))
+    assert json.loads(tags["rampline.machines"]) == [on_alpha, on_beta]
+    assert (tags["rampline.environment.host"], "rampline.environment.tensorflow" in tags) == ("beta", True)
+    # Delivered by another process, after epoch 3 was begun again on the first machine.
+    append_events(directory, starts[3])
+    RunLog.open(client, directory, parent_run_id=study_log.run_id)
+    assert json.loads(client.get_run(log.run_id).data.tags["rampline.machines"]) == [on_alpha]
+
+
+def test_a_run_of_an_earlier_version_does_not_know_its_first_machine(
+    client, study_log, make_run_directory, started, append_events
+):
+    directory = make_run_directory()
+    directory.attempts_file.write_text(json.dumps({"event": "attempt", "time": 1.0, "number": 1}) + "\n")
+    Attempts(directory.attempts_file).begin()
+    append_events(directory, started(), started(attempt=2, first_epoch=3))
+    log = RunLog.open(client, directory, parent_run_id=study_log.run_id)
+    machines = json.loads(client.get_run(log.run_id).data.tags["rampline.machines"])
+    assert [first for first, _ in machines] == [1, 3]
+    assert (machines[0][1], machines[1][1].startswith(platform.node())) == ("", True)
