@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ def classification_report(matrix: np.ndarray, class_names: Sequence[str]) -> dic
     """Precision, recall, F1 score and support by class name, their averages, and the accuracy.
 
     As `sklearn.metrics.classification_report(…, output_dict=True, zero_division=0)`: what would be divided by 0 is 0.
+    Only where a class is called as an average is, the average has another name: `accuracy (all classes)`.
 
     Args:
         matrix: from `confusion_matrix`.
@@ -46,12 +47,18 @@ def classification_report(matrix: np.ndarray, class_names: Sequence[str]) -> dic
     }
     macro = {score: float(values.mean()) for score, values in scores.items()}
     weighted = {score: float(np.average(values, weights=support)) for score, values in scores.items()}
-    return {
-        **by_class,
+    averages = {
         "accuracy": float(right.sum() / examples),
         "macro avg": {**macro, "support": examples},
         "weighted avg": {**weighted, "support": examples},
     }
+    return by_class | {_free_name(name, by_class): values for name, values in averages.items()}
+
+
+def _free_name(name: str, taken: Container[str]) -> str:
+    while name in taken:
+        name += " (all classes)"
+    return name
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:

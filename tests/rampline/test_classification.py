@@ -30,3 +30,12 @@ def test_matrix_and_report_are_scikit_learns(case: str) -> None:
     assert list(report) == list(theirs)
     for key, value in theirs.items():
         assert report[key] == pytest.approx(value, abs=1e-12)
+
+
+def test_a_class_may_be_called_as_an_average_is() -> None:
+    names = ["accuracy", "macro avg", "weighted avg", "accuracy (all classes)"]
+    report = classification_report(np.diag([3, 2, 4, 5]) + np.eye(4, k=1, dtype=int), names)
+    averages = [f"{name} (all classes)" for name in ("accuracy (all classes)", "macro avg", "weighted avg")]
+    assert list(report) == names + averages
+    assert [report[name]["support"] for name in names] == [4, 3, 5, 5]
+    assert report[averages[0]] == pytest.approx(14 / 17)
