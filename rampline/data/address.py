@@ -29,7 +29,7 @@ def tfds_directory(home: Home) -> Path:
 
 
 def describe_preprocessing(
-    config: DataConfig, *, channels: int, carve_validation: bool, cache: str = ""
+    config: DataConfig, *, channels: int, carve_validation: bool, is_upright: bool, cache: str = ""
 ) -> dict[str, Any]:
     """Everything beside the source's content that decides what is stored.
 
@@ -37,6 +37,7 @@ def describe_preprocessing(
         config: the data configuration.
         channels: of the stored images.
         carve_validation: whether the validation split is taken out of the source's train split.
+        is_upright: whether all images are stored upright in the source, so that none is turned.
         cache: what `data.cache=auto` stands for; left open, `auto` stays as it is.
     """
     values: dict[str, Any] = {
@@ -50,6 +51,8 @@ def describe_preprocessing(
         values["validation_fraction"] = config.validation_fraction
     if carve_validation or config.limit is not None:
         values["split_seed"] = config.split_seed
+    if not is_upright:
+        values["orientation"] = "turned upright by EXIF"
     return values
 
 
@@ -74,7 +77,7 @@ def remember(home: Home, config: DataConfig, stat_fingerprint: str, directory: P
 
 
 def _index_entry(home: Home, config: DataConfig, stat_fingerprint: str) -> Path:
-    request = describe_preprocessing(config, channels=config.channels or 0, carve_validation=True)
+    request = describe_preprocessing(config, channels=config.channels or 0, carve_validation=True, is_upright=False)
     # The seed counts where a limit or a split is drawn, which is known only to who has opened the source.
     request["split_seed"] = config.split_seed
     return home.data / "index" / f"{_digest([config.source, stat_fingerprint, request])}.json"

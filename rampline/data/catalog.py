@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from rampline.data.orientation import UPRIGHT, read_orientation
 from rampline.data.parallel import MapInOrder, in_chunks
 from rampline.data.sources.source import Example, Source
 
@@ -21,12 +22,14 @@ class CatalogEntry:
         name: see `Example`.
         label: see `Example`.
         sha256: of the encoded image, hex.
+        orientation: see `read_orientation`.
     """
 
     split: str
     name: str
     label: int
     sha256: str
+    orientation: int = UPRIGHT
 
 
 def read_catalog(source: Source, on_progress: Callable[[int], None], map_in_order: MapInOrder) -> list[CatalogEntry]:
@@ -41,14 +44,19 @@ def read_catalog(source: Source, on_progress: Callable[[int], None], map_in_orde
     for split, examples in source.splits.items():
         for chunk in map_in_order(_digest_chunk, in_chunks(examples.iterate(), _CHUNK)):
             catalog += (
-                CatalogEntry(split=split, name=name, label=label, sha256=sha256) for name, label, sha256 in chunk
+                CatalogEntry(split=split, name=name, label=label, sha256=sha256, orientation=orientation)
+                for name, label, sha256, orientation in chunk
             )
             on_progress(len(catalog))
     return catalog
 
 
-def _digest_chunk(examples: list[Example]) -> list[tuple[str, int, str]]:
-    return [(example.name, example.label, hashlib.sha256(example.read()).hexdigest()) for example in examples]
+def _digest_chunk(examples: list[Example]) -> list[tuple[str, int, str, int]]:
+    contents = ((example, example.read()) for example in examples)
+    return [
+        (example.name, example.label, hashlib.sha256(content).hexdigest(), read_orientation(content))
+        for example, content in contents
+    ]
 
 
 def fingerprint_catalog(catalog: Iterable[CatalogEntry], class_names: tuple[str, ...]) -> str:

@@ -104,6 +104,11 @@ class PreparedDataset:
         """Labels of a split, `(examples,) int32`, in the order of its images."""
         return np.load(labels_file(self.directory, split), allow_pickle=False)
 
+    def orientations(self, split: str) -> np.ndarray | None:
+        """What `decode` must know of encoded images, `(examples,) int8`; `None` where all are upright or decoded."""
+        file = orientations_file(self.directory, split)
+        return np.load(file, allow_pickle=False) if file.is_file() else None
+
     def damaged(self, file: Path) -> DatasetError:
         """The error that names a file which is not as it was prepared, and says what to do."""
         return DatasetError(f"{file} is not as it was prepared: {_remedy(self.directory)}")
@@ -124,6 +129,11 @@ def _remedy(directory: Path) -> str:
 def labels_file(directory: Path, split: str) -> Path:
     """NumPy file with the labels of a split."""
     return directory / f"{split}_labels.npy"
+
+
+def orientations_file(directory: Path, split: str) -> Path:
+    """NumPy file with the EXIF orientations of a split's encoded images, where one is not upright."""
+    return directory / f"{split}_orientations.npy"
 
 
 def digests_file(directory: Path, split: str) -> Path:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from rampline.data.orientation import UPRIGHT
+
 # libjpeg's, of height and width.
 _REDUCTIONS = (1, 2, 4, 8)
 
 
-def decode(encoded: tf.Tensor, image_shape: tuple[int, int, int]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Decode a JPEG, PNG, GIF (first frame) or BMP, as far as it is needed for `image_shape`.
+def decode(
+    encoded: tf.Tensor, image_shape: tuple[int, int, int], orientation: tf.Tensor | None = None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Decode a JPEG, PNG, GIF (first frame), BMP or WebP, as far as it is needed for `image_shape`, and upright it.
 
     A JPEG is reduced to a half, a quarter or an eighth while it is decoded, as long as it stays as large as
     `image_shape` in both directions ("shrink on load"): libjpeg makes only so many pixels of each block of 8x8. It
@@ -20,26 +24,53 @@ def decode(encoded: tf.Tensor, image_shape: tuple[int, int, int]) -> tuple[tf.Te
         encoded: scalar string.
         image_shape: `(height, width, channels)` to be resized to; images with another number of channels than these, 1
             (grey) or 3 (RGB), are converted.
+        orientation: scalar int32 from `read_orientation`; upright if left out.
 
     Returns:
-        `(height, width, channels) uint8`, and the size of the encoded image, `(height, width) int32`.
+        `(height, width, channels) uint8`, and the size of the whole image, `(height, width) int32`; both upright.
     """
-    return tf.cond(
-        tf.io.is_jpeg(encoded), lambda: _decode_jpeg(encoded, image_shape), lambda: _decode_other(encoded, image_shape)
+    wanted = tf.constant(image_shape[:2])
+    if orientation is not None:
+        wanted = tf.where(_is_transposed(orientation), wanted[::-1], wanted)
+    image, size = tf.cond(
+        tf.io.is_jpeg(encoded),
+        lambda: _decode_jpeg(encoded, wanted, image_shape[2]),
+        lambda: _decode_other(encoded, image_shape[2]),
     )
+    if orientation is None:
+        return image, size
+    return tf.cond(orientation == UPRIGHT, lambda: (image, size), lambda: _upright(image, size, orientation))
 
 
-def _decode_jpeg(encoded: tf.Tensor, image_shape: tuple[int, int, int]) -> tuple[tf.Tensor, tf.Tensor]:
-    size, channels = tf.io.extract_jpeg_shape(encoded)[:2], image_shape[2]
+def _is_transposed(orientation: tf.Tensor) -> tf.Tensor:
+    return orientation >= 5
+
+
+def _upright(image: tf.Tensor, size: tf.Tensor, orientation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """EXIF counts where row 0 and column 0 of the pixels are: rows and columns exchanged from 5 on, then mirrored."""
+    image, size = tf.cond(
+        _is_transposed(orientation), lambda: (tf.transpose(image, (1, 0, 2)), size[::-1]), lambda: (image, size)
+    )
+    mirrored = tf.stack([_is_one_of(orientation, 3, 4, 7, 8), _is_one_of(orientation, 2, 3, 6, 7)])
+    steps = tf.where(mirrored, -1, 1)
+    return tf.ensure_shape(image[:: steps[0], :: steps[1]], image.shape), size
+
+
+def _is_one_of(orientation: tf.Tensor, *values: int) -> tf.Tensor:
+    return tf.reduce_any(orientation == tf.constant(values))
+
+
+def _decode_jpeg(encoded: tf.Tensor, wanted: tf.Tensor, channels: int) -> tuple[tf.Tensor, tf.Tensor]:
+    size = tf.io.extract_jpeg_shape(encoded)[:2]
     image = tf.switch_case(
-        _choose_reduction(size, image_shape[:2]),
+        _choose_reduction(size, wanted),
         [lambda ratio=ratio: tf.io.decode_jpeg(encoded, channels=channels, ratio=ratio) for ratio in _REDUCTIONS],
     )
     return image, size
 
 
-def _choose_reduction(size: tf.Tensor, wanted: tuple[int, int]) -> tf.Tensor:
-    """Index into `_REDUCTIONS`, scalar int32; `size` and `wanted` are (height, width)."""
+def _choose_reduction(size: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
+    """Index into `_REDUCTIONS`, scalar int32; `size` and `wanted` are (height, width) as the pixels are stored."""
     factors = tf.constant(_REDUCTIONS[1:])[:, None]
     reduced = (size + factors - 1) // factors
     moved = (reduced * factors - size) * wanted  # by moved / size pixels
@@ -48,8 +79,8 @@ def _choose_reduction(size: tf.Tensor, wanted: tuple[int, int]) -> tf.Tensor:
     return tf.math.count_nonzero(possible, dtype=tf.int32)
 
 
-def _decode_other(encoded: tf.Tensor, image_shape: tuple[int, int, int]) -> tuple[tf.Tensor, tf.Tensor]:
-    image = tf.io.decode_image(encoded, channels=image_shape[2], expand_animations=False)
+def _decode_other(encoded: tf.Tensor, channels: int) -> tuple[tf.Tensor, tf.Tensor]:
+    image = tf.io.decode_image(encoded, channels=channels, expand_animations=False)
     return image, tf.shape(image)[:2]
 
 
@@ -77,15 +108,18 @@ def resize(image: tf.Tensor, image_shape: tuple[int, int, int]) -> tf.Tensor:
     return tf.ensure_shape(pixels, image_shape)
 
 
-def decode_and_resize(encoded: tf.Tensor, image_shape: tuple[int, int, int]) -> tf.Tensor:
+def decode_and_resize(
+    encoded: tf.Tensor, image_shape: tuple[int, int, int], orientation: tf.Tensor | None = None
+) -> tf.Tensor:
     """Decode and resize one image.
 
     Args:
-        encoded: scalar string, a JPEG, PNG, GIF or BMP.
+        encoded: scalar string, see `decode`.
         image_shape: `(height, width, channels)`, channels 1 or 3.
+        orientation: see `decode`.
 
     Returns:
         `image_shape` uint8.
     """
-    image, _ = decode(encoded, image_shape)
+    image, _ = decode(encoded, image_shape, orientation)
     return resize(image, image_shape)

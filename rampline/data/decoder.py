@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from rampline.compiled import compiled
 from rampline.data.decode import decode, resize
+from rampline.data.orientation import read_orientation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +21,7 @@ class DecodedImage:
 
     Attributes:
         pixels: `(height, width, channels) uint8` after resizing; `None` if it does not decode.
-        width: in pixels, before resizing; 0 if it does not decode.
+        width: in pixels, upright, before resizing; 0 if it does not decode.
         height: likewise.
         problem: why it does not decode, else empty.
     """
@@ -48,16 +49,17 @@ class Decoder:
     """
 
     def __init__(self, image_shape: tuple[int, int, int]) -> None:
-        def decode_one(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            image, original_size = decode(encoded, image_shape)
-            return resize(image, image_shape), original_size
+        def decode_one(image: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+            encoded, orientation = image
+            decoded, original_size = decode(encoded, image_shape, orientation)
+            return resize(decoded, image_shape), original_size
 
-        def decode_all(encoded: tf.Tensor) -> Any:
+        def decode_all(encoded: tf.Tensor, orientations: tf.Tensor) -> Any:
             signature = (tf.TensorSpec(image_shape, tf.uint8), tf.TensorSpec((2,), tf.int32))
-            return tf.map_fn(decode_one, encoded, fn_output_signature=signature)
+            return tf.map_fn(decode_one, (encoded, orientations), fn_output_signature=signature)
 
         # One call for many images: a call per image would cost more than decoding a small one.
-        signature = [tf.TensorSpec((None,), tf.string)]
+        signature = [tf.TensorSpec((None,), tf.string), tf.TensorSpec((None,), tf.int32)]
         self._image_shape = image_shape
         self._decode_all = compiled(decode_all, input_signature=signature)
 
@@ -67,7 +69,7 @@ class Decoder:
     def __call__(self, encoded: list[bytes]) -> list[DecodedImage]:
         """Decode and resize each of `encoded`; one that is broken does not disturb the others."""
         try:
-            images, sizes = self._decode_all(encoded)
+            images, sizes = self._decode_all(encoded, [read_orientation(content) for content in encoded])
         except tf.errors.InvalidArgumentError as error:
             if len(encoded) == 1:
                 return [DecodedImage(pixels=None, problem=_reason(error))]

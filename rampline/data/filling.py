@@ -92,7 +92,7 @@ def _write_images(
         }
         for (split, entry), image in zip(plan.chosen, _decode_chosen(plan), strict=True):
             if image.content is not None:
-                writers[split].append(entry.label, image.content)
+                writers[split].append(entry.label, image.content, entry.orientation)
             rows.append(_report_row(plan, split, entry, image))
             on_progress(len(rows), examples)
     return rows, {split: writer.describe() for split, writer in writers.items()}

@@ -20,7 +20,9 @@ from rampline.data.dataset import (
     example_file,
     images_file,
     labels_file,
+    orientations_file,
 )
+from rampline.data.orientation import UPRIGHT
 
 # What travels from who decodes to who writes: pixels are an array, because those are pickled without a copy.
 Content: TypeAlias = bytes | np.ndarray
@@ -47,6 +49,8 @@ class SplitWriter:
         self._directory, self._split = directory, split
         # Numbers, not objects: there is one of each for every image.
         self._labels = array("i")
+        self._orientations = array("b")
+        self._is_encoded = storage == "encoded_files"
         self._digests = bytearray()
         self._block, self._block_bytes = hashlib.sha256(), 0
         self._bytes = 0
@@ -66,13 +70,15 @@ class SplitWriter:
         if kind is None:
             self._end_syncing()
             np.save(labels_file(self._directory, self._split), np.asarray(self._labels, dtype=np.int32))
+            if self._is_encoded and any(orientation != UPRIGHT for orientation in self._orientations):
+                np.save(orientations_file(self._directory, self._split), np.asarray(self._orientations, dtype=np.int8))
             if self._block_bytes:
                 self._end_block()
             digests = np.frombuffer(self._digests, np.uint8).reshape(-1, DIGEST_BYTES)
             np.save(digests_file(self._directory, self._split), digests)
 
-    def append(self, label: int, content: Content) -> None:
-        """Append one example by its `stored_content`."""
+    def append(self, label: int, content: Content, orientation: int = UPRIGHT) -> None:
+        """Append one example by its `stored_content`; pixels are upright, what is still encoded has its orientation."""
         view = memoryview(content) if isinstance(content, bytes) else content.data
         if self._images is not None:
             self._images.write(view)
@@ -81,6 +87,7 @@ class SplitWriter:
             self._write_file(view)
             self._digests += digest(view)
         self._labels.append(label)
+        self._orientations.append(orientation)
         self._bytes += len(view)
 
     def _digest_blocks(self, content: memoryview) -> None:

@@ -16,6 +16,7 @@ from rampline.data.dataset import SPLITS, PreparedDataset
 from rampline.data.decoder import compute_in_one_thread
 from rampline.data.filling import Plan, fill
 from rampline.data.lock import locked
+from rampline.data.orientation import UPRIGHT
 from rampline.data.parallel import MapInOrder, map_in_order
 from rampline.data.processes import CAN_FORK, worker_processes
 from rampline.data.selection import select
@@ -113,7 +114,13 @@ def _store_source(
         stored = (config.limit or source.examples) * len(source.class_names) * len(SPLITS)
         cache, reason = choose_cache(min(stored, source.examples), shape, home.data)
         reporter.log(reason)
-    preprocessing = describe_preprocessing(config, channels=channels, carve_validation=carve_validation, cache=cache)
+    preprocessing = describe_preprocessing(
+        config,
+        channels=channels,
+        carve_validation=carve_validation,
+        is_upright=all(entry.orientation == UPRIGHT for entry in catalog),
+        cache=cache,
+    )
     directory = dataset_directory(home, name, fingerprint, preprocessing)
     if directory.is_dir():
         return _accept_present(config, directory, reporter)

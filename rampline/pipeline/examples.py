@@ -19,12 +19,14 @@ class Examples:
         image_shape: (height, width, channels).
         labels: (examples,) int32.
         images: (examples, height, width, channels) uint8 for `tensor`, else the scalar path prefix of the files.
+        orientations: (examples,) int32, of `encoded_files` that are not all upright.
     """
 
     storage: str
     image_shape: tuple[int, int, int]
     labels: tf.Tensor
     images: tf.Tensor
+    orientations: tf.Tensor | None = None
 
     def take(self, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Images (n, height, width, channels) uint8 and labels (n,) int32 of `indices` (n,) int64."""
@@ -39,22 +41,31 @@ class Examples:
         return tf.reshape(tf.io.decode_raw(tf.io.read_file(self._path(index)), tf.uint8), self.image_shape)
 
     def _read_encoded(self, index: tf.Tensor) -> tf.Tensor:
-        return decode_and_resize(tf.io.read_file(self._path(index)), self.image_shape)
+        orientation = None if self.orientations is None else self.orientations[index]
+        return decode_and_resize(tf.io.read_file(self._path(index)), self.image_shape, orientation)
 
     def _path(self, index: tf.Tensor) -> tf.Tensor:
         folder = tf.strings.as_string(index // 1000, width=5, fill="0")
         return tf.strings.join([self.images, folder, "/", tf.strings.as_string(index, width=8, fill="0")])
 
 
-def open_examples(dataset: PreparedDataset, split: str) -> Examples:
-    """Open a split; with storage `tensor` its images are read into memory, once per process.
+def open_examples(dataset: PreparedDataset, split: str, images: tf.Tensor | None = None) -> Examples:
+    """Open a split; with storage `tensor` its images are read into memory, once per process, unless they are given.
 
     Runs eagerly, or inside a dataset that a parameter-server worker executes.
     """
-    if dataset.storage == "tensor":
-        raw = tf.io.decode_raw(tf.io.read_file(str(dataset.images_file(split))), tf.uint8)
-        images = tf.reshape(raw, (-1, *dataset.image_shape))
-    else:
-        images = tf.constant(dataset.example_prefix(split))
-    labels = tf.constant(dataset.labels(split), tf.int32)
-    return Examples(storage=dataset.storage, image_shape=dataset.image_shape, labels=labels, images=images)
+    orientations = dataset.orientations(split)
+    return Examples(
+        storage=dataset.storage,
+        image_shape=dataset.image_shape,
+        labels=tf.constant(dataset.labels(split), tf.int32),
+        images=_open_images(dataset, split) if images is None else images,
+        orientations=None if orientations is None else tf.constant(orientations, tf.int32),
+    )
+
+
+def _open_images(dataset: PreparedDataset, split: str) -> tf.Tensor:
+    if dataset.storage != "tensor":
+        return tf.constant(dataset.example_prefix(split))
+    raw = tf.io.decode_raw(tf.io.read_file(str(dataset.images_file(split))), tf.uint8)
+    return tf.reshape(raw, (-1, *dataset.image_shape))

@@ -12,7 +12,7 @@ from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.explain.probes import CACHED, PIPELINE, REAL
 from rampline.pipeline.batches import make_step_batch, make_steps_dataset
-from rampline.pipeline.examples import Examples
+from rampline.pipeline.examples import Examples, open_examples
 from rampline.pipeline.order import EpochOrder, evaluation_rows
 from rampline.training.remote_step import make_remote_evaluation_step, make_remote_train_step
 from rampline.training.state import TrainingState
@@ -83,9 +83,7 @@ class ParameterServerSteps:
 
     def examples(self, split: str, images: tf.Tensor) -> Examples:
         """The split, with the images that a worker has read."""
-        dataset = self._dataset
-        labels = tf.constant(dataset.labels(split), tf.int32)
-        return Examples(storage=dataset.storage, image_shape=dataset.image_shape, labels=labels, images=images)
+        return open_examples(self._dataset, split, images)
 
     def _train(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         counter = self._state.step

@@ -1,6 +1,7 @@
 """Networks whose trainings are held back by one thing each, imported by role processes as `bound_models:NAME`."""
 
 import time
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -14,12 +15,12 @@ def slow_to_decode(input_shape: tuple[int, int, int], classes: int) -> keras.Mod
     """A network in a process whose decoder sleeps for `DECODE_SECONDS` over each image."""
     decode = examples.decode_and_resize
 
-    def decode_slowly(encoded: tf.Tensor, image_shape: tuple[int, int, int]) -> tf.Tensor:
+    def decode_slowly(encoded: tf.Tensor, *rest: Any) -> tf.Tensor:
         def wait(content: bytes) -> bytes:
             time.sleep(DECODE_SECONDS)
             return content
 
-        return decode(tf.reshape(tf.numpy_function(wait, [encoded], tf.string), ()), image_shape)
+        return decode(tf.reshape(tf.numpy_function(wait, [encoded], tf.string), ()), *rest)
 
     examples.decode_and_resize = decode_slowly
     return tiny(input_shape, classes)

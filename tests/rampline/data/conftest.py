@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from rampline.config import DataConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.data.store import Reporter, store_dataset
 from rampline.home import Home
+
+# How pixels are stored that EXIF's orientation of this number turns upright.
+UNDO = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
 
 
 def encode_image(seed: int, size: tuple[int, int] = (12, 10), kind: str = "png") -> bytes:
@@ -65,3 +78,27 @@ def make_folder(tmp_path: Path) -> Callable[..., Path]:
         return root
 
     return make
+
+
+@pytest.fixture
+def photograph() -> np.ndarray:
+    """`(64, 96, 3) uint8` of smooth shapes, another one in each corner."""
+    shapes = np.random.default_rng(0).uniform(20, 235, (4, 5, 3))
+    return tf.cast(tf.clip_by_value(tf.image.resize(shapes, (64, 96), method="bicubic"), 0, 255), tf.uint8).numpy()
+
+
+@pytest.fixture
+def turned(photograph: np.ndarray) -> Callable[..., bytes]:
+    """`turned(6, "jpeg" | "png" | "webp")`: the photograph as a camera stores it that was held so."""
+
+    def encode(orientation: int, kind: str = "jpeg", **options: Any) -> bytes:
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        stored, file = Image.fromarray(photograph), io.BytesIO()
+        if orientation in UNDO:
+            stored = stored.transpose(UNDO[orientation])
+        quality = {"jpeg": {"quality": 95}, "webp": {"lossless": True}}.get(kind, {})
+        stored.save(file, kind, **{"exif": exif.tobytes(), **quality, **options})
+        return file.getvalue()
+
+    return encode

@@ -126,3 +126,16 @@ def test_black_and_white_stay_what_they_are(size):
         image = tf.fill((*size, 3), tf.constant(value, tf.uint8))
         for side in (8, 28, 127, 224):
             assert set(np.unique(resize(image, (side, side, 3)))) == {value}
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_photograph_is_turned_upright(turned, photograph, orientation):
+    """A JPEG, reduced to a half on the way, and a PNG; the image is not square, so that a turn too many is seen."""
+    expected = resize(tf.constant(photograph), (32, 48, 3)).numpy().astype(int)
+    for kind in ("jpeg", "png"):
+        encoded = tf.constant(turned(orientation, kind))
+        image, size = decode(encoded, (32, 48, 3), tf.constant(orientation))
+        assert tuple(size.numpy()) == (64, 96)
+        assert tuple(image.shape) == ((32, 48, 3) if kind == "jpeg" else (64, 96, 3))
+        difference = np.abs(resize(image, (32, 48, 3)).numpy() - expected)
+        assert difference.mean() < (2 if kind == "jpeg" else 0.01)

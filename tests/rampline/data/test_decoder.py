@@ -22,3 +22,10 @@ def test_broken_images_are_named_and_the_others_kept(make_image, kind):
     assert [image.pixels is None for image in decoded] == [False] * 2 + [True] * 5 + [False] * 2
     problems = [image.problem for image in decoded if image.pixels is None]
     assert all(problem and "\n" not in problem and "node" not in problem for problem in problems), problems
+
+
+def test_images_are_turned_as_each_of_them_says(turned, photograph):
+    decoded = Decoder((32, 24, 3))([turned(orientation, "png") for orientation in (6, 1, 3)])
+    assert [(image.height, image.width) for image in decoded] == [(64, 96)] * 3
+    np.testing.assert_array_equal(decoded[0].pixels, decoded[1].pixels)
+    np.testing.assert_array_equal(decoded[2].pixels, decoded[1].pixels)

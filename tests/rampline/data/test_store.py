@@ -8,9 +8,12 @@ import pytest
 import tensorflow as tf
 
 from rampline.data.dataset import PreparedDataset
-from rampline.data.decode import decode_and_resize
+from rampline.data.decode import decode_and_resize, resize
+from rampline.data.integrity import check_intact
 from rampline.data.report import read_report
 from rampline.errors import DatasetError
+from rampline.files import read_json
+from rampline.pipeline.examples import open_examples
 
 
 def prepared_directories(home):
@@ -46,6 +49,28 @@ def test_pixels_and_labels_do_not_depend_on_the_cache(store, make_folder):
     expected = [decode_and_resize(tf.io.read_file(str(path)), (8, 8, 3)).numpy() for path in paths]
     np.testing.assert_array_equal(read_images(datasets[0], "test"), expected)
     assert datasets[0].labels("test").tolist() == [0, 0, 1, 1]
+
+
+def test_photographs_are_stored_upright_whatever_the_cache(store, make_folder, turned, photograph):
+    """One class holds the photograph as it is, the other one in the other seven orientations."""
+    root = make_folder({"train/a": 3, "train/b": 3, "test/a": 1, "test/b": 1})
+    before = store(source=f"folder:{root}", image_size=16)
+    assert "orientation" not in read_json(before.directory / "manifest.json")["preprocessing"]
+    (root / "test/a/000.png").write_bytes(turned(1, "png"))
+    for orientation in range(2, 9):
+        (root / f"test/b/{orientation:03d}.png").write_bytes(turned(orientation, "png"))
+    (root / "test/b/000.png").unlink()
+    expected = resize(tf.constant(photograph), (16, 16, 3)).numpy()
+    for cache in ("memory", "disk", "none"):
+        dataset = store(source=f"folder:{root}", image_size=16, cache=cache)
+        images, _ = open_examples(dataset, "test").take(tf.range(8, dtype=tf.int64))
+        assert images.shape == (8, 16, 16, 3)
+        for image in images.numpy():
+            np.testing.assert_array_equal(image, expected)
+        assert dataset.orientations("train") is None
+        check_intact(dataset)
+    sizes = read_report(dataset.directory).summary.query("split == 'test'")
+    assert sizes[["min_width", "max_width", "min_height", "max_height"]].to_numpy().tolist() == [[96, 96, 64, 64]] * 2
 
 
 def test_the_manifest_describes_every_file(store, make_folder):
