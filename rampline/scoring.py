@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rampline.cluster.evaluator import run_evaluation
+from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import prepare_dataset
 from rampline.files import read_json
 from rampline.home import Home
@@ -25,7 +26,8 @@ def evaluate_one(run: str, data: str | None, *, home: Home, log: Log) -> dict[st
     Args:
         run: an MLflow run id, the path of a run directory, or a registered model such as
             `models:/rampline-digits@champion` (`models:/` may be left out).
-        data: a data source such as `folder:PATH` with the same classes; the run's own test set if `None`.
+        data: a data source such as `folder:PATH`, with some or all of the run's classes. Every image of its test split
+            is scored; without one, of its validation split; without either, every image. `None`: the run's own data.
         home: where prepared data lies.
         log: gets lines for the user.
 
@@ -35,8 +37,11 @@ def evaluate_one(run: str, data: str | None, *, home: Home, log: Log) -> dict[st
     directory = _find_run_directory(run, home)
     other = None
     if data:
-        config = dataclasses.replace(directory.read_config().data, source=data, manual_dir=None)
-        other = prepare_dataset(config, home, log=log).directory
+        own = PreparedDataset.open(Path(directory.read_identity().dataset))
+        config = dataclasses.replace(
+            directory.read_config().data, source=data, manual_dir=None, limit=None, channels=own.image_shape[2]
+        )
+        other = prepare_dataset(config, home, scored_classes=own.class_names, log=log).directory
     run_evaluation([directory.path], directory.path / "evaluation.log", other_data=other)
     if other:
         return read_json(directory.path / "evaluation-other.json")

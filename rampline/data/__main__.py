@@ -1,6 +1,7 @@
 """`python -m rampline.data REQUEST`: the preparation process, started by `rampline.data.preparation`.
 
-`REQUEST` is JSON: `{"data": {…}, "home": PATH, "parent_pid": PID}`. Standard output carries a JSON object per line:
+`REQUEST` is JSON: `{"data": {…}, "home": PATH, "parent_pid": PID, "scored_classes": null}`.
+Standard output carries a JSON object per line:
 `{"progress": [done, total]}`, `{"log": text}`, and last `{"directory": PATH}` or `{"error": text}`. Whatever TensorFlow
 and TFDS print goes to standard error.
 """
@@ -55,7 +56,8 @@ def main(request: dict[str, Any]) -> int:
     reporter = Reporter(progress=messages.progress, log=lambda line: messages.send(log=line))
     try:
         home = Home(root=Path(request["home"]))
-        directory = store_dataset(DataConfig(**request["data"]), home, reporter, may_fork=True)
+        config, scored_classes = DataConfig(**request["data"]), request["scored_classes"]
+        directory = store_dataset(config, home, reporter, scored_classes, may_fork=True)
     except DatasetError as error:
         messages.send(error=str(error))
         return error.exit_status

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,24 +63,35 @@ def dataset_directory(home: Home, name: str, fingerprint: str, preprocessing: di
     return home.data / f"{readable}-{_digest([fingerprint, preprocessing])}"
 
 
-def look_up(home: Home, config: DataConfig, stat_fingerprint: str) -> Path | None:
-    """The directory that was prepared from this source as it stands, or `None`."""
-    entry = _index_entry(home, config, stat_fingerprint)
+def look_up(
+    home: Home, config: DataConfig, stat_fingerprint: str, scored_classes: Sequence[str] | None = None
+) -> Path | None:
+    """The directory that was prepared from this source as it stands, or `None`; see `store_dataset`."""
+    entry = _index_entry(home, config, stat_fingerprint, scored_classes)
     # A name and nothing else: an index that was tampered with must not lead out of the home.
     directory = home.data / Path(read_json(entry)["directory"]).name if entry.is_file() else None
     return directory if directory and directory.is_dir() else None
 
 
-def remember(home: Home, config: DataConfig, stat_fingerprint: str, directory: Path) -> None:
+def remember(
+    home: Home,
+    config: DataConfig,
+    stat_fingerprint: str,
+    directory: Path,
+    scored_classes: Sequence[str] | None = None,
+) -> None:
     """Let `look_up` find `directory`."""
     entry = {"directory": directory.name, "source": config.source}
-    write_json(_index_entry(home, config, stat_fingerprint), entry)
+    write_json(_index_entry(home, config, stat_fingerprint, scored_classes), entry)
 
 
-def _index_entry(home: Home, config: DataConfig, stat_fingerprint: str) -> Path:
+def _index_entry(home: Home, config: DataConfig, stat_fingerprint: str, scored_classes: Sequence[str] | None) -> Path:
+    # As if an image were turned: before that was done, the same source led to images that may lie on their side.
     request = describe_preprocessing(config, channels=config.channels or 0, carve_validation=True, is_upright=False)
     # The seed counts where a limit or a split is drawn, which is known only to who has opened the source.
     request["split_seed"] = config.split_seed
+    if scored_classes is not None:
+        request["scored_classes"] = list(scored_classes)
     return home.data / "index" / f"{_digest([config.source, stat_fingerprint, request])}.json"
 
 

@@ -32,7 +32,8 @@ class PreparedDataset:
         fingerprint: sha256 (hex) over split, class, name and content of every example of the source.
         class_names: name of every label; label `i` is `class_names[i]`.
         image_shape: `(height, width, channels)` after resizing.
-        splits: examples per split; `train` and `validation` always, `test` where the source has one.
+        splits: examples per split; `train` and `validation` always, `test` where the source has one; `test` alone
+            where the images were prepared to be scored.
         storage: `tensor` (one file of fixed-length uint8 records per split), `raw_files` (one file of uint8 pixels per
             example) or `encoded_files` (one file per example, encoded as in the source, in its original size).
         undecodable: examples that were chosen and left out because they do not decode.

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,16 @@ _ENVIRONMENT = {
 }
 
 
-def locate_prepared(config: DataConfig, home: Home) -> PreparedDataset | None:
+def locate_prepared(
+    config: DataConfig, home: Home, scored_classes: Sequence[str] | None = None
+) -> PreparedDataset | None:
     """The prepared dataset of `config.source` as it stands now, if there is one; reads no images.
 
     Raises:
         DatasetError: when the source itself is missing or wrong.
     """
     fingerprint = source_module(config).stat_fingerprint(config, tfds_directory(home))
-    directory = look_up(home, config, fingerprint)
+    directory = look_up(home, config, fingerprint, scored_classes)
     if directory is None:
         return None
     dataset = PreparedDataset.open(directory)
@@ -51,6 +53,7 @@ def prepare_dataset(
     config: DataConfig,
     home: Home,
     *,
+    scored_classes: Sequence[str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     log: Callable[[str], None] | None = None,
 ) -> PreparedDataset:
@@ -59,6 +62,7 @@ def prepare_dataset(
     Args:
         config: what to prepare.
         home: where to.
+        scored_classes: for images that a trained model is scored on, see `rampline.data.store.store_dataset`.
         on_progress: is called with (done, total) examples; every example is read once and decoded once.
         log: is called with lines for the user.
 
@@ -66,20 +70,24 @@ def prepare_dataset(
         DatasetError: when the source cannot be read or trained on, in one line; nothing is stored then.
     """
     tell = log or _ignore
-    present = locate_prepared(config, home)
+    present = locate_prepared(config, home, scored_classes)
     if present is not None:
         tell(f"prepared already: {present.directory}")
         return present
-    directory = _run_process(config, home, on_progress or _ignore, tell)
+    directory = _run_process(config, home, scored_classes, on_progress or _ignore, tell)
     return PreparedDataset.open(directory)
 
 
 def _run_process(
-    config: DataConfig, home: Home, on_progress: Callable[[int, int], None], log: Callable[[str], None]
+    config: DataConfig,
+    home: Home,
+    scored_classes: Sequence[str] | None,
+    on_progress: Callable[[int, int], None],
+    log: Callable[[str], None],
 ) -> Path:
     # In the system's temporary folder: only what a person should read is kept in the home.
     with tempfile.TemporaryFile() as noise:
-        process = _start_process(config, home, noise.fileno())
+        process = _start_process(config, home, scored_classes, noise.fileno())
         try:
             last = _relay(process, on_progress, log)
             status = process.wait()
@@ -96,8 +104,15 @@ def _run_process(
     raise DatasetError(f"preparing {config.source} {_how_it_ended(status, text)}; its log is {log_file}")
 
 
-def _start_process(config: DataConfig, home: Home, standard_error: int) -> subprocess.Popen[str]:
-    request = {"data": dataclasses.asdict(config), "home": str(home.root), "parent_pid": os.getpid()}
+def _start_process(
+    config: DataConfig, home: Home, scored_classes: Sequence[str] | None, standard_error: int
+) -> subprocess.Popen[str]:
+    request = {
+        "data": dataclasses.asdict(config),
+        "home": str(home.root),
+        "parent_pid": os.getpid(),
+        "scored_classes": scored_classes,
+    }
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "rampline.data", json.dumps(request)],
         stdin=subprocess.DEVNULL,

@@ -55,6 +55,19 @@ class DataReport:
         """The duplicates of one kind, `across` or `within`."""
         return self.duplicates.loc[self.duplicates["kind"] == kind]
 
+    def count_lines(self) -> list[str]:
+        """`train: 9 images, 4 a, 5 b`, a line per split; of many classes the first ones. And what does not decode."""
+        lines = []
+        for split, rows in self.summary.groupby("split", sort=False):
+            counts = [
+                f"{row.examples} {row[1]}" for row in rows[["split", "class", "examples"]].itertuples(index=False)
+            ]
+            more = [f"… and {len(counts) - _LISTED} other classes"] if len(counts) > _LISTED else []
+            lines.append(f"{split}: {rows['examples'].sum()} images, " + ", ".join(counts[:_LISTED] + more))
+        if len(self.undecodable):
+            lines.append(f"{len(self.undecodable)} images do not decode and are left out, see undecodable.csv")
+        return lines
+
     def to_markdown(self) -> str:
         """The whole report as GitHub markdown; long lists are cut, with a line that says so."""
         across, within = self.repeated("across"), self.repeated("within")

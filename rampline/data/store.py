@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +19,10 @@ from rampline.data.lock import locked
 from rampline.data.orientation import UPRIGHT
 from rampline.data.parallel import MapInOrder, map_in_order
 from rampline.data.processes import CAN_FORK, worker_processes
+from rampline.data.report import read_report
 from rampline.data.selection import select
 from rampline.data.sources import source_module
-from rampline.data.sources.source import Source
+from rampline.data.sources.source import Source, as_test_images
 from rampline.data.storage_choice import choose_cache
 from rampline.devices import available_cores
 from rampline.files import complete_directory
@@ -39,13 +40,22 @@ class Reporter:
     log: Callable[[str], None]
 
 
-def store_dataset(config: DataConfig, home: Home, reporter: Reporter, *, may_fork: bool = False) -> Path:
+def store_dataset(
+    config: DataConfig,
+    home: Home,
+    reporter: Reporter,
+    scored_classes: Sequence[str] | None = None,
+    *,
+    may_fork: bool = False,
+) -> Path:
     """Prepare `config.source`, or find it prepared; one process at a time in a home, the others wait.
 
     Args:
         config: what to prepare.
         home: where to.
         reporter: where to tell about it.
+        scored_classes: what a model was trained on that is to be scored on these images, and on nothing else: all of
+            them become the test split, see `as_test_images`. Left out for data to train on.
         may_fork: let worker processes decode what consists of files, quicker than threads do; for a process that has
             run no TensorFlow operation yet. The result is the same.
 
@@ -57,17 +67,19 @@ def store_dataset(config: DataConfig, home: Home, reporter: Reporter, *, may_for
     """
     module = source_module(config)
     with locked(home.data / ".lock", lambda: reporter.log(f"waiting for another preparation in {home.data}")):
-        directory = look_up(home, config, module.stat_fingerprint(config, tfds_directory(home)))
+        directory = look_up(home, config, module.stat_fingerprint(config, tfds_directory(home)), scored_classes)
         if directory is not None:
             return _accept_present(config, directory, reporter)
         _remove_leftovers(home)
         reporter.log(f"preparing {config.source} in {home.data}")
-        source = module.open_source(config, tfds_directory(home))
+        source = module.open_source(config, tfds_directory(home), for_training=scored_classes is None)
+        if scored_classes is not None:
+            source = as_test_images(source, tuple(scored_classes), config.source)
         for note in source.notes:
             reporter.log(note)
         with _workers(source, may_fork=may_fork) as map_in_order:
             directory = _store_source(config, home, source, module.directory_name(config), reporter, map_in_order)
-        remember(home, config, source.stat_fingerprint, directory)
+        remember(home, config, source.stat_fingerprint, directory, scored_classes)
         return directory
 
 
@@ -106,7 +118,7 @@ def _store_source(
     reporter.log(f"reading {source.examples} images of {config.source}")
     catalog = read_catalog(source, lambda done: reporter.progress(done, 2 * source.examples), map_in_order)
     fingerprint = fingerprint_catalog(catalog, source.class_names)
-    carve_validation = "validation" not in source.splits
+    carve_validation = "train" in source.splits and "validation" not in source.splits
     channels = config.channels or source.channels
     cache = config.cache
     if cache == "auto":
@@ -137,4 +149,6 @@ def _store_source(
     with complete_directory(directory) as aside:
         fill(aside, plan, lambda done, total: reporter.progress(source.examples + done, source.examples + total))
     reporter.log(f"prepared {directory}")
+    for line in read_report(directory).count_lines():
+        reporter.log(line)
     return directory

@@ -13,7 +13,13 @@ import pandas as pd
 
 from rampline.config import DataConfig
 from rampline.data.boundary import Boundary
-from rampline.data.sources.image_files import SPLIT_NAMES, ImageFile, files_fingerprint, files_source
+from rampline.data.sources.image_files import (
+    SPLIT_ALLOWED,
+    ImageFile,
+    files_fingerprint,
+    files_source,
+    split_called,
+)
 from rampline.data.sources.source import Source
 from rampline.errors import DatasetError
 
@@ -28,7 +34,7 @@ def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
     return files_fingerprint(_list_files(_table_path(config)))
 
 
-def open_source(config: DataConfig, tfds_directory: Path) -> Source:
+def open_source(config: DataConfig, tfds_directory: Path, *, for_training: bool = True) -> Source:
     """Classes are the labels, as texts, sorted; rows without a `split` column are all `train`.
 
     Raises:
@@ -36,7 +42,7 @@ def open_source(config: DataConfig, tfds_directory: Path) -> Source:
             outside its folder.
     """
     table = _table_path(config)
-    return files_source(_list_files(table), origin=f"csv {table}")
+    return files_source(_list_files(table), origin=f"csv {table}", for_training=for_training)
 
 
 def _table_path(config: DataConfig) -> Path:
@@ -87,8 +93,9 @@ def _read_table(path: Path) -> pd.DataFrame:
     for column in ("path", "label", "split"):
         table[column] = table[column].str.strip()
         _check_cells(path, table, column, table[column] != "", "a non-empty text")
-    _check_cells(path, table, "split", table["split"].isin(SPLIT_NAMES), "one of " + ", ".join(SPLIT_NAMES))
-    return table.replace({"split": SPLIT_NAMES})
+    splits = table["split"].map({name: split_called(name) for name in table["split"].unique()})
+    _check_cells(path, table, "split", splits.notna(), f"one of {SPLIT_ALLOWED}")
+    return table.assign(split=splits)
 
 
 def _check_cells(path: Path, table: pd.DataFrame, column: str, good: Any, allowed: str) -> None:

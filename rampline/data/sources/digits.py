@@ -27,7 +27,7 @@ def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
     return _STAT_FINGERPRINT
 
 
-def open_source(config: DataConfig, tfds_directory: Path) -> Source:
+def open_source(config: DataConfig, tfds_directory: Path, *, for_training: bool = True) -> Source:
     """All ten classes; `test` is a fixed stratified fifth, the rest is `train`."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

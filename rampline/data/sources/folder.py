@@ -16,7 +16,13 @@ from pathlib import Path
 from rampline.config import DataConfig
 from rampline.data.archives import is_archive, stem, unpack_once
 from rampline.data.boundary import Boundary
-from rampline.data.sources.image_files import SPLIT_NAMES, ImageFile, files_fingerprint, files_source
+from rampline.data.sources.image_files import (
+    SPLIT_ALLOWED,
+    ImageFile,
+    files_fingerprint,
+    files_source,
+    split_called,
+)
 from rampline.data.sources.source import Source
 from rampline.errors import DatasetError
 
@@ -38,7 +44,7 @@ def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
     return _archive_fingerprint(root) if _is_archive(root) else files_fingerprint(_list_files(root)[0])
 
 
-def open_source(config: DataConfig, tfds_directory: Path) -> Source:
+def open_source(config: DataConfig, tfds_directory: Path, *, for_training: bool = True) -> Source:
     """Classes are the names of the sub-folders, sorted.
 
     Raises:
@@ -52,7 +58,7 @@ def open_source(config: DataConfig, tfds_directory: Path) -> Source:
         root = _enter(unpack_once(root, tfds_directory.parent / "unpacked"))
     files, others = _list_files(root)
     notes = (f"{others} files below {root} are no images by their names and are left alone",) if others else ()
-    source = files_source(files, origin=f"folder {root}", notes=notes)
+    source = files_source(files, origin=f"folder {root}", notes=notes, for_training=for_training)
     return source if fingerprint is None else dataclasses.replace(source, stat_fingerprint=fingerprint)
 
 
@@ -71,8 +77,11 @@ def _archive_fingerprint(archive: Path) -> str:
 def _enter(folder: Path) -> Path:
     """Archives often hold a single folder with everything in it."""
     entries = list(folder.iterdir())
-    is_wrapped = len(entries) == 1 and entries[0].is_dir() and entries[0].name not in SPLIT_NAMES
-    return _enter(entries[0]) if is_wrapped else folder
+    if len(entries) != 1 or not entries[0].is_dir():
+        return folder
+    # `test_data.zip` may hold `test_data/train` and `test_data/test`.
+    is_split = split_called(entries[0].name) and not any(split_called(path.name) for path in entries[0].iterdir())
+    return folder if is_split else _enter(entries[0])
 
 
 def _root(config: DataConfig) -> Path:
@@ -87,8 +96,15 @@ def _list_files(root: Path) -> tuple[list[ImageFile], int]:
         raise DatasetError(f"folder {root} {found}: data.source=folder:PATH needs {needs}")
     files: list[ImageFile] = []
     others, boundary, prefix = 0, Boundary(root), os.path.join(root, "")
+    class_folders: dict[str, str] = {}
     for split, folder in _split_folders(root):
         for class_folder in _sub_folders(folder):
+            other = class_folders.setdefault(_printable(class_folder.name), class_folder.name)
+            if other != class_folder.name:
+                raise DatasetError(
+                    f"folder {root} has classes that read alike, {os.fsencode(other)} and "
+                    f"{os.fsencode(class_folder.name)}: their names must be UTF-8"
+                )
             for path in _walk(class_folder):
                 if os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES:
                     stat = _stat(path, boundary)
@@ -103,16 +119,18 @@ def _list_files(root: Path) -> tuple[list[ImageFile], int]:
 
 
 def _split_folders(root: Path) -> list[tuple[str, Path]]:
-    """`(split, folder of class folders)`; all is `train` unless there is a `train` folder with sub-folders."""
-    folders = {folder.name: folder for folder in _sub_folders(root)}
-    if "train" not in folders or not _sub_folders(folders["train"]):
+    """`(split, folder of class folders)`; all is `train` unless a folder that is called as a split has sub-folders."""
+    folders = _sub_folders(root)
+    first = next((folder.name for folder in folders if split_called(folder.name) and _sub_folders(folder)), None)
+    if first is None:
         return [("train", root)]
     splits: dict[str, Path] = {}
-    for name, folder in folders.items():
-        split = SPLIT_NAMES.get(name)
+    for folder in folders:
+        split, name = split_called(folder.name), folder.name
         if split is None:
-            allowed = ", ".join(SPLIT_NAMES)
-            raise DatasetError(f"folder {root} has {name!r} beside 'train': beside it only {allowed} are allowed")
+            raise DatasetError(
+                f"folder {root} has {name!r} beside {first!r}: beside a split only {SPLIT_ALLOWED} are allowed"
+            )
         if split in splits:
             raise DatasetError(f"folder {root} has {splits[split].name!r} and {name!r}: only one of them is allowed")
         splits[split] = folder

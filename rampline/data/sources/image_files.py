@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,17 @@ from rampline.data.sources.source import Example, Source, SourceSplit
 from rampline.errors import DatasetError
 
 FILE_CHANNELS = 3
-# Other spellings of `validation`, as people name it.
-SPLIT_NAMES = {"train": "train", "validation": "validation", "val": "validation", "valid": "validation", "test": "test"}
+# What splits are called, in any case and with a word behind: `Train`, `test_set`, `ValidationImages`.
+_SPLIT_WORDS = {"train": "train|training", "validation": "val|valid|validation", "test": "test|testing"}
+_SPLIT_NAMES = {
+    split: re.compile(f"({words})([ _-]?(set|data|images))?", re.IGNORECASE) for split, words in _SPLIT_WORDS.items()
+}
+SPLIT_ALLOWED = "train, validation (or val, valid) and test"
+
+
+def split_called(name: str) -> str | None:
+    """`train`, `validation` or `test` where that is what `name` means."""
+    return next((split for split, names in _SPLIT_NAMES.items() if names.fullmatch(name)), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,28 +51,26 @@ def files_fingerprint(files: Iterable[ImageFile]) -> str:
     return digest.hexdigest()
 
 
-def files_source(files: Sequence[ImageFile], *, origin: str, notes: tuple[str, ...] = ()) -> Source:
-    """A source of `files`; labels are the class names of `train`, sorted.
+def files_source(
+    files: Sequence[ImageFile], *, origin: str, notes: tuple[str, ...] = (), for_training: bool = True
+) -> Source:
+    """A source of `files`; labels are the class names, sorted.
 
     Args:
         files: in the order in which they are to be stored.
         origin: what to name in an error.
         notes: see `Source`.
+        for_training: whether `train` must have what a training needs.
 
     Raises:
-        DatasetError: without a train split, with fewer than two classes, or with a class that `train` does not have.
+        DatasetError: with classes that are called as splits are; for a training, without a train split, with fewer than
+            two classes, or with a class that `train` does not have.
     """
     by_split = {split: [file for file in files if file.split == split] for split in SPLITS}
-    class_names = sorted({file.class_name for file in by_split["train"]})
-    if len(class_names) < 2:
-        found = f"only the class {class_names[0]!r}" if class_names else "no training image"
-        raise DatasetError(f"{origin} has {found}: at least two classes with training images are needed")
-    for split, members in by_split.items():
-        unknown = sorted({file.class_name for file in members} - set(class_names))
-        if unknown:
-            raise DatasetError(
-                f"{origin} has the class {unknown[0]!r} in {split} but not in train: every class needs training images"
-            )
+    class_names = sorted({file.class_name for file in files})
+    _refuse_splits_as_classes(class_names, origin)
+    if for_training:
+        _check_trainable(by_split, class_names, origin)
     labels = {name: label for label, name in enumerate(class_names)}
     splits = {
         split: SourceSplit(examples=len(members), iterate=partial(_iterate, members, labels))
@@ -77,6 +85,29 @@ def files_source(files: Sequence[ImageFile], *, origin: str, notes: tuple[str, .
         notes=notes,
         read_anywhere=True,
     )
+
+
+def _check_trainable(by_split: Mapping[str, Sequence[ImageFile]], class_names: Sequence[str], origin: str) -> None:
+    trained = {file.class_name for file in by_split["train"]}
+    if len(trained) < 2:
+        found = f"only the class {min(trained)!r}" if trained else "no training image"
+        raise DatasetError(f"{origin} has {found}: at least two classes with training images are needed")
+    for name in class_names:
+        if name not in trained:
+            split = next(split for split, files in by_split.items() if any(file.class_name == name for file in files))
+            raise DatasetError(
+                f"{origin} has the class {name!r} in {split} but not in train: every class needs training images"
+            )
+
+
+def _refuse_splits_as_classes(class_names: Sequence[str], origin: str) -> None:
+    # One such class may be meant: a train is also a vehicle.
+    found = [name for name in class_names if split_called(name)]
+    if len(found) > 1:
+        raise DatasetError(
+            f"{origin} has the classes {found[0]!r} and {found[1]!r}, which are names of splits: write "
+            "train/CLASS/1.jpg and test/CLASS/1.jpg, or in a table the split into the column 'split'"
+        )
 
 
 def _iterate(files: Sequence[ImageFile], labels: dict[str, int]) -> Iterator[Example]:

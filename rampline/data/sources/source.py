@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+from rampline.errors import DatasetError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +41,7 @@ class Source:
     Attributes:
         class_names: name of every label.
         channels: channels that images get where the configuration leaves them open: 1 or 3.
-        splits: some of `train`, `validation`, `test`; `train` always.
+        splits: some of `train`, `validation`, `test`; `train` always, but for evaluation data.
         stat_fingerprint: the module's `stat_fingerprint` at the moment when the source was opened.
         notes: what was left out and why, one line each.
         read_anywhere: whether examples can be pickled, and listing and reading them runs no TensorFlow: worker
@@ -55,3 +59,37 @@ class Source:
     def examples(self) -> int:
         """Examples in all splits."""
         return sum(split.examples for split in self.splits.values())
+
+
+def as_test_images(source: Source, class_names: tuple[str, ...], origin: str) -> Source:
+    """The images of `source` to score a model on, all in `test`, with the labels that the model gives.
+
+    They are the test split where there is one, else the validation split, else all images.
+
+    Args:
+        source: an open source, of which only some classes may be there.
+        class_names: those that the model was trained on, in the order of its labels.
+        origin: what to name in an error.
+
+    Raises:
+        DatasetError: when the source has a class that the model does not know.
+    """
+    unknown = [name for name in source.class_names if name not in class_names]
+    if unknown:
+        known = ", ".join(class_names)
+        raise DatasetError(f"{origin} has the class {unknown[0]!r}, which the run was not trained on: it knows {known}")
+    name = next(name for name in ("test", "validation", "train") if name in source.splits)
+    labels = [class_names.index(name) for name in source.class_names]
+    split, left_out = source.splits[name], source.examples - source.splits[name].examples
+    note = f"{split.examples} images of the split {name!r} are scored, {left_out} of other splits are not"
+    return dataclasses.replace(
+        source,
+        class_names=class_names,
+        splits={"test": SourceSplit(examples=split.examples, iterate=partial(_iterate_relabelled, split, labels))},
+        notes=(*source.notes, note) if left_out else source.notes,
+    )
+
+
+def _iterate_relabelled(split: SourceSplit, labels: Sequence[int]) -> Iterator[Example]:
+    for example in split.iterate():
+        yield dataclasses.replace(example, label=labels[example.label])

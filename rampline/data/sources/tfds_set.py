@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rampline.config import DataConfig
-from rampline.data.sources.image_files import SPLIT_NAMES
+from rampline.data.sources.image_files import split_called
 from rampline.data.sources.source import Example, Source, SourceSplit
 from rampline.errors import DatasetError
 
@@ -37,7 +37,7 @@ def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
     return digest.hexdigest()
 
 
-def open_source(config: DataConfig, tfds_directory: Path) -> Source:
+def open_source(config: DataConfig, tfds_directory: Path, *, for_training: bool = True) -> Source:
     """Prepare the set with TFDS, which verifies checksums, and map its splits to ours; others are left out.
 
     Raises:
@@ -47,7 +47,8 @@ def open_source(config: DataConfig, tfds_directory: Path) -> Source:
     builder = _make_builder(name, tfds_directory)
     image, label = _image_and_label(name, builder.info)
     _download_and_prepare(config, builder, tfds_directory)
-    return _make_source(name, builder, image, label, stat_fingerprint(config, tfds_directory))
+    fingerprint = stat_fingerprint(config, tfds_directory)
+    return _make_source(name, builder, image, label, fingerprint, for_training=for_training)
 
 
 def _tfds_name(config: DataConfig) -> str:
@@ -148,19 +149,21 @@ def _how_to_get(error: Exception, builder: Any) -> str:
     return f"{url} does not answer; without a network, put {file} into a folder and set data.manual_dir to it"
 
 
-def _make_source(name: str, builder: Any, image: str, label: str, fingerprint: str) -> Source:
+def _make_source(name: str, builder: Any, image: str, label: str, fingerprint: str, *, for_training: bool) -> Source:
     splits: dict[str, SourceSplit] = {}
     notes: list[str] = []
     for tfds_split, info in builder.info.splits.items():
-        split = SPLIT_NAMES.get(tfds_split)
-        if split is None or _is_unlabelled(builder, tfds_split, label):
-            reason = "it has no labels" if split else "only train, validation and test are used"
+        split = split_called(tfds_split)
+        if split is None or split in splits or _is_unlabelled(builder, tfds_split, label):
+            reason = "only train, validation and test are used"
+            if split is not None:
+                reason = f"there is another for {split}" if split in splits else "it has no labels"
             notes.append(f"tfds:{name}: the split {tfds_split!r} is left out: {reason}")
             continue
         splits[split] = SourceSplit(
             examples=info.num_examples, iterate=partial(_iterate, builder, tfds_split, image, label)
         )
-    if "train" not in splits:
+    if "train" not in splits and for_training:
         raise DatasetError(f"tfds:{name} has no train split: it has {', '.join(builder.info.splits)}")
     features = builder.info.features
     return Source(

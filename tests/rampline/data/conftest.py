@@ -47,15 +47,15 @@ def home(tmp_path: Path) -> Home:
 
 
 class Store:
-    """`store(source=..., ...)` prepares in this process; `store.lines` is what was said."""
+    """`store(source=..., ...)` prepares in this process, `scored_classes` or not; `store.lines` is what was said."""
 
     def __init__(self, home: Home) -> None:
         self.home = home
         self.lines: list[str] = []
 
-    def __call__(self, **values: Any) -> PreparedDataset:
+    def __call__(self, *, scored_classes: tuple[str, ...] | None = None, **values: Any) -> PreparedDataset:
         reporter = Reporter(progress=lambda done, total: None, log=self.lines.append)
-        return PreparedDataset.open(store_dataset(DataConfig(**values), self.home, reporter))
+        return PreparedDataset.open(store_dataset(DataConfig(**values), self.home, reporter, scored_classes))
 
 
 @pytest.fixture

@@ -73,6 +73,60 @@ def test_photographs_are_stored_upright_whatever_the_cache(store, make_folder, t
     assert sizes[["min_width", "max_width", "min_height", "max_height"]].to_numpy().tolist() == [[96, 96, 64, 64]] * 2
 
 
+CLASSES = ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("counts", "labels"),
+    [
+        ({"a": 3, "c": 2}, [0, 0, 0, 2, 2]),
+        ({"test/b": 2}, [1, 1]),
+        ({"train/a": 4, "validation/a": 1, "test/c": 3, "test/b": 1}, [1, 2, 2, 2]),
+        ({"train/a": 4, "Val/c": 2}, [2, 2]),
+        ({"train/b": 3}, [1, 1, 1]),
+    ],
+)
+def test_every_image_that_is_to_be_scored_counts_once(store, make_folder, counts, labels):
+    """Labels are those of the training, whichever of its classes are there, and nothing is split off."""
+    source = f"folder:{make_folder(counts)}"
+    dataset = store(source=source, scored_classes=CLASSES)
+    assert (dataset.splits, dataset.class_names) == ({"test": len(labels)}, CLASSES)
+    assert dataset.labels("test").tolist() == labels
+    assert store(source=source, scored_classes=CLASSES) == dataset
+    assert store.lines[-1] == f"prepared already: {dataset.directory}"
+
+
+def test_images_to_score_are_not_those_to_train_on(store, make_folder, make_image):
+    root = make_folder({"a": 3, "c": 3})
+    source = f"folder:{root}"
+    to_train_on = store(source=source)
+    assert set(to_train_on.splits) == {"train", "validation"}
+    scored, otherwise = (store(source=source, scored_classes=names) for names in (CLASSES, ("c", "b", "a")))
+    assert store(source=source) == to_train_on
+    assert len({to_train_on.directory, scored.directory, otherwise.directory}) == 3
+    assert otherwise.labels("test").tolist() == [2, 2, 2, 0, 0, 0]
+    with pytest.raises(DatasetError) as caught:
+        store(source=source, scored_classes=("a", "b"))
+    assert str(caught.value) == f"{source} has the class 'c', which the run was not trained on: it knows a, b"
+
+
+def test_a_table_of_test_images_is_scored(store, make_folder):
+    root = make_folder({"x": 3})
+    (root / "table.csv").write_text("path,label,split\nx/000.png,c,test\nx/001.jpg,a,test\nx/002.png,c,test\n")
+    assert store(source=f"csv:{root}/table.csv", scored_classes=CLASSES).labels("test").tolist() == [2, 0, 2]
+
+
+def test_classes_and_their_images_are_told(store, make_folder):
+    root = make_folder({"train/a": 4, "train/b": 2, "val/b": 1})
+    (root / "train/a/broken.jpg").write_bytes(b"no image")
+    store(source=f"folder:{root}", max_undecodable_share=0.2)
+    assert store.lines[-3:] == [
+        "train: 6 images, 4 a, 2 b",
+        "validation: 1 images, 1 b",
+        "1 images do not decode and are left out, see undecodable.csv",
+    ]
+
+
 def test_the_manifest_describes_every_file(store, make_folder):
     dataset = store(source=f"folder:{make_folder({'a': 4, 'b': 4})}", image_size=8)
     manifest = json.loads((dataset.directory / "manifest.json").read_text())

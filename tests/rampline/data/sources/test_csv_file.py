@@ -52,7 +52,7 @@ def test_a_path_of_no_image(folder, path):
 
 def test_splits(folder):
     table = folder / "table.csv"
-    rows = ["x/000.png,a,train", "x/001.jpg,b, train", "x/002.png,a,val", "x/003.jpg,b,test"]
+    rows = ["x/000.png,a,train", "x/001.jpg,b, train", "x/002.png,a,Val", "x/003.jpg,b,Test Set"]
     table.write_text("\n".join(["path,label,split", *rows]))
     counts = {split: examples.examples for split, examples in open_table(table).splits.items()}
     assert counts == {"train": 2, "validation": 1, "test": 1}

@@ -1,4 +1,5 @@
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,40 @@ def test_splits_above(make_folder, validation):
     }
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("Train", "Val", "TEST"),
+        ("training", "valid", "testing"),
+        ("training_set", "validation_set", "test_set"),
+        ("train-images", "val", "Test Data"),
+    ],
+)
+def test_splits_by_their_usual_names(make_folder, names):
+    root = make_folder({f"{name}/{label}": number + 1 for number, name in enumerate(names) for label in "ab"})
+    splits = {split: examples.examples for split, examples in open_folder(root).splits.items()}
+    assert splits == {"train": 2, "validation": 4, "test": 6}
+
+
+@pytest.mark.parametrize("names", [("train", "test"), ("Training_Set", "test_set"), ("a", "val", "Test")])
+def test_splits_are_no_classes(make_folder, names):
+    """Images lie directly in the splits, as in many downloads: a network would learn to tell the splits apart."""
+    root = make_folder(dict.fromkeys(names, 2))
+    first, second = sorted(names)[-2:] if "a" not in names else ("Test", "val")
+    assert refusal(root) == (
+        f"folder {root} has the classes {first!r} and {second!r}, which are names of splits: write "
+        "train/CLASS/1.jpg and test/CLASS/1.jpg, or in a table the split into the column 'split'"
+    )
+
+
+def test_an_archive_is_entered_though_it_is_called_as_a_split(make_folder, tmp_path):
+    root = make_folder({"test_data/train/a": 2, "test_data/train/b": 2, "test_data/test/a": 1})
+    shutil.make_archive(str(tmp_path / "images"), "tar", root)
+    config = DataConfig(source=f"folder:{tmp_path}/images.tar")
+    source = folder.open_source(config, tmp_path / "home/tfds")
+    assert {split: examples.examples for split, examples in source.splits.items()} == {"train": 4, "test": 1}
+
+
 def test_a_class_may_be_called_train(make_folder):
     assert open_folder(make_folder({"train": 2, "plane": 2})).class_names == ("plane", "train")
 
@@ -51,6 +86,18 @@ def test_names_that_are_no_text(make_folder):
     assert [example.name for example in open_folder(root).splits["train"].iterate()][1] == "a/caf\ufffd.png"
 
 
+@pytest.mark.parametrize("splits", [("", ""), ("train/", "train/"), ("train/", "test/")])
+def test_classes_that_read_alike_are_not_one(make_folder, splits):
+    root = make_folder({"train/x": 1, "train/y": 1, "test/x": 1} if splits[0] else {"x": 1, "y": 1})
+    for split, name in zip(splits, (b"caf\xe8", b"caf\xe9"), strict=True):
+        path = root / split / os.fsdecode(name)
+        path.mkdir()
+        (path / "1.png").touch()
+    said = refusal(root)
+    assert said.startswith(f"folder {root} has classes that read alike, b'caf")
+    assert said.endswith("': their names must be UTF-8")
+
+
 def test_the_quick_fingerprint_follows_sizes_times_and_names(make_folder):
     root = make_folder({"a": 2, "b": 2})
     config = DataConfig(source=f"folder:{root}")
@@ -69,7 +116,7 @@ def test_the_quick_fingerprint_follows_sizes_times_and_names(make_folder):
         ({"train/a": 1, "train/b": 1, "val/c": 1}, r"has the class 'c' in validation but not in train"),
         (
             {"train/a": 1, "train/b": 1, "holdout/a": 1},
-            r"has 'holdout' beside 'train': beside it only train, .*test are",
+            r"has 'holdout' beside 'train': beside a split only train, .*test are",
         ),
         ({"train/a": 1, "train/b": 1, "val/a": 1, "valid/a": 1}, r"has 'val' and 'valid': only one of them is allowed"),
     ],
