@@ -19,7 +19,11 @@ def evaluate(
         ),
     ],
     data: Annotated[
-        str | None, typer.Option(metavar="SOURCE", help="Other images: digits, tfds:NAME, folder:PATH or csv:PATH.")
+        str | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="Other images: digits, tfds:NAME, folder:PATH or csv:PATH; their test split, else all.",
+        ),
     ] = None,
 ) -> None:
     """Load the best checkpoint of a run and score it on a test set; by default that of its own data."""

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from rampline.compiled import compiled
 from rampline.data.decode import decode, resize
-from rampline.data.orientation import read_orientation
+from rampline.data.orientation import UPRIGHT, read_orientation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,27 +49,30 @@ class Decoder:
     """
 
     def __init__(self, image_shape: tuple[int, int, int]) -> None:
-        def decode_one(image: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-            encoded, orientation = image
-            decoded, original_size = decode(encoded, image_shape, orientation)
-            return resize(decoded, image_shape), original_size
+        def decode_one(encoded: tf.Tensor, orientation: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+            image, original_size = decode(encoded, image_shape, orientation)
+            return resize(image, image_shape), original_size
 
-        def decode_all(encoded: tf.Tensor, orientations: tf.Tensor) -> Any:
+        def decode_all(*images: tf.Tensor) -> Any:
             signature = (tf.TensorSpec(image_shape, tf.uint8), tf.TensorSpec((2,), tf.int32))
-            return tf.map_fn(decode_one, (encoded, orientations), fn_output_signature=signature)
+            return tf.map_fn(lambda image: decode_one(*image), images, fn_output_signature=signature)
 
         # One call for many images: a call per image would cost more than decoding a small one.
-        signature = [tf.TensorSpec((None,), tf.string), tf.TensorSpec((None,), tf.int32)]
+        strings, numbers = tf.TensorSpec((None,), tf.string), tf.TensorSpec((None,), tf.int32)
         self._image_shape = image_shape
-        self._decode_all = compiled(decode_all, input_signature=signature)
+        # To ask each image for its orientation takes 3 % of a small photograph's time, and most are upright.
+        self._decode_upright = compiled(decode_all, input_signature=[strings])
+        self._decode_turned = compiled(decode_all, input_signature=[strings, numbers])
 
     def __reduce__(self) -> tuple[Callable[..., Decoder], tuple[tuple[int, int, int]]]:
         return _decoder_of_this_process, (self._image_shape,)
 
     def __call__(self, encoded: list[bytes]) -> list[DecodedImage]:
         """Decode and resize each of `encoded`; one that is broken does not disturb the others."""
+        orientations = [read_orientation(content) for content in encoded]
+        is_upright = all(orientation == UPRIGHT for orientation in orientations)
         try:
-            images, sizes = self._decode_all(encoded, [read_orientation(content) for content in encoded])
+            images, sizes = self._decode_upright(encoded) if is_upright else self._decode_turned(encoded, orientations)
         except tf.errors.InvalidArgumentError as error:
             if len(encoded) == 1:
                 return [DecodedImage(pixels=None, problem=_reason(error))]

@@ -59,9 +59,7 @@ class DataReport:
         """`train: 9 images, 4 a, 5 b`, a line per split; of many classes the first ones. And what does not decode."""
         lines = []
         for split, rows in self.summary.groupby("split", sort=False):
-            counts = [
-                f"{row.examples} {row[1]}" for row in rows[["split", "class", "examples"]].itertuples(index=False)
-            ]
+            counts = [f"{examples} {name}" for name, examples in zip(rows["class"], rows["examples"], strict=True)]
             more = [f"… and {len(counts) - _LISTED} other classes"] if len(counts) > _LISTED else []
             lines.append(f"{split}: {rows['examples'].sum()} images, " + ", ".join(counts[:_LISTED] + more))
         if len(self.undecodable):

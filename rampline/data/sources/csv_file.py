@@ -93,7 +93,8 @@ def _read_table(path: Path) -> pd.DataFrame:
     for column in ("path", "label", "split"):
         table[column] = table[column].str.strip()
         _check_cells(path, table, column, table[column] != "", "a non-empty text")
-    splits = table["split"].map({name: split_called(name) for name in table["split"].unique()})
+    called: Any = {name: split_called(name) for name in table["split"].unique()}
+    splits = table["split"].map(called)
     _check_cells(path, table, "split", splits.notna(), f"one of {SPLIT_ALLOWED}")
     return table.assign(split=splits)
 
