@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from rampline.cluster.private_network import SHARED, other_users, private_network
 from rampline.credentials import mask
 from rampline.devices import available_cores, find_devices
 from rampline.home import Home
@@ -49,6 +50,7 @@ def examine(home: Home) -> Iterator[Finding]:
     free = shutil.disk_usage(existing).free / GIBIBYTE
     yield _amount("disk", free, DISK_GIBIBYTES, f"free some space on {existing}, or set RAMPLINE_HOME to another disk")
     yield _loopback()
+    yield _other_users()
     up = running_servers(home)
     prefect = f"{up.prefect_url}, of `rampline up`" if up else "a server of its own for each command"
     yield _address("Prefect", "PREFECT_API_URL", prefect)
@@ -122,6 +124,17 @@ def _loopback() -> Finding:
         remedy = "allow connections on 127.0.0.1 (firewall, container settings)"
         return Finding(subject="loopback", status="fail", text=f"no connection on 127.0.0.1: {error}", remedy=remedy)
     return Finding(subject="loopback", status="ok", text="ports of 127.0.0.1 can be used")
+
+
+def _other_users() -> Finding:
+    """Who reaches TensorFlow's servers of local runs, which ask nobody for a password; docs/trust.md."""
+    others, has_private = ", ".join(other_users()), private_network() is not SHARED
+    network = f"roles of one run {'get' if has_private else 'cannot have'} a network of their own"
+    if not others:
+        return Finding(subject="other users", status="ok", text=f"none on this machine; {network}")
+    open_to = "runs with a model function or imagenet weights" if has_private else "runs"
+    remedy = f"train multi_worker and parameter_server {open_to} where nobody else has an account: see docs/trust.md"
+    return Finding(subject="other users", status="warn", text=f"{others}; {network}", remedy=remedy)
 
 
 def _address(subject: str, variable: str, otherwise: str) -> Finding:

@@ -21,12 +21,15 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write `text` so that a reader, or a machine that dies, sees the old file or the new one, never a part."""
+def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
+    """Write `text` so that a reader, or a machine that dies, sees the old file or the new one, never a part.
+
+    The umask narrows `mode`.
+    """
     make_directory(path.parent)
     aside = _aside(path)
     try:
-        with open(aside, "x", encoding="utf-8") as file:
+        with open(aside, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -37,9 +40,9 @@ def write_text(path: Path, text: str) -> None:
     sync_directory(path.parent)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, mode: int = 0o666) -> None:
     """`write_text` of indented JSON; NaN is refused, because JSON has none."""
-    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n", mode=mode)
 
 
 def read_json(path: Path) -> Any:

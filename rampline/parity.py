@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rampline.cluster.process import RoleProcess, end_processes, start_worker
-from rampline.cluster.roles import local_tasks, role_environment
+from rampline.cluster.roles import local_tasks, network_of, role_environment
 from rampline.config import RunConfig, to_dict
 from rampline.errors import InputError, RunFailed
 from rampline.files import read_json, write_json
@@ -192,11 +192,12 @@ def _run_roles(run_directory: RunDirectory, config: RunConfig, path: Path, log: 
     deadline = time.monotonic() + seconds
     roles: list[RoleProcess] = []
     try:
-        for task in local_tasks(parity_config(config)):
+        tasks = local_tasks(parity_config(config))
+        for task in tasks:
             file = path.parent / "logs" / f"{task.name}.log"
             file.unlink(missing_ok=True)
             arguments = ["--parity", str(path.parent), str(run_directory.path)]
-            process = start_worker(arguments, file, role_environment(task, config))
+            process = start_worker(arguments, file, role_environment(task, config), network_of(config, tasks))
             roles.append(RoleProcess(task=task, process=process, log=file))
         _wait(roles, path, deadline, seconds)
     finally:

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rampline.cluster.private_network import SHARED, Network
 from rampline.cluster.roles import worker_environment
 
 WAIT = "--wait"
@@ -34,6 +35,7 @@ NOT_OF_TENSORFLOW = ("RAMPLINE_", "PREFECT", "MLFLOW_")
 class _EarlyWorker:
     arguments: tuple[str, ...]
     process: subprocess.Popen[bytes]
+    network: Network
     environment: Mapping[str, str]
     working_folder: str
 
@@ -41,28 +43,35 @@ class _EarlyWorker:
 _waiting: list[_EarlyWorker] = []
 
 
-def start_early(arguments: Sequence[str]) -> None:
+def start_early(arguments: Sequence[str], network: Network = SHARED) -> None:
     """Begin to start `python -m rampline.worker ARGUMENTS`, from the thread that will order it."""
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "1", **worker_environment({})}
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "1", **worker_environment(network.environment)}
     # Without a name: what it prints goes into its log as soon as it has one.
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "rampline.worker", *arguments, WAIT],
+            [*network.command, sys.executable, "-P", "-m", "rampline.worker", *arguments, WAIT],
             env=environment,
+            pass_fds=network.descriptors,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
     worker = {"arguments": tuple(arguments), "environment": environment, "working_folder": os.getcwd()}
-    _waiting.append(_EarlyWorker(process=process, **worker))
+    _waiting.append(_EarlyWorker(process=process, network=network, **worker))
 
 
-def take_early(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
+def take_early(
+    arguments: Sequence[str], log: Path, environment: Mapping[str, str], network: Network = SHARED
+) -> subprocess.Popen[bytes] | None:
     """A process that is started already with these arguments, now with this environment and log; `None` without."""
     while found := next((worker for worker in _waiting if worker.arguments == tuple(arguments)), None):
         _waiting.remove(found)
-        if _fits(found, environment) and _tell(found.process, {"environment": dict(environment), "log": str(log)}):
+        if (
+            found.network == network
+            and _fits(found, environment)
+            and _tell(found.process, {"environment": dict(environment), "log": str(log)})
+        ):
             return found.process
         _end(found)
     return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from rampline.cluster.attempts import Attempt
 from rampline.cluster.exit_status import PEER_LOST, WILL_REPEAT, WRONG_INPUT
+from rampline.cluster.private_network import Network
 from rampline.cluster.process import RoleProcess, start_role
 from rampline.cluster.restarts import Restarts, RoleLost
 from rampline.cluster.tf_config import Task
@@ -27,12 +28,14 @@ class Gang:
 
     Attributes:
         restarts: gives leave to start a lost parameter-server worker again in place.
+        network: that they are in.
     """
 
     run_directory: RunDirectory
     config: RunConfig
     attempt: Attempt
     restarts: Restarts
+    network: Network
     launched_at: float = field(default_factory=time.monotonic)
     roles: list[RoleProcess] = field(default_factory=list)
     watches: dict[str, HeartbeatWatch] = field(default_factory=dict)
@@ -40,7 +43,7 @@ class Gang:
     def start(self, task: Task) -> RoleProcess:
         """Start a role, and look for its heartbeat from now on; `roles.json` is written anew."""
         self.watches[task.name] = HeartbeatWatch(self.run_directory.heartbeat_file(task.name))
-        role = start_role(task, self.run_directory, self.config, self.attempt, self.launched_at)
+        role = start_role(task, self.run_directory, self.config, self.attempt, self.launched_at, self.network)
         self.roles = [other for other in self.roles if other.task != task] + [role]
         self._write_roles()
         return role
@@ -50,7 +53,8 @@ class Gang:
         file = self.run_directory.roles_file
         known = read_json(file)["roles"] if file.is_file() else []
         described = {(role["role"], role["index"]): role for role in [*known, *(r.describe() for r in self.roles)]}
-        write_json(file, {"roles": [described[place] for place in sorted(described)]})
+        # Whoever knows an address can run operations in the role.
+        write_json(file, {"roles": [described[place] for place in sorted(described)]}, mode=0o600)
 
     def role(self, task: Task) -> RoleProcess:
         """The process that has this place at the moment."""

@@ -12,7 +12,7 @@ from rampline.cluster.exit_status import ENDED_AT_ONCE, STOPPED
 from rampline.cluster.gang import Gang, why_lost
 from rampline.cluster.process import STOP_GRACE_SECONDS, RoleProcess, ask_to_stop, end_processes, stop_all
 from rampline.cluster.restarts import Restarts, RoleLost
-from rampline.cluster.roles import role_counts
+from rampline.cluster.roles import network_of, role_counts
 from rampline.cluster.tf_config import Task
 from rampline.errors import Preempted, RunFailed
 from rampline.events import EventReader
@@ -62,7 +62,8 @@ def run_attempt(
     if any(task.is_chief for task in tasks):
         run_directory.stop_file.unlink(missing_ok=True)
     events, stop = EventReader(run_directory.events_file, from_end=True), StopRequest(run_directory.stop_file)
-    gang = Gang(run_directory=run_directory, config=config, attempt=attempt, restarts=restarts)
+    network = network_of(config, tasks)
+    gang = Gang(run_directory=run_directory, config=config, attempt=attempt, restarts=restarts, network=network)
     try:
         if len(tasks) < sum(role_counts(config).values()):
             log(f"waiting for the other roles of TF_CONFIG: start each with  rampline worker {run_directory.path}")

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from rampline.cluster.attempts import Attempt
 from rampline.cluster.early import start_early, take_early
-from rampline.cluster.roles import role_counts, role_environment, worker_environment
+from rampline.cluster.private_network import SHARED, Network
+from rampline.cluster.roles import network_of, role_environment, tasks_to_start, worker_environment
 from rampline.cluster.tf_config import Task
 from rampline.config import RunConfig
 from rampline.run_directory import RunDirectory
@@ -75,13 +76,13 @@ class RoleProcess:
 
 def start_roles_early(run_directory: Path, config: RunConfig) -> None:
     """Begin to start the roles of a run that does not exist yet, from the thread that will launch it."""
-    # With TF_CONFIG the others are started on their machines.
-    for _ in range(1 if os.environ.get("TF_CONFIG") else sum(role_counts(config).values())):
-        start_early([str(run_directory)])
+    tasks = tasks_to_start(config)
+    for _ in tasks:
+        start_early([str(run_directory)], network_of(config, tasks))
 
 
 def start_role(
-    task: Task, run_directory: RunDirectory, config: RunConfig, attempt: Attempt, launched_at: float
+    task: Task, run_directory: RunDirectory, config: RunConfig, attempt: Attempt, launched_at: float, network: Network
 ) -> RoleProcess:
     """Start `python -m rampline.worker RUN_DIR` as `task`; its output is appended to `logs/ROLE-INDEX.log`.
 
@@ -91,6 +92,7 @@ def start_role(
         config: of the run.
         attempt: which start of the run this is.
         launched_at: `time.monotonic()` at which the attempt began.
+        network: that all roles of the run are in.
     """
     log = run_directory.logs / f"{task.name}.log"
     own = {
@@ -100,22 +102,26 @@ def start_role(
     }
     offset = log.stat().st_size if log.is_file() else 0
     environment = {**role_environment(task, config), **own}
-    process = start_worker([str(run_directory.path)], log, environment)
+    process = start_worker([str(run_directory.path)], log, environment, network)
     return RoleProcess(task=task, process=process, log=log, log_offset=offset)
 
 
-def start_worker(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start_worker(
+    arguments: Sequence[str], log: Path, environment: Mapping[str, str], network: Network = SHARED
+) -> subprocess.Popen[bytes]:
     """Start `python -m rampline.worker ARGUMENTS` in a session of its own; it ends when this process is gone.
 
     One that was started early with these arguments is taken.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    if early := take_early(arguments, log, worker_environment(environment)):
+    whole = worker_environment({**environment, **network.environment})
+    if early := take_early(arguments, log, whole, network):
         return early
     with open(log, "ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "rampline.worker", *arguments],
-            env=worker_environment(environment),
+            [*network.command, sys.executable, "-P", "-m", "rampline.worker", *arguments],
+            env=whole,
+            pass_fds=network.descriptors,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

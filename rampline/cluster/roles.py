@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from rampline.cluster.private_network import SHARED, Network, other_users, private_network
 from rampline.cluster.tf_config import Task, parse_tf_config
 from rampline.config import RunConfig
 from rampline.devices import available_cores, find_devices
@@ -57,6 +59,35 @@ def role_counts(config: RunConfig) -> dict[str, int]:
     return {"chief": 1}
 
 
+def network_of(config: RunConfig, tasks: Sequence[Task]) -> Network:
+    """The network that the roles which this process starts are in.
+
+    One of their own, if all roles of the run are among `tasks` and none needs another: a model function may, and
+    `imagenet` weights are downloaded where they are missing.
+    """
+    is_whole = len(tasks) == sum(role_counts(config).values()) and tasks[0].is_on_loopback
+    needs_other = ":" in config.model.name or config.model.weights == "imagenet"
+    if not _has_servers(config) or not is_whole or needs_other:
+        return SHARED
+    # CUDA makes what is missing of its devices by a program with root's rights, which a user namespace takes away.
+    has_devices = os.geteuid() == 0 or not find_devices().gpus or Path("/dev/nvidia-uvm").exists()
+    return private_network() if has_devices else SHARED
+
+
+def network_warning(config: RunConfig, tasks: Sequence[Task]) -> str | None:
+    """One line for the user where others than the run's roles reach TensorFlow's servers."""
+    if tasks[0].network_warning or not _has_servers(config) or network_of(config, tasks) is not SHARED:
+        return tasks[0].network_warning
+    if not (others := ", ".join(other_users())):
+        return None
+    servers = "TensorFlow's gRPC servers on 127.0.0.1 let in every user of this machine"
+    return f"{servers}: while this run trains, {others} can run code as you (docs/trust.md)"
+
+
+def _has_servers(config: RunConfig) -> bool:
+    return config.strategy in ("multi_worker", "parameter_server")
+
+
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on at the moment, all different."""
     sockets = [socket.socket() for _ in range(count)]
@@ -72,7 +103,7 @@ def free_ports(count: int) -> list[int]:
 def role_environment(task: Task, config: RunConfig) -> dict[str, str]:
     """What a role's environment has beside its parent's: TF_CONFIG, its share of the cores and of the GPUs."""
     environment = {"TF_CONFIG": task.to_json(), "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")}
-    if config.strategy in ("multi_worker", "parameter_server"):
+    if _has_servers(config):
         environment["TF_GRPC_DEFAULT_OPTIONS"] = os.environ.get(
             "TF_GRPC_DEFAULT_OPTIONS", ",".join([*KEEPALIVE, *LARGE_FRAMES])
         )

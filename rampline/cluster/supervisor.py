@@ -10,7 +10,7 @@ from typing import Any
 from rampline.cluster.attempts import Attempts
 from rampline.cluster.launcher import Log, OnEvent, run_attempt
 from rampline.cluster.restarts import Restarts, RoleLost
-from rampline.cluster.roles import tasks_to_start
+from rampline.cluster.roles import network_warning, tasks_to_start
 from rampline.cluster.tf_config import Task
 from rampline.errors import RunFailed
 from rampline.files import read_json
@@ -49,8 +49,8 @@ def supervise(
         how, lost_at = "interrupted", None
         try:
             chosen = tasks_to_start(config) if tasks is None else tasks
-            if chosen[0].network_warning and attempt.number == 1:
-                log(f"warning: {chosen[0].network_warning}")
+            if attempt.number == 1 and (warning := network_warning(config, chosen)):
+                log(f"warning: {warning}")
             parts = {"attempts": attempts, "attempt": attempt, "restarts": restarts}
             run_attempt(run_directory, chosen, **parts, on_event=on_event, log=log)
             how = "complete"

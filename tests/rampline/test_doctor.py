@@ -2,6 +2,7 @@ import socket
 
 import pytest
 
+from rampline.cluster.private_network import SHARED, other_users, private_network
 from rampline.doctor import Finding, examine
 from rampline.home import Home
 
@@ -36,3 +37,12 @@ def test_tf_config_is_looked_at(text, status, tmp_path, monkeypatch):
 def test_a_home_that_is_a_file_fails(tmp_path):
     (tmp_path / "file").write_text("")
     assert finding("RAMPLINE_HOME", Home(root=tmp_path / "file")).status == "fail"
+
+
+def test_other_users_are_told_of_with_what_keeps_them_out(tmp_path):
+    found = finding("other users", Home(root=tmp_path))
+    others = other_users()
+    assert found.status == ("warn" if others else "ok")
+    assert all(name in found.text for name in others)
+    kept_out = "get a network" if private_network() is not SHARED else "cannot have a network"
+    assert kept_out in found.text

@@ -51,7 +51,7 @@ def test_sigterm_to_every_process_of_the_command_is_a_stop_with_a_checkpoint(com
     read_until(process, "epoch 2/")
     for each in [process, *psutil.Process(process.pid).children(recursive=True)]:
         os.kill(each.pid, signal.SIGTERM)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=90)
     assert process.returncode == 128 + signal.SIGTERM, output
     assert "preempted: run baseline was stopped on request at step" in output
     assert "saved" in json.loads((run_directory(home) / "stop.json").read_text())

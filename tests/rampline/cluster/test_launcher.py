@@ -23,6 +23,8 @@ from rampline.files import read_json
 from rampline.run_directory import RunDirectory
 from rampline.training.progress import last_checkpoint
 
+# A model function may need the network, so the roles have none of their own.
+IN_SHARED_NETWORK = "small_models:with_batch_norm"
 LAUNCH = """
 import signal, sys
 from pathlib import Path
@@ -111,7 +113,7 @@ def test_a_status_of_143_alone_does_not_say_that_a_checkpoint_was_saved(make_run
 
 
 def test_roles_on_several_addresses_of_the_loopback_interface_meet(make_run) -> None:
-    config = make_config("multi_worker", workers=2, max_restarts=0, rendezvous_timeout_seconds=30)
+    config = make_config("multi_worker", model=IN_SHARED_NETWORK, workers=2, max_restarts=0)
     directory = make_run(config, epochs=1)
     cluster = {"worker": tuple(f"127.0.0.{i}:{port}" for i, port in enumerate(free_ports(2), start=2))}
     tasks, hosts = [Task(cluster=cluster, role="worker", index=i) for i in range(2)], set[str]()
@@ -131,7 +133,7 @@ def listening_on(directory: RunDirectory) -> set[str]:
 
 
 def test_servers_listen_on_loopback_alone(make_run) -> None:
-    directory = make_run(make_config("multi_worker", workers=2), epochs=20)
+    directory = make_run(make_config("multi_worker", model=IN_SHARED_NETWORK, workers=2), epochs=20)
     hosts: set[str] = set()
 
     def look(event: dict) -> None:

@@ -116,7 +116,9 @@ def test_what_would_repeat_is_not_tried_again(model: str, message: str, starts: 
 
 
 def test_a_port_that_was_taken_meanwhile_is_chosen_anew(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory, lines = make_run(make_config("multi_worker", workers=2)), list[str]()
+    # A model function: roles that have a network to themselves find every port free.
+    config = make_config("multi_worker", model="small_models:with_batch_norm", workers=2)
+    directory, lines = make_run(config), list[str]()
     with socket.socket() as thief:
         thief.listen()
 
@@ -136,7 +138,7 @@ def test_a_port_that_was_taken_meanwhile_is_chosen_anew(make_run, monkeypatch: p
         monkeypatch.setattr(supervisor, "tasks_to_start", with_taken_port)
         result = supervise(directory, on_event=lambda event: None, log=lines.append)
     assert result["attempts"] == 2
-    assert "starting again from step 0" in lines[0]
+    assert any("starting again from step 0" in line for line in lines)
 
 
 def test_an_error_without_a_file_is_told_by_what_it_says(make_run) -> None:
