@@ -125,18 +125,21 @@ class Comparison:
         """The rows whose training ended well."""
         return [row for row in self.rows if row["status"] == FINISHED]
 
+    @cached_property
+    def _by_name(self) -> dict[str, dict[str, Any]]:
+        return {row["run"]: row for row in self.rows}
+
     def ancestors_of(self, row: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The rows of the runs whose weights a run starts from, directly or not, the latest first."""
         found: list[dict[str, Any]] = []
-        by_name = {other["run"]: other for other in self.rows}
-        while row["starts_from"] in by_name:
-            row = by_name[row["starts_from"]]
+        while row["starts_from"] in self._by_name:
+            row = self._by_name[row["starts_from"]]
             found.append(row)
         return found
 
     def is_timed_alike(self, row: Mapping[str, Any]) -> bool:
         """Whether a run, and those that it starts from, were trained on the reference's machine alone."""
-        reference = next((other for other in self.rows if other["run"] == self.reference), row)
+        reference = self._by_name.get(self.reference, row)
         needed = [row, *self.ancestors_of(row)]
         return {name for each in needed for _, name in each["machines"]} == {reference["machine"]}
 
