@@ -117,15 +117,12 @@ class ParityResult:
 
 def parity_config(config: RunConfig) -> RunConfig:
     """The run as it is checked: its training, without what only makes it faster or keeps a record."""
-    return dataclasses.replace(
-        config, precision="float32", xla=False, engine="loop", checkpoint_every_steps=0, log_examples=False
-    )
+    return dataclasses.replace(config, precision="float32", xla=False, checkpoint_every_steps=0, log_examples=False)
 
 
 def parity_notes(config: RunConfig) -> tuple[str, ...]:
     """What `parity_config` changes of a run and a reader should know."""
     notes = {
-        f"engine={config.engine}: checked with the loop engine": config.engine != "loop",
         f"precision={config.precision}: checked in float64": config.precision != "float32",
         "the skipping of a step that overflows: checked in mixed_float16": (
             config.precision == "mixed_float16" and config.is_synchronous

@@ -30,7 +30,7 @@ from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line
 from rampline.tracking.system_log import SystemLog
 
 EPOCH_METRICS = (
-    *("train_loss", "train_accuracy", "val_loss", "val_accuracy", "learning_rate"),
+    *("train_loss", "train_regularization_loss", "train_accuracy", "val_loss", "val_accuracy", "learning_rate"),
     *("epoch_seconds", "images_per_second", "input_wait_fraction", "elapsed_seconds"),
 )
 RESULT_METRICS = ("train_seconds", "wall_seconds", "best_epoch", "best_val_accuracy")

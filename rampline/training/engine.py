@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from rampline.training.state import TrainingState
+from rampline.training.step import EXAMPLES, LOSS_SUM
 
 # Scheduled ahead for each parameter-server worker.
 CALLS_PER_WORKER = 4
@@ -19,7 +20,7 @@ class StepsDone:
     """The outcome of consecutive steps.
 
     Attributes:
-        sums: (steps, 3) float32: loss sum, correct predictions and examples of each global batch.
+        sums: (steps, 4), of each global batch, see `rampline.training.step.sums_of`.
         input_wait_seconds: time the steps waited for their batch; `None` where it cannot be measured.
         stop: whether all roles have agreed to stop after these steps.
         staleness: (steps,) int64, updates of other workers between a step's reading of the weights and its own update;
@@ -33,8 +34,8 @@ class StepsDone:
 
     @property
     def losses(self) -> np.ndarray:
-        """(steps,) mean loss of each global batch."""
-        return self.sums[:, 0] / self.sums[:, 2]
+        """(steps,) mean loss of each global batch, without penalties."""
+        return self.sums[:, LOSS_SUM] / self.sums[:, EXAMPLES]
 
 
 class Engine(Protocol):
@@ -47,7 +48,7 @@ class Engine(Protocol):
         ...
 
     def evaluate(self, split: str) -> np.ndarray:
-        """(3,) sums over every example of `split`, once; moving statistics must have been averaged.
+        """(4,) sums over every example of `split`, once; moving statistics must have been averaged.
 
         Raises:
             StopRequested: on all roles, when one of them was asked to stop.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,152 +12,186 @@ import numpy as np
 import tensorflow as tf
 
 from rampline.compiled import as_written
-from rampline.config import RunConfig
-from rampline.data.dataset import PreparedDataset
 from rampline.explain.probes import CACHED, PIPELINE
-from rampline.pipeline.batches import ReplicaRange, make_train_dataset
-from rampline.pipeline.examples import Examples, open_examples
-from rampline.pipeline.order import EpochOrder
+from rampline.pipeline.batches import make_train_dataset
 from rampline.training.controller import Controller
 from rampline.training.engine import StepsDone
 from rampline.training.iterators import KeepIterators
 from rampline.training.lifeline import Lifeline, StopRequested
-from rampline.training.state import TrainingState
+from rampline.training.step import CORRECT, EXAMPLES, LOSS_SUM, PENALTY_SUM, SUMS, Batch, losses_of, penalty_of, sums_of
 from rampline.training.synchronous import SynchronousEngine
 
 
 class FitEngine(SynchronousEngine):
-    """Evaluates as the loop does; training steps are Keras' own."""
+    """Evaluates as the loop does; training steps are Keras' own.
+
+    Each replica gets the share of the global batch that it has in the loop, and each example the weight 1 / examples of
+    the global batch: the sum over the replicas is then the mean over what was really there. Keras' own way, equal
+    shares and the mean of the replicas' means, fails at a batch that the replicas cannot share equally, and is another
+    training in a partial last one.
+    """
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
+        model = self.state.model
         with self._strategy.scope():
-            self.state.model.compile(
+            sums = _EpochSums()
+            _count_penalties(model, sums)
+            model.compile(
                 optimizer=self.state.optimizer,
-                loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-                metrics=["accuracy"],
+                loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum"),
+                weighted_metrics=[sums],
                 # "auto" would turn XLA on where there is a GPU, and a mirrored step does not compile.
                 jit_compile=False,
             )
+            # Before each call Keras would average the replicas' first batches, which differ in length, for their shape.
+            model._symbolic_build(data_batch=self._make_dataset(0).element_spec)
+            model._maybe_symbolic_build = lambda **_: None
 
     def run_steps(self, first_step: int, steps: int) -> Iterator[StepsDone]:
-        """Refused: `fit_with_controller` runs them."""
-        raise TypeError("Model.fit runs its own steps")
+        """See `Engine.run_steps`: one call of `Model.fit`. A whole run is trained by `train`."""
+        ends = _StepEnds(self._lifeline, "train")
+        self._fit(self._make_dataset(first_step), ends, steps_per_epoch=steps)
+        yield StepsDone(sums=np.diff(ends.sums, axis=0, prepend=0.0), input_wait_seconds=None)
+
+    def train(self, controller: Controller) -> None:
+        """Train with `Model.fit` from the step the controller is at; the same examples in the same order as the loop.
+
+        An epoch that was stopped in its middle is completed by a call of its own, with the steps that are left.
+        """
+        per_epoch, bridge = self._order.steps_per_epoch, _Bridge(controller, self._lifeline)
+        done = controller.progress.step - controller.progress.epoch * per_epoch
+        if 0 < done < per_epoch:
+            rest = self._make_dataset(controller.progress.step)
+            self._fit(rest, bridge, steps_per_epoch=per_epoch - done)
+        elif done:
+            controller.end_epoch()
+        epochs = self._config.epochs - controller.progress.epoch
+        if epochs > 0:
+            self._fit(self._make_dataset(controller.progress.step), bridge, steps_per_epoch=per_epoch, epochs=epochs)
 
     def make_probe(self, kind: str) -> Callable[[int], float]:
         """See `Engine.make_probe`: steps of `Model.fit`, from the end of its first to the end of its last."""
         if kind == PIPELINE:
             return super().make_probe(kind)
-        model = self.state.model
-        batches = make_fit_batches(self._open("train"), self._order, self._config, first_step=0)
+        dataset = self._make_dataset(0)
         if kind == CACHED:
-            batches = batches.take(1).cache().repeat()
+            dataset = dataset.take(self._replicas.count).cache().repeat()
 
         def measure(steps: int) -> float:
-            stamps = _StepEnds(self._lifeline, kind)
-            model.fit(batches, steps_per_epoch=steps + 1, epochs=1, callbacks=[stamps, KeepIterators()], verbose=0)
-            return (stamps.ends[-1] - stamps.ends[0]) / steps
+            ends = _StepEnds(self._lifeline, kind)
+            self._fit(dataset, ends, steps_per_epoch=steps + 1)
+            return (ends.seconds[-1] - ends.seconds[0]) / steps
 
         return measure
 
+    def _make_dataset(self, first_step: int) -> tf.data.Dataset:
+        """Endless `(images, labels, weights)`, each element one replica's share, as in `make_train_dataset`."""
+        shape = {"order": self._order, "data": self._config.data, "replicas": self._replicas}
+        batches = make_train_dataset(self._open("train"), **shape, first_step=first_step)
 
-def make_fit_batches(examples: Examples, order: EpochOrder, config: RunConfig, *, first_step: int) -> tf.data.Dataset:
-    """Endless `(images, labels)` of whole global batches from `first_step` on, which `Model.fit` shares out itself."""
-    shape = {"order": order, "data": config.data, "replicas": ReplicaRange()}
-    batches = make_train_dataset(examples, **shape, first_step=first_step)
-    return batches.map(as_written(lambda batch: (batch["images"], batch["labels"])))
+        def describe(batch: Batch) -> tuple[tf.Tensor, ...]:
+            weights, count = (tf.cast(batch[name], keras.config.floatx()) for name in ("weights", "global_examples"))
+            return batch["images"], batch["labels"], weights / count
+
+        return batches.map(as_written(describe))
+
+    def _fit(self, dataset: tf.data.Dataset, callback: keras.callbacks.Callback, **length: int) -> None:
+        shares = self._strategy.distribute_datasets_from_function(lambda _: dataset)
+        self.state.model.fit(shares, callbacks=[callback, KeepIterators()], verbose=0, **length)
+
+
+class _EpochSums(keras.metrics.Metric):
+    """The sums of `rampline.training.step`, over the steps since an epoch, or a call of `Model.fit`, began.
+
+    In float64: the sums of single steps can be told from it too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="sums", dtype="float64")
+        self._sums = self.add_variable((SUMS,), "zeros", dtype=self.dtype, name="sums")
+
+    def update_state(self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: tf.Tensor) -> None:
+        batch = {"labels": y_true, "weights": tf.sign(sample_weight)}
+        losses = losses_of(y_pred, batch)
+        self._sums.assign_add(tf.cast(sums_of(y_pred, losses, batch, tf.zeros((), losses.dtype)), self.dtype))
+
+    def add_penalty(self, penalty: tf.Tensor, sample_weight: tf.Tensor) -> None:
+        """Count the penalty of a replica's share with these weights."""
+        examples = tf.cast(tf.math.count_nonzero(sample_weight), penalty.dtype)
+        counted = tf.one_hot(PENALTY_SUM, SUMS, dtype=penalty.dtype) * penalty * examples
+        self._sums.assign_add(tf.cast(counted, self.dtype))
+
+    def result(self) -> tf.Tensor:
+        # A replica gives what it has summed itself, and Keras logs the mean over the replicas.
+        context = tf.distribute.get_replica_context()
+        return self._sums * (context.num_replicas_in_sync if context else 1)
+
+
+def _count_penalties(model: keras.Model, sums: _EpochSums) -> None:
+    """Give `sums` the penalties with the loss: when Keras updates metrics, it has changed the weights already."""
+    compute_loss = model.compute_loss
+
+    @functools.wraps(compute_loss)
+    def compute_and_count(x: Any, y: Any, y_pred: Any, sample_weight: Any, *others: Any, **named: Any) -> Any:
+        if model.losses:
+            sums.add_penalty(penalty_of(model), sample_weight)
+        return compute_loss(x, y, y_pred, sample_weight, *others, **named)
+
+    model.compute_loss = compute_and_count
 
 
 class _StepEnds(keras.callbacks.Callback):
-    """When each step ended: `time.perf_counter()`."""
+    """When each step ended, `time.perf_counter()`, and the sums until then."""
 
     def __init__(self, lifeline: Lifeline, kind: str) -> None:
         super().__init__()
         self._lifeline, self._kind = lifeline, kind
-        self.ends: list[float] = []
+        self.seconds: list[float] = []
+        self.sums: list[np.ndarray] = []
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        # Reading the loss waits for the step, as the bridge of a training does.
-        float((logs or {}).get("loss", 0.0))
-        self.ends.append(time.perf_counter())
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
+        # Reading the sums waits for the step, as the bridge of a training does.
+        self.sums.append(np.asarray(logs["sums"]))
+        self.seconds.append(time.perf_counter())
         self._lifeline.advance(self._kind)
-
-
-def fit_with_controller(
-    *,
-    config: RunConfig,
-    dataset: PreparedDataset,
-    state: TrainingState,
-    controller: Controller,
-    lifeline: Lifeline,
-) -> None:
-    """Train with `Model.fit` from the step the controller is at; the same examples in the same order as the loop.
-
-    An epoch that was stopped in its middle is completed by a call of its own, with the steps that are left.
-    """
-    order = EpochOrder(examples=dataset.splits["train"], global_batch_size=config.global_batch_size, seed=config.seed)
-    examples = open_examples(dataset, "train")
-
-    def fit(first_step: int, steps_per_epoch: int, epochs: int) -> None:
-        state.model.fit(
-            make_fit_batches(examples, order, config, first_step=first_step),
-            steps_per_epoch=steps_per_epoch,
-            initial_epoch=controller.progress.epoch,
-            epochs=epochs,
-            callbacks=[_Bridge(controller, order, lifeline), KeepIterators()],
-            verbose=0,
-        )
-
-    done = controller.progress.step - controller.progress.epoch * order.steps_per_epoch
-    if 0 < done < order.steps_per_epoch:
-        fit(controller.progress.step, order.steps_per_epoch - done, controller.progress.epoch + 1)
-    elif done:
-        controller.end_epoch()
-    if controller.progress.epoch < config.epochs:
-        fit(controller.progress.step, order.steps_per_epoch, config.epochs)
 
 
 class _Bridge(keras.callbacks.Callback):
     """Hands Keras' epochs to the controller."""
 
-    def __init__(self, controller: Controller, order: EpochOrder, lifeline: Lifeline) -> None:
+    def __init__(self, controller: Controller, lifeline: Lifeline) -> None:
         super().__init__()
-        self._controller, self._order, self._lifeline = controller, order, lifeline
-        self._started, self._first_step = 0.0, 0
+        self._controller, self._lifeline = controller, lifeline
+        self._started, self._steps = 0.0, 0
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        self._started, self._first_step = time.perf_counter(), self._controller.progress.step
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._started, self._steps = time.perf_counter(), 0
         self._lifeline.advance("train")
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         self._lifeline.advance("train")
-        if self._controller.events and logs:
+        self._steps += 1
+        progress, per_epoch = self._controller.progress, self._controller.steps_per_epoch
+        if self._controller.events:
+            sums = np.asarray(logs["sums"])
             self._controller.events.progress(
-                epoch=self._controller.progress.epoch + 1,
-                step=self._first_step % self._order.steps_per_epoch + batch + 1,
-                steps_per_epoch=self._controller.steps_per_epoch,
-                loss=float(logs["loss"]),
-                accuracy=float(logs["accuracy"]),
+                epoch=progress.epoch + 1,
+                step=(progress.step + self._steps - 1) % per_epoch + 1,
+                steps_per_epoch=per_epoch,
+                loss=float(sums[LOSS_SUM] / sums[EXAMPLES]),
+                accuracy=float(sums[CORRECT] / sums[EXAMPLES]),
             )
         if self._lifeline.should_stop():
-            self._record(batch + 1, logs)
+            self._record(logs)
             raise StopRequested
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        end = (self._controller.progress.epoch + 1) * self._order.steps_per_epoch
-        self._record(end - self._first_step, logs)
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        self._record(logs)
         self._controller.end_epoch()
 
-    def _record(self, steps: int, logs: dict | None) -> None:
-        """Keras gives the means since the epoch's, or the call's, first step; spread evenly they add up to the sums."""
-        means = np.array([logs["loss"], logs["accuracy"], 1.0]) if logs else np.full(3, np.nan)
-        last = self._first_step + steps
-        examples = self._examples_until(last) - self._examples_until(self._first_step)
-        sums = np.tile(means * examples / steps, (steps, 1))
+    def _record(self, logs: dict[str, Any]) -> None:
+        """Keras gives the sums since the epoch's, or the call's, first step; spread evenly they add up to the same."""
+        sums = np.tile(np.asarray(logs["sums"]) / self._steps, (self._steps, 1))
         seconds = time.perf_counter() - self._started
         self._controller.record(StepsDone(sums=sums, input_wait_seconds=None), seconds)
-
-    def _examples_until(self, step: int) -> int:
-        """Examples of the steps before `step`; the last batch of an epoch may be smaller."""
-        epochs, steps = divmod(step, self._order.steps_per_epoch)
-        return epochs * self._order.examples + steps * self._order.global_batch_size

@@ -12,7 +12,7 @@ from rampline.config import RunConfig
 from rampline.events import finite
 from rampline.learning_rate import learning_rate_at
 from rampline.training.progress import Progress
-from rampline.training.step import CORRECT, EXAMPLES, LOSS_SUM
+from rampline.training.step import CORRECT, EXAMPLES, LOSS_SUM, PENALTY_SUM, SUMS
 
 
 def progress_figures(progress: Progress, steps_per_epoch: int, *, images_per_second: float) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def epoch_metrics(
         config: the run.
         steps_per_epoch: updates per epoch.
         progress: with the sums and times of the epoch.
-        validation: (3,) sums over the validation split.
+        validation: (4,) sums over the validation split.
     """
     train, seconds, waited = progress.epoch_sums, progress.epoch_seconds, progress.epoch_input_wait_seconds
     last_step = tf.constant(progress.step - 1)
@@ -50,6 +50,8 @@ def epoch_metrics(
         "epoch_seconds": seconds,
         "images_per_second": train[EXAMPLES] / seconds,
     }
+    if train[PENALTY_SUM]:
+        metrics["train_regularization_loss"] = train[PENALTY_SUM] / train[EXAMPLES]
     metrics |= {} if waited is None else {"input_wait_fraction": waited / seconds}
     return finite(metrics)
 
@@ -63,7 +65,7 @@ def next_epoch(progress: Progress, metrics: dict[str, float | None]) -> Progress
     return dataclasses.replace(
         progress,
         epoch=epoch,
-        epoch_sums=(0.0, 0.0, 0.0),
+        epoch_sums=(0.0,) * SUMS,
         epoch_seconds=0.0,
         epoch_input_wait_seconds=0.0,
         train_seconds=progress.train_seconds + progress.epoch_seconds,

@@ -27,6 +27,7 @@ from rampline.training.lifeline import Lifeline, StopRequested
 from rampline.training.pacing import TRAIN, CallPacer
 from rampline.training.parameter_server_steps import ParameterServerSteps
 from rampline.training.state import TrainingState
+from rampline.training.step import SUMS
 
 # Between two looks whether a call of a lost worker is done.
 REPEAT_SECONDS = 0.05
@@ -94,7 +95,7 @@ class ParameterServerEngine:
                 calls.append((time.monotonic(), self._coordinator.schedule(train_steps, args=arguments)))
                 next_step += count
             if not calls:
-                yield StepsDone(sums=np.zeros((0, 3)), input_wait_seconds=0.0, stop=True)
+                yield StepsDone(sums=np.zeros((0, SUMS)), input_wait_seconds=0.0, stop=True)
                 return
             self._lifeline.advance(kind)
             scheduled_at, call = calls.popleft()
@@ -132,7 +133,7 @@ class ParameterServerEngine:
         steps = evaluation_steps(replicas=1, batch_size=batch_size, examples=self._dataset.splits[split])
         images, step = self._worker_images(split), self._evaluation_step(split)
         calls = [self._coordinator.schedule(step, args=(images, tf.constant(i, tf.int64))) for i in range(steps)]
-        total = np.zeros(3)
+        total = np.zeros(SUMS)
         for call in calls:
             if self._lifeline.should_stop():
                 raise StopRequested

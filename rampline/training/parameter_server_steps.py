@@ -16,6 +16,7 @@ from rampline.pipeline.examples import Examples, open_examples
 from rampline.pipeline.order import EpochOrder, evaluation_rows
 from rampline.training.remote_step import make_remote_evaluation_step, make_remote_train_step
 from rampline.training.state import TrainingState
+from rampline.training.step import SUMS
 
 Batch = dict[str, tf.Tensor]
 
@@ -69,7 +70,7 @@ class ParameterServerSteps:
         return compiled(in_memory if self._dataset.storage == "tensor" else streamed)
 
     def make_evaluate(self, split: str) -> tf.types.experimental.GenericFunction:
-        """`(images, step)` to (3,) sums over the examples of one evaluation step."""
+        """`(images, step)` to (4,) sums over the examples of one evaluation step."""
         evaluation_step = make_remote_evaluation_step(self._state.model)
         size = {"examples": self._dataset.splits[split], "batch_size": self._config.per_replica_batch_size}
 
@@ -103,11 +104,11 @@ class ParameterServerSteps:
 
     def _fetch(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.control_dependencies(tf.nest.flatten(batch)):
-            return tf.zeros((3,), keras.config.floatx()), tf.constant(0, tf.int64)
+            return tf.zeros((SUMS,), keras.config.floatx()), tf.constant(0, tf.int64)
 
     def _arrays(self, steps: tf.Tensor) -> tuple[tf.TensorArray, tf.TensorArray]:
         size = tf.cast(steps, tf.int32)
-        floats = tf.TensorArray(keras.config.floatx(), size=size, element_shape=(3,))
+        floats = tf.TensorArray(keras.config.floatx(), size=size, element_shape=(SUMS,))
         return floats, tf.TensorArray(tf.int64, size=size, element_shape=())
 
     def _over_dataset(self, images: tf.Tensor, first: tf.Tensor, steps: tf.Tensor, run) -> tuple[tf.Tensor, ...]:

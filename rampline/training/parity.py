@@ -73,7 +73,7 @@ def check_role(
 def check_steps(
     config: RunConfig, task: Task, dataset: PreparedDataset, strategy: tf.distribute.Strategy
 ) -> ParityResult:
-    """Train the steps on the strategy and, in the chief, on one replica of this process; what the comparison says."""
+    """Train the steps on the strategy and, in the chief, by the loop on one replica; what the comparison says."""
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
     ours = train_steps(config, config, task, dataset, strategy)
@@ -81,7 +81,7 @@ def check_steps(
     if not task.is_chief:
         return result
     batch = BatchConfig(size=config.global_batch_size, per="global")
-    alone = dataclasses.replace(config, strategy="single", cluster=ClusterConfig(), batch=batch)
+    alone = dataclasses.replace(config, strategy="single", engine="loop", cluster=ClusterConfig(), batch=batch)
     device = tf.distribute.OneDeviceStrategy(_own_device(strategy))
     try:
         reference = train_steps(config, alone, ALONE, dataset, device)

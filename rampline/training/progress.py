@@ -44,7 +44,7 @@ class Progress:
     Attributes:
         step: updates made; with the seed it fixes the next example.
         epoch: epochs completed.
-        epoch_sums: loss sum, correct, examples of the running epoch; zeros at an epoch's end.
+        epoch_sums: loss sum, correct, examples, penalty sum of the running epoch; zeros at an epoch's end.
         epoch_seconds: training time of the running epoch.
         epoch_input_wait_seconds: time of it that steps waited for their batch; `None` where that cannot be measured.
         elapsed_seconds: since training began, over all attempts.
@@ -55,7 +55,7 @@ class Progress:
 
     step: int = 0
     epoch: int = 0
-    epoch_sums: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    epoch_sums: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
     epoch_seconds: float = 0.0
     epoch_input_wait_seconds: float | None = 0.0
     elapsed_seconds: float = 0.0
@@ -201,8 +201,10 @@ def _checksum(content: Any) -> str:
 def _parse(*, variables_sha256: str, progress: dict[str, Any], model_variables: list[str]) -> Manifest:
     if progress.keys() != {part.name for part in fields(Progress)}:
         raise ValueError("other fields of progress")
-    loss_sum, correct, examples = (float(value) for value in progress["epoch_sums"])
-    parsed = Progress(**{**progress, "epoch_sums": (loss_sum, correct, examples)})
+    sums = progress["epoch_sums"]
+    # Earlier versions counted no penalties.
+    loss_sum, correct, examples, penalty_sum = map(float, [*sums, 0.0] if len(sums) == 3 else sums)
+    parsed = Progress(**{**progress, "epoch_sums": (loss_sum, correct, examples, penalty_sum)})
     if not isinstance(parsed.step, int) or not isinstance(parsed.best_step, int):
         raise TypeError("a step that is no whole number")
     return Manifest(variables_sha256=variables_sha256, progress=parsed, model_variables=tuple(model_variables))

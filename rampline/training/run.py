@@ -17,7 +17,7 @@ from rampline.training.clock import Launch
 from rampline.training.controller import Controller
 from rampline.training.engine import Engine
 from rampline.training.examples_log import ExamplesLog
-from rampline.training.fit import FitEngine, fit_with_controller
+from rampline.training.fit import FitEngine
 from rampline.training.lifeline import Lifeline
 from rampline.training.parameter_server import ParameterServerEngine
 from rampline.training.state import TrainingState, make_state
@@ -59,10 +59,9 @@ def train(
     if events:
         startup = {"startup_seconds": time.monotonic() - launch.at}
         _tell_start(config, dataset, state, steps_per_epoch, controller, events, **startup)
-    if config.engine == "fit":
+    if isinstance(engine, FitEngine):
         with controller.stopping():
-            parts = {"config": config, "dataset": dataset, "state": state}
-            fit_with_controller(**parts, controller=controller, lifeline=lifeline)
+            engine.train(controller)
     controller.train()
 
 

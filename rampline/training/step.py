@@ -12,11 +12,12 @@ from rampline.training.state import TrainingState
 
 Batch = dict[str, tf.Tensor]
 
-LOSS_SUM, CORRECT, EXAMPLES = range(3)
+LOSS_SUM, CORRECT, EXAMPLES, PENALTY_SUM = range(4)
+SUMS = 4
 
 
 def make_train_step(state: TrainingState, *, num_replicas_in_sync: int, xla: bool) -> Callable[[Batch], tf.Tensor]:
-    """A function of one replica's batch that updates the weights and returns its sums, see `_sums`.
+    """A function of one replica's batch that updates the weights and returns its sums, see `sums_of`.
 
     See `loss_and_sums` for the loss.
     """
@@ -40,37 +41,47 @@ def make_train_step(state: TrainingState, *, num_replicas_in_sync: int, xla: boo
 
 
 def loss_and_sums(model: keras.Model, batch: Batch, num_replicas_in_sync: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """The loss, a scalar, of one replica's batch in training, and its sums, see `_sums`.
+    """The loss, a scalar, of one replica's batch in training, and its sums, see `sums_of`.
 
     The loss is the sum over the replica's examples divided by the examples of the whole global batch, so that the sum
     of the replicas' gradients is the gradient of the mean over what was really there, also in a partial last batch.
     """
     logits = model(batch["images"], training=True)
-    losses = _losses(logits, batch)
+    losses, penalty = losses_of(logits, batch), penalty_of(model)
     loss = tf.reduce_sum(losses) / tf.cast(batch["global_examples"], losses.dtype)
-    penalties = [tf.cast(term, loss.dtype) for term in model.losses] or [tf.zeros((), loss.dtype)]
-    return loss + tf.add_n(penalties) / num_replicas_in_sync, _sums(logits, losses, batch)
+    return loss + penalty / num_replicas_in_sync, sums_of(logits, losses, batch, penalty)
+
+
+def penalty_of(model: keras.Model) -> tf.Tensor:
+    """Scalar of `keras.config.floatx()`: the regularisation of the model's last call."""
+    dtype = keras.config.floatx()
+    return tf.add_n([tf.cast(term, dtype) for term in model.losses] or [tf.zeros((), dtype)])
 
 
 def make_evaluation_step(model: keras.Model) -> Callable[[Batch], tf.Tensor]:
-    """A function of one replica's padded batch that returns its sums, see `_sums`."""
+    """A function of one replica's padded batch that returns its sums, see `sums_of`; no penalty is counted."""
 
     def evaluation_step(batch: Batch) -> tf.Tensor:
         logits = model(batch["images"], training=False)
-        return _sums(logits, _losses(logits, batch), batch)
+        losses = losses_of(logits, batch)
+        return sums_of(logits, losses, batch, tf.zeros((), losses.dtype))
 
     return evaluation_step
 
 
-def _losses(logits: tf.Tensor, batch: Batch) -> tf.Tensor:
+def losses_of(logits: tf.Tensor, batch: Batch) -> tf.Tensor:
     """(n,) losses as `keras.config.floatx()`: float32 under mixed precision too, float64 in the parity check."""
     losses = keras.losses.sparse_categorical_crossentropy(batch["labels"], logits, from_logits=True)
     dtype = keras.config.floatx()
     return tf.cast(losses, dtype) * tf.cast(batch["weights"], dtype)
 
 
-def _sums(logits: tf.Tensor, losses: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """(3,) of the losses' dtype: sum of losses, correct predictions, examples; rows of weight 0 count for nothing."""
+def sums_of(logits: tf.Tensor, losses: tf.Tensor, batch: Batch, penalty: tf.Tensor) -> tf.Tensor:
+    """(4,) of the losses' dtype: sum of losses, correct predictions, examples, penalty times examples.
+
+    Rows of weight 0 count for nothing.
+    """
     weights = tf.cast(batch["weights"], losses.dtype)
     correct = tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == batch["labels"], losses.dtype) * weights
-    return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(correct), tf.reduce_sum(weights)])
+    examples = tf.reduce_sum(weights)
+    return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(correct), examples, penalty * examples])

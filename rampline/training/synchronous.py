@@ -23,6 +23,7 @@ from rampline.training.iterators import keep_iterator
 from rampline.training.lifeline import Lifeline, StopRequested
 from rampline.training.pacing import TRAIN, CallPacer
 from rampline.training.state import TrainingState
+from rampline.training.step import SUMS
 from rampline.training.synchronous_steps import SynchronousSteps
 
 EVALUATION_STEPS_PER_CALL = 64
@@ -104,7 +105,7 @@ class SynchronousEngine:
         size = {"total_examples": examples, "batch_size": batch_size, "replicas": replicas}
         batches = self._steps.iterate(make_evaluation_dataset(self._open(split), **size))
         steps = evaluation_steps(replicas=replicas.total, batch_size=batch_size, examples=examples)
-        total = np.zeros(3)
+        total = np.zeros(SUMS)
         for start in range(0, steps, EVALUATION_STEPS_PER_CALL):
             count = min(EVALUATION_STEPS_PER_CALL, steps - start)
             self._lifeline.advance("evaluate")

@@ -10,7 +10,7 @@ from rampline.compiled import compiled, repeat
 from rampline.config import RunConfig
 from rampline.pipeline.batches import ReplicaRange
 from rampline.training.state import TrainingState
-from rampline.training.step import Batch, make_evaluation_step, make_train_step
+from rampline.training.step import SUMS, Batch, make_evaluation_step, make_train_step
 
 
 class SynchronousSteps:
@@ -95,7 +95,7 @@ class SynchronousSteps:
                     indices = indices.write(i, self._local_indices(batch))
                 return sums, indices, wait
 
-            sums = tf.TensorArray(note.dtype, size=steps, element_shape=(3,))
+            sums = tf.TensorArray(note.dtype, size=steps, element_shape=(SUMS,))
             indices = tf.TensorArray(tf.int64, size=steps if logged else 0)
             sums, indices, wait = repeat(steps, train_once, sums, indices, tf.constant(0.0, tf.float64))
             reduced, notes = self._sum_with_notes(sums.stack(), note)
@@ -110,7 +110,7 @@ class SynchronousSteps:
             def evaluate_once(_: tf.Tensor, sums: tf.Tensor) -> tuple[tf.Tensor]:
                 return (sums + self._local_sum(strategy.run(evaluation_step, (self._next(batches),))),)
 
-            (sums,) = repeat(steps, evaluate_once, tf.zeros((3,), note.dtype))
+            (sums,) = repeat(steps, evaluate_once, tf.zeros((SUMS,), note.dtype))
             reduced, notes = self._sum_with_notes(sums[None], note)
             return reduced[0], notes
 
@@ -134,9 +134,10 @@ class SynchronousSteps:
         return tf.concat([tf.pad(s, [[0, rows - tf.size(s)]], constant_values=-1) for s in shares], axis=0)
 
     def _sum_with_notes(self, sums: tf.Tensor, note: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """(n, 3) and (3,), summed over all workers in one collective."""
-        reduced = self.sum_over_workers(tf.concat([sums, note[None]], axis=0))
-        return reduced[:-1], reduced[-1]
+        """(n, 4) and (3,), summed over all workers in one collective."""
+        row = tf.pad(note[None], [[0, 0], [0, SUMS - note.shape[0]]])
+        reduced = self.sum_over_workers(tf.concat([sums, row], axis=0))
+        return reduced[:-1], reduced[-1, : note.shape[0]]
 
     def _local_sum(self, per_replica: tf.Tensor) -> tf.Tensor:
         return tf.add_n(self._strategy.experimental_local_results(per_replica))

@@ -14,6 +14,7 @@ import tensorflow as tf
 TAGS = {
     "train": {
         "train_loss": "epoch_loss",
+        "train_regularization_loss": "epoch_regularization_loss",
         "train_accuracy": "epoch_accuracy",
         "learning_rate": "learning_rate",
         "images_per_second": "images_per_second",

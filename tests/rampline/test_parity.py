@@ -79,13 +79,12 @@ def test_skipped_steps_of_two_workers_are_checked_in_their_precision(make_run: M
 
 
 @pytest.mark.slow
-def test_fit_in_mixed_precision_is_checked_with_the_loop_and_says_so(make_run: MakeRun) -> None:
+def test_fit_in_mixed_precision_is_checked_in_float64_and_says_so(make_run: MakeRun) -> None:
     config = make_config("mirrored", replicas=2, virtual_devices=2)
     config = dataclasses.replace(config, engine="fit", precision="mixed_float16", parity=ParityConfig(steps=3))
     result = check_parity(make_run(config), log=print)
     assert (result.status, result.steps, result.first_step) == ("pass", 3, 4)
     assert result.notes == (
-        "engine=fit: checked with the loop engine",
         "precision=mixed_float16: checked in float64",
         "the skipping of a step that overflows: checked in mixed_float16",
     )

@@ -20,6 +20,14 @@ def with_random_parts(input_shape: tuple[int, int, int], classes: int) -> keras.
     return keras.Model(inputs, keras.layers.Dense(classes)(x))
 
 
+def penalised(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """A smooth network with a penalty on its weights."""
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs))
+    x = keras.layers.Dense(32, activation="tanh", kernel_regularizer=keras.regularizers.L2(1e-2))(x)
+    return keras.Model(inputs, keras.layers.Dense(classes)(x))
+
+
 @keras.saving.register_keras_serializable()
 class OtherExamples(keras.layers.Layer):
     """Gives every replica but the first images that do not belong to its labels."""

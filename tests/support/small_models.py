@@ -38,6 +38,15 @@ def smooth(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(classes, dtype="float32")(x))
 
 
+def regularised(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """Penalties on the weights, and on what a layer gives out."""
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs))
+    x = keras.layers.Dense(32, activation="tanh", kernel_regularizer=keras.regularizers.L2(1e-2))(x)
+    x = keras.layers.ActivityRegularization(l2=1e-4)(x)
+    return keras.Model(inputs, keras.layers.Dense(classes, dtype=keras.config.floatx())(x))
+
+
 def exploding(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
     """Logits that overflow float32 after the first large update."""
     inputs = keras.Input(input_shape, dtype="uint8")

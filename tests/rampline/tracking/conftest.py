@@ -115,6 +115,7 @@ def epoch():
     def make(number: int, **changes) -> dict:
         metrics = {
             "train_loss": 1.0 / number,
+            "train_regularization_loss": 0.25,
             "train_accuracy": 0.5 + number / 100,
             "val_loss": 2.0 / number,
             "val_accuracy": 0.4 + number / 100,

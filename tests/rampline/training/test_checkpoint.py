@@ -24,7 +24,7 @@ from rampline.training.progress import CheckpointDamaged, Progress, best_checkpo
 PROGRESS = Progress(
     step=21,
     epoch=1,
-    epoch_sums=(0.1, 2.0, 3.0),
+    epoch_sums=(0.1, 2.0, 3.0, 0.5),
     elapsed_seconds=1.25,
     best_epoch=1,
     best_step=21,

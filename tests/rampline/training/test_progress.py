@@ -31,7 +31,7 @@ def write(tmp_path):
     def write(step: int, best_step: int = 0) -> Path:
         path = tmp_path / f"step-{step:08d}"
         path.mkdir()
-        sums = (1.5, 2.0, 3.0)
+        sums = (1.5, 2.0, 3.0, 4.0)
         progress = Progress(step=step, best_step=best_step, epoch_sums=sums, metrics={"val_loss": None, "lr": 1e-3})
         manifest = Manifest(variables_sha256="ab" * 32, progress=progress, model_variables=MODEL_VARIABLES)
         write_manifest(path, manifest)
@@ -113,11 +113,18 @@ def test_damaged_checkpoints_do_not_count_as_kept_but_the_best_stays(tmp_path, w
 def test_progress_is_read_back(write):
     path = write(12, best_step=3)
     metrics = {"val_loss": None, "lr": 1e-3}
-    assert read_progress(path) == Progress(step=12, best_step=3, epoch_sums=(1.5, 2.0, 3.0), metrics=metrics)
+    assert read_progress(path) == Progress(step=12, best_step=3, epoch_sums=(1.5, 2.0, 3.0, 4.0), metrics=metrics)
     manifest = read_manifest(path)
     assert manifest.model_variables == MODEL_VARIABLES
     assert manifest.variables_sha256 == "ab" * 32
     assert set(json.loads((path / "progress.json").read_text())) == {"checksum", "content"}
+
+
+def test_sums_of_a_version_that_counted_no_penalties_are_read(tmp_path):
+    progress = Progress(step=12, epoch_sums=(1.5, 2.0, 3.0))
+    manifest = Manifest(variables_sha256="ab" * 32, progress=progress, model_variables=MODEL_VARIABLES)
+    write_manifest(tmp_path, manifest)
+    assert read_progress(tmp_path).epoch_sums == (1.5, 2.0, 3.0, 0.0)
 
 
 def test_no_flipped_bit_gives_other_numbers(write):

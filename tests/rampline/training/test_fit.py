@@ -1,0 +1,65 @@
+"""`engine: fit`: what it reports is what the loop reports, and together what plain Keras does."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from runs import make_config
+
+from rampline.cluster.tf_config import ALONE
+from rampline.config import RunConfig
+from rampline.data.dataset import PreparedDataset
+from rampline.pipeline.batches import make_step_batch
+from rampline.pipeline.examples import open_examples
+from rampline.pipeline.order import EpochOrder
+from rampline.training.metrics import epoch_metrics
+from rampline.training.progress import Progress
+from rampline.training.run import make_engine
+from rampline.training.state import make_state
+
+# Of 120 examples 2 are left for the last batch.
+BATCH, STEPS = 59, 3
+
+
+def train_epoch(config: RunConfig, digits: PreparedDataset) -> dict[str, float | None]:
+    """The metrics of one epoch by the engine of `config`."""
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    engine = make_engine(config, digits, strategy, make_state(config, digits, strategy), ALONE)
+    sums = np.concatenate([done.sums for done in engine.run_steps(0, STEPS)]).sum(axis=0)
+    progress = Progress(step=STEPS, epoch_sums=tuple(sums), epoch_seconds=1.0)
+    return epoch_metrics(config, STEPS, progress, engine.evaluate("validation"))
+
+
+def keras_loss(config: RunConfig, digits: PreparedDataset) -> float:
+    """The loss of the same epoch as plain `Model.fit` tells it."""
+    model = make_state(config, digits, tf.distribute.OneDeviceStrategy("/cpu:0")).model
+    order = EpochOrder(examples=120, global_batch_size=BATCH, seed=config.seed)
+    examples = open_examples(digits, "train")
+    steps = [make_step_batch(examples, order=order, data=config.data, step=tf.constant(step)) for step in range(STEPS)]
+    optimizer = keras.optimizers.SGD(config.peak_learning_rate, momentum=config.optimizer.momentum)
+    model.compile(optimizer, loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    batches = tf.data.Dataset.from_generator(
+        lambda: ((step["images"], step["labels"]) for step in steps),
+        output_signature=(tf.TensorSpec((None, 28, 28, 1), tf.uint8), tf.TensorSpec((None,), tf.int32)),
+    )
+    return model.fit(batches, epochs=1, verbose=0).history["loss"][0]
+
+
+def test_loss_and_regularisation_are_told_apart_and_are_the_loops(digits: PreparedDataset) -> None:
+    loop = make_config("single", model="small_models:regularised", batch=BATCH)
+    fit = dataclasses.replace(loop, engine="fit")
+    metrics = [train_epoch(config, digits) for config in (loop, fit)]
+    for name in ("train_loss", "train_regularization_loss", "train_accuracy", "val_loss"):
+        ours, theirs = (figures[name] for figures in metrics)
+        assert ours == pytest.approx(theirs, rel=1e-5)
+    penalty = metrics[1]["train_regularization_loss"] or 0.0
+    assert penalty > 0.1
+    assert (metrics[1]["train_loss"] or 0.0) + penalty == pytest.approx(keras_loss(fit, digits), rel=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["loop", "fit"])
+def test_a_model_without_penalties_reports_none(engine: str, digits: PreparedDataset) -> None:
+    config = dataclasses.replace(make_config("single", model="small_models:smooth", batch=BATCH), engine=engine)
+    assert "train_regularization_loss" not in train_epoch(config, digits)
