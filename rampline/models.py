@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable
+from typing import Any
 
 import keras
+import numpy as np
 
 from rampline.config import ModelConfig
 from rampline.errors import ConfigError
@@ -13,6 +16,11 @@ from rampline.imports import import_own
 from rampline.model_check import check_name, check_weights
 
 ImageShape = tuple[int, int, int]
+
+# While the data is not prepared, and its classes are not counted.
+GUESSED_CLASSES = 10
+# The rounding of half precision in a sum over a thousand classes.
+SOFTMAX_TOLERANCE = 1e-2
 
 
 def make_model(config: ModelConfig, *, image_shape: ImageShape, classes: int) -> keras.Model:
@@ -29,7 +37,10 @@ def make_model(config: ModelConfig, *, image_shape: ImageShape, classes: int) ->
     """
     check_weights(config.weights)
     if ":" in config.name:
-        return _import_factory(config.name)(input_shape=image_shape, classes=classes)
+        model = _make_own(config.name, image_shape, classes)
+        for output in getattr(model, "outputs", None) or ():  # of a subclass nothing is known before a call
+            _check_classes(config.name, output.shape, classes)
+        return model
     if config.name in BUILT_IN:
         return _make_built_in(config.name, image_shape, classes)
     return _make_application(config, image_shape, classes)
@@ -116,3 +127,86 @@ def _import_factory(name: str) -> Callable[..., keras.Model]:
         return getattr(import_own(module_name), function_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"model.name={name!r} cannot be imported: {error}") from error
+
+
+def check_own_model(name: str, *, image_shape: ImageShape, classes: int | None) -> list[str]:
+    """Check what a user's function returns: a model from uint8 images to one logit per class.
+
+    Args:
+        name: `package.module:function`.
+        image_shape: of the data; that of a guess where `classes` is `None`.
+        classes: of the data; `None` where it is not prepared. Errors that another number might cause are then left to
+            the roles.
+
+    Returns:
+        what the user should know, one line each.
+
+    Raises:
+        ConfigError: when it is no such model, in one line.
+    """
+    try:
+        height, width, channels = image_shape  # from JSON it is a list
+        model = _make_own(name, (height, width, channels), classes or GUESSED_CLASSES)
+        images = np.random.default_rng(0).integers(0, 256, (4, *image_shape), dtype=np.uint8)
+        outputs = model(images, training=False)
+    except (ConfigError, MemoryError):
+        raise
+    except Exception as error:
+        if classes is None and not isinstance(error, TypeError | NameError | AttributeError | ImportError):
+            return []
+        raise ConfigError(f"model.name={name!r} fails: {_describe_error(error)}") from error
+    shape = getattr(outputs, "shape", None)
+    if shape is None or len(shape) != 2:
+        found = type(outputs).__name__ if shape is None else shape
+        raise ConfigError(f"model.name={name!r} must give logits of the shape (batch, classes), not {found}")
+    if classes is not None:
+        _check_classes(name, shape, classes)
+    _check_logits(name, keras.ops.convert_to_numpy(outputs).astype(np.float64))
+    if not model.compiled:
+        return []
+    return [
+        f"model.name={name!r}: what it is compiled with is not used: its loss is the cross-entropy of the logits, "
+        "its optimizer the study's"
+    ]
+
+
+def _make_own(name: str, image_shape: ImageShape, classes: int) -> keras.Model:
+    model: Any = _import_factory(name)(input_shape=image_shape, classes=classes)
+    if not isinstance(model, keras.Model):
+        raise ConfigError(f"model.name={name!r} must return a keras.Model, not {type(model).__name__}")
+    if not model.built:
+        raise ConfigError(f"model.name={name!r} returns a model without weights: call it on images once, or build it")
+    return model
+
+
+def _check_classes(name: str, shape: tuple[int | None, ...], classes: int) -> None:
+    if len(shape) != 2 or shape[1] not in (None, classes):
+        raise ConfigError(f"model.name={name!r} must give (batch, {classes}) logits, a column per class, not {shape}")
+
+
+def _check_logits(name: str, outputs: np.ndarray) -> None:
+    """Probabilities of random images are told from logits whatever computes them: a layer, an operation, a model."""
+    if outputs.shape[1] > 1 and outputs.min() >= 0 and np.abs(outputs.sum(axis=1) - 1).max() < SOFTMAX_TOLERANCE:
+        what = "ends in a softmax, but its loss takes logits and applies one"
+        raise ConfigError(f"model.name={name!r} {what}: leave it out ({_softmax_line(_import_factory(name))})")
+
+
+def _softmax_line(function: Callable[..., keras.Model]) -> str:
+    """Where it probably is: the last line that names one in the function, else in its module."""
+    for part in (function, inspect.getmodule(function)):
+        try:
+            lines, first = inspect.getsourcelines(part)  # type: ignore[arg-type]
+        except (OSError, TypeError):
+            continue
+        for number, line in reversed(list(enumerate(lines, max(first, 1)))):
+            if "softmax" in line.lower():
+                return f"{inspect.getsourcefile(part)}, line {number}: {line.strip()[:100]}"  # type: ignore[arg-type]
+    return "the activation of its last layer"
+
+
+def _describe_error(error: Exception) -> str:
+    """Its first line, and the user's line that led there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "site-packages" not in frame.filename and frame.filename != __file__]
+    where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:200]}{where}"

@@ -16,6 +16,7 @@ from rampline.cluster.exit_status import FAILED, PEER_LOST, STOPPED, WILL_REPEAT
 from rampline.cluster.process import ERROR_MARK
 from rampline.errors import InputError, Preempted, RamplineError
 from rampline.events import EventWriter
+from rampline.files import read_json, write_json
 from rampline.imports import import_tensorflow, importing
 from rampline.parent import end_with_parent
 from rampline.role import leave, one_line, run_role
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--predict", type=Path, metavar="DIR", help="RUN_DIR is an MLflow model: label what DIR/request.json names"
     )
     parser.add_argument("--tune", action="store_true", help="RUN_DIR holds the tuner's request: measure its trials")
+    parser.add_argument("--models", action="store_true", help="RUN_DIR names functions: check the models they return")
     parser.add_argument("--data", type=Path, metavar="DIR", help="with --evaluate: the prepared dataset to score on")
     parser.add_argument(
         "--wait", action="store_true", help="be told TF_CONFIG and the rest on standard input, when it is needed"
@@ -64,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from rampline.tuning.measure import measure_trials
 
             measure_trials(options.run_directories[0])
+        if options.models:
+            return _check_models(options.run_directories[0])
         if options.replica is not None:
             import_tensorflow()
             from rampline.training.replica import probe_replicas
@@ -117,6 +121,17 @@ def _evaluate(run_directories: Sequence[Path], events_file: Path, data: Path | N
     for path in run_directories:
         evaluate_run_directory(RunDirectory(path), data)
         events.write("evaluated", run_directory=str(path))
+    return 0
+
+
+def _check_models(exchange: Path) -> int:
+    import_tensorflow()
+    from rampline.model_contract import MODELS, NOTES
+    from rampline.models import check_own_model
+
+    models = read_json(exchange / MODELS)
+    notes = [note for model in models for note in check_own_model(**model)]
+    write_json(exchange / NOTES, notes)
     return 0
 
 

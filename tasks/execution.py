@@ -5,8 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from prefect import get_run_logger
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
+from rampline.model_contract import check_models
+from rampline.progress import progress_to
 from rampline.stages import closing
 from rampline.study import Study
 from tasks.devices import in_turn
@@ -20,7 +23,9 @@ Prepare = Callable[[str, list[str], dict[str, str], str], Any]
 def open_execution(
     checked: Study, study: str, only: list[str], overrides: dict[str, str], execution: str = "", *, prepare: Prepare
 ) -> Iterator[str]:
-    """Wait for the study's turn, prepare its data, open its execution; close it with the block. Yields its folder.
+    """Wait for the study's turn, check its models, prepare its data, open its execution; close it with the block.
+
+    Yields the folder of the execution.
 
     Args:
         checked: what `study`, `only` and `overrides` lead to.
@@ -31,6 +36,7 @@ def open_execution(
         prepare: the flow that prepares the data.
     """
     with in_turn(checked), _one_heartbeat():
+        check_models(checked, log=progress_to(get_run_logger().info).line)
         prepare(study, only, overrides, execution)
         path = start(study, only, overrides, execution)
         with closing(path, flow_run_address()):

@@ -103,7 +103,9 @@ def skips_together(config: RunConfig, task: Task, dataset: PreparedDataset, stra
     Computes in the run's own precision; all roles of a synchronous strategy call it.
     """
     keras.config.set_dtype_policy("mixed_float16")
-    state = make_state(dataclasses.replace(config, precision="mixed_float16"), dataset, strategy)
+    # `Model.fit` leaves the step alone, and has the same optimizer.
+    config = dataclasses.replace(config, precision="mixed_float16", engine="loop")
+    state = make_state(config, dataset, strategy)
     optimizer = state.optimizer
     # No step overflows by itself.
     optimizer.dynamic_scale.assign(1.0)

@@ -11,7 +11,7 @@ from rampline.config import ModelConfig
 from rampline.config.sections import OWN_NETWORKS
 from rampline.errors import ConfigError
 from rampline.model_check import keras_applications
-from rampline.models import BUILT_IN, make_model
+from rampline.models import BUILT_IN, check_own_model, make_model
 
 # NumPy 2 complains about how Keras reads its variables.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
@@ -131,6 +131,85 @@ def test_a_users_own_function_makes_the_model(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "my_networks")
     assert model.count_params() == (6 * 5 * 3 + 1) * 4
     assert model(images((6, 5, 3))).shape == (3, 4)
+
+
+SOFTMAXES = """
+import keras
+import numpy as np
+
+def start(input_shape):
+    inputs = keras.Input(input_shape, dtype="uint8")
+    return inputs, keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs))
+
+def activation(input_shape, classes):
+    inputs, x = start(input_shape)
+    return keras.Model(inputs, keras.layers.Dense(classes, activation="softmax")(x))
+
+def operation(input_shape, classes):
+    inputs, x = start(input_shape)
+    return keras.Model(inputs, keras.ops.softmax(keras.layers.Dense(classes)(x)))
+
+def nested(input_shape, classes):
+    inputs, x = start(input_shape)
+    return keras.Model(inputs, keras.Sequential([keras.layers.Dense(classes), keras.layers.Softmax()])(x))
+
+class Network(keras.Model):
+    def __init__(self, classes):
+        super().__init__()
+        self.flat, self.dense = keras.layers.Flatten(), keras.layers.Dense(classes)
+
+    def call(self, images):
+        return keras.ops.softmax(self.dense(self.flat(images)))
+
+def subclass(input_shape, classes):
+    model = Network(classes)
+    model(np.zeros((1, *input_shape), np.float32))
+    return model
+
+def unbuilt(input_shape, classes):
+    return Network(classes)
+
+def float_images(input_shape, classes):
+    inputs = keras.Input(input_shape)
+    return keras.Model(inputs, keras.layers.Dense(classes)(keras.layers.Flatten()(inputs)))
+
+def for_102_classes(input_shape, classes):
+    assert classes == 102
+    return float_images(input_shape, classes)
+
+def misspelt(input_shape, classes):
+    return float_images(input_shape, clases)
+"""
+
+
+@pytest.fixture
+def softmaxes(tmp_path, monkeypatch):
+    """The name of a module with the functions above."""
+    (tmp_path / "softmaxes.py").write_text(SOFTMAXES)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "softmaxes"
+    sys.modules.pop("softmaxes", None)
+
+
+@pytest.mark.parametrize("classes", [4, None], ids=["prepared", "not prepared"])
+@pytest.mark.parametrize("function, line", [("activation", 11), ("operation", 15), ("nested", 19), ("subclass", 27)])
+def test_a_softmax_is_found_whatever_computes_it(softmaxes, function, line, classes):
+    with pytest.raises(ConfigError, match=rf"ends in a softmax, .*softmaxes\.py, line {line}: "):
+        check_own_model(f"{softmaxes}:{function}", image_shape=(8, 8, 3), classes=classes)
+
+
+def test_only_what_cannot_be_right_is_refused_while_classes_are_not_known(softmaxes):
+    shape = (8, 8, 3)
+    for function in ("float_images", "for_102_classes"):
+        assert check_own_model(f"{softmaxes}:{function}", image_shape=shape, classes=None) == []
+    with pytest.raises(ConfigError, match=r"fails: AssertionError: .*softmaxes\.py, line \d+"):
+        check_own_model(f"{softmaxes}:for_102_classes", image_shape=shape, classes=4)
+    with pytest.raises(
+        ConfigError, match=r"fails: NameError: name 'clases' is not defined \(.*softmaxes\.py, line \d+"
+    ):
+        check_own_model(f"{softmaxes}:misspelt", image_shape=shape, classes=None)
+    with pytest.raises(ConfigError, match="returns a model without weights"):
+        check_own_model(f"{softmaxes}:unbuilt", image_shape=shape, classes=None)
 
 
 UNKNOWN = "it must be convnet, convnet7, a keras.applications name, or package.module:function"

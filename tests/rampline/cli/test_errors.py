@@ -12,6 +12,14 @@ name: wide
 runs:
   four: {set: {strategy: mirrored, cluster: {replicas: 4}}}
 """
+SOFTMAX = """
+import keras
+
+def net(input_shape, classes):
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs))
+    return keras.Model(inputs, keras.layers.Dense(classes, activation="softmax")(x))
+"""
 
 
 def check_refused(result, home, *parts: str) -> None:
@@ -102,3 +110,16 @@ def test_a_home_that_cannot_be_written(command, rampline, home):
         assert line.endswith(
             ": Read-only file system: use a folder that you may write to, or set RAMPLINE_HOME to another"
         )
+
+
+@pytest.mark.slow
+def test_a_model_that_ends_in_a_softmax_is_refused_before_data_is_prepared(rampline, home, tmp_path):
+    (tmp_path / "networks.py").write_text(SOFTMAX)
+    (tmp_path / "own.yaml").write_text("name: own\nruns: {a: {set: {model: {name: 'networks:net'}}}}\n")
+    result = rampline("run", "own.yaml")
+    assert result.returncode == 2
+    error = "rampline: error: model.name='networks:net' ends in a softmax, but its loss takes logits and applies one: "
+    assert error in result.stderr
+    assert f"({tmp_path / 'networks.py'}, line 7: " in result.stderr
+    assert not (home / "data").exists()
+    assert not (home / "runs").exists()

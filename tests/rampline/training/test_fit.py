@@ -34,7 +34,7 @@ def train_epoch(config: RunConfig, digits: PreparedDataset) -> dict[str, float |
 
 def keras_loss(config: RunConfig, digits: PreparedDataset) -> float:
     """The loss of the same epoch as plain `Model.fit` tells it."""
-    model = make_state(config, digits, tf.distribute.OneDeviceStrategy("/cpu:0")).model
+    model = make_state(config, digits, tf.distribute.get_strategy()).model
     order = EpochOrder(examples=120, global_batch_size=BATCH, seed=config.seed)
     examples = open_examples(digits, "train")
     steps = [make_step_batch(examples, order=order, data=config.data, step=tf.constant(step)) for step in range(STEPS)]
