@@ -5,6 +5,7 @@ The model is fetched here; a process with TensorFlow does the rest (`rampline.la
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import secrets
 import shutil
@@ -16,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from mlflow.artifacts import download_artifacts
-from mlflow.entities.model_registry import ModelVersion
 from mlflow.tracking import MlflowClient
 
 from rampline.cluster.process import end_processes, last_line, start_worker
 from rampline.errors import InputError, RunFailed
 from rampline.events import EventReader
-from rampline.files import make_directory, sync_directory
+from rampline.files import make_directory, read_json, sync_directory
 from rampline.home import Home
 from rampline.labelling.request import EVENTS, Answer, Request
 from rampline.registry.reference import CHAMPION, ModelReference, get_version, registered_name
@@ -32,6 +32,10 @@ from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, ope
 
 POLL_SECONDS, LINE_SECONDS = 0.1, 10.0
 DEFAULT_BATCH_SIZE = 256
+# A grey PNG.
+ONE_PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
+)
 # Labelling a folder is no training: it never takes a GPU from one, nor waits for one.
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
@@ -105,12 +109,18 @@ def predict_folder(
     request = Request(images=str(folder), output=str(path), aside=str(aside), batch_size=batch_size)
     client = open_tracking(home)
     version = get_version(client, ModelReference(name=registered_name(name), alias=CHAMPION))
+    request = dataclasses.replace(request, model_version=int(version.version))
     try:
         make_directory(path.parent)
     except OSError as error:
         raise InputError(f"output {path} cannot be written: {error.strerror}") from error
     try:
-        answer = _label(client, version, request, log or _ignore)
+        try:
+            place = client.get_model_version_download_uri(version.name, str(version.version))
+        except STORE_ERRORS as error:
+            what = f"{version.name} version {version.version}"
+            raise TrackingError(f"{what} cannot be fetched from MLflow: {first_line(error)}") from error
+        answer = _label(client, place, request, study, home, log or _ignore)
         aside.replace(path)
         sync_directory(path.parent)
     finally:
@@ -121,29 +131,68 @@ def predict_folder(
     )
 
 
-def _label(client: MlflowClient, version: ModelVersion, request: Request, log: Log) -> Answer:
+def try_model(client: MlflowClient, model_id: str, study: str, log_folder: Path, *, home: Home) -> None:
+    """Load a logged model and label an image with it, as `predict_folder` would once it is registered.
+
+    Args:
+        client: where it was logged.
+        model_id: of the logged model.
+        study: its name.
+        log_folder: gets `promotion.log` when the process fails.
+        home: whose runs may name code to import.
+
+    Raises:
+        InputError: when it cannot be loaded.
+        RunFailed: when the process fails.
+        TrackingError: when it cannot be fetched.
+    """
+    with tempfile.TemporaryDirectory(prefix="rampline-try-") as folder:
+        images = Path(folder) / "images"
+        images.mkdir()
+        (images / "one.png").write_bytes(ONE_PIXEL)
+        aside, output = str(Path(folder) / "labels.csv"), str(log_folder / "promotion.csv")
+        request = Request(images=str(images), output=output, aside=aside, batch_size=1)
+        try:
+            place = client.get_logged_model(model_id).artifact_location
+        except STORE_ERRORS as error:
+            raise TrackingError(f"the model {model_id} cannot be read from MLflow: {first_line(error)}") from error
+        _label(client, place, request, study, home, _ignore)
+
+
+def _label(client: MlflowClient, place: str, request: Request, study: str, home: Home, log: Log) -> Answer:
     """Fetch the model, and let a process label the folder with it; the table is complete then, under its name aside."""
     with tempfile.TemporaryDirectory(prefix="rampline-predict-") as folder:
-        model = _fetch(client, version, Path(folder))
+        model = _fetch(client, place, Path(folder))
         known = ModelMetadata.read(model)
+        if known.module and known.module not in _named_modules(study, home):
+            raise InputError(
+                f"the model needs code of the module {known.module}, which no run of this home names: give the study's "
+                "file that names it, instead of the study's name"
+            )
         request = dataclasses.replace(
-            request,
-            model_version=int(version.version),
-            class_names=known.class_names,
-            image_shape=known.image_shape,
+            request, class_names=known.class_names, image_shape=known.image_shape, module=known.module
         )
         return _run(request, model, Path(folder), log)
 
 
-def _fetch(client: MlflowClient, version: ModelVersion, folder: Path) -> Path:
+def _named_modules(study: str, home: Home) -> set[str]:
+    """Modules of networks that the study's file or a run of this home names: a registry says not what is imported."""
+    if study.endswith((".yaml", ".yml")):
+        loaded = load_study(study)
+        study, names = loaded.name, [run.config.model.name for run in loaded.runs]
+    else:
+        names = []
+    names += [read_json(file)["model"]["name"] for file in (home.runs / study).glob("*/*/config.json")]
+    return {name.partition(":")[0] for name in names if ":" in name}
+
+
+def _fetch(client: MlflowClient, place: str, folder: Path) -> Path:
     """The model's files, from MLflow and not from a run directory: the run may be another machine's."""
     uri = client.tracking_uri
     try:
-        place = client.get_model_version_download_uri(version.name, str(version.version))
         return Path(download_artifacts(artifact_uri=place, dst_path=str(folder), tracking_uri=uri, registry_uri=uri))
     except STORE_ERRORS as error:
-        what = f"{version.name} version {version.version}"
-        raise TrackingError(f"{what} cannot be fetched from MLflow: {first_line(error)}") from error
+        raise TrackingError(f"the model at {place} cannot be fetched from MLflow: {first_line(error)}") from error
 
 
 def _run(request: Request, model: Path, folder: Path, log: Log) -> Answer:

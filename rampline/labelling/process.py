@@ -19,12 +19,14 @@ from rampline.data.decoder import Decoder
 from rampline.data.parallel import in_chunks, map_in_order
 from rampline.errors import InputError
 from rampline.events import EventWriter
+from rampline.imports import import_own
 from rampline.labelling.images import ImageToLabel, read_image, walk_images
 from rampline.labelling.request import EVENTS, Answer, Request
 from rampline.labelling.table import Row, open_table
 
 # As preparation decodes them: enough to pay for a call into TensorFlow, few enough to hold that many photographs.
 DECODED_AT_ONCE = 32
+OWN_LAYER = "a layer class with @keras.saving.register_keras_serializable() in the module that model.name names"
 
 
 class Labeller:
@@ -66,7 +68,7 @@ def label_folder(model_folder: Path, exchange: Path) -> None:
     """
     request, events = Request.read(exchange), EventWriter(exchange / EVENTS)
     labeller = Labeller(
-        _load(model_folder / "data" / "model.keras"),
+        _load(model_folder / "data" / "model.keras", request.module),
         image_shape=request.image_shape,
         class_names=request.class_names,
         batch_size=request.batch_size,
@@ -85,13 +87,22 @@ def label_folder(model_folder: Path, exchange: Path) -> None:
     Answer(counts=in_order, unreadable=unreadable).write(exchange)
 
 
-def _load(model_file: Path) -> keras.Model:
+def _load(model_file: Path, module: str) -> keras.Model:
     try:
+        if module:
+            import_own(module)
         # Weights and layers, no code: Keras' safe mode stays on for a file that comes from a registry.
         return keras.models.load_model(model_file, compile=False)
-    except (OSError, TypeError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise InputError(f"the registered model cannot be loaded: {reason}") from error
+    except Exception as error:
+        raise InputError(f"the model cannot be loaded: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, without the configuration that Keras adds; and what to write, where Keras does not say it."""
+    text = str(error).strip().partition("\n")[0].partition(" Full object config")[0]
+    if "Lambda" in text or "lambda" in text:
+        return f"its Lambda layer is code, which no model file may bring: write {OWN_LAYER} instead"
+    return f"{text} ({OWN_LAYER} can be loaded)" if "Could not locate" in text else text
 
 
 def _decode_folder(folder: Path, image_shape: tuple[int, int, int]) -> Iterator[tuple[str, np.ndarray | None, str]]:

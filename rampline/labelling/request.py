@@ -25,6 +25,7 @@ class Request:
         model_version: what the column of that name says.
         class_names: of the model's logits, in their order.
         image_shape: (height, width, channels) of its images.
+        module: with the code of the model's own layers: it is imported first; empty for none.
     """
 
     images: str
@@ -34,6 +35,7 @@ class Request:
     model_version: int = 0
     class_names: tuple[str, ...] = ()
     image_shape: tuple[int, int, int] = (0, 0, 0)
+    module: str = ""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

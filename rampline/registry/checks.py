@@ -6,13 +6,17 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mlflow.tracking import MlflowClient
+
 from rampline.data.report import DataReport, read_report
-from rampline.errors import DatasetError
+from rampline.errors import DatasetError, RamplineError
+from rampline.home import Home
 from rampline.parity import ParityResult, result_file
+from rampline.prediction import try_model
 from rampline.registry.candidate import Candidate
 from rampline.tracking.parity_log import PARITY_TAG
 
-RUN, PARITY, DATA, ACCURACY = "run", "parity", "data", "accuracy"
+RUN, PARITY, DATA, MODEL, ACCURACY = "run", "parity", "data", "model", "accuracy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +81,18 @@ def _parity_failure(statuses: set[str], tag: str | None, result: ParityResult | 
     if result is not None and result.status == "not_applicable":
         return f"nothing shows that it trains as one replica would: {result.sentence()}"
     return f"MLflow's tag {PARITY_TAG} is {tag}: it must be pass"
+
+
+def check_model(client: MlflowClient, candidate: Candidate, model_id: str | None, *, home: Home) -> Check:
+    """The model that MLflow has labels an image in the process that `rampline predict` starts."""
+    if model_id is None:
+        return Check(name=MODEL, passed=False, reason="it is not in MLflow")
+    study = candidate.directory.read_identity().study
+    try:
+        try_model(client, model_id, study, candidate.directory.path, home=home)
+    except RamplineError as error:
+        return Check(name=MODEL, passed=False, reason=f"`rampline predict` cannot use it: {error}")
+    return Check(name=MODEL, passed=True, reason="loaded from MLflow, it labels an image")
 
 
 def check_data(candidate: Candidate) -> Check:

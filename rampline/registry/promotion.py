@@ -15,7 +15,7 @@ from mlflow.tracking import MlflowClient
 from rampline.errors import RamplineError
 from rampline.home import Home
 from rampline.registry.candidate import Candidate, find_candidate, logged_model_id
-from rampline.registry.checks import ACCURACY, Check, check_data, check_parity_of, check_run
+from rampline.registry.checks import ACCURACY, Check, check_data, check_model, check_parity_of, check_run
 from rampline.registry.comparison import AccuracyCheck, check_accuracy
 from rampline.registry.record import GateRecord, model_description
 from rampline.registry.reference import (
@@ -86,12 +86,12 @@ def promote(run: str, *, alias: str = CHAMPION, home: Home, log: Log) -> Promoti
     client = open_tracking(home)
     with _hold(home):
         try:
-            return _promote(client, find_candidate(client, run), alias, log)
+            return _promote(client, find_candidate(client, run), alias, home, log)
         except STORE_ERRORS as error:
             raise TrackingError(f"the model of {run} cannot be registered: {first_line(error)}") from error
 
 
-def _promote(client: MlflowClient, candidate: Candidate, alias: str, log: Log) -> Promotion:
+def _promote(client: MlflowClient, candidate: Candidate, alias: str, home: Home, log: Log) -> Promotion:
     model = registered_name(candidate.directory.read_identity().study)
     champion = find_version(client, ModelReference(name=model, alias=CHAMPION))
     if champion is not None and champion.run_id == candidate.run_id:
@@ -99,7 +99,7 @@ def _promote(client: MlflowClient, candidate: Candidate, alias: str, log: Log) -
             raise NotPromoted(f"{model} version {champion.version} is the champion: it cannot challenge itself")
         return Promotion(model=model, version=str(champion.version), alias=CHAMPION)
     model_id = logged_model_id(client, candidate.run)
-    accuracy, checks = _check(client, candidate, champion, model_id, log)
+    accuracy, checks = _check(client, candidate, champion, model_id, home, log)
     _refuse(checks, alias)
     record = GateRecord(
         candidate=candidate, checks=checks, comparison=accuracy.comparison, champion=champion, alias=alias
@@ -113,13 +113,20 @@ def _promote(client: MlflowClient, candidate: Candidate, alias: str, log: Log) -
 
 
 def _check(
-    client: MlflowClient, candidate: Candidate, champion: ModelVersion | None, model_id: str | None, log: Log
+    client: MlflowClient,
+    candidate: Candidate,
+    champion: ModelVersion | None,
+    model_id: str | None,
+    home: Home,
+    log: Log,
 ) -> tuple[AccuracyCheck, list[Check]]:
-    """The gate, a line each; the comparison comes last: it may have to score the champion first."""
-    checks = []
-    for check in (check_run(candidate, model_id), check_parity_of(candidate), check_data(candidate)):
-        checks.append(check)
+    """The gate, a line each; what starts a process comes last, and a model only where the rest has passed."""
+    checks = [check_run(candidate, model_id), check_parity_of(candidate), check_data(candidate)]
+    for check in checks:
         log(check.line())
+    if all(check.passed for check in checks):
+        checks.append(check_model(client, candidate, model_id, home=home))
+        log(checks[-1].line())
     accuracy = check_accuracy(client, candidate, champion)
     log(accuracy.check.line())
     return accuracy, [*checks, accuracy.check]

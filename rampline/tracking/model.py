@@ -48,6 +48,7 @@ class ModelMetadata:
         source: `data.source` of its training data.
         fingerprint: of that source.
         resize: how images are brought to that shape.
+        module: with the code of its own layers, which their file does not hold; empty for a network of ours or Keras'.
     """
 
     class_names: tuple[str, ...]
@@ -55,11 +56,13 @@ class ModelMetadata:
     source: str = ""
     fingerprint: str = ""
     resize: str = RESIZE
+    module: str = ""
 
     @classmethod
-    def of(cls, dataset: PreparedDataset) -> ModelMetadata:
-        """Of a model that is trained on this dataset."""
+    def of(cls, dataset: PreparedDataset, name: str) -> ModelMetadata:
+        """Of a model that is trained on this dataset; `name` is its `model.name`."""
         return cls(
+            module=name.partition(":")[0] if ":" in name else "",
             class_names=dataset.class_names,
             image_shape=dataset.image_shape,
             source=dataset.source,
@@ -69,7 +72,8 @@ class ModelMetadata:
     def to_dict(self) -> dict[str, Any]:
         """As it stands in MLmodel."""
         data = {"source": self.source, "fingerprint": self.fingerprint, "resize": self.resize}
-        return {"class_names": list(self.class_names), "image_shape": list(self.image_shape), "data": data}
+        own = {"module": self.module} if self.module else {}
+        return {"class_names": list(self.class_names), "image_shape": list(self.image_shape), "data": data} | own
 
     @classmethod
     def read(cls, folder: Path) -> ModelMetadata:
@@ -82,7 +86,8 @@ class ModelMetadata:
             content: dict[str, Any] = Model.load(folder).metadata or {}
             shape = tuple(int(side) for side in content["image_shape"])
             names = tuple(map(str, content["class_names"]))
-            made = cls(class_names=names, image_shape=shape, **content["data"])  # type: ignore[arg-type]
+            module = str(content.get("module", ""))
+            made = cls(class_names=names, image_shape=shape, module=module, **content["data"])  # type: ignore[arg-type]
         except (KeyError, TypeError, ValueError, MlflowException) as error:
             raise InputError("the model does not say its classes and image size: Rampline has not logged it") from error
         if made.resize != RESIZE or len(made.image_shape) != 3:

@@ -87,7 +87,7 @@ def _log_model(client: MlflowClient, run_id: str, run_directory: RunDirectory) -
     model_file = run_directory.path / "model.keras"
     if model_file.is_file():
         dataset = PreparedDataset.open(Path(run_directory.read_identity().dataset))
-        log_model(client, run_id, model_file, ModelMetadata.of(dataset))
+        log_model(client, run_id, model_file, ModelMetadata.of(dataset, run_directory.read_config().model.name))
 
 
 def _log_file(client: MlflowClient, run_id: str, path: Path, folder: str | None = None) -> None:

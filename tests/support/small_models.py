@@ -144,3 +144,25 @@ def with_a_result_that_is_lost_as_tensorflow_is(input_shape: tuple[int, int, int
     """The same, where the chief does not wait for the repetition."""
     ParameterServerEngine._fetch = lambda self, call: call.fetch()
     return with_a_result_that_is_lost(input_shape, classes)
+
+
+@keras.saving.register_keras_serializable()
+class Halved(keras.layers.Layer):
+    """A layer that Keras does not have."""
+
+    def call(self, x):
+        return x / 2
+
+
+def with_own_layer(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """Its file can be loaded where this module is imported."""
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = Halved()(keras.layers.Rescaling(1 / 255)(inputs))
+    return keras.Model(inputs, keras.layers.Dense(classes)(keras.layers.Flatten()(x)))
+
+
+def with_lambda(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """Its file holds code, which nobody should run."""
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = keras.layers.Lambda(lambda x: x / 2)(keras.layers.Rescaling(1 / 255)(inputs))
+    return keras.Model(inputs, keras.layers.Dense(classes)(keras.layers.Flatten()(x)))

@@ -109,7 +109,7 @@ def test_the_version_says_why_it_was_promoted(registry: MlflowClient, promote, t
     assert str(version.source).startswith("models:/m-")
     assert version.tags["rampline.run"] == "better"
     assert float(version.tags["rampline.test_accuracy"]) == pytest.approx(evaluation["test_accuracy"], abs=1e-6)
-    assert version.tags["rampline.gate"] == "run pass, parity pass, data pass, accuracy pass"
+    assert version.tags["rampline.gate"] == "run pass, parity pass, data pass, model pass, accuracy pass"
     assert version.tags["rampline.gate.champion_version"] == "1"
     assert float(version.tags["rampline.gate.difference"]) > 0
     assert len(version.tags["rampline.data_fingerprint"]) == 64
