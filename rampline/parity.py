@@ -13,22 +13,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rampline.cluster.exit_status import NO_MEMORY
 from rampline.cluster.process import RoleProcess, end_processes, start_worker
-from rampline.cluster.roles import local_tasks, network_of, role_environment
-from rampline.config import RunConfig, to_dict
+from rampline.cluster.roles import local_tasks, network_of, role_environment, visible_gpu_ids
+from rampline.config import BatchConfig, RunConfig, from_dict, to_dict
 from rampline.errors import InputError, RunFailed
 from rampline.files import read_json, write_json
 from rampline.run_directory import RunDirectory
 
 STATUSES = ("pass", "fail", "not_applicable")
-FOLDER, RESULT = "parity", "parity.json"
+FOLDER, RESULT, CONFIG = "parity", "parity.json", "config.json"
 POLL_SECONDS = 0.1
+# After one role has ended: until those that made it fail have ended, too.
+LATER_SECONDS = 1.0
+# Of the batch: what does not fit with a sixteenth of it lacks memory for something else.
+HALVINGS = 4
+# What the C++ library says before it aborts.
+NO_MEMORY_TEXT = "bad_alloc"
 # From the launch to the rendezvous a role imports TensorFlow: a minute on a busy shared machine.
 IMPORT_ALLOWANCE_SECONDS = 120
 # Float64, once on the strategy and once on one replica, with the compilation of both.
 STEP_ALLOWANCE_SECONDS = 120
 
 Log = Callable[[str], None]
+
+
+class OutOfMemory(RunFailed):
+    """A role had no memory for its steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,22 +166,54 @@ def check_parity(run_directory: RunDirectory, *, log: Log) -> ParityResult:
             return earlier
         path.unlink()
     started = time.monotonic()
-    reason = _not_applicable(config)
-    if reason:
-        result = ParityResult(status="not_applicable", reason=reason, replicas=config.replicas)
+    if config.strategy == "single":
+        result = ParityResult(status="not_applicable", reason="one replica: there is nothing to compare")
     else:
-        result = _run_roles(run_directory, config, path, log)
+        result = _check_within_memory(run_directory, config, path, log)
     result = dataclasses.replace(result, seconds=round(time.monotonic() - started, 3), configuration=digest)
     result.write(path)
     return result
 
 
-def _not_applicable(config: RunConfig) -> str | None:
-    if config.strategy == "single":
-        return "one replica: there is nothing to compare"
-    if config.strategy != "mirrored" and os.environ.get("TF_CONFIG"):
-        return "TF_CONFIG is set: the check starts all roles on one machine, it cannot start those of others"
-    return None
+def _check_within_memory(run_directory: RunDirectory, config: RunConfig, path: Path, log: Log) -> ParityResult:
+    """The check with the run's global batch; where memory does not take it, with the half, the quarter, … of it."""
+    on_one, notes = _on_one_machine(config)
+    size = smallest = config.global_batch_size
+    for _ in range(HALVINGS + 1):
+        checked = dataclasses.replace(on_one, batch=BatchConfig(size=size, per="global"))
+        try:
+            result = _run_roles(run_directory, checked, path, log)
+        except OutOfMemory as error:
+            smallest, size = size, size // 2
+            if size < config.replicas:
+                break
+            log(f"{error}: checking with a global batch of {size} instead of {smallest}")
+            continue
+        if size < config.global_batch_size:
+            notes += (f"global batch {config.global_batch_size}: checked with {size}, which memory takes",)
+        return dataclasses.replace(result, notes=(*result.notes, *notes))
+    reason = f"there is no memory for the check, in float64, with a global batch of {smallest} either"
+    return ParityResult(status="not_applicable", reason=reason, replicas=config.replicas, notes=notes)
+
+
+def _on_one_machine(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
+    """The run with all its roles on this machine, and what a reader should know of it.
+
+    Roles of several machines may need more GPUs than this one has: then each replica is a process on the processors.
+    """
+    if config.strategy == "mirrored" or not os.environ.get("TF_CONFIG"):
+        return config, ()
+    place = "GPUs"
+    if len(visible_gpu_ids()) < config.replicas:
+        place = "processors"
+        spread = dataclasses.replace(config.cluster, workers=config.replicas, replicas=1, virtual_devices=1)
+        config = dataclasses.replace(config, cluster=spread)
+    return config, (f"several machines: checked with {config.replicas} replicas on the {place} of this one",)
+
+
+def read_checked_config(folder: Path) -> RunConfig:
+    """The run as it is checked, in the folder that its roles are given."""
+    return from_dict(read_json(folder / CONFIG))
 
 
 def _digest(run_directory: RunDirectory, config: RunConfig) -> str:
@@ -187,9 +230,10 @@ def _run_roles(run_directory: RunDirectory, config: RunConfig, path: Path, log: 
     log(f"parity: {steps} steps of {config.strategy} x{config.replicas}{against}")
     seconds = IMPORT_ALLOWANCE_SECONDS + config.cluster.rendezvous_timeout_seconds + steps * STEP_ALLOWANCE_SECONDS
     deadline = time.monotonic() + seconds
-    roles: list[RoleProcess] = []
+    checked, roles = parity_config(config), list[RoleProcess]()
+    write_json(path.parent / CONFIG, to_dict(checked))
     try:
-        tasks = local_tasks(parity_config(config))
+        tasks = local_tasks(checked)
         for task in tasks:
             file = path.parent / "logs" / f"{task.name}.log"
             file.unlink(missing_ok=True)
@@ -207,8 +251,11 @@ def _wait(roles: Sequence[RoleProcess], path: Path, deadline: float, seconds: fl
         ended = [role for role in roles if role.exit_status is not None]
         # The result may have come between the two looks.
         if ended and not path.is_file():
-            # The others fail because of the one that a signal ended.
-            raise _failure(min(ended, key=lambda role: role.exit_status or 0))
+            # The others fail because of the one that a signal ended, or that had no memory, perhaps a moment before it.
+            time.sleep(LATER_SECONDS)
+            ended = [role for role in roles if role.exit_status is not None]
+            lacking = [role for role in ended if role.exit_status == NO_MEMORY]
+            raise _failure(min(lacking or ended, key=lambda role: role.exit_status or 0))
         if time.monotonic() > deadline:
             chief = next(role for role in roles if role.task.is_chief)
             raise RunFailed(f"the parity check did not end within {seconds:.0f} s (log of {chief.label}: {chief.log})")
@@ -219,9 +266,15 @@ def _failure(role: RoleProcess) -> Exception:
     status, where = role.exit_status or 0, f"(log: {role.log})"
     if status == -signal.SIGALRM:
         return RunFailed(f"parity check: {role.label} did not find the other roles in time {where}")
+    reason = role.last_line()
+    if status == NO_MEMORY:
+        return OutOfMemory(f"parity check: {role.label} has no memory: {reason} {where}")
+    if status == -signal.SIGKILL or (
+        status == -signal.SIGABRT and NO_MEMORY_TEXT in role.log.read_text(errors="replace")
+    ):
+        return OutOfMemory(f"parity check: {role.label} was ended by signal {-status}, as when memory runs out {where}")
     if status < 0:
         return RunFailed(f"parity check: {role.label} was ended by signal {-status} {where}")
-    reason = role.last_line()
     if status == InputError.exit_status:
         return InputError(reason or f"{role.label} refused its configuration {where}")
     return RunFailed(f"parity check: {role.label} ended with status {status}: {reason} {where}")

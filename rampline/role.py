@@ -22,10 +22,11 @@ from rampline.errors import ClusterConfigError, Preempted
 from rampline.events import EventWriter
 from rampline.heartbeat import Heartbeat
 from rampline.imports import import_tensorflow
-from rampline.parity import parity_config
+from rampline.parity import read_checked_config
 from rampline.run_directory import RunDirectory
 from rampline.stop import StopRequest
 from rampline.system_metrics import SystemSampler
+from rampline.tuning.memory import be_first_to_end
 
 # A parameter server's chief waits while a worker is started again: that is no freeze.
 WORKER_RESTART_SECONDS = 120
@@ -45,7 +46,8 @@ def run_role(run_directory: RunDirectory, *, parity: Path | None = None) -> int:
         )
     config = run_directory.read_config()
     if parity:
-        config = parity_config(config)
+        be_first_to_end()
+        config = read_checked_config(parity)
     task = _read_task(config)
     if run_directory.is_complete and not parity:
         return 0
@@ -190,5 +192,5 @@ def one_line(error: BaseException) -> str:
     """The first line of an error that says something: TensorFlow puts the graph's call stack before it."""
     noise = ("Graph execution error", "Detected at node", "File ", "<stack traces", "Traceback")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if not line.startswith(noise)] or lines
+    telling = [line for line in lines if not line.startswith(noise) and "root error(s) found" not in line] or lines
     return f"{type(error).__name__}: {telling[0] if telling else 'no message'}"[:500]

@@ -19,7 +19,7 @@ from rampline.events import EventReader
 from rampline.execution_file import Execution, read_execution, resolve_weights
 from rampline.files import read_json
 from rampline.imports import preload
-from rampline.parity import check_parity, result_file
+from rampline.parity import ParityResult, check_parity, result_file
 from rampline.run_directory import RunDirectory, RunIdentity
 from rampline.study import StudyRun
 from rampline.tracking.delivery import Delivery, is_delivered
@@ -105,14 +105,26 @@ def _train(opened: Execution, directory: RunDirectory, on_event: OnEvent, log: L
     return result
 
 
+def _parity_of(directory: RunDirectory, config: RunConfig, log: Log) -> ParityResult:
+    """The result of the check; with `parity.on_failure: continue` that it could not be made is one, too."""
+    try:
+        return check_parity(directory, log=log)
+    except RunFailed as error:
+        log(f"{error}: checking again")
+    try:
+        return check_parity(directory, log=log)
+    except RunFailed as error:
+        if config.parity.on_failure == "stop":
+            raise
+        result = ParityResult(status="not_applicable", reason=f"the check could not be made: {error}")
+    result.write(result_file(directory))
+    return result
+
+
 def _check_parity(directory: RunDirectory, config: RunConfig, log: Log) -> None:
     if not config.parity.steps or config.strategy == "single":
         return
-    try:
-        result = check_parity(directory, log=log)
-    except RunFailed as error:
-        log(f"{error}: checking again")
-        result = check_parity(directory, log=log)
+    result = _parity_of(directory, config, log)
     log(f"{directory.path.name}: {result.sentence()}")
     if not result.passed and config.parity.on_failure == "stop":
         raise RunFailed(f"{result.sentence()}; see {result_file(directory)}, or --set parity.on_failure=continue")

@@ -12,6 +12,8 @@ WRONG_INPUT = InputError.exit_status
 WILL_REPEAT = 3
 # It could go on no longer because another role was gone or did not answer.
 PEER_LOST = 4
+# Of the parity check: its steps need more memory than there is.
+NO_MEMORY = 5
 # It was asked to stop; `stop.json` says whether a checkpoint is saved.
 STOPPED = 128 + signal.SIGTERM
 # It was asked again, seconds later, and ended where it was.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import NoReturn
@@ -15,17 +16,19 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from rampline.cluster.exit_status import STOPPED
+from rampline.cluster.exit_status import NO_MEMORY, STOPPED
+from rampline.cluster.process import ERROR_MARK
 from rampline.cluster.tf_config import ALONE, Task
 from rampline.config import BatchConfig, ClusterConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.parity import RESULT, ParityResult, parity_notes
-from rampline.role import leave
+from rampline.role import leave, one_line
 from rampline.run_directory import RunDirectory
 from rampline.training.outcome import Outcome, first_step_of, skips_together, train_steps
 from rampline.training.run import make_engine
 from rampline.training.state import make_state
 from rampline.training.verdict import compare, excuse, finite
+from rampline.tuning.memory import is_out_of_memory
 
 TOLERANCES = {"float64": 1e-9, "float32": 1e-4}
 # A change of the weights that is no more than rounding.
@@ -50,15 +53,13 @@ def check_role(
     signal.signal(signal.SIGTERM, lambda *_: leave(STOPPED))
     dataset = PreparedDataset.open(Path(run_directory.read_identity().dataset))
     run = run_directory.read_config()
-    if run.precision == "mixed_float16" and strategy.num_replicas_in_sync > 1:
-        skips = skips_together(config, task, dataset, strategy)
-        keras.backend.clear_session()
-    else:
-        skips = True
-    if config.is_synchronous or config.cluster.workers == 1:
-        result = check_steps(config, task, dataset, strategy)
-    else:
-        result = measure_staleness(config, task, dataset, strategy)
+    try:
+        skips, result = _check(run, config, task, dataset, strategy)
+    except Exception as error:
+        if is_out_of_memory(error):
+            print(f"{ERROR_MARK}{one_line(error)}", file=sys.stderr)  # noqa: T201
+            leave(NO_MEMORY)
+        raise
     if task.is_chief:
         notes = parity_notes(run)
         if not skips:
@@ -68,6 +69,18 @@ def check_role(
     while not (out / RESULT).is_file():
         time.sleep(POLL_SECONDS)
     leave(0)
+
+
+def _check(
+    run: RunConfig, config: RunConfig, task: Task, dataset: PreparedDataset, strategy: tf.distribute.Strategy
+) -> tuple[bool, ParityResult]:
+    """Whether all replicas skip a step together, where steps are skipped, and what the steps say."""
+    skips = True
+    if run.precision == "mixed_float16" and strategy.num_replicas_in_sync > 1:
+        skips = skips_together(config, task, dataset, strategy)
+        keras.backend.clear_session()
+    check = check_steps if config.is_synchronous or config.cluster.workers == 1 else measure_staleness
+    return skips, check(config, task, dataset, strategy)
 
 
 def check_steps(
@@ -83,15 +96,11 @@ def check_steps(
     batch = BatchConfig(size=config.global_batch_size, per="global")
     alone = dataclasses.replace(config, strategy="single", engine="loop", cluster=ClusterConfig(), batch=batch)
     device = tf.distribute.OneDeviceStrategy(_own_device(strategy))
-    try:
-        reference = train_steps(config, alone, ALONE, dataset, device)
-        result = compare(result, ours, reference)
-        if result.status == "fail":
-            shaken = train_steps(config, alone, ALONE, dataset, device, shake=SHAKES[ours.precision])
-            result = excuse(result, ours, reference, shaken)
-    except tf.errors.ResourceExhaustedError:
-        reason = f"one replica has no memory for the global batch of {config.global_batch_size} in float64"
-        return dataclasses.replace(result, status="not_applicable", reason=reason)
+    reference = train_steps(config, alone, ALONE, dataset, device)
+    result = compare(result, ours, reference)
+    if result.status == "fail":
+        shaken = train_steps(config, alone, ALONE, dataset, device, shake=SHAKES[ours.precision])
+        result = excuse(result, ours, reference, shaken)
     return result
 
 

@@ -15,7 +15,7 @@ from rampline.explain.probes import CACHED
 from rampline.role import leave, one_line
 from rampline.training.strategy import configure_devices, make_strategy
 from rampline.tuning.contender import Contender, Contenders
-from rampline.tuning.memory import available_bytes, be_first_to_end, lacking_bytes, peak_bytes
+from rampline.tuning.memory import available_bytes, be_first_to_end, is_out_of_memory, lacking_bytes, peak_bytes
 from rampline.tuning.rounds import Rounds
 from rampline.tuning.trial import DOES_NOT_FIT, FAILED, MEASURED, NOT_TRIED, Request, Work
 
@@ -110,7 +110,7 @@ class _Bench:
         return self._request.is_ladder and work.config.per_replica_batch_size > own
 
     def _fail(self, error: Exception) -> dict[str, Any]:
-        is_memory = isinstance(error, tf.errors.ResourceExhaustedError | MemoryError) or "out of memory" in str(error)
+        is_memory = is_out_of_memory(error)
         if is_memory:
             self._is_full = True
         return {"status": DOES_NOT_FIT if is_memory else FAILED, "reason": one_line(error)}

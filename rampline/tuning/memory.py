@@ -40,6 +40,12 @@ def lacking_bytes(peaks: Sequence[int], available: int) -> int:
     return max(0, needed - int(USABLE_SHARE * available))
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a step failed because a device, or the machine, had no memory for it."""
+    named = isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError"
+    return named or "out of memory" in str(error).lower()
+
+
 def be_first_to_end() -> None:
     """Let the kernel, when memory runs out, end this process before any other of this machine."""
     with contextlib.suppress(OSError):  # not Linux, or not allowed in this container

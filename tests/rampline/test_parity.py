@@ -1,7 +1,8 @@
 """The parity check of a run directory: its processes, its result, and what it leaves behind."""
 
 import dataclasses
-import os
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,11 +125,36 @@ def test_one_replica_is_not_applicable(make_run: MakeRun) -> None:
     assert result.passed
 
 
-def test_a_check_cannot_start_the_roles_of_other_machines(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(os.environ, "TF_CONFIG", "{}")
-    result = check_parity(make_run(make_config("multi_worker", workers=2)), log=print)
-    assert result.status == "not_applicable"
-    assert result.reason.startswith("TF_CONFIG is set")
+def test_a_run_on_several_machines_is_checked_on_this_one(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"worker": ["10.1.2.3:2222", "10.1.2.4:2222"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}}))
+    config = make_config("multi_worker", workers=2)
+    result = check_parity(make_run(dataclasses.replace(config, parity=ParityConfig(steps=2))), log=print)
+    assert (result.status, result.replicas) == ("pass", 2)
+    assert result.notes == ("several machines: checked with 2 replicas on the processors of this one",)
+
+
+@pytest.mark.parametrize(
+    "model, how",
+    [("in_little_memory", "has no memory: |signal 6"), ("killed_above_a_batch_of_16", "was ended by signal 9")],
+)
+def test_a_batch_that_memory_does_not_take_is_halved(make_run: MakeRun, model: str, how: str) -> None:
+    config = make_config("mirrored", model=f"parity_models:{model}", batch=28, replicas=2, virtual_devices=2)
+    directory, lines = make_run(dataclasses.replace(config, parity=ParityConfig(steps=1))), list[str]()
+    result = check_parity(directory, log=lines.append)
+    size = result.global_batch_size
+    assert result.status == "pass"
+    assert size in (14, 7)
+    assert f"global batch 28: checked with {size}, which memory takes" in result.notes
+    assert re.search(f"chief 0 ({how}).*: checking with a global batch of 14 instead of 28$", lines[1])
+    assert processes_of(directory.path) == []
+
+
+def test_a_model_that_no_memory_takes_is_not_applicable(make_run: MakeRun) -> None:
+    config = make_config("mirrored", model="parity_models:always_killed", batch=5, replicas=2, virtual_devices=2)
+    result = check_parity(make_run(config), log=print)
+    reason = "there is no memory for the check, in float64, with a global batch of 2 either"
+    assert (result.status, result.reason) == ("not_applicable", reason)
 
 
 def test_what_is_checked_keeps_the_training_and_drops_the_rest() -> None:

@@ -1,7 +1,16 @@
 """Networks for the parity check, imported by role processes as `parity_models:NAME`."""
 
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
 import keras
+import psutil
 import tensorflow as tf
+
+from rampline.files import read_json
 
 
 def with_random_parts(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
@@ -44,3 +53,28 @@ def with_other_examples(input_shape: tuple[int, int, int], classes: int) -> kera
     inputs = keras.Input(input_shape, dtype="uint8")
     x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(OtherExamples()(inputs)))
     return keras.Model(inputs, keras.layers.Dense(classes)(x))
+
+
+def in_little_memory(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """58 MB, two times and more, for each example in float64, and 2000 MiB for all: enough for 7, and not for 28."""
+    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        allowed = psutil.Process().memory_info().vms + 2000 * 2**20
+        resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = keras.layers.UpSampling2D(96)(keras.layers.Rescaling(1 / 255)(inputs))
+    x = keras.layers.GlobalAveragePooling2D()(keras.layers.Rescaling(0.5)(x))
+    return keras.Model(inputs, keras.layers.Dense(classes)(x))
+
+
+def killed_above_a_batch_of_16(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """What the kernel does to a process when memory runs out."""
+    checked = read_json(Path(sys.argv[sys.argv.index("--parity") + 1]) / "config.json")
+    if checked["batch"]["size"] > 16:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return with_random_parts(input_shape, classes)
+
+
+def always_killed(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """The same, whatever the batch."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return with_random_parts(input_shape, classes)
