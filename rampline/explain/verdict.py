@@ -59,7 +59,7 @@ def judge(
     what = f"{100 * share:.0f} % of each {write_milliseconds(parts.total)} ms step"
     help_ = f"{remedy} {_write_gain(gain)}" if part != "compute" else remedy
     noise = noise or {}
-    others = [name for name in values if name != part and name not in noise]
+    others = [name for name in values if name != part and name not in noise and values[name] > 0]
     if share < HALF and others:
         second = max(others, key=lambda name: values[name])
         help_ += f"; next comes {NAMES[second]} with {100 * values[second] / parts.total:.0f} %"

@@ -165,3 +165,9 @@ def test_a_part_below_half_of_the_step_is_not_all_that_is_said() -> None:
     sentence = judge(MIRRORED, parts(compute=4, contention=1, sync=2, other=3), probed()).sentence
     assert sentence.startswith("compute-bound: 40 % of each 10.0 ms step")
     assert sentence.endswith("; next comes the fixed cost with 30 %")
+
+
+def test_a_part_that_is_not_there_does_not_come_next() -> None:
+    noise = {"input": 5.0, "other": 4.0, "compute": 4.0}
+    sentence = judge(MIRRORED, parts(compute=4, other=3.5, input=3), probed(), noise).sentence
+    assert "next comes" not in sentence
