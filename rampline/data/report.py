@@ -56,12 +56,12 @@ class DataReport:
         return self.duplicates.loc[self.duplicates["kind"] == kind]
 
     def count_lines(self) -> list[str]:
-        """`train: 9 images, 4 a, 5 b`, a line per split; of many classes the first ones. And what does not decode."""
+        """`train: 9 images: a (4), b (5)`, a line per split with the first classes; and what does not decode."""
         lines = []
         for split, rows in self.summary.groupby("split", sort=False):
-            counts = [f"{examples} {name}" for name, examples in zip(rows["class"], rows["examples"], strict=True)]
+            counts = [f"{name} ({examples:,})" for name, examples in zip(rows["class"], rows["examples"], strict=True)]
             more = [f"… and {len(counts) - _LISTED} other classes"] if len(counts) > _LISTED else []
-            lines.append(f"{split}: {rows['examples'].sum()} images, " + ", ".join(counts[:_LISTED] + more))
+            lines.append(f"{split}: {rows['examples'].sum():,} images: " + ", ".join(counts[:_LISTED] + more))
         if len(self.undecodable):
             lines.append(f"{len(self.undecodable)} images do not decode and are left out, see undecodable.csv")
         return lines

@@ -39,7 +39,7 @@ def test_every_image_of_a_folder_is_scored(trained: Path, rampline_home: Path, t
     assert scores["examples"] == 2 * chosen.sum()
     assert scores["test_accuracy"] == pytest.approx((table["label"] == table["prediction"])[chosen].mean())
     assert scores["classification_report"]["3"]["support"] == 0
-    assert lines[-1].startswith(f"test: {2 * chosen.sum()} images, {2 * (labels == 0).sum()} 0, ")
+    assert lines[-1].startswith(f"test: {2 * chosen.sum()} images: 0 ({2 * (labels == 0).sum()}), ")
     assert read_json(run.evaluation_file)["examples"] == len(labels)
 
     (tmp_path / "sorted/test/5").rename(tmp_path / "sorted/test/five")

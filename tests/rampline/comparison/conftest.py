@@ -27,12 +27,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> MlflowClient:
 
 
 @pytest.fixture
-def log_study(client: MlflowClient) -> LogStudy:
+def log_study(client: MlflowClient, tmp_path_factory: pytest.TempPathFactory) -> LogStudy:
     """Logs one execution of a study, `log_study(study, runs, **parent_tags)`, and returns its parent run's id."""
 
     def log(study: str, runs: Sequence[LoggedRun], execution: str = "first", **tags: str) -> str:
-        experiment = client.get_experiment_by_name(study)
-        experiment_id = experiment.experiment_id if experiment else client.create_experiment(study)
+        experiment, artifacts = client.get_experiment_by_name(study), tmp_path_factory.mktemp("artifacts")
+        experiment_id = experiment.experiment_id if experiment else client.create_experiment(study, str(artifacts))
         parent_tags = {"rampline.kind": "study", "rampline.study": study, "rampline.execution": execution}
         parent_tags |= {f"rampline.{name}": value for name, value in tags.items()}
         parent = client.create_run(experiment_id, tags=parent_tags).info.run_id

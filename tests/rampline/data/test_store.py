@@ -121,8 +121,8 @@ def test_classes_and_their_images_are_told(store, make_folder):
     (root / "train/a/broken.jpg").write_bytes(b"no image")
     store(source=f"folder:{root}", max_undecodable_share=0.2)
     assert store.lines[-3:] == [
-        "train: 6 images, 4 a, 2 b",
-        "validation: 1 images, 1 b",
+        "train: 6 images: a (4), b (2)",
+        "validation: 1 images: b (1)",
         "1 images do not decode and are left out, see undecodable.csv",
     ]
 
