@@ -13,6 +13,7 @@ from rampline.classification import classification_report, confusion_matrix
 from rampline.compiled import as_written
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import ConfigError, DatasetError
+from rampline.events import finite
 from rampline.files import read_json, write_json, write_text
 from rampline.home import Home
 from rampline.models import make_model
@@ -56,7 +57,7 @@ def evaluate_run_directory(run_directory: RunDirectory, other_data: Path | None 
         "dataset": dataset.directory.name,
         "checkpoint": str(checkpoint),
         "best_epoch": read_progress(checkpoint).best_epoch,
-        **_scores(labels, probabilities, dataset.class_names),
+        **finite(_scores(labels, probabilities, dataset.class_names)),
     }
     if other_data:
         scores = run_directory.path / "evaluation-other.json"

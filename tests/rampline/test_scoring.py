@@ -1,17 +1,21 @@
 """`rampline evaluate --data`: other images with labels, scored with a run that was trained before."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from trained_runs import write_test_images
 
+from rampline.cluster.evaluator import run_evaluation
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import InputError
 from rampline.files import read_json
 from rampline.home import Home
 from rampline.run_directory import RunDirectory
 from rampline.scoring import evaluate_one
+from rampline.training.checkpoint_store import read_checkpoint, write_checkpoint
+from rampline.training.progress import best_checkpoint, read_manifest
 
 pytestmark = pytest.mark.slow
 
@@ -45,3 +49,15 @@ def test_every_image_of_a_folder_is_scored(trained: Path, rampline_home: Path, t
     (tmp_path / "sorted/test/5").rename(tmp_path / "sorted/test/five")
     with pytest.raises(InputError, match=r"has the class 'five', which the run was not trained on: it knows 0, 1, 2"):
         evaluate_one(str(run.path), f"folder:{tmp_path}/sorted", home=home, log=lines.append)
+
+
+def test_a_loss_that_is_not_finite_is_null(trained: Path, rampline_home: Path, tmp_path: Path) -> None:
+    run = RunDirectory(Path(shutil.copytree(trained / "better", tmp_path / "overflowing")))
+    checkpoint = best_checkpoint(run.checkpoints)
+    assert checkpoint
+    progress, arrays = read_checkpoint(checkpoint)
+    logits_bias = max(key for key in arrays if key.startswith("model/"))
+    arrays[logits_bias][0] = np.inf
+    write_checkpoint(run.checkpoints, progress, arrays, read_manifest(checkpoint).model_variables, keep=9)
+    run_evaluation([run.path], tmp_path / "evaluation.log", on_evaluated=lambda _path: None)
+    assert read_json(run.evaluation_file)["test_loss"] is None
