@@ -186,7 +186,7 @@ def read_comparison(
     study = tags.get("rampline.study", study)
     rows = [run_row(child, parent) for child in children]
     _add_figures(rows, epochs, "")
-    reference = choose_reference(pd.DataFrame(rows), declared)
+    reference = choose_reference(pd.DataFrame(rows).reindex(columns=list(FIGURES)), declared)
     _add_figures(rows, epochs, next((row["machines"][-1][1] for row in rows if row["run"] == reference), ""))
     runs = _runs(rows, epochs, study, execution)
     tolerance = _tag_number(tags, "rampline.accuracy_tolerance")

@@ -73,7 +73,7 @@ def test_labels_are_those_of_the_evaluation(champion: RunDirectory, home: Home, 
 def test_an_empty_folder_is_an_empty_table_in_the_home(champion: RunDirectory, home: Home, tmp_path: Path) -> None:
     made = predict_folder(STUDY, tmp_path, home=home)
     assert made.output.parent == home.predictions / STUDY
-    assert made.output.read_text() == ",".join(COLUMNS) + "\n"
+    assert made.output.read_text() == ",".join(f'"{column}"' for column in COLUMNS) + "\n"
     assert (made.images, list(made.counts)) == (0, [str(digit) for digit in range(10)])
     assert [path.name for path in made.output.parent.iterdir()] == [made.output.name]
 

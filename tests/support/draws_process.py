@@ -21,9 +21,7 @@ config = from_dict(json.loads(sys.argv[1]))
 text = os.environ.get("TF_CONFIG")
 task = parse_tf_config(text, config) if text else ALONE
 
-import tensorflow as tf  # noqa: E402
 
-from rampline.pipeline.examples import open_examples  # noqa: E402
 from rampline.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from rampline.training.progress import Progress  # noqa: E402
 from rampline.training.run import make_engine  # noqa: E402
@@ -32,7 +30,6 @@ from rampline.training.strategy import configure_devices, make_strategy  # noqa:
 
 configure_devices(config)
 dataset, strategy = PreparedDataset.open(Path(sys.argv[2])), make_strategy(config)
-examples = open_examples(dataset, "train").take(tf.range(config.global_batch_size, dtype=tf.int64))
 folder = Path(sys.argv[3]).with_suffix(".checkpoints")
 
 
@@ -48,10 +45,7 @@ def train(first: int, last: int) -> np.ndarray:
     for step in range(first, last):
         if step == SAVED and not first:
             save_checkpoint(folder, Progress(step=step), state.model, state.optimizer)
-        if config.engine == "fit":
-            state.model.fit(*examples, batch_size=config.global_batch_size, verbose=0)
-        else:
-            list(engine.run_steps(step, 1))
+        list(engine.run_steps(step, 1))
         masks.append([np.asarray(copy) for copy in strategy.experimental_local_results(kept)])
     engine.finish()
     return np.array(masks)

@@ -23,10 +23,8 @@ config = from_dict(json.loads(sys.argv[1]))
 text = os.environ.get("TF_CONFIG")
 task = parse_tf_config(text, config) if text else ALONE
 
-import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from rampline.pipeline.examples import open_examples  # noqa: E402
 from rampline.training.run import make_engine  # noqa: E402
 from rampline.training.state import make_state  # noqa: E402
 from rampline.training.strategy import configure_devices, make_strategy  # noqa: E402
@@ -60,20 +58,10 @@ def note(loss: float) -> None:
     noted["weights"].append([np.concatenate([np.ravel(v) for v in copy]) for copy in copies])
 
 
-class Note(keras.callbacks.Callback):
-    """Notes after each step of `Model.fit`, which does not count our steps."""
-
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        state.step.assign_add(1)
-        note(logs["loss"] if logs else np.nan)
-
-
-if config.engine == "fit":
-    examples = open_examples(dataset, "train").take(tf.range(config.global_batch_size, dtype=tf.int64))
-    state.model.fit(*examples, batch_size=config.global_batch_size, epochs=STEPS, callbacks=[Note()], verbose=0)
-else:
-    for step in range(STEPS):
-        (done,) = engine.run_steps(step, 1)
-        note(done.losses[0])
+for step in range(STEPS):
+    (done,) = engine.run_steps(step, 1)
+    if config.engine == "fit":
+        state.step.assign_add(1)  # Model.fit counts no steps of ours
+    note(done.losses[0])
 np.savez(sys.argv[3], allow_pickle=False, **{name: np.array(values) for name, values in noted.items()})
 engine.finish()
