@@ -29,6 +29,14 @@ def rampline_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield root
 
 
+@pytest.fixture(autouse=True)
+def usual_umask() -> Iterator[None]:
+    """A command that a test runs in this process narrows the umask of the process; the next test has the usual one."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
 def _prepare(root: Path, cache: str) -> PreparedDataset:
     return prepare_dataset(DataConfig(limit=EXAMPLES_PER_CLASS, cache=cache), Home(root=root))
 

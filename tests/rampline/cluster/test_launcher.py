@@ -1,7 +1,7 @@
 """One attempt of a run: whatever ends it, its roles are gone, and the user is told which one was lost."""
 
-import json
 import contextlib
+import json
 import os
 import signal
 import subprocess

@@ -91,8 +91,9 @@ def test_a_user_without_rights_gets_a_network_and_stays_the_same_user(tmp_path: 
     shutil.copytree(Path(psutil.__file__).parent, tmp_path / "psutil")
     shutil.copy(module.__file__, tmp_path / "network.py")
     tmp_path.chmod(0o777)
-    for folder in tmp_path.parents[:3]:  # pytest's own
-        folder.chmod(0o755)
+    for folder in tmp_path.parents:
+        if folder.stat().st_mode & 0o005 != 0o005:  # pytest's own
+            folder.chmod(0o755)
     command = [*AS_STRANGER, python, "-c", WITHOUT_RIGHTS]
     place = {"cwd": tmp_path, "env": {"PATH": os.environ["PATH"]}}
     done = subprocess.run(command, **place, capture_output=True, text=True, timeout=60, check=False)
