@@ -35,8 +35,8 @@ def test_it_wants_the_commands_own_secret_and_no_foreign_page(tmp_path):
             assert status_of(url + path, login) == 200
         secret = login.partition(":")[2]
         # Of a process that has just ended psutil has none.
-        commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-        assert not any(secret in argument for command in commands for argument in command)
+        lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+        assert not any(secret in argument for line in lines for argument in line)
         assert secret.encode() not in (tmp_path / "home" / "prefect" / "server.log").read_bytes()
         command.stdin.close()
     assert command.returncode == 0
