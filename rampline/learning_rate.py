@@ -1,52 +1,135 @@
-"""The learning rate as a function of the training step."""
+"""The learning rate as a function of the training step: the schedules by name, with what they compute and their words.
+
+Settings are checked and described without TensorFlow, so it is imported where a rate is computed.
+"""
 
 from __future__ import annotations
 
-import keras
-import numpy as np
-import tensorflow as tf
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rampline.config import RunConfig
-from rampline.schedules import SCHEDULES
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from rampline.config import RunConfig
 
 
-class StepLearningRate(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule driven by our own step counter instead of `optimizer.iterations`.
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """A schedule; its peak is `RunConfig.peak_learning_rate`, the scaled one.
 
-    Under parameter servers Keras' `iterations` loses updates (a read-modify-write), so the rate would lag behind.
-
-    Args:
-        config: gives the schedule, its peak after scaling, and the number of epochs.
-        steps_per_epoch: updates per epoch.
-        step: the counter, a scalar int64 variable; `None` uses what the optimizer passes (`Model.fit`).
+    Attributes:
+        rate: the rate at an epoch, which is a float tensor of any shape, such as 2.5 in the middle of the third; same
+            shape and dtype.
+        words: the rate over a run, for people.
     """
 
-    def __init__(self, config: RunConfig, steps_per_epoch: int, step: tf.Variable | None = None) -> None:
-        self.config = config
-        self.steps_per_epoch = steps_per_epoch
-        self.step = step
+    rate: Callable[[RunConfig, tf.Tensor], tf.Tensor]
+    words: Callable[[RunConfig], str]
 
-    def __call__(self, iterations: tf.Tensor) -> tf.Tensor:
-        """The rate of the update that is about to be made: scalar, as `learning_rate_at`."""
-        step = iterations if self.step is None else self.step
-        return learning_rate_at(self.config, self.steps_per_epoch, tf.cast(step, keras.config.floatx()))
 
-    def get_config(self) -> dict:
-        """Refused: a schedule is rebuilt from the `RunConfig`, never from a saved optimizer."""
-        raise TypeError("StepLearningRate is rebuilt from the RunConfig, it is not serialised")
+def describe_schedule(config: RunConfig) -> str:
+    """The schedule of a run in words, with the scaled peak."""
+    name = config.learning_rate.schedule
+    return f"{name}: {SCHEDULES[name].words(config)}"
+
+
+def _constant(config: RunConfig, epoch: tf.Tensor) -> tf.Tensor:
+    import tensorflow as tf
+
+    return tf.fill(tf.shape(epoch), tf.constant(config.peak_learning_rate, epoch.dtype))
+
+
+def _constant_words(config: RunConfig) -> str:
+    return f"{config.peak_learning_rate:g}"
+
+
+def _steps(config: RunConfig, epoch: tf.Tensor) -> tf.Tensor:
+    """`peak * decay ** boundaries passed`."""
+    import tensorflow as tf
+
+    rate = config.learning_rate
+    passed = tf.add_n([tf.cast(epoch >= boundary, epoch.dtype) for boundary in rate.step_epochs] or [epoch * 0])
+    return config.peak_learning_rate * rate.decay**passed
+
+
+def _steps_words(config: RunConfig) -> str:
+    rate, peak = config.learning_rate, config.peak_learning_rate
+    later = [f"{peak * rate.decay**k:g} from epoch {epoch:g}" for k, epoch in enumerate(rate.step_epochs, start=1)]
+    return ", ".join([f"{peak:g}", *later])
+
+
+def _ramp(config: RunConfig, epoch: tf.Tensor) -> tf.Tensor:
+    """That of the Keras TPU and multi-GPU fine-tuning write-ups, continuous in the step instead of once per epoch.
+
+    start → peak linearly over `ramp_epochs`, hold, then `(peak - floor) * decay ** epochs_since + floor`.
+    """
+    return _ramp_and_fall(config, epoch, lambda after: config.learning_rate.decay**after)
+
+
+def _ramp_words(config: RunConfig) -> str:
+    return _ramp_and_fall_words(config, f"x {config.learning_rate.decay:g} per epoch")
+
+
+def _cosine(config: RunConfig, epoch: tf.Tensor) -> tf.Tensor:
+    """A ramp, then one half period: Loshchilov & Hutter 2017."""
+    import tensorflow as tf
+
+    rate = config.learning_rate
+    length = max(config.epochs - rate.ramp_epochs - rate.hold_epochs, 1e-9)
+    return _ramp_and_fall(config, epoch, lambda after: 0.5 * (1.0 + tf.cos(math.pi * tf.minimum(after / length, 1.0))))
+
+
+def _cosine_words(config: RunConfig) -> str:
+    return _ramp_and_fall_words(config, "half a cosine")
+
+
+def _ramp_and_fall(config: RunConfig, epoch: tf.Tensor, share: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """`share` of the way from floor to peak is left at an epoch after ramp and hold."""
+    import tensorflow as tf
+
+    rate, peak = config.learning_rate, config.peak_learning_rate
+    after = tf.maximum(epoch - rate.ramp_epochs - rate.hold_epochs, 0.0)
+    falling = (peak - rate.floor) * share(after) + rate.floor
+    rising = rate.start + (peak - rate.start) * epoch / max(rate.ramp_epochs, 1e-9)
+    return tf.where(epoch < rate.ramp_epochs, rising, falling)
+
+
+def _ramp_and_fall_words(config: RunConfig, fall: str) -> str:
+    rate = config.learning_rate
+    hold = f", held for {rate.hold_epochs:g}" if rate.hold_epochs else ""
+    rise = f"{rate.start:g} to {config.peak_learning_rate:g} by epoch {rate.ramp_epochs:g}"
+    return f"{rise}{hold}, {fall} down to {rate.floor:g}"
+
+
+SCHEDULES = {
+    "constant": Schedule(rate=_constant, words=_constant_words),
+    "ramp": Schedule(rate=_ramp, words=_ramp_words),
+    "steps": Schedule(rate=_steps, words=_steps_words),
+    "cosine": Schedule(rate=_cosine, words=_cosine_words),
+}
 
 
 def learning_rate_at(config: RunConfig, steps_per_epoch: int, step: tf.Tensor) -> tf.Tensor:
     """Rate at 0-based `step` (any shape), same shape, float32 unless `keras.config.floatx()` is another.
 
-    Linear scaling of the peak: Goyal et al. 2017; the formulas are in `rampline.schedules`.
+    Linear scaling of the peak: Goyal et al. 2017.
     """
+    import keras
+    import tensorflow as tf
+
     epoch = tf.cast(step, keras.config.floatx()) / steps_per_epoch
     return SCHEDULES[config.learning_rate.schedule].rate(config, epoch)
 
 
 def learning_rate_curve(config: RunConfig, steps_per_epoch: int, points: int = 200) -> list[list[float]]:
     """`[[epoch, rate], …]` over the whole run, for the plot."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
     steps = np.unique(np.linspace(0, config.epochs * steps_per_epoch - 1, points).astype(np.int64))
     rates = learning_rate_at(config, steps_per_epoch, tf.constant(steps, keras.config.floatx())).numpy()
     return [[float(step / steps_per_epoch), float(value)] for step, value in zip(steps, rates, strict=True)]

@@ -12,7 +12,7 @@ from rich.table import Table
 from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
 from rampline.home import Home
 from rampline.imports import locate_own
-from rampline.schedules import describe_schedule
+from rampline.learning_rate import describe_schedule
 from rampline.stages import check_study
 from rampline.study import Study
 

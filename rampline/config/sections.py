@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rampline.config.checks import check, check_choice, check_integer, check_number, check_text
-from rampline.schedules import SCHEDULES
+from rampline.learning_rate import SCHEDULES
 
 DATA_SOURCES = ("digits", "tfds:NAME", "folder:PATH", "csv:PATH")
 CACHES = ("none", "memory", "disk", "auto")
@@ -119,7 +119,7 @@ class BatchConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRateConfig:
-    """The learning rate as a function of the step; see `rampline.schedules`.
+    """The learning rate as a function of the step; see `rampline.learning_rate`.
 
     Attributes:
         schedule: `constant` (= peak), `ramp` (start → peak over `ramp_epochs`, hold, exponential decay to `floor`),

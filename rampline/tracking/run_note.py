@@ -10,8 +10,8 @@ from rampline.credentials import mask
 from rampline.execution_file import FILE, read_execution
 from rampline.explain.explanation import Explanation
 from rampline.files import read_json
+from rampline.learning_rate import describe_schedule
 from rampline.run_directory import RunDirectory
-from rampline.schedules import describe_schedule
 from rampline.study import built_in_studies
 
 STRATEGIES = {

@@ -13,7 +13,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from rampline.config import OptimizerConfig
+from rampline.config import OptimizerConfig, RunConfig
+from rampline.learning_rate import learning_rate_at
 
 Rate = float | keras.optimizers.schedules.LearningRateSchedule
 
@@ -75,6 +76,32 @@ class FusedSGD(keras.optimizers.SGD):
             use_locking=True,
             use_nesterov=self.nesterov,
         )
+
+
+class StepLearningRate(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule driven by our own step counter instead of `optimizer.iterations`.
+
+    Under parameter servers Keras' `iterations` loses updates (a read-modify-write), so the rate would lag behind.
+
+    Args:
+        config: gives the schedule, its peak after scaling, and the number of epochs.
+        steps_per_epoch: updates per epoch.
+        step: the counter, a scalar int64 variable; `None` uses what the optimizer passes (`Model.fit`).
+    """
+
+    def __init__(self, config: RunConfig, steps_per_epoch: int, step: tf.Variable | None = None) -> None:
+        self.config = config
+        self.steps_per_epoch = steps_per_epoch
+        self.step = step
+
+    def __call__(self, iterations: tf.Tensor) -> tf.Tensor:
+        """The rate of the update that is about to be made: scalar, as `learning_rate_at`."""
+        step = iterations if self.step is None else self.step
+        return learning_rate_at(self.config, self.steps_per_epoch, tf.cast(step, keras.config.floatx()))
+
+    def get_config(self) -> dict:
+        """Refused: a schedule is rebuilt from the `RunConfig`, never from a saved optimizer."""
+        raise TypeError("StepLearningRate is rebuilt from the RunConfig, it is not serialised")
 
 
 def make_optimizer(config: OptimizerConfig, learning_rate: Rate) -> keras.optimizers.Optimizer:

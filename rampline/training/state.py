@@ -10,12 +10,16 @@ import tensorflow as tf
 
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
-from rampline.learning_rate import StepLearningRate
 from rampline.model_check import FRESH_WEIGHTS
 from rampline.models import make_model
 from rampline.training.checkpoint import load_model_weights
 from rampline.training.fused_batch_norm import fuse_batch_norm
-from rampline.training.optimizers import LossScaleOptimizer, make_iterations_atomic, make_optimizer
+from rampline.training.optimizers import (
+    LossScaleOptimizer,
+    StepLearningRate,
+    make_iterations_atomic,
+    make_optimizer,
+)
 from rampline.training.random_draws import draw_per_replica
 
 

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from rampline.config import BatchConfig, ClusterConfig, LearningRateConfig, RunConfig
-from rampline.learning_rate import StepLearningRate, learning_rate_at, learning_rate_curve
-from rampline.schedules import SCHEDULES, Schedule, describe_schedule
+from rampline.learning_rate import SCHEDULES, Schedule, describe_schedule, learning_rate_at, learning_rate_curve
+from rampline.training.optimizers import StepLearningRate
 
 STEPS_PER_EPOCH = 10
 

@@ -8,9 +8,9 @@ from rampline.cli import app
 from rampline.config import ClusterConfig, LearningRateConfig, RunConfig
 from rampline.home import Home
 from rampline.imports import locate_own
+from rampline.learning_rate import describe_schedule
 from rampline.plan import expected_seconds, plan_study
 from rampline.run_directory import RunDirectory, RunIdentity
-from rampline.schedules import describe_schedule
 from rampline.study import Study, StudyRun, load_study
 
 OVERRIDES = {"batch.size": "64"}
