@@ -4,7 +4,6 @@ from pathlib import Path
 
 from prefect import flow
 
-from rampline.execution import explaining_soon
 from rampline.execution_file import read_execution
 from rampline.stages import trained_runs
 from tasks.compare import compare, show_comparison
@@ -23,7 +22,7 @@ def evaluate(study: str = "digits", execution: str = "", runs: list[str] = []) -
         runs: Names of the runs to score; none for all that are trained.
     """
     execution, runs = trained_runs(study, execution, runs)
-    with in_turn(read_execution(Path(execution)).study), explaining_soon(Path(execution), runs):
+    with in_turn(read_execution(Path(execution)).study):
         score(execution, runs)
         explain(execution, runs)
     report = compare(execution)

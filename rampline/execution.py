@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlflow import MlflowClient
 
-from rampline.cluster.early import end_early
 from rampline.cluster.evaluator import run_evaluation
 from rampline.credentials import mask
 from rampline.data.report import read_report
 from rampline.errors import RunFailed
 from rampline.execution_file import FILE, Execution, read_execution, write_execution
 from rampline.explain.explanation import explain_run
-from rampline.explain.replica import measure_replicas, start_measuring_early
+from rampline.explain.replica import measure_replicas
 from rampline.files import read_json
 from rampline.home import Home
 from rampline.run_directory import RunDirectory
@@ -107,16 +105,6 @@ def evaluate_runs(execution: Path, runs: Sequence[str], *, on_event: OnEvent) ->
 
     run_evaluation([execution / run for run in runs], execution / "evaluation.log", on_evaluated=on_evaluated)
     return scores
-
-
-@contextmanager
-def explaining_soon(execution: Path, runs: Sequence[str]) -> Iterator[None]:
-    """Begin to start the processes that `explain_runs` needs, as it will be called in this block, by this thread."""
-    start_measuring_early(_probed(execution, runs), _probe_folder(execution))
-    try:
-        yield
-    finally:
-        end_early()
 
 
 def explain_runs(execution: Path, runs: Sequence[str], *, log: Log) -> dict[str, str]:

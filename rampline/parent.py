@@ -13,7 +13,7 @@ POLL_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent(parent_pid: int, *, grace_seconds: float = 0.0) -> None:
+def end_with_parent(parent_pid: int, *, grace_seconds: float = 0.0, watch: bool = True) -> None:
     """End this process, with SIGKILL, as soon as its parent is no longer `parent_pid`.
 
     To be called first thing by a process that must not outlive its parent. SIGKILL, because a parent that is gone
@@ -24,12 +24,14 @@ def end_with_parent(parent_pid: int, *, grace_seconds: float = 0.0) -> None:
     Args:
         parent_pid: process id of the parent, as the parent itself gave it: it may be gone before this is called.
         grace_seconds: how long this process serves on without its parent.
+        watch: whether a thread looks, too; not in a process that forks.
     """
     if sys.platform == "linux" and not grace_seconds:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid and not grace_seconds:
         _end()
-    threading.Thread(target=_watch, args=(parent_pid, grace_seconds), name="parent-watch", daemon=True).start()
+    if watch:
+        threading.Thread(target=_watch, args=(parent_pid, grace_seconds), name="parent-watch", daemon=True).start()
 
 
 def _watch(parent_pid: int, grace_seconds: float) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from rampline.cluster.exit_status import FAILED, PEER_LOST, STOPPED, WILL_REPEAT
 from rampline.cluster.process import ERROR_MARK
@@ -44,15 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tune", action="store_true", help="RUN_DIR holds the tuner's request: measure its trials")
     parser.add_argument("--models", action="store_true", help="RUN_DIR names functions: check the models they return")
     parser.add_argument("--data", type=Path, metavar="DIR", help="with --evaluate: the prepared dataset to score on")
-    parser.add_argument(
-        "--wait", action="store_true", help="be told TF_CONFIG and the rest on standard input, when it is needed"
-    )
     options = parser.parse_args(arguments)
     if os.environ.get("RAMPLINE_PARENT_PID"):
         end_with_parent(int(os.environ["RAMPLINE_PARENT_PID"]))
     try:
-        if options.wait:
-            _wait()
         if options.evaluate:
             return _evaluate(options.run_directories, options.evaluate, options.data)
         if options.predict:
@@ -97,21 +91,6 @@ def _status_of(error: Exception) -> int:
     return PEER_LOST if isinstance(error, peers) else FAILED
 
 
-def _wait() -> None:
-    """Import what trains, and wait to be told what this is a part of."""
-    from rampline.cluster.early import count_import, wait_for_order
-
-    began = time.monotonic()
-    import_tensorflow()
-    with importing():
-        importlib.import_module("rampline.training.run")
-        importlib.import_module("rampline.training.strategy")
-    ready = time.monotonic()
-    wait_for_order()
-    if launched := os.environ.get("RAMPLINE_LAUNCHED_AT"):  # a role of a run
-        os.environ["RAMPLINE_LAUNCHED_AT"] = repr(count_import(float(launched), began=began, ready=ready))
-
-
 def _evaluate(run_directories: Sequence[Path], events_file: Path, data: Path | None) -> int:
     import_tensorflow()
     with importing():
@@ -144,9 +123,15 @@ def _has_peers() -> bool:
         return True  # it cannot be read: then an orderly end is the safe one
 
 
-if __name__ == "__main__":
-    status = main()
+def run(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run `main`, and end the process."""
+    status = main(arguments)
     # After a failure TensorFlow's destructors may wait for peers that are gone. After a success they tell the peers;
     # where there are none they take a second for nothing.
     if status or not _has_peers():
         leave(status)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    run()

@@ -14,6 +14,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Running
 
 from rampline.cluster.device_queue import Ticket, devices_of, hold_devices
+from rampline.cluster.fork_server import fork_server
 from rampline.devices import find_devices
 from rampline.home import Home
 from rampline.progress import progress_to
@@ -32,7 +33,8 @@ def in_turn(study: Study) -> Iterator[None]:
     """Wait until this machine's devices are free for the study, in the order in which flow runs were submitted.
 
     It holds as many as its largest run needs, to the end of the block: another training beside it would spoil what is
-    measured. Inside the block of a parent flow this does nothing.
+    measured. All that computes in the block is forked from one process. Inside the block of a parent flow this does
+    nothing.
     """
     devices = max(devices_of(run.config) for run in study.runs)
     if _HAS_TURN.get() or not devices:
@@ -49,6 +51,7 @@ def in_turn(study: Study) -> Iterator[None]:
             stack.enter_context(hold_devices(home, ticket, slots=_slots(), log=lambda text: _wait(text, told)))
             if told:
                 _show_state("Running")
+            stack.enter_context(fork_server())
             yield
     finally:
         _HAS_TURN.reset(token)

@@ -3,10 +3,13 @@
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from runs import role_environment
 
+from rampline.cluster.fork_server import fork_server
 from rampline.config import DataConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import prepare_dataset
@@ -27,6 +30,16 @@ def rampline_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAMPLINE_HOME", str(root))
         yield root
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[None]:
+    """Workers whose PYTHONPATH is that of `role_environment` are forks of one process from now on."""
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
+            stack.enter_context(fork_server())
+        yield
 
 
 @pytest.fixture(autouse=True)

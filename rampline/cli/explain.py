@@ -61,6 +61,7 @@ def _latest(study: str, home: Home) -> Path:
 
 
 def _measure(study: Study, home: Home, console: Console) -> Path:
+    from rampline.cluster.fork_server import fork_server
     from rampline.cluster.supervisor import supervise
     from rampline.data.preparation import prepare_dataset
     from rampline.explain.explanation import explain_run
@@ -72,17 +73,20 @@ def _measure(study: Study, home: Home, console: Console) -> Path:
 
     name = f"explain-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder, directories = home.runs / study.name / name, []
-    for run in study.runs:
-        config = dataclasses.replace(run.config, epochs=1, model=dataclasses.replace(run.config.model, weights="none"))
-        if not config.explain.steps:
-            config = dataclasses.replace(config, explain=ExplainConfig())
-        dataset = prepare_dataset(config.data, home, log=log)
-        directory = RunDirectory(folder / run.name)
-        directory.create(config, RunIdentity(study=study.name, name=run.name, dataset=str(dataset.directory)))
-        log(f"{run.name}: one epoch and its probes")
-        supervise(directory, on_event=lambda event: None, log=log)
-        directories.append(directory)
-    measure_replicas(directories, folder / "explain", log=log)
+    with fork_server():
+        for run in study.runs:
+            config = dataclasses.replace(
+                run.config, epochs=1, model=dataclasses.replace(run.config.model, weights="none")
+            )
+            if not config.explain.steps:
+                config = dataclasses.replace(config, explain=ExplainConfig())
+            dataset = prepare_dataset(config.data, home, log=log)
+            directory = RunDirectory(folder / run.name)
+            directory.create(config, RunIdentity(study=study.name, name=run.name, dataset=str(dataset.directory)))
+            log(f"{run.name}: one epoch and its probes")
+            supervise(directory, on_event=lambda event: None, log=log)
+            directories.append(directory)
+        measure_replicas(directories, folder / "explain", log=log)
     for directory in directories:
         explain_run(directory).write(directory.explanation_file)
     return folder

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from rampline.cli.arguments import SetOption, StudyArgument
+from rampline.cluster.fork_server import fork_server
 from rampline.config import ParityConfig, RunConfig, apply_overrides, from_dict, parse_overrides, to_dict
 from rampline.home import Home
 from rampline.parity import ParityResult, check_parity, result_file
@@ -40,7 +41,8 @@ def parity(
     name = f"parity-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     directory = RunDirectory(home.runs / loaded.name / name / run)
     directory.create(config, RunIdentity(study=loaded.name, name=run, dataset=str(dataset.directory)))
-    result = check_parity(directory, log=console.print)
+    with fork_server():
+        result = check_parity(directory, log=console.print)
     for line in describe_parity(result):
         console.print(line)
     console.print(f"result   {result_file(directory)}")

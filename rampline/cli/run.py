@@ -8,8 +8,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,8 +18,7 @@ from rich.console import Console
 from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
 from rampline.cli.compare import show_comparison
 from rampline.cli.prefect_server import prefect_answers, start_prefect
-from rampline.cluster.early import end_early
-from rampline.cluster.process import start_roles_early
+from rampline.cluster.fork_server import fork_server
 from rampline.credentials import mask
 from rampline.devices import available_cores
 from rampline.errors import InputError, Preempted, RamplineError, RunFailed, says_disk_full
@@ -62,14 +60,9 @@ def run(
         execution = home.runs / checked.name / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     console.print(f"study {checked.name}, execution {execution.name}", highlight=False)
     parameters = {"study": study, "only": only or [], "overrides": overrides, "execution": str(execution)}
-    first = checked.runs[0]
-
-    def start_roles() -> None:
-        if not resume:
-            start_roles_early(execution / first.name, first.config)
-
     try:
-        _run_flow(home, parameters, console, start_roles)
+        with ExitStack() as stack:
+            _run_flow(home, parameters, console, stack)
     except KeyboardInterrupt:
         remedy = f": `rampline run {study} --resume` continues it" if is_begun(execution) else ""
         console.print(f"interrupted{remedy}", highlight=False)
@@ -87,7 +80,6 @@ def run(
             console.print(f"`rampline run {study} --resume` continues what did not complete", highlight=False)
         raise
     finally:
-        end_early()
         _show_what_there_is(checked.name, execution, home, console)
 
 
@@ -101,19 +93,19 @@ class PrefectLost(RamplineError):
     """The Prefect API went away while the flow ran, or has no room for its database."""
 
 
-def _run_flow(home: Home, parameters: dict[str, Any], console: Console, start_roles: Callable[[], None]) -> None:
+def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: ExitStack) -> None:
     with console.status("starting Prefect") if console.is_terminal else nullcontext():
         wait = start_prefect(home)
-        # Prefect's server takes longest. Where it and this process have all the cores, the roles begin after this one.
+        # Prefect's server takes longest. Where it and this process have all cores, TensorFlow is imported afterwards.
         has_spare_core = wait is None or available_cores() > 2
         if has_spare_core:
-            start_roles()
+            stack.enter_context(fork_server())
         # By name, because nothing in rampline may import Prefect; here, because that takes seconds.
         with importing():
             flow = importlib.import_module("flows.study").study
             _meet_mlflow(home)
         if not has_spare_core:
-            start_roles()
+            stack.enter_context(fork_server())
         if wait:
             wait()
     with BarProgress(console) if console.is_terminal else nullcontext(LineProgress(_print)) as progress:

@@ -78,6 +78,7 @@ def tune(
 def _search(
     folder: Path, config: RunConfig, dataset: str, limits: Limits, seconds: float, home: Home, console: Console
 ) -> Outcome:
+    from rampline.cluster.fork_server import fork_server
     from rampline.tuning.budget import Budget
     from rampline.tuning.session import Session
     from rampline.tuning.tuner import Tuner
@@ -91,7 +92,8 @@ def _search(
         log=console.print,
     )
     try:
-        return Tuner(folder.name, limits, session).tune()
+        with fork_server():
+            return Tuner(folder.name, limits, session).tune()
     except KeyboardInterrupt:
         console.print("interrupted: no settings are written")
         raise

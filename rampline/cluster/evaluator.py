@@ -68,7 +68,7 @@ def _score(
             for event in events.read():
                 on_evaluated(Path(event["run_directory"]))
             if ended:
-                return process.returncode
+                return process.wait()
             time.sleep(POLL_SECONDS)
     finally:
         end_processes([process])

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rampline.cluster.attempts import Attempt
-from rampline.cluster.early import start_early, take_early
+from rampline.cluster.fork_server import Process, fork_worker
 from rampline.cluster.private_network import SHARED, Network
-from rampline.cluster.roles import network_of, role_environment, tasks_to_start, worker_environment
+from rampline.cluster.roles import role_environment, worker_environment
 from rampline.cluster.tf_config import Task
 from rampline.config import RunConfig
 from rampline.run_directory import RunDirectory
@@ -39,7 +39,7 @@ class RoleProcess:
     """
 
     task: Task
-    process: subprocess.Popen[bytes]
+    process: Process
     log: Path
     log_offset: int = 0
 
@@ -74,13 +74,6 @@ class RoleProcess:
         }
 
 
-def start_roles_early(run_directory: Path, config: RunConfig) -> None:
-    """Begin to start the roles of a run that does not exist yet, from the thread that will launch it."""
-    tasks = tasks_to_start(config)
-    for _ in tasks:
-        start_early([str(run_directory)], network_of(config, tasks))
-
-
 def start_role(
     task: Task, run_directory: RunDirectory, config: RunConfig, attempt: Attempt, launched_at: float, network: Network
 ) -> RoleProcess:
@@ -108,15 +101,15 @@ def start_role(
 
 def start_worker(
     arguments: Sequence[str], log: Path, environment: Mapping[str, str], network: Network = SHARED
-) -> subprocess.Popen[bytes]:
+) -> Process:
     """Start `python -m rampline.worker ARGUMENTS` in a session of its own; it ends when this process is gone.
 
-    One that was started early with these arguments is taken.
+    In the block of a `fork_server` that was made in this environment, it is a fork of that.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     whole = worker_environment({**environment, **network.environment})
-    if early := take_early(arguments, log, whole, network):
-        return early
+    if forked := fork_worker(arguments, log, whole, network):
+        return forked
     with open(log, "ab") as output:
         return subprocess.Popen(
             [*network.command, sys.executable, "-P", "-m", "rampline.worker", *arguments],
@@ -152,7 +145,7 @@ def ask_to_stop(roles: Sequence[RoleProcess]) -> None:
     _wait_until_gone([role.process for role in roles], STOP_GRACE_SECONDS)
 
 
-def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def end_processes(processes: Sequence[Process]) -> None:
     """End the groups of these processes: SIGTERM, and after a grace SIGKILL. TensorFlow may swallow the first."""
     for process in processes:
         _signal(process, signal.SIGTERM)
@@ -162,7 +155,7 @@ def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-def _wait_until_gone(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
+def _wait_until_gone(processes: Sequence[Process], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and any(process.poll() is None for process in processes):
         time.sleep(0.05)
@@ -176,7 +169,7 @@ def last_line(log: Path, offset: int = 0) -> str:
     return (own or lines or [""])[-1]
 
 
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _signal(process: Process, number: signal.Signals) -> None:
     # The group outlives its leader as long as one member runs, so it is signalled in any case.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)

@@ -7,13 +7,12 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rampline.cluster.early import start_early
+from rampline.cluster.fork_server import Process
 from rampline.cluster.process import end_processes, last_line, start_worker
 from rampline.cluster.roles import visible_gpu_ids
 from rampline.config import BatchConfig, ClusterConfig, RunConfig, to_dict
@@ -108,17 +107,6 @@ def measure_replicas(run_directories: Iterable[RunDirectory], folder: Path, *, l
                 results[work.key].write(directory.replica_file)
 
 
-def start_measuring_early(run_directories: Iterable[RunDirectory], folder: Path) -> None:
-    """Begin to start the processes that `measure_replicas` will launch first, as far as there are cores to spare.
-
-    To be called with the same arguments, from the thread that will measure.
-    """
-    for processes, is_virtual in list(_launches(_wanted(run_directories)))[:1]:
-        spare = max(1, available_cores() - 1)  # one computes meanwhile
-        for index in range(min(spare, _count(processes))):
-            start_early(_arguments(index, _launch_folder(folder, processes, is_virtual)))
-
-
 def _wanted(run_directories: Iterable[RunDirectory]) -> list[tuple[RunDirectory, Work]]:
     return [(directory, work_of(directory)) for directory in run_directories if not directory.replica_file.is_file()]
 
@@ -152,7 +140,7 @@ def _launch(works: Sequence[Work], processes: int, is_virtual: bool, folder: Pat
     shutil.rmtree(folder, ignore_errors=True)
     plan = [{"key": w.key, "config": to_dict(w.config), "dataset": w.dataset} for w in works]
     write_json(folder / PLAN, {"works": plan, "processes": processes})
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[Process] = []
     try:
         for index in range(_count(processes)):
             environment = _environment(index, processes, is_virtual)
@@ -174,7 +162,7 @@ def _environment(index: int, processes: int, is_virtual: bool) -> dict[str, str]
     return environment
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, deadline: float) -> None:
+def _wait(processes: Sequence[Process], folder: Path, deadline: float) -> None:
     while any(process.poll() is None for process in processes):
         _check(processes, folder)
         if time.monotonic() > deadline:
@@ -183,7 +171,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, deadline: 
     _check(processes, folder)
 
 
-def _check(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
+def _check(processes: Sequence[Process], folder: Path) -> None:
     for index, process in enumerate(processes):
         status, log = process.poll(), folder / f"{index}.log"
         if status:

@@ -60,7 +60,9 @@ def chaos_dataset(rampline_home: Path) -> Path:
 
 
 @pytest.fixture
-def make_run(chaos_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDirectory]:
+def make_run(
+    chaos_dataset: Path, forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., RunDirectory]:
     """`make_run(strategy)`: a run directory that nothing has run yet."""
     monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
 

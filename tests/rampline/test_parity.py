@@ -21,7 +21,7 @@ MODEL = "parity_models:with_random_parts"
 
 
 @pytest.fixture
-def make_run(digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
+def make_run(digits: PreparedDataset, forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
     """`make_run(config)` creates a run directory on a part of `digits`."""
     monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
     monkeypatch.delenv("TF_CONFIG", raising=False)

@@ -31,7 +31,7 @@ runs:
 
 
 @pytest.fixture
-def execution(rampline_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def execution(rampline_home: Path, forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
     study = tmp_path / "checked.yaml"
     study.write_text(STUDY)

@@ -35,8 +35,8 @@ def make_config(strategy: str, *, model: str = "convnet", batch: int = 28, **clu
 
 def role_environment() -> dict[str, str]:
     """Of processes that import models from `small_models`."""
-    paths = [str(SUPPORT), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", str(SUPPORT))]
+    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join([str(SUPPORT), *others])}
 
 
 def run_role_scripts(commands: Sequence[Sequence[str]], tasks: Sequence[Task]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
+from runs import role_environment
 
 from rampline.data.dataset import PreparedDataset
 from rampline.home import Home
@@ -29,7 +30,7 @@ RUNS = ("fair", "better", "worse")
 
 
 @pytest.fixture(scope="session")
-def trained(rampline_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(rampline_home: Path, forks: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the execution: `fair`, `better` and `worse`, complete, scored and in MLflow. 15 s."""
     # Every test session loads this file: what takes seconds to import waits until a test asks for it.
     from rampline.execution import close_execution, evaluate_runs, start_execution
@@ -38,9 +39,11 @@ def trained(rampline_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     study = tmp_path_factory.mktemp("study") / "registry.yaml"
     study.write_text(CONTENT)
     execution = start_execution(str(study), home=Home(root=rampline_home), name="e1")
-    for run in RUNS:
-        train_run(execution, run, on_event=lambda event: None, log=print)
-    evaluate_runs(execution, RUNS, on_event=lambda event: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
+        for run in RUNS:
+            train_run(execution, run, on_event=lambda event: None, log=print)
+        evaluate_runs(execution, RUNS, on_event=lambda event: None)
     close_execution(execution, "COMPLETE")
     return execution
 

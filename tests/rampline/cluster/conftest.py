@@ -17,7 +17,7 @@ from rampline.run_directory import RunDirectory, RunIdentity
 
 
 @pytest.fixture
-def make_run(digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator:
+def make_run(digits: PreparedDataset, forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator:
     """`make_run(config)` creates a run directory on a part of `digits`; processes it leaves behind fail the test."""
     monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
     made: list[RunDirectory] = []

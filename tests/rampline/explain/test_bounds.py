@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
-def import_from_support(monkeypatch: pytest.MonkeyPatch) -> None:
+def import_from_support(forks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
 
 

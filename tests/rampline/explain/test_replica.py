@@ -3,27 +3,21 @@
 import dataclasses
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 from processes import processes_of, started_processes_of
 from runs import make_config, role_environment
 
 import rampline.training.replica as training_replica
-from rampline.cluster.early import end_early
-from rampline.cluster.process import start_worker
 from rampline.config import ExplainConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
 from rampline.explain.probes import ROUNDS, ReplicaProbes
-from rampline.explain.replica import measure_replicas, replica_config, start_measuring_early, work_of
+from rampline.explain.replica import measure_replicas, replica_config, work_of
 from rampline.run_directory import RunDirectory, RunIdentity
 from rampline.training.replica import Meeting
 
@@ -32,7 +26,7 @@ TF_CONFIG = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", 
 
 
 @pytest.fixture
-def make_run(digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
+def make_run(digits: PreparedDataset, forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
     """`make_run(config, **changes)` creates a run directory on a part of `digits`."""
     monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
     monkeypatch.delenv("TF_CONFIG", raising=False)
@@ -46,19 +40,6 @@ def make_run(digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.Monkey
         return directory
 
     return make
-
-
-def replicas_of(pid: int) -> str:
-    """How many replicas the launch measures that the process is for."""
-    return Path(psutil.Process(pid).cmdline()[-2]).name
-
-
-@contextmanager
-def ending_what_waits() -> Iterator[None]:
-    try:
-        yield
-    finally:
-        end_early()
 
 
 def install_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,35 +156,6 @@ def test_a_process_that_is_killed_is_named_with_its_signal(make_run: MakeRun, tm
         with pytest.raises(RunFailed, match=r"a probe of one replica failed: ended by signal 9 \(log: .*/1/0\.log\)"):
             measure_replicas([make_run(make_config("single"))], folder, log=print)
         killer.result()
-    assert processes_of(folder) == []
-
-
-def test_processes_that_were_started_early_measure(
-    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
-    small = ExplainConfig(steps=6)
-    runs = [make_run(make_config("multi_worker", workers=2), explain=small), make_run(make_config("single"))]
-    measured = make_run(make_config("single", batch=14))
-    measured.replica_file.write_text("{}")
-    folder = tmp_path / "explain"
-    with ending_what_waits():
-        start_measuring_early([measured, runs[0]], folder)
-        waiting = started_processes_of(folder, 2)  # one of the cores has other work meanwhile
-        launched: list[int] = []
-
-        def start(*arguments: Any) -> subprocess.Popen[bytes]:
-            process = start_worker(*arguments)
-            launched.append(process.pid)
-            return process
-
-        monkeypatch.setattr("rampline.explain.replica.start_worker", start)
-        measure_replicas([measured, runs[0]], folder, log=print)
-        assert (launched[:2], len(launched)) == (waiting, 3)
-        assert processes_of(folder) == []
-        assert ReplicaProbes.read(runs[0].replica_file).processes == 2
-        start_measuring_early(runs, folder)
-        assert [replicas_of(pid) for pid in started_processes_of(folder, 1)] == ["1"], "the launch that comes first"
     assert processes_of(folder) == []
 
 

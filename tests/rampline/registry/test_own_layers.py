@@ -18,7 +18,9 @@ SHAPE, NAMES = (8, 8, 1), ("cat", "dog")
 
 
 @pytest.fixture
-def check(rampline_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Path], Check]:
+def check(
+    rampline_home: Path, forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, Path], Check]:
     """`check(model, folder)`: the gate's check of that network of `small_models`, of a run in `folder`."""
     from rampline.tracking.store import open_tracking
 

@@ -23,7 +23,7 @@ MODEL = "small_models:with_all_state"
 
 
 @pytest.fixture
-def train(digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+def train(digits: PreparedDataset, forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
     """`train(config, name, **changes)` runs one epoch of it on a part of `digits`."""
     monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
 
