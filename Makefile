@@ -11,10 +11,13 @@ IS_RIGHT := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3 python; do \
 	"$$name" -c '$(IS_RIGHT)' >/dev/null 2>&1 && command -v "$$name" && break; done)
 
+# More processes than cores: many tests wait for others to start or to end. Files stay whole, in the order of pyproject.toml.
+PYTEST := .venv/bin/pytest -n 3 --dist loadfile --no-loadscope-reorder --reruns 1
+
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: setup demo test test-quick lint chaos bench bench-quick bench-growth clean
+.PHONY: setup demo test test-all test-quick pytest lint chaos bench bench-quick bench-growth clean
 
 setup: $(STAMP)
 
@@ -43,11 +46,19 @@ lint: setup
 	.venv/bin/ruff check .
 	.venv/bin/pyright
 
-test: lint
-	.venv/bin/pytest -n 2 --dist loadfile
+# Lint and types beside the tests: about 10 minutes on two cores.
+test: setup
+	@$(MAKE) --no-print-directory --jobs=2 lint pytest
+
+pytest: setup
+	$(PYTEST) -m "not long"
+
+# With what takes minutes each: PostgreSQL, pods, cron, servers that go and come back.
+test-all: lint
+	$(PYTEST)
 
 test-quick: setup
-	.venv/bin/pytest -n 2 --dist loadfile -m "not slow"
+	$(PYTEST) -m "not slow and not long"
 
 # Faults in real runs, with what each cost: about 50 minutes. The two-host cases need root, iproute2 and /dev/net/tun.
 chaos: setup

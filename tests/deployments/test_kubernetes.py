@@ -105,7 +105,7 @@ def start_pod(server, tmp_path) -> Iterator[Callable[[int], subprocess.Popen[str
             process.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_pods_of_the_job_as_plain_processes(start_pod, tmp_path):
     indexes = range(training_job()["spec"]["completions"])

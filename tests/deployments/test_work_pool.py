@@ -66,7 +66,7 @@ def test_a_flow_run_has_the_same_safeguards_as_a_training_job():
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_deploy_script_with_a_kubernetes_pool(own_server):
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     environment = without_secrets() | own_server.prefect | path

@@ -104,6 +104,7 @@ def test_a_study_that_costs_too_much_waits_for_a_person(flows: Flows):
     assert "| baseline | single | 1 |" in plans[0]["data"]
 
 
+@pytest.mark.long
 def test_a_run_survives_the_end_of_the_server_and_of_the_worker(flows: Flows):
     flow_run = flows.start("study", only=["baseline"], epochs=600)
     flows.until_training(flow_run, "baseline")
@@ -115,6 +116,7 @@ def test_a_run_survives_the_end_of_the_server_and_of_the_worker(flows: Flows):
     assert flows.slots_in_use() == 0
 
 
+@pytest.mark.long
 def test_a_holder_that_is_killed_frees_its_slot_and_the_next_has_its_turn(flows: Flows):
     holder = flows.start("study", only=["baseline"], epochs=FOR_EVER)
     flows.until_training(holder, "baseline")

@@ -123,6 +123,7 @@ def look_at_mlflow(flows: Flows, page: Page) -> None:
     picture(page, "mlflow-compare")
 
 
+@pytest.mark.long
 def test_cancelling_in_the_page_ends_every_role(flows: Flows, page: Page):
     flow_run = flows.start("study", only=["multi-worker"], epochs=FOR_EVER)
     flows.until_training(flow_run, "multi-worker")
@@ -135,6 +136,7 @@ def test_cancelling_in_the_page_ends_every_role(flows: Flows, page: Page):
     assert mlflow_tags(flows.state.mlflow_url)["multi-worker"]["status"] == "KILLED"
 
 
+@pytest.mark.long
 def test_an_every_minute_schedule_trains_and_skips_while_it_does(flows: Flows, page: Page):
     deployment = flows.api.request("GET", "/deployments/name/study/study")["id"]
     parameters = {"study": "digits", "only": ["baseline"], "epochs": FOR_EVER, "overrides": QUICK}

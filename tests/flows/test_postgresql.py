@@ -12,7 +12,7 @@ from mlflow.tracking import MlflowClient
 from postgresql import PostgreSql, start_postgresql
 from team_servers import Team, start_team
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 ONE_RUN = ["-p", "epochs=1", "-p", 'only=["baseline"]', "-p", 'overrides={"data.limit": "20", "explain.steps": "0"}']
 

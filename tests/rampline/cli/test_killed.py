@@ -57,6 +57,7 @@ def test_sigterm_to_every_process_of_the_command_is_a_stop_with_a_checkpoint(com
     assert "saved" in json.loads((run_directory(home) / "stop.json").read_text())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seconds", [float(os.environ.get("RAMPLINE_TEST_OUTAGE_SECONDS", "15"))])
 def test_training_does_not_wait_for_an_mlflow_server_that_is_killed(command, home, server, mlflow_server, seconds):
     environment = server.prefect | {"MLFLOW_TRACKING_URI": mlflow_server.uri}

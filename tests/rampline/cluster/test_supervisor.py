@@ -92,6 +92,7 @@ def test_a_stopped_run_goes_on_at_its_step_with_the_same_bits(make_run) -> None:
     assert examples_seen(stopped) == examples_seen(whole)
 
 
+@pytest.mark.long
 def test_a_frozen_role_is_found_by_its_heartbeat(make_run) -> None:
     config = make_config("single", heartbeat_timeout_seconds=5)
     directory, lines = make_run(dataclasses.replace(config, epochs=600)), list[str]()
@@ -151,6 +152,7 @@ def test_an_error_without_a_file_is_told_by_what_it_says(make_run) -> None:
         supervise(directory, on_event=lambda event: None, log=log, tasks=local_tasks(directory.read_config())[:1])
 
 
+@pytest.mark.long
 def test_a_clock_that_jumps_changes_nothing(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the role by the model's module, here by hand: a jump back by a day and forth by two, again and again."""
     real, jumps = time.time, [0.0, -86400.0, 86400.0]

@@ -49,6 +49,7 @@ def fashion_mnist(home: Path) -> Path:
     return directory / published.name / str(published.version)
 
 
+@pytest.mark.long
 def test_a_small_fashion_mnist_runs_offline(rampline, home, fashion_mnist):
     assert {path.name.partition(".")[2] for path in fashion_mnist.iterdir()} >= {"json"}
     runs = ("--only", "single-loop", "--only", "mirrored-loop")
