@@ -1,7 +1,7 @@
 """Training on one machine: the product's loop beside what a user would otherwise write.
 
-The convnet is seed D's (28 x 28 x 1, global batch 64), MobileNetV2 seed A's (128 x 128 x 3, batch 32); random
-images.
+The convnet is that of fashion_mnist (28 x 28 x 1, global batch 64), MobileNetV2 that of cats_vs_dogs
+(128 x 128 x 3, batch 32); images are random.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from benchmarks.measurement import ROUNDS_IN_TURNS, Contender, Measurement
 
 MODULE = "benchmarks.contenders.training"
 FIT = (
-    "Model.fit is Keras' own, as a user writes it from the seeds' recipe: float images, a per-example pipeline, no "
+    "Model.fit is Keras' own, as a user writes it from the published tutorials: float images, a per-example pipeline, no "
     "progress bar."
 )
 

@@ -47,7 +47,7 @@ def make_model(config: ModelConfig, *, image_shape: ImageShape, classes: int) ->
 
 
 def convnet(image_shape: ImageShape, classes: int) -> keras.Model:
-    """Two 3x3 convolutions (32, 64) with max-pooling, a dense layer of 64: seed D's network."""
+    """Two 3x3 convolutions (32, 64) with max-pooling, a dense layer of 64: the network of the study `fashion_mnist`."""
     inputs = keras.Input(image_shape, dtype="uint8", name="images")
     x = keras.layers.Rescaling(1 / 255)(inputs)
     for filters in (32, 64):
@@ -58,7 +58,7 @@ def convnet(image_shape: ImageShape, classes: int) -> keras.Model:
 
 
 def convnet7(image_shape: ImageShape, classes: int) -> keras.Model:
-    """Seven weight layers, five convolutions (32 … 256) and two dense: the network of seed E's sweep."""
+    """Seven weight layers, five convolutions (32 … 256) and two dense: the network of the study `inaturalist`."""
     inputs = keras.Input(image_shape, dtype="uint8", name="images")
     x = keras.layers.Rescaling(1 / 255)(inputs)
     for filters in (32, 64, 128, 128):
@@ -80,7 +80,7 @@ def _make_built_in(name: str, image_shape: ImageShape, classes: int) -> keras.Mo
 
 
 def _make_application(config: ModelConfig, image_shape: ImageShape, classes: int) -> keras.Model:
-    """Backbone → global average pooling → dense relu → dropout → logits: seed A's head."""
+    """Backbone → global average pooling → dense relu → dropout → logits: the head of the study `cats_vs_dogs`."""
     check_name(config.name)
     make_backbone = getattr(keras.applications, config.name)
     inputs = keras.Input(image_shape, dtype="uint8", name="images")

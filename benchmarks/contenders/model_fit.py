@@ -1,4 +1,4 @@
-"""Keras' Model.fit with its defaults, on a pipeline as the seeds' recipes have it."""
+"""Keras' Model.fit with its defaults, on a pipeline as the published tutorials have it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def train_with_fit(work: Work, replicas: int, turns: Turns) -> None:
 
 
 def make_pipeline(work: Work) -> tf.data.Dataset:
-    """Batches for ever: seed D for the convnet (images scaled beforehand, full shuffle), seed A for MobileNetV2."""
+    """Batches for ever, as the tutorials make them: images scaled beforehand, full shuffle."""
     dataset = work.open_dataset()
     images = np.fromfile(dataset.images_file("train"), np.uint8).reshape(-1, *work.image_shape)
     labels = np.asarray(dataset.labels("train"), np.int32)

@@ -1,4 +1,4 @@
-"""The networks as a user writes them from the seeds' recipes: float images of the model's range in, logits out."""
+"""The networks as a user writes them from the published tutorials: float images of the model's range in, logits out."""
 
 from __future__ import annotations
 

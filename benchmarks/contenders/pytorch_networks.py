@@ -10,7 +10,7 @@ STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3,
 
 
 def make_convnet(classes: int = 10) -> nn.Module:
-    """Seed D's network for 28 x 28 x 1."""
+    """The network of fashion_mnist for 28 x 28 x 1."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3),
         nn.ReLU(),
@@ -26,7 +26,7 @@ def make_convnet(classes: int = 10) -> nn.Module:
 
 
 def make_mobilenet(classes: int = 2) -> nn.Module:
-    """MobileNetV2 (width 1) with seed A's head."""
+    """MobileNetV2 (width 1) with the head of cats_vs_dogs."""
     layers = [*_convolution(3, 32, kernel=3, stride=2)]
     channels = 32
     for expansion, out, blocks, stride in STAGES:

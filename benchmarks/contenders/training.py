@@ -1,7 +1,7 @@
 """Ways of training one network: `python -m benchmarks.contenders.training KIND --network convnet|mobilenet`.
 
     loop     the product's engine on the prepared dataset; also beside one cached batch, and what a checkpoint costs
-    fit      Keras' Model.fit with its defaults, from the seeds' recipe
+    fit      Keras' Model.fit with its defaults, from the published tutorials
     bare     a tf.function loop tuned by hand: data on the device, many steps in one call
 
 Prints examples per second: the median of three blocks, or of each that it is asked for with `--turns`. `--replicas 2`

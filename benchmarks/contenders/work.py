@@ -55,7 +55,7 @@ def is_quick() -> bool:
 
 
 WORKS = {
-    # Seed D: Fashion-MNIST's size and network.
+    # The size and the network of fashion_mnist.
     "convnet": Work(
         model="convnet",
         image_shape=(28, 28, 1),
@@ -65,7 +65,7 @@ WORKS = {
         steps=250,
         pair_steps=125,
     ),
-    # Seed A: MobileNetV2 with its head.
+    # The network of cats_vs_dogs: MobileNetV2 with its head.
     "mobilenet": Work(
         model="MobileNetV2", image_shape=(128, 128, 3), classes=2, examples=2_000, batch_size=32, steps=5
     ),

@@ -37,7 +37,7 @@ EXPECTED = {
     "ramp with hold": (make_config(**RAMP, hold_epochs=3), {20: 1e-2, 35: 1e-2, 50: 1e-2, 60: 5.5e-3, 70: 3.25e-3}),
     "no ramp": (make_config(**{**RAMP, "ramp_epochs": 0}), {0: 1e-2, 10: 5.5e-3, 20: 3.25e-3}),
     "ramp to its floor": (make_config(epochs=100, **RAMP), {999: 1e-3}),
-    # Seed D: 1e-3 for epochs 0 to 2, 1e-4 for 3 to 6, 1e-5 from 7 on; by default, too.
+    # fashion_mnist: 1e-3 for epochs 0 to 2, 1e-4 for 3 to 6, 1e-5 from 7 on; by default, too.
     "steps": (
         make_config(schedule="steps", peak=1e-3, decay=0.1),
         {0: 1e-3, 29: 1e-3, 30: 1e-4, 69: 1e-4, 70: 1e-5, 99: 1e-5},
