@@ -10,7 +10,8 @@ from benchmarks.measurement import ROUNDS_IN_TURNS, Contender, Measurement
 
 MODULE = "benchmarks.contenders.training"
 FIT = (
-    "Model.fit is Keras' own, as a user writes it from the published tutorials: float images, a per-example pipeline, no "
+    "Model.fit is Keras' own, as a user writes it from the published tutorials: float images, "
+    "a per-example pipeline, no "
     "progress bar."
 )
 
