@@ -1,16 +1,68 @@
-"""What users see of the command line does not change by accident: help texts are those of tests/golden."""
+"""What users see does not change by accident: help texts, what the commands that start nothing print, and the forms."""
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
 
 import pytest
-from golden import check_golden
+from golden import check_golden, mask_numbers
 from typer.main import get_group
 from typer.testing import CliRunner
 
 from rampline.cli import app
+from rampline.study import built_in_studies
+
+FLOWS = ("prepare", "baseline", "finetune", "cluster", "evaluate", "study", "predict")
+# What `rampline doctor` says of these is about the machine.
+OF_THE_MACHINE = ("devices", "memory", "disk", "other users")
 
 
-def test_help_of_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 100)
     monkeypatch.setattr("typer.rich_utils.FORCE_TERMINAL", False)
+    for name in ("FORCE_COLOR", "TF_CONFIG", "PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def output(*arguments: str, columns: int = 100) -> str:
+    environment = {"COLUMNS": str(columns), "CUDA_VISIBLE_DEVICES": ""}
+    result = CliRunner().invoke(app, arguments, prog_name="rampline", env=environment)
+    assert result.exit_code == 0, result.output
+    return f"$ rampline {' '.join(arguments)}\n{result.output.strip(chr(10))}\n"
+
+
+def test_help_of_every_command() -> None:
     commands = [[], *([name] for name in sorted(get_group(app).commands))]
-    results = [CliRunner().invoke(app, [*command, "--help"], prog_name="rampline") for command in commands]
-    check_golden("help.txt", "\n".join(result.output for result in results))
+    check_golden("help.txt", "\n".join(output(*command, "--help") for command in commands))
+
+
+def test_plan_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
+    check_golden("plan.txt", output("plan", "digits"))
+
+
+def test_studies() -> None:
+    shown = [output("studies", name) for name in built_in_studies()]
+    check_golden("studies.txt", "\n".join([output("studies"), *shown]))
+
+
+def test_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
+    lines = []
+    for line in output("doctor", columns=1000).splitlines()[1:]:
+        _, subject, text = re.split(r"\s{2,}", line.strip(), maxsplit=2)
+        known = text.replace(str(tmp_path), "FOLDER").replace(sys.executable, "PYTHON")
+        lines.append(f"{subject}: {'…' if subject in OF_THE_MACHINE else mask_numbers(known)}")
+    check_golden("doctor.txt", "\n".join(lines))
+
+
+def test_forms_of_the_flows() -> None:
+    texts = []
+    for name in FLOWS:
+        flow = getattr(importlib.import_module(f"flows.{name}"), name)
+        form = json.dumps(flow.parameters.model_dump(), indent=1, ensure_ascii=False)
+        texts.append(f"FLOW {name}\n{flow.description}\n\n{form}\n")
+    check_golden("forms.txt", "\n".join(texts))

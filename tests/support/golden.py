@@ -2,11 +2,14 @@
 
 import difflib
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "golden"
+# With its sign, its fraction and its exponent, and no part of a word such as float32.
+NUMBER = re.compile(r"(?<![\w.])(?:(?<!\S)[+−-]|(?<=±))?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?(?![a-zA-Z_])")
 
 
 def check_golden(name: str, text: str) -> None:
@@ -21,3 +24,8 @@ def check_golden(name: str, text: str) -> None:
             expected.splitlines(), found.splitlines(), f"golden/{name}", "now", "", "", 2, ""
         )
         pytest.fail("\n".join([*difference, "If this is meant: RAMPLINE_GOLDEN=write, and look at it"]), pytrace=False)
+
+
+def mask_numbers(text: str) -> str:
+    """`#` for every number; words stay."""
+    return NUMBER.sub("#", text)
