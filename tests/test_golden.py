@@ -1,17 +1,23 @@
 """What users see does not change by accident: help texts, what the commands that start nothing print, and the forms."""
 
 import importlib
+import io
 import json
 import re
 import sys
 from pathlib import Path
 
 import pytest
-from golden import check_golden, mask_numbers
+from demo_golden import mask_names
+from golden import check_golden, mask_numbers, visible_text
+from mlflow import MlflowClient
+from recorded_demo import replay
+from rich.console import Console
 from typer.main import get_group
 from typer.testing import CliRunner
 
 from rampline.cli import app
+from rampline.comparison import Comparison, print_comparison, read_comparison, summarise, write_comparison
 from rampline.study import built_in_studies
 
 FLOWS = ("prepare", "baseline", "finetune", "cluster", "evaluate", "study", "predict")
@@ -66,3 +72,31 @@ def test_forms_of_the_flows() -> None:
         form = json.dumps(flow.parameters.model_dump(), indent=1, ensure_ascii=False)
         texts.append(f"FLOW {name}\n{flow.description}\n\n{form}\n")
     check_golden("forms.txt", "\n".join(texts))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """The comparison of the recorded demo."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    client = MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
+    return read_comparison(client, "digits", replay(client, folder / "artifacts"))
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_comparison_of_the_recorded_demo_in_the_terminal(recorded: Comparison, width: int) -> None:
+    text = io.StringIO()
+    print_comparison(recorded, Console(file=text, width=width))
+    check_golden(f"comparison-{width}.txt", text.getvalue())
+
+
+def test_report_of_the_recorded_demo(recorded: Comparison, tmp_path: Path) -> None:
+    files = write_comparison(recorded, tmp_path)
+    check_golden("report.txt", mask_names(visible_text(files.report.read_text())))
+    check_golden("comparison.csv", mask_names(files.csv.read_text()))
+
+
+def test_summary_of_the_recorded_demo_in_mlflow(recorded: Comparison) -> None:
+    summary = summarise(recorded)
+    lines = [f"{name} = {value}" for part in (summary.params, summary.tags) for name, value in part.items()]
+    lines += [f"{name} = {value:.6g}" for name, value in summary.metrics.items()]
+    check_golden("summary.txt", mask_names("\n".join(lines)))
