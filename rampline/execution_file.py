@@ -9,13 +9,14 @@ from typing import Any
 
 from rampline.config import RunConfig, from_dict, to_dict
 from rampline.errors import InputError
-from rampline.files import read_json, write_json
+from rampline.files import read_json, refuse_newer, write_json
 from rampline.home import Home
 from rampline.run_directory import RunDirectory
 from rampline.study import Study, StudyRun
 from rampline.training.progress import best_checkpoint
 
 FILE = "execution.json"
+VERSION = 1
 STARTS_FROM = "run:"
 
 
@@ -33,18 +34,19 @@ def write_execution(folder: Path, execution: Execution) -> None:
     runs = [{**_shallow(run), "config": to_dict(run.config)} for run in execution.study.runs]
     study = {**_shallow(execution.study), "runs": runs}
     home, parent = str(execution.home.root), execution.parent_run_id
-    write_json(folder / FILE, {"study": study, "home": home, "parent_run_id": parent})
+    write_json(folder / FILE, {"version": VERSION, "study": study, "home": home, "parent_run_id": parent})
 
 
 def read_execution(folder: Path) -> Execution:
     """Read `folder/execution.json`.
 
     Raises:
-        InputError: when the folder holds no execution.
+        InputError: when the folder holds no execution, or that of a newer rampline.
     """
     if not (folder / FILE).is_file():
         raise InputError(f"{folder} is no execution: it has no {FILE}")
     content = read_json(folder / FILE)
+    refuse_newer(folder / FILE, content, version=VERSION)
     runs = tuple(StudyRun(**{**run, "config": from_dict(run["config"])}) for run in content["study"]["runs"])
     study = Study(**{**content["study"], "runs": runs})
     return Execution(study=study, home=Home(root=Path(content["home"])), parent_run_id=content["parent_run_id"])

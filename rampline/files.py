@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rampline.errors import ConfigError
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -48,6 +50,19 @@ def write_json(path: Path, value: Any, *, mode: int = 0o666) -> None:
 def read_json(path: Path) -> Any:
     """The value of a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def refuse_newer(path: Path, content: dict[str, Any], *, version: int) -> None:
+    """Stop at a file whose `version` is above the one that this code reads; a file without the key has version 1.
+
+    Raises:
+        ConfigError: when a newer rampline has written the file.
+    """
+    found = content.get("version", 1)
+    if found > version:
+        raise ConfigError(
+            f"{path} was written by a newer rampline (version {found}); this one reads {version}: upgrade"
+        )
 
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:

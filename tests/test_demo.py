@@ -8,8 +8,11 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
+from demo_golden import mlflow_text, terminal_text, tree_text
+from golden import check_golden, mask_numbers, visible_text
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from recorded_demo import record
 
 from rampline.config import flatten
 from rampline.run_directory import RunDirectory
@@ -140,6 +143,33 @@ def test_the_comparison_is_the_same_everywhere(home: Path, client: MlflowClient,
     text = (home.parent / "output.txt").read_text()
     assert "report.html" in text
     assert "rampline up, then http://127.0.0.1:5000" in text
+
+
+def test_the_terminal_shows_what_it_has_shown(home: Path) -> None:
+    check_golden("demo-terminal.txt", terminal_text((home.parent / "output.txt").read_text(), home))
+
+
+def test_the_home_holds_what_it_has_held(home: Path) -> None:
+    check_golden("demo-home.txt", tree_text(home))
+
+
+def test_mlflow_holds_what_it_has_held(home: Path, client: MlflowClient) -> None:
+    if os.environ.get("RAMPLINE_GOLDEN") == "record":
+        record(client, home)
+    check_golden("demo-mlflow.txt", mlflow_text(client, home))
+
+
+def test_the_report_has_the_sections_it_has_had(home: Path) -> None:
+    """What it concludes depends on the figures: tests/test_golden.py has the whole text for those of a recorded run."""
+    [report] = home.glob("reports/digits/*/report.html")
+    html = report.read_text()
+    headings = mask_numbers(visible_text(html, "h1", "h2", "h3", "th", "dt")).replace("git commit\n", "")
+    data = visible_text(html[html.index('<section id="data">') :].partition("</section>")[0])
+    check_golden("demo-report.txt", f"{headings}\n\n{data}")
+
+
+def test_nothing_in_the_home_is_open_to_others(home: Path) -> None:
+    assert [path for path in (home, *home.rglob("*")) if path.stat().st_mode & 0o077] == []
 
 
 def test_no_process_is_left(home: Path) -> None:

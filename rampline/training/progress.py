@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rampline.errors import ConfigError
-from rampline.files import read_json
+from rampline.files import read_json, refuse_newer
 
 PROGRESS = "progress.json"
+VERSION = 1
 
 
 class CheckpointDamaged(ConfigError):
@@ -83,8 +84,11 @@ class Manifest:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write `path/progress.json` with a checksum over all it says."""
-    content = json.loads(json.dumps(asdict(manifest)))
+    """Write `path/progress.json` with a checksum over all it says.
+
+    Every version has this envelope, with `version` in the content: a damaged number is not taken for a newer version.
+    """
+    content = json.loads(json.dumps({"version": VERSION, **asdict(manifest)}))
     text = json.dumps({"checksum": _checksum(content), "content": content}, indent=1)
     (path / PROGRESS).write_text(text + "\n", encoding="utf-8")
 
@@ -94,6 +98,7 @@ def read_manifest(path: Path) -> Manifest:
 
     Raises:
         CheckpointDamaged: when it is missing or says anything but what was written.
+        ConfigError: when a newer rampline has written it.
     """
     try:
         whole = read_json(path / PROGRESS)
@@ -106,6 +111,7 @@ def read_manifest(path: Path) -> Manifest:
     if whole["checksum"] != _checksum(whole["content"]):
         raise CheckpointDamaged(path, f"{PROGRESS} does not have the checksum it was written with")
     try:
+        refuse_newer(path / PROGRESS, whole["content"], version=VERSION)
         return _parse(**whole["content"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointDamaged(path, f"{PROGRESS} was written by another version: {error}") from error
@@ -115,7 +121,7 @@ def read_progress(path: Path) -> Progress:
     """How far the training was when `path` was written.
 
     Raises:
-        CheckpointDamaged: as `read_manifest`.
+        CheckpointDamaged, ConfigError: as `read_manifest`.
     """
     return read_manifest(path).progress
 
@@ -198,7 +204,9 @@ def _checksum(content: Any) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _parse(*, variables_sha256: str, progress: dict[str, Any], model_variables: list[str]) -> Manifest:
+def _parse(
+    *, variables_sha256: str, progress: dict[str, Any], model_variables: list[str], version: int = VERSION
+) -> Manifest:
     if progress.keys() != {part.name for part in fields(Progress)}:
         raise ValueError("other fields of progress")
     sums = progress["epoch_sums"]

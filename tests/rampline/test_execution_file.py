@@ -24,7 +24,22 @@ def test_an_execution_is_read_back_with_its_overrides(tmp_path):
     found = read_execution(tmp_path / "e1")
     assert found == execution
     assert {(run.config.epochs, run.config.data.limit) for run in found.study.runs} == {(2, 30)}
-    assert json.loads((tmp_path / "e1" / "execution.json").read_text())["parent_run_id"] == "0123abcd"
+    content = json.loads((tmp_path / "e1" / "execution.json").read_text())
+    assert (content["version"], content["parent_run_id"]) == (1, "0123abcd")
+
+
+def test_an_execution_without_a_version_is_read_and_one_of_a_newer_rampline_refused(tmp_path):
+    execution = Execution(study=load_study("digits"), home=Home(root=tmp_path), parent_run_id="0123abcd")
+    write_execution(tmp_path, execution)
+    file = tmp_path / "execution.json"
+    content = json.loads(file.read_text())
+    del content["version"]
+    file.write_text(json.dumps(content))
+    assert read_execution(tmp_path) == execution
+    file.write_text(json.dumps({"version": 2, "whatever": "comes"}))
+    with pytest.raises(InputError) as failure:
+        read_execution(tmp_path)
+    assert str(failure.value) == f"{file} was written by a newer rampline (version 2); this one reads 1: upgrade"
 
 
 def test_a_folder_without_the_file_is_no_execution(tmp_path):

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from mlflow.tracking import MlflowClient
+from PIL import Image
 from trained_runs import MODEL, STUDY, aliases, write_test_images
 
 from rampline.errors import InputError
@@ -68,6 +69,22 @@ def test_labels_are_those_of_the_evaluation(champion: RunDirectory, home: Home, 
     assert list(good["label"].astype(int)) == list(evaluated["prediction"])
     assert good["probability"].to_numpy() == pytest.approx(evaluated["probability"].to_numpy(), abs=1e-5)
     assert made.counts == {name: int(number) for name, number in good["label"].value_counts().sort_index().items()}
+
+
+def test_a_photograph_is_turned_upright_before_it_is_labelled(
+    champion: RunDirectory, home: Home, tmp_path: Path
+) -> None:
+    upright = Image.open(write_test_images(champion, tmp_path / "test")[0])
+    on_its_side, exif, images = upright.transpose(Image.Transpose.ROTATE_90), Image.Exif(), tmp_path / "images"
+    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+    images.mkdir()
+    upright.save(images / "upright.png")
+    on_its_side.save(images / "turned.png", exif=exif)
+    on_its_side.save(images / "without-exif.png")
+    table = read_table(predict_folder(STUDY, images, home=home, output=tmp_path / "labels.csv").output)
+    found = {Path(row["path"]).stem: (row["label"], row["probability"]) for row in table.to_dict("records")}
+    assert found["turned"] == found["upright"]
+    assert found["without-exif"] != found["upright"]
 
 
 def test_an_empty_folder_is_an_empty_table_in_the_home(champion: RunDirectory, home: Home, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Small runs for tests: their configurations, and their roles as processes of a script."""
 
 import dataclasses
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -31,6 +33,17 @@ def make_config(strategy: str, *, model: str = "convnet", batch: int = 28, **clu
         cluster=ClusterConfig(**cluster),
     )
     return dataclasses.replace(config, model=dataclasses.replace(config.model, name=model))
+
+
+def set_version(checkpoint: Path, version: int | None) -> None:
+    """Make a checkpoint what a rampline of that version would have written; `None` wrote no version."""
+    file = checkpoint / "progress.json"
+    content = json.loads(file.read_text())["content"]
+    del content["version"]
+    if version is not None:
+        content["version"] = version
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    file.write_text(json.dumps({"checksum": hashlib.sha256(canonical.encode()).hexdigest(), "content": content}))
 
 
 def role_environment() -> dict[str, str]:

@@ -63,6 +63,26 @@ def test_a_killed_worker_fails_the_run_by_name(make_run) -> None:
     assert not directory.is_complete
 
 
+def test_no_address_of_a_role_is_in_a_command_line(make_run) -> None:
+    """Every user of the machine can read those."""
+    directory = make_run(make_config("parameter_server", workers=2, parameter_servers=1))
+    ports, commands = list[str](), list[str]()
+
+    def look(event: dict) -> None:
+        if event["event"] == "epoch":
+            ports.extend(role["address"].rpartition(":")[2] for role in read_json(directory.roles_file)["roles"])
+            children = {child.pid for child in psutil.Process().children(recursive=True)}
+            for pid in children | set(processes_of(directory.path)):
+                commands.append(" ".join(psutil.Process(pid).cmdline()))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        supervise(directory, on_event=look, log=print)
+    assert len(ports) == 4
+    assert len([command for command in commands if "rampline.worker" in command]) >= 4
+    assert [command for command in commands for port in ports if f":{port}" in command] == []
+
+
 def test_roles_end_with_a_killed_launcher_and_the_run_goes_on_later(make_run) -> None:
     directory = make_run(make_config("multi_worker", workers=2), epochs=40)
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCH, str(directory.path)], env=role_environment())

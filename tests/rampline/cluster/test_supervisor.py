@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from faults import Faults, assert_bit_equal, examples_seen, run_with
-from runs import make_config
+from runs import make_config, set_version
 
 from rampline.cluster import supervisor
 from rampline.cluster.lock import hold_run
@@ -19,6 +19,7 @@ from rampline.cluster.tf_config import Task
 from rampline.config import RunConfig
 from rampline.errors import InputError, RunFailed
 from rampline.run_directory import RunDirectory
+from rampline.training.progress import list_checkpoints
 
 
 def attempts(directory: RunDirectory) -> list[dict]:
@@ -114,6 +115,21 @@ def test_what_would_repeat_is_not_tried_again(model: str, message: str, starts: 
     with pytest.raises(RunFailed, match=message):
         supervise(directory, on_event=lambda event: None, log=print)
     assert len(attempts(directory)) == starts
+
+
+def test_a_run_of_a_newer_rampline_is_refused_and_one_without_a_version_goes_on(make_run) -> None:
+    directory, steps = make_run(make_config("single"), epochs=2), list[int]()
+    supervise(directory, on_event=lambda event: None, log=print)
+    directory.result_file.unlink()
+    checkpoints = list_checkpoints(directory.checkpoints)
+    set_version(checkpoints[-1], 2)
+    with pytest.raises(InputError, match=r"written by a newer rampline \(version 2\); this one reads 1: upgrade$"):
+        supervise(directory, on_event=lambda event: None, log=print)
+    assert len(attempts(directory)) == 2
+    assert list_checkpoints(directory.checkpoints) == checkpoints
+    set_version(checkpoints[-1], None)
+    supervise(directory, on_event=lambda event: steps.append(event.get("first_step", -1)), log=print)
+    assert steps[0] == int(checkpoints[-1].name.removeprefix("step-"))
 
 
 def test_a_port_that_was_taken_meanwhile_is_chosen_anew(make_run, monkeypatch: pytest.MonkeyPatch) -> None:

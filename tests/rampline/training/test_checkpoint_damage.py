@@ -12,6 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from runs import set_version
 
 from rampline.errors import ConfigError, RunFailed
 from rampline.training.checkpoint import (
@@ -160,6 +161,33 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_nothing_is_changed(folder, 
         assert "\n" not in str(failure.value)
         assert isinstance(failure.value, ConfigError)
     assert equal(values(*state), unchanged)
+
+
+def test_a_checkpoint_of_a_newer_rampline_is_no_damaged_one(folder, state):
+    before, last = find_checkpoints(folder)
+    set_version(last, 2)
+    unchanged = values(*state)
+    refusal = f"{last}/progress.json was written by a newer rampline (version 2); this one reads 1: upgrade"
+    for load in (
+        lambda: restore_newest(folder, *state, warn=pytest.fail),
+        lambda: load_checkpoint(last, *state),
+        lambda: load_model_weights(last, state[0]),
+    ):
+        with pytest.raises(ConfigError) as failure:
+            load()
+        assert str(failure.value) == refusal
+        assert not isinstance(failure.value, CheckpointDamaged)
+    assert equal(values(*state), unchanged)
+    assert find_checkpoints(folder) == [before, last]
+
+
+def test_a_checkpoint_without_a_version_is_restored(folder, written, state):
+    for path in find_checkpoints(folder):
+        set_version(path, None)
+    restored = restore_newest(folder, *state, warn=pytest.fail)
+    assert restored is not None
+    assert restored.progress == read_progress(written[0] / "step-00000020")
+    assert equal(values(*state), written[1][20])
 
 
 def test_a_folder_of_damaged_checkpoints_is_an_error_that_says_what_to_do(folder, state):

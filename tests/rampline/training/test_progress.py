@@ -8,7 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from runs import set_version
 
+from rampline.errors import ConfigError
 from rampline.training.progress import (
     CheckpointDamaged,
     CheckpointMissing,
@@ -117,7 +119,32 @@ def test_progress_is_read_back(write):
     manifest = read_manifest(path)
     assert manifest.model_variables == MODEL_VARIABLES
     assert manifest.variables_sha256 == "ab" * 32
-    assert set(json.loads((path / "progress.json").read_text())) == {"checksum", "content"}
+    content = json.loads((path / "progress.json").read_text())
+    assert set(content) == {"checksum", "content"}
+    assert content["content"]["version"] == 1
+
+
+def test_progress_without_a_version_is_read(write):
+    path = write(12, best_step=3)
+    expected = read_manifest(path)
+    set_version(path, None)
+    assert read_manifest(path) == expected
+
+
+def test_a_newer_version_is_refused_and_no_older_checkpoint_takes_its_place(tmp_path, write):
+    write(10, best_step=10)
+    newer, last = write(20, best_step=10), write(30)
+    set_version(newer, 2)
+    set_version(last, 2)
+    reason = "progress.json was written by a newer rampline (version 2); this one reads 1: upgrade"
+    with pytest.raises(ConfigError) as failure:
+        best_checkpoint(tmp_path)
+    assert str(failure.value) == f"{last}/{reason}"
+    set_version(last, 1)
+    with pytest.raises(ConfigError) as failure:
+        surplus_checkpoints(last, 1)
+    assert str(failure.value) == f"{newer}/{reason}"
+    assert not isinstance(failure.value, CheckpointDamaged)
 
 
 def test_sums_of_a_version_that_counted_no_penalties_are_read(tmp_path):
