@@ -41,7 +41,7 @@ def epoch_figures(epochs: pd.DataFrame, timed: pd.DataFrame | None = None) -> di
     figures: dict[str, Any] = {"epochs": len(epochs)}
     for metric in METRICS:
         summary = metric.summary
-        if summary in OF_STEADY:
+        if summary and summary in OF_STEADY:
             steady = _steady(timed, metric.of)
             figures |= {metric.name: OF_STEADY[summary](steady)} if steady else {}
         elif summary:
