@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rampline.files import read_csv
-from rampline.metrics import METRICS, PAGE_RANK, Output, shown_in
+from rampline.metrics import PAGE_RANK, Output, metrics_of_run, shown_in
 from rampline.plan import PlannedRun
 from rampline.run_directory import RunDirectory
 from rampline.study import Study
@@ -40,7 +40,7 @@ def learning_rate_markdown(run_directory: RunDirectory) -> str:
 def comparison_rows(csv_file: Path) -> list[dict[str, object]]:
     """The columns of `comparison.csv` that fit on a page; figures as the file has them, nothing for what is missing."""
     table = read_csv(csv_file)
-    metrics = [metric.name for metric in METRICS if Output.TABLE in metric.shown and metric.rank <= PAGE_RANK]
+    metrics = [metric.name for metric in metrics_of_run() if Output.TABLE in metric.shown and metric.rank <= PAGE_RANK]
     columns = ("run", "strategy", "replicas", "global_batch_size", *metrics, "status")
     table = table[[column for column in columns if column in table.columns]]
     return json.loads(str(table.to_json(orient="records", double_precision=4)))

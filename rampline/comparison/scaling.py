@@ -26,7 +26,7 @@ from typing import Any
 import pandas as pd
 
 from rampline.comparison.tracked import SAME_DATA
-from rampline.metrics import METRICS, Metric, Summary, find_metric
+from rampline.metrics import Metric, Summary, find_metric, metrics_of_run
 
 FINISHED = "FINISHED"
 OF_STEADY = {Summary.MEDIAN: statistics.median, Summary.MIN: min, Summary.MAX: max}
@@ -39,7 +39,7 @@ def epoch_figures(epochs: pd.DataFrame, timed: pd.DataFrame | None = None) -> di
     """
     timed = epochs if timed is None else timed
     figures: dict[str, Any] = {"epochs": len(epochs)}
-    for metric in METRICS:
+    for metric in metrics_of_run():
         summary = metric.summary
         if summary and summary in OF_STEADY:
             steady = _steady(timed, metric.of)

@@ -28,7 +28,7 @@ from rampline.comparison.tracked import (
 )
 from rampline.credentials import mask
 from rampline.errors import InputError
-from rampline.metrics import METRICS, compared_epochs, metrics_of_run
+from rampline.metrics import compared_epochs, metrics_of_run
 from rampline.registry.candidate import Predictions
 from rampline.tracking.histories import Histories, read_histories
 from rampline.units import COUNT
@@ -242,11 +242,12 @@ def _runs(rows: list[dict[str, Any]], epochs: pd.DataFrame, study: str, executio
 def _add_ancestors(rows: list[dict[str, Any]], ancestors: Mapping[str, str], elapsed: Mapping[str, float]) -> None:
     """What a run takes together with those that it starts from, which stand before it; `elapsed`: seconds by run."""
     by_name: dict[str, dict[str, Any]] = {}
+    sums = {metric.name: metric.sum_of for metric in metrics_of_run() if metric.sum_of}
     for row in rows:
         ancestor = by_name.get(ancestors.get(row["run"], ""), {})
         row["starts_from"] = ancestor.get("run", "")
         row["epochs_in_all"] = row["epochs"] + ancestor.get("epochs_in_all", 0)
         row["seconds_before"] = ancestor.get("seconds_before", 0.0) + elapsed.get(row["starts_from"], 0.0)
         if ancestor:
-            row |= {m.name: row[m.sum_of] + ancestor.get(m.name, ancestor[m.sum_of]) for m in METRICS if m.sum_of}
+            row |= {name: row[own] + ancestor.get(name, ancestor[own]) for name, own in sums.items()}
         by_name[row["run"]] = row

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from rampline.metrics import METRICS
+from rampline.metrics import Source, from_source
 
 # TensorBoard draws them over each other: tags are named as Keras' callback does.
 RUNS = ("train", "validation")
@@ -47,7 +47,7 @@ class ScalarWriter:
                 self._open(epoch)
             for run, writer in self._writers.items():
                 with writer.as_default(step=epoch):
-                    for metric in METRICS:
+                    for metric in from_source(Source.EPOCH):
                         folder, _, tag = metric.tensorboard.partition("/")
                         value = metrics.get(metric.told_as)
                         if folder == run and value is not None:
