@@ -8,38 +8,20 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from rampline.comparison.columns import write_duration
 from rampline.files import read_csv
+from rampline.metrics import PAGE_RANK, Output, metrics_of_run, shown_in
 from rampline.plan import PlannedRun
 from rampline.run_directory import RunDirectory
 from rampline.study import Study
 from rampline.tracking.artifacts import draw_learning_rate
-
-EPOCH_FIGURES = (
-    "train_loss",
-    "train_accuracy",
-    "val_loss",
-    "val_accuracy",
-    "learning_rate",
-    "epoch_seconds",
-    "images_per_second",
-)
-COMPARISON_COLUMNS = (
-    "run",
-    "strategy",
-    "replicas",
-    "global_batch_size",
-    "test_accuracy",
-    "train_seconds",
-    "wall_seconds",
-)
-COMPARISON_COLUMNS += ("images_per_second", "speedup", "scaling_efficiency", "cost_usd", "status")
+from rampline.units import write_duration
 
 
 def epoch_rows(run_directory: RunDirectory) -> list[dict[str, float | None]]:
     """A row per epoch, in order; of an epoch that was trained twice (after a kill) the later one."""
     epochs = {event["epoch"]: event["metrics"] for event in run_directory.read_events("epoch")}
-    return [{"epoch": epoch} | {key: epochs[epoch].get(key) for key in EPOCH_FIGURES} for epoch in sorted(epochs)]
+    shown = shown_in(Output.EPOCH_PAGE)
+    return [{"epoch": epoch} | {m.name: epochs[epoch].get(m.told_as) for m in shown} for epoch in sorted(epochs)]
 
 
 def learning_rate_markdown(run_directory: RunDirectory) -> str:
@@ -58,7 +40,9 @@ def learning_rate_markdown(run_directory: RunDirectory) -> str:
 def comparison_rows(csv_file: Path) -> list[dict[str, object]]:
     """The columns of `comparison.csv` that fit on a page; figures as the file has them, nothing for what is missing."""
     table = read_csv(csv_file)
-    table = table[[column for column in COMPARISON_COLUMNS if column in table.columns]]
+    metrics = [metric.name for metric in metrics_of_run() if Output.TABLE in metric.shown and metric.rank <= PAGE_RANK]
+    columns = ("run", "strategy", "replicas", "global_batch_size", *metrics, "status")
+    table = table[[column for column in columns if column in table.columns]]
     return json.loads(str(table.to_json(orient="records", double_precision=4)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
+
+from rampline.metrics import Metric, Output, shown_in
 
 Event = Mapping[str, Any]
 
@@ -139,11 +141,7 @@ def describe(event: Event, *, epochs: int | None) -> str | None:
         steps = f"{event['steps_per_epoch']} steps per epoch, peak learning rate {event['peak_learning_rate']:g}"
         return f"{replicas}, {batch}, {steps}"
     if kind == "epoch":
-        figures = event["metrics"]
-        names = ("train_loss", "train_accuracy", "val_accuracy", "images_per_second", "epoch_seconds")
-        return f"{_epoch(event, epochs)}  " + "  ".join(
-            _figure(name, figures[name]) for name in names if name in figures
-        )
+        return _line(event, epochs, event["metrics"], [(m, m.told_as) for m in shown_in(Output.EPOCH_LINE)])
     if kind == "finished":
         best = f"best validation accuracy {_number(event['best_val_accuracy'], '.4f')} (epoch {event['best_epoch']})"
         return f"trained in {event['metrics']['train_seconds']:.1f} s, {best}"
@@ -157,20 +155,13 @@ def describe(event: Event, *, epochs: int | None) -> str | None:
 
 def describe_step(event: Event, *, epochs: int) -> str:
     """The text beside a bar inside an epoch."""
-    names = ("loss", "accuracy", "images_per_second")
-    return f"{_epoch(event, epochs)}  " + "  ".join(_figure(name, event[name]) for name in names if name in event)
+    return _line(event, epochs, event, [(m, m.told_in_steps) for m in shown_in(Output.EPOCH_LINE)])
 
 
-def _epoch(event: Event, epochs: int | None) -> str:
-    return f"epoch {event['epoch']}" + (f"/{epochs}" if epochs else "")
-
-
-def _figure(name: str, value: float | None) -> str:
-    if name == "images_per_second":
-        return f"{_number(value, ',.0f')} images/s"
-    if name == "epoch_seconds":
-        return f"{_number(value, '.1f')} s"
-    return f"{name.removeprefix('train_').replace('val_', 'val. ')} {_number(value, '.4f')}"
+def _line(event: Event, epochs: int | None, told: Mapping[str, Any], metrics: Iterable[tuple[Metric, str]]) -> str:
+    """The epoch, and the metrics that were told of it, each by its name there."""
+    epoch = f"epoch {event['epoch']}" + (f"/{epochs}" if epochs else "")
+    return f"{epoch}  " + "  ".join(metric.write_line(told[name]) for metric, name in metrics if name in told)
 
 
 def _number(value: float | None, form: str) -> str:

@@ -6,12 +6,12 @@ from prefect.flow_runs import pause_flow_run
 from prefect.input import RunInput
 from pydantic import Field
 
-from rampline.comparison.columns import write_dollars
 from rampline.execution_file import FILE
 from rampline.home import Home
 from rampline.markdown import plan_markdown
 from rampline.plan import expected_cost_usd, plan_study
 from rampline.study import Study
+from rampline.units import write_dollars
 from tasks.keys import artifact_key
 from tasks.start import execution_name
 

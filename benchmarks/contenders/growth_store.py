@@ -103,13 +103,13 @@ def _roles(config) -> dict[str, int]:
 
 def _history(now: float, number: int, *, roles: int) -> list:
     """Metrics of every epoch, then those of the machine for every role."""
+    from rampline.metrics import Source, logged
     from rampline.tracking.figures import make_metrics
-    from rampline.tracking.run_log import EPOCH_METRICS
     from rampline.tracking.system_log import name_metrics
 
-    metrics = []
+    names, metrics = logged(Source.EPOCH), []
     for epoch in range(1, EPOCHS + 1):
-        figures = dict.fromkeys(EPOCH_METRICS, 0.9 + (epoch + number) / 1000)
+        figures = dict.fromkeys(names, 0.9 + (epoch + number) / 1000)
         figures |= {"images_per_second": 1000.0 + epoch + number, "epoch_seconds": 1.5, "elapsed_seconds": 1.5 * epoch}
         metrics += make_metrics(figures, step=epoch, timestamp_seconds=now + 1.5 * epoch)
     for role in range(roles):

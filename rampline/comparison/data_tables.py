@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from rampline.comparison.columns import NONE
 from rampline.comparison.section import ReportTable, Section
 from rampline.data.report import DataReport
+from rampline.units import NONE
 
 DATA_ROWS = 40  # longer tables are cut, with a line that says so
 

@@ -11,8 +11,7 @@ import pandas as pd
 from rampline.comparison.columns import is_missing
 from rampline.comparison.palette import MOST_STYLES
 from rampline.comparison.table import Comparison
-
-RANKED = ("images_per_second", "test_accuracy", "best_val_accuracy")
+from rampline.metrics import Metric, Output, shown_in
 
 
 def pick_drawn(comparison: Comparison) -> Comparison:
@@ -22,7 +21,7 @@ def pick_drawn(comparison: Comparison) -> Comparison:
     """
     if len(comparison.runs) <= MOST_STYLES:
         return comparison
-    rankings = [_rank(comparison, key) for key in RANKED]
+    rankings = [_rank(comparison, metric) for metric in shown_in(Output.CHART_CHOICE)]
     in_turn = (run for place in zip_longest(*rankings) for run in place if run is not None)
     order = dict.fromkeys(chain([comparison.reference], in_turn, comparison.runs["run"].tolist()))
     chosen = [run for run in order if run][:MOST_STYLES]
@@ -44,9 +43,10 @@ def describe_drawn(comparison: Comparison) -> str:
     )
 
 
-def _rank(comparison: Comparison, key: str) -> list[str]:
-    rows: list[dict[str, Any]] = [row for row in comparison.finished if not is_missing(row[key])]
-    return [row["run"] for row in sorted(rows, key=lambda row: row[key], reverse=True)]
+def _rank(comparison: Comparison, metric: Metric) -> list[str]:
+    rows: list[dict[str, Any]] = [row for row in comparison.finished if not is_missing(row[metric.name])]
+    ranked = sorted(rows, key=lambda row: row[metric.name], reverse=metric.better == "higher")
+    return [row["run"] for row in ranked]
 
 
 def _only(table: pd.DataFrame, runs: list[str]) -> pd.DataFrame:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rampline.comparison.columns import is_missing, write_ratio
+from rampline.comparison.columns import is_missing
 from rampline.comparison.drawn import pick_drawn
 from rampline.comparison.lost_speedup import Loss, describe_loss, find_losses
 from rampline.comparison.scaling_curves import STEADY
@@ -14,6 +14,7 @@ from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.comparison.stacked import stacked_bars
 from rampline.comparison.table import Comparison
 from rampline.explain.table import NOISE_NOTE, RUN_PARTS, STEP_PARTS, with_share, write_milliseconds
+from rampline.units import write_ratio
 
 ABOUT = (
     "Measured by probes on the hardware of each run after its last epoch: the input pipeline alone, one cached batch "

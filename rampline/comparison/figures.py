@@ -7,13 +7,14 @@ import dataclasses
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from rampline.comparison.canvas import FONT_SIZE, make_row_axes, write_svg
-from rampline.comparison.columns import is_missing, write_accuracy, write_quantity, write_ratio
+from rampline.comparison.columns import is_missing
 from rampline.comparison.drawn import describe_drawn, pick_drawn
 from rampline.comparison.lines import accuracy_limits, draw_lines
 from rampline.comparison.palette import INK, PAPER, style_runs
 from rampline.comparison.scaling import steady_throughput
 from rampline.comparison.section import Chart, Section
 from rampline.comparison.table import Comparison
+from rampline.units import write_accuracy, write_quantity, write_ratio
 
 
 def make_charts_section(comparison: Comparison) -> Section:

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rampline.comparison.columns import is_missing, write_ratio
+from rampline.comparison.columns import is_missing
 from rampline.comparison.table import Comparison
 from rampline.explain.table import write_milliseconds
+from rampline.units import write_ratio
 
 WORDS = {
     "contention": "replicas sharing the hardware",

@@ -9,8 +9,7 @@ from typing import Any
 from rampline.comparison.columns import Column, is_missing
 from rampline.comparison.scaling import FINISHED
 from rampline.comparison.table import Comparison
-
-RANKED = ("test_accuracy", "images_per_second")  # the best of these is marked
+from rampline.metrics import Metric, Output, shown_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +40,7 @@ def own_columns(columns: list[Column]) -> list[Column]:
 
 def make_run_rows(comparison: Comparison, columns: list[Column]) -> list[RunRow]:
     """A row for each run."""
-    best = {key: _best(comparison, key) for key in RANKED}
+    best = {metric.name: _best(comparison, metric) for metric in shown_in(Output.BEST_MARK)}
     rows = []
     for row in comparison.rows:
         finished = row["status"] == FINISHED
@@ -88,9 +87,11 @@ def _published(columns: list[Column], row: Mapping[str, Any]) -> tuple[str, ...]
     return tuple(f"{column.text(row)} {titles.get(column.under, column.under)}" for column in shown)
 
 
-def _best(comparison: Comparison, key: str) -> float | None:
-    """The highest figure, where there is a choice."""
+def _best(comparison: Comparison, metric: Metric) -> float | None:
+    """The best figure, where there is a choice."""
+    key = metric.name
     # Images/s of another machine than the reference's are no better or worse.
     rows = [row for row in comparison.finished if key != "images_per_second" or not is_missing(row["speedup"])]
     figures = [row[key] for row in rows if not is_missing(row[key])]
-    return max(figures) if len(figures) > 1 else None
+    choose = min if metric.better == "lower" else max
+    return choose(figures) if len(figures) > 1 else None

@@ -20,13 +20,16 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from rampline.comparison.tracked import SAME_DATA
+from rampline.metrics import Metric, Summary, find_metric, metrics_of_run
 
 FINISHED = "FINISHED"
+OF_STEADY = {Summary.MEDIAN: statistics.median, Summary.MIN: min, Summary.MAX: max}
 
 
 def epoch_figures(epochs: pd.DataFrame, timed: pd.DataFrame | None = None) -> dict[str, Any]:
@@ -36,24 +39,23 @@ def epoch_figures(epochs: pd.DataFrame, timed: pd.DataFrame | None = None) -> di
     """
     timed = epochs if timed is None else timed
     figures: dict[str, Any] = {"epochs": len(epochs)}
-    scored = zip(epochs["epoch"].tolist(), epochs["val_accuracy"].tolist(), strict=True)
-    accuracy = {epoch: value for epoch, value in scored if not math.isnan(value)}
-    if accuracy:
-        figures["best_epoch"] = max(accuracy, key=lambda epoch: accuracy[epoch])
-        figures["best_val_accuracy"] = max(accuracy.values())
-        figures["last_val_accuracy"] = list(accuracy.values())[-1]
-    train_accuracy = epochs["train_accuracy"].dropna().tolist()
-    if train_accuracy:
-        figures["train_accuracy"] = train_accuracy[-1]
-    seconds = _steady(timed, "epoch_seconds")
-    if seconds:
-        figures["epoch_seconds"] = statistics.median(seconds)
-    steady = steady_throughput(timed)
-    if steady:
-        figures["images_per_second"] = statistics.median(steady)
-        figures["images_per_second_min"] = min(steady)
-        figures["images_per_second_max"] = max(steady)
+    for metric in metrics_of_run():
+        summary = metric.summary
+        if summary and summary in OF_STEADY:
+            steady = _steady(timed, metric.of)
+            figures |= {metric.name: OF_STEADY[summary](steady)} if steady else {}
+        elif summary:
+            points = list(epochs[["epoch", metric.of]].dropna().itertuples(index=False, name=None))
+            figures |= {metric.name: _choose(metric, summary, points)} if points else {}
     return figures
+
+
+def _choose(metric: Metric, summary: Summary, points: Sequence[tuple[int, float]]) -> float:
+    """The figure from the epochs and their values; the first of equal ones is the best."""
+    measured = find_metric(metric.of)
+    choose = min if measured and measured.better == "lower" else max
+    best_epoch, best = choose(points, key=lambda point: point[1])
+    return {Summary.BEST: best, Summary.BEST_EPOCH: best_epoch, Summary.LAST: points[-1][1]}[summary]
 
 
 def steady_throughput(epochs: pd.DataFrame) -> list[float]:

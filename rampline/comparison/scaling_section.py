@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from rampline.comparison.columns import NONE, is_missing, write_count, write_percent, write_quantity, write_ratio
+from rampline.comparison.columns import is_missing
 from rampline.comparison.drawn import pick_drawn
 from rampline.comparison.scaling_charts import chart_speedup, chart_throughput
 from rampline.comparison.scaling_curves import KINDS, ScalingCurve, ScalingPoint, list_left_out, make_curves
 from rampline.comparison.scaling_fit import TERMS, ScalingFit, fit_curve
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.comparison.table import Comparison
+from rampline.units import NONE, write_count, write_percent, write_quantity, write_ratio
 
 CONSTANT = {"strong": "global batch size of {}", "weak": "batch size of {} per replica"}
 MEANING = {

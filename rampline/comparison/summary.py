@@ -16,24 +16,12 @@ from rampline.comparison.sentences import (
     summarise_speed,
 )
 from rampline.comparison.table import Comparison
+from rampline.metrics import PAGE_RANK, Output, Source, logged, shown_in
 from rampline.tracking.pages import artifact_page, compare_page, experiment_page, run_page
 from rampline.tracking.views import LATEST
 
 SETTINGS = ("strategy", "engine", "replicas", "global_batch_size")
-METRICS = (
-    "test_accuracy",
-    "best_val_accuracy",
-    "last_val_accuracy",
-    "train_seconds",
-    "wall_seconds",
-    "images_per_second",
-    "speedup",
-    "scaling_efficiency",
-    "cost_usd",
-)
-DERIVED = ("speedup", "scaling_efficiency")
 NOTE_LIMIT = 7900  # MLflow keeps 8,000 characters of a tag
-NOTE_RANK = 6  # of the columns that the note has
 COMPARED = 20  # runs side by side: more fit on no screen
 
 
@@ -55,7 +43,7 @@ class StudySummary:
 
 def summarise(comparison: Comparison) -> StudySummary:
     """The comparison as params, metrics and tags of the study's run; figures that are missing are left out."""
-    rows = comparison.rows
+    rows, keys = comparison.rows, [metric.name for metric in shown_in(Output.STUDY_RUN)]
     tags = {"mlflow.note.content": write_markdown(comparison)}
     if comparison.reference:
         tags |= {
@@ -64,16 +52,17 @@ def summarise(comparison: Comparison) -> StudySummary:
         }
     return StudySummary(
         params={f"{key}/{row['run']}": str(row[key]) for row in rows for key in SETTINGS if not is_missing(row[key])},
-        metrics={f"{key}/{row['run']}": float(row[key]) for row in rows for key in METRICS if not is_missing(row[key])},
+        metrics={f"{key}/{row['run']}": float(row[key]) for row in rows for key in keys if not is_missing(row[key])},
         tags=tags,
     )
 
 
 def derived_metrics(comparison: Comparison) -> dict[str, dict[str, float]]:
-    """`speedup` and `scaling_efficiency` by MLflow run id, to be logged on the child runs that have them."""
+    """What the comparison finds (`speedup`, …) by MLflow run id, to be logged on the child runs that have it."""
+    keys = logged(Source.COMPARISON)
     derived: dict[str, dict[str, float]] = {}
     for row in comparison.rows:
-        figures = {key: float(row[key]) for key in DERIVED if not is_missing(row[key])}
+        figures = {key: float(row[key]) for key in keys if not is_missing(row[key])}
         if figures:
             derived[row["run_id"]] = figures
     return derived
@@ -120,7 +109,7 @@ def _links(comparison: Comparison) -> str:
 
 def _note_columns(comparison: Comparison) -> list[Column]:
     """Those that fit on MLflow's page, and what others have published."""
-    return [c for c in make_columns(comparison) if c.rank <= NOTE_RANK or c.key.startswith("published_")]
+    return [c for c in make_columns(comparison) if c.rank <= PAGE_RANK or c.key.startswith("published_")]
 
 
 def _markdown_row(cells: Iterable[str]) -> str:

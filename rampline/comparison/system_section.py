@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from rampline.comparison.canvas import FONT_SIZE, LABEL_LENGTH, make_row_axes, write_svg
-from rampline.comparison.columns import NONE, TIMES, is_missing, write_quantity, write_ratio
+from rampline.comparison.columns import is_missing
 from rampline.comparison.drawn import pick_drawn
 from rampline.comparison.palette import INK, style_runs
 from rampline.comparison.section import Chart, ReportTable, Section
@@ -19,6 +19,7 @@ from rampline.comparison.system_balance import (
     write_load,
 )
 from rampline.comparison.table import Comparison
+from rampline.units import NONE, TIMES, write_quantity, write_ratio
 
 MEGABYTES_PER_GIGABYTE = 1000
 NO_GPU = "No GPU was measured: the roles saw none, or NVML and nvidia-ml-py (the extra gpu) are not installed there."

@@ -18,9 +18,6 @@ from rampline.comparison.scaling import FINISHED, choose_reference, epoch_figure
 from rampline.comparison.system_figures import no_system, read_system
 from rampline.comparison.tracked import (
     COMPARABLE,
-    CURVES,
-    EXPLAINED,
-    NOISE,
     environment_of,
     epoch_rows,
     find_ancestors,
@@ -31,46 +28,25 @@ from rampline.comparison.tracked import (
 )
 from rampline.credentials import mask
 from rampline.errors import InputError
+from rampline.metrics import compared_epochs, metrics_of_run
 from rampline.registry.candidate import Predictions
 from rampline.tracking.histories import Histories, read_histories
+from rampline.units import COUNT
 
+IDENTITY = (
+    *("run", "run_id", "strategy", "engine", "replicas", "per_replica_batch_size", "global_batch_size"),
+    *("status", "failure", "test_split"),
+)
 COUNTS = (
     *("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch"),
-    *("virtual_devices", "attempts", "epochs", "best_epoch", "test_examples"),
-)
-# The columns of comparison.csv, in this order; `published_METRIC` columns follow where a study has them.
-FIGURES = (
-    *("run", "run_id", "strategy", "engine", "replicas", "per_replica_batch_size", "global_batch_size"),
-    *("status", "failure", "test_split", "test_accuracy", "test_loss", "test_examples"),
-    "epochs",
-    "best_epoch",
-    "best_val_accuracy",
-    "last_val_accuracy",
-    "train_accuracy",
-    "epoch_seconds",
-    "train_seconds",
-    "wall_seconds",
-    "images_per_second",
-    "images_per_second_min",
-    "images_per_second_max",
-    "speedup",
-    "scaling_efficiency",
-    "train_seconds_vs_reference",
-    "cost_usd",
-    *("starts_from", "train_seconds_in_all", "wall_seconds_in_all", "cost_usd_in_all"),
-    *EXPLAINED,
-    "bound",
-    "verdict",
+    *("virtual_devices", "attempts"),
 )
 # Columns of `runs` beside those: what tells whether and how two runs may be compared.
 SETTINGS = (
     *("virtual_devices", "attempts", "fingerprint", "steps_per_epoch", "steps_per_call", "run_dir", "model.weights"),
     *("answers", "set_up", "epochs_in_all", "seconds_before", "machine", "machines"),
     *COMPARABLE,
-    *NOISE,
 )
-# Figures that a run has together with the runs that it starts from: without their weights there is no such run.
-IN_ALL = ("train_seconds", "wall_seconds", "cost_usd")
 DEFAULT_TOLERANCE = 0.01  # of studies that were run before the tolerance was a tag
 
 
@@ -90,10 +66,10 @@ class Comparison:
         deadline_hours: what a training may take from start to end; None where the study names none.
         accuracy_tolerance: how far below the best accuracy a recommended set-up may be, as a share: 0.01 is one point.
         published_source: where the published figures are from; empty when not given.
-        runs: one row per run, in the order they were started; columns `FIGURES`, then `published_METRIC` and
+        runs: one row per run, in the order they were started; columns as `csv_columns`, then `published_METRIC` and
             `SETTINGS`. `scaling` tells how the derived ones are made, `rampline.explain` what it measures.
         answers: what the most accurate runs answered on each test image, by run.
-        epochs: one row per run and epoch: run, epoch and `CURVES`.
+        epochs: one row per run and epoch: run, epoch and the metrics `compared_epochs`.
         environment: one row per run, one column per item (git commit, seed, versions, …), as text.
         system: what GPUs, CPU and memory did; `system_figures` tells the columns; empty where it was not read.
     """
@@ -155,7 +131,7 @@ class Comparison:
     @property
     def csv_table(self) -> pd.DataFrame:
         """All figures, as `comparison.csv` holds them."""
-        return self.runs.filter(items=[*FIGURES, *(f"published_{metric}" for metric in self.published_metrics)])
+        return self.runs.filter(items=[*csv_columns(), *(f"published_{metric}" for metric in self.published_metrics)])
 
 
 def read_comparison(
@@ -181,12 +157,12 @@ def read_comparison(
         where = f"MLflow at {mask(client.tracking_uri)}"
         raise InputError(f"study {study}: execution {execution} has no runs in {where}")
     declared = tags.get("rampline.reference") or parent.data.params.get("rampline.reference", "")
-    histories = read_histories(client, children, CURVES)
+    histories = read_histories(client, children, compared_epochs())
     epochs = _epochs(children, histories)
     study = tags.get("rampline.study", study)
     rows = [run_row(child, parent) for child in children]
     _add_figures(rows, epochs, "")
-    reference = choose_reference(pd.DataFrame(rows).reindex(columns=list(FIGURES)), declared)
+    reference = choose_reference(pd.DataFrame(rows).reindex(columns=csv_columns()), declared)
     _add_figures(rows, epochs, next((row["machines"][-1][1] for row in rows if row["run"] == reference), ""))
     runs = _runs(rows, epochs, study, execution)
     tolerance = _tag_number(tags, "rampline.accuracy_tolerance")
@@ -210,6 +186,14 @@ def read_comparison(
     )
 
 
+def csv_columns() -> list[str]:
+    """The columns of `comparison.csv`, in this order; `published_METRIC` columns follow where a study has them."""
+    metrics = [metric for metric in metrics_of_run() if metric.in_csv]
+    first_sum = next(number for number, metric in enumerate(metrics) if metric.sum_of)
+    names = [metric.name for metric in metrics]
+    return [*IDENTITY, *names[:first_sum], "starts_from", *names[first_sum:], "bound", "verdict"]
+
+
 def select_run(epochs: pd.DataFrame, run: str) -> pd.DataFrame:
     """The epochs of one run."""
     return pd.DataFrame(epochs[epochs["run"] == run])
@@ -222,7 +206,8 @@ def _tag_number(tags: Mapping[str, str], tag: str) -> float | None:
 
 def _epochs(children: list[Run], histories: Histories) -> pd.DataFrame:
     rows = [row for child in children for row in epoch_rows(child, histories)]
-    return pd.DataFrame(rows, columns=["run", "epoch", *CURVES]).astype(dict.fromkeys(CURVES, "float64"))
+    names = compared_epochs()
+    return pd.DataFrame(rows, columns=["run", "epoch", *names]).astype(dict.fromkeys(names, "float64"))
 
 
 def _add_figures(rows: list[dict[str, Any]], epochs: pd.DataFrame, machine: str) -> None:
@@ -246,20 +231,23 @@ def _runs(rows: list[dict[str, Any]], epochs: pd.DataFrame, study: str, executio
     _add_ancestors(rows, find_ancestors(rows, study, execution), last)
     runs = pd.DataFrame(rows)
     published = [column for column in runs.columns if column.startswith("published_")]
-    runs = runs.reindex(columns=[*FIGURES, *published, *SETTINGS])
-    marks = ("accuracy", "seconds", "step_ms_", "images_per_second")
-    floats = [column for column in runs.columns if any(mark in column for mark in marks)]
-    return runs.astype(dict.fromkeys(floats, "float64") | dict.fromkeys(COUNTS, "Int64"))
+    kinds = {metric.name: "Int64" if metric.unit is COUNT else "float64" for metric in metrics_of_run()}
+    kinds |= dict.fromkeys((*published, "seconds_before"), "float64") | dict.fromkeys(COUNTS, "Int64")
+    columns = csv_columns()
+    beside = [metric.name for metric in metrics_of_run() if metric.name not in columns]
+    runs = runs.reindex(columns=[*columns, *published, *SETTINGS, *beside])
+    return runs.astype({column: kinds[column] for column in runs.columns if column in kinds})
 
 
 def _add_ancestors(rows: list[dict[str, Any]], ancestors: Mapping[str, str], elapsed: Mapping[str, float]) -> None:
     """What a run takes together with those that it starts from, which stand before it; `elapsed`: seconds by run."""
     by_name: dict[str, dict[str, Any]] = {}
+    sums = {metric.name: metric.sum_of for metric in metrics_of_run() if metric.sum_of}
     for row in rows:
         ancestor = by_name.get(ancestors.get(row["run"], ""), {})
         row["starts_from"] = ancestor.get("run", "")
         row["epochs_in_all"] = row["epochs"] + ancestor.get("epochs_in_all", 0)
         row["seconds_before"] = ancestor.get("seconds_before", 0.0) + elapsed.get(row["starts_from"], 0.0)
         if ancestor:
-            row |= {f"{key}_in_all": row[key] + ancestor.get(f"{key}_in_all", ancestor[key]) for key in IN_ALL}
+            row |= {name: row[own] + ancestor.get(name, ancestor[own]) for name, own in sums.items()}
         by_name[row["run"]] = row

@@ -15,26 +15,11 @@ from mlflow.exceptions import MlflowException
 
 from rampline.credentials import mask
 from rampline.errors import InputError
-from rampline.explain.table import STEP_PARTS
+from rampline.metrics import compared_epochs, metrics_of_run
 from rampline.tracking.histories import Histories
 from rampline.tracking.provenance import describe_machine
 
-CURVES = (
-    *("val_accuracy", "train_accuracy", "learning_rate"),
-    *("images_per_second", "epoch_seconds", "elapsed_seconds"),
-)
 COUNTS = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch")
-SCORES = ("test_accuracy", "test_loss", "test_examples", "train_seconds", "wall_seconds", "cost_usd")
-# What `rampline.explain` has measured: the parts of a training step, the machine's ceiling, those of `wall_seconds`.
-EXPLAINED = (
-    *("step_ms_input", "step_ms_compute", "step_ms_contention", "step_ms_sync", "step_ms_other"),
-    "ceiling_images_per_second",
-    "probe_slowdown",
-    *("startup_seconds", "tracing_seconds", "steps_seconds", "evaluation_seconds"),
-    *("checkpoint_seconds", "logging_seconds", "unexplained_seconds"),
-)
-# Of the parts of a step that are not told apart from noise, how large that is.
-NOISE = tuple(f"step_ms_{part}_noise" for part, _ in STEP_PARTS)
 # What decides, of one source, which images a run trains on.
 SAME_DATA = ("data.limit", "data.split_seed", "data.validation_fraction")
 # Settings that must be equal where throughput is compared for the number of replicas alone.
@@ -140,7 +125,7 @@ def run_row(run: Run, parent: Run) -> dict[str, Any]:
     }
     row |= {key: params.get(key, "") for key in ("steps_per_call", "model.weights", *COMPARABLE)}
     row |= {key: _integer(params.get(key)) for key in COUNTS}
-    row |= {key: metrics.get(key, math.nan) for key in (*SCORES, *EXPLAINED, *NOISE)}
+    row |= {metric.name: metrics.get(metric.name, math.nan) for metric in metrics_of_run() if metric.is_read}
     published = {tag.removeprefix(PUBLISHED): value for tag, value in tags.items() if tag.startswith(PUBLISHED)}
     return row | {f"published_{metric}": to_number(value) for metric, value in sorted(published.items())}
 
@@ -174,7 +159,7 @@ def find_ancestors(rows: Sequence[Mapping[str, Any]], study: str, execution: str
 def epoch_rows(run: Run, histories: Histories) -> list[dict[str, Any]]:
     """One row per epoch of a run; an epoch that was logged twice counts as it was logged last."""
     epochs: dict[int, dict[str, Any]] = {}
-    for key in CURVES:
+    for key in compared_epochs():
         for point in histories.get((run.info.run_id, key), ()):
             epochs.setdefault(point.step, {})[key] = point.value
     name = run_name(run)

@@ -13,6 +13,7 @@ from rampline.explain.parts import RunParts, StepParts, noise_of_parts, run_part
 from rampline.explain.probes import ReplicaProbes, StrategyProbes
 from rampline.explain.verdict import Verdict, judge
 from rampline.files import read_json, write_json
+from rampline.metrics import Source, to_log
 from rampline.run_directory import RunDirectory
 
 
@@ -40,11 +41,7 @@ class Explanation:
 
     def figures(self) -> dict[str, float | None]:
         """The figures by the names they have in MLflow."""
-        step = {f"step_ms_{name}": value for name, value in dataclasses.asdict(self.step).items()}
-        run = {f"{name}_seconds": value for name, value in dataclasses.asdict(self.run).items()}
-        ceiling = {"ceiling_images_per_second": self.ceiling_images_per_second}
-        noise = {f"step_ms_{name}_noise": value for name, value in self.noise.items()}
-        return {**step, **noise, **run, **ceiling, "probe_slowdown": self.slowdown}
+        return to_log(Source.EXPLANATION, dataclasses.asdict(self))
 
     def write(self, path: Path) -> None:
         """Write it as JSON, complete or not at all."""

@@ -5,24 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-STEP_PARTS = (
-    ("input", "input"),
-    ("compute", "compute"),
-    ("contention", "contention"),
-    ("sync", "sync"),
-    ("other", "fixed cost"),
-)
+from rampline.metrics import Source, from_source
+
+
+def _parts_of(whole: str) -> tuple[tuple[str, str], ...]:
+    """Field and words of each part of `Explanation.step` or `.run`."""
+    told = ((*metric.told_as.partition("."), metric.heading) for metric in from_source(Source.EXPLANATION))
+    return tuple((part, heading) for outer, _, part, heading in told if outer == whole)
+
+
+STEP_PARTS, RUN_PARTS = _parts_of("step"), _parts_of("run")
 NOISE_NOTE = (
     "A part with \N{PLUS-MINUS SIGN} is not told apart from noise of that size: its neighbours may hold it, or it them."
-)
-RUN_PARTS = (
-    ("startup", "start-up"),
-    ("tracing", "tracing"),
-    ("steps", "steps"),
-    ("evaluation", "evaluation"),
-    ("checkpoint", "checkpoints"),
-    ("logging", "logging"),
-    ("unexplained", "unexplained"),
 )
 
 

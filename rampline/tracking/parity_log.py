@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from mlflow.tracking import MlflowClient
 
+from rampline.metrics import Source, to_log
 from rampline.parity import RESULT, ParityResult
 from rampline.tracking.figures import log_figures
 
@@ -19,6 +20,5 @@ def log_parity(client: MlflowClient, run_id: str, result: ParityResult) -> None:
     Doing it again changes nothing. A figure that was not measured, or is not finite, is left out.
     """
     client.set_tag(run_id, PARITY_TAG, result.status)
-    names = ("max_loss_diff", "max_weight_diff", "mean_staleness", "max_staleness")
-    log_figures(client, run_id, {f"parity_{name}": getattr(result, name) for name in names})
+    log_figures(client, run_id, to_log(Source.PARITY, asdict(result)))
     client.log_text(run_id, json.dumps(asdict(result), indent=2) + "\n", RESULT)

@@ -12,6 +12,7 @@ from mlflow.tracking import MlflowClient
 
 from rampline.data.dataset import PreparedDataset
 from rampline.files import write_json
+from rampline.metrics import Source, to_log
 from rampline.run_directory import RunDirectory
 from rampline.tracking.artifacts import draw_confusion_matrix, draw_learning_rate, write_classification_report
 from rampline.tracking.experiment import NOTE_TAG
@@ -53,8 +54,7 @@ def log_evaluation(client: MlflowClient, run_directory: RunDirectory, evaluation
         run_id = find_run(client, run_directory)
         if run_id is None:
             raise TrackingError(f"{run_directory.path} has no run in MLflow")
-        figures = {name: evaluation.get(name) for name in ("test_accuracy", "test_loss")}
-        figures["test_examples"] = evaluation.get("examples")
+        figures = to_log(Source.EVALUATION, evaluation)
         log_figures(client, run_id, figures, timestamp_seconds=modified_at(run_directory.evaluation_file))
         tags = {"rampline.test_split": evaluation["split"], NOTE_TAG: describe_run(run_directory)}
         predictions = run_directory.path / "predictions.csv"

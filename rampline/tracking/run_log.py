@@ -15,6 +15,7 @@ from rampline.cluster.attempts import read_environments
 from rampline.config import flatten
 from rampline.credentials import mask
 from rampline.data.dataset import PreparedDataset
+from rampline.metrics import Source, logged, to_log
 from rampline.parity import ParityResult, result_file
 from rampline.run_directory import RunDirectory
 from rampline.tracking.dataset_input import log_dataset
@@ -29,11 +30,6 @@ from rampline.tracking.run_note import describe_run
 from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line
 from rampline.tracking.system_log import SystemLog
 
-EPOCH_METRICS = (
-    *("train_loss", "train_regularization_loss", "train_accuracy", "val_loss", "val_accuracy", "learning_rate"),
-    *("epoch_seconds", "images_per_second", "input_wait_fraction", "elapsed_seconds"),
-)
-RESULT_METRICS = ("train_seconds", "wall_seconds", "best_epoch", "best_val_accuracy")
 DERIVED_PARAMS = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch", "peak_learning_rate")
 # From which epoch on a run was trained on which machine: JSON, `[[1, "HOST (2 cores)"], [7, …]]`.
 MACHINES_TAG, ENVIRONMENT_TAG = "rampline.machines", "rampline.environment."
@@ -97,7 +93,7 @@ class RunLog:
             case "warning":
                 self.client.set_tag(self.run_id, WARNING_TAG, mask(event["message"]))
             case "epoch" if event["epoch"] not in self._epochs:
-                figures = {name: event["metrics"].get(name) for name in EPOCH_METRICS}
+                figures = to_log(Source.EPOCH, event["metrics"])
                 metrics = make_metrics(figures, step=event["epoch"], timestamp_seconds=event["time"])
                 self.client.log_batch(self.run_id, metrics=metrics)
                 self._epochs.add(event["epoch"])
@@ -118,7 +114,7 @@ class RunLog:
         Raises:
             TrackingError: when MLflow refuses.
         """
-        figures = {name: result.get(name) for name in RESULT_METRICS}
+        figures = to_log(Source.RESULT, result)
         price, seconds = self._config.cluster.price_per_hour, result.get("wall_seconds")
         if price is not None and seconds is not None:
             figures["cost_usd"] = price * seconds / 3600
@@ -196,5 +192,6 @@ class RunLog:
 
     def _logged_epochs(self) -> set[int]:
         """MLflow itself is asked: a marker of ours could be older or newer than what it has taken."""
-        names = [name for name in EPOCH_METRICS if name in self.client.get_run(self.run_id).data.metrics]
+        known = self.client.get_run(self.run_id).data.metrics
+        names = [name for name in logged(Source.EPOCH) if name in known]
         return {point.step for name in names for point in self.client.get_metric_history(self.run_id, name)}

@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from rampline.metrics import Output, shown_in
+
 LATEST, ALL = "rampline-latest", "rampline-all"
 NAMES = {LATEST: "Rampline: latest execution", ALL: "Rampline: all executions"}
 VIEW_TAG = "mlflow.sharedViewState."
@@ -18,21 +20,9 @@ RUNS_ONLY = "tags.`rampline.kind` = 'run'"
 # By time MLflow nests the runs below their study, and folds them up.
 SORTED_BY = "metrics.`speedup`"
 
-COLUMNS = (
-    "params.`strategy`",
-    "params.`replicas`",
-    "params.`global_batch_size`",
-    "metrics.`test_accuracy`",
-    "metrics.`images_per_second`",
-    "metrics.`speedup`",
-    "metrics.`scaling_efficiency`",
-    "metrics.`train_seconds`",
-    "metrics.`cost_usd`",
-    "tags.`rampline.bound`",
-)
+PARAMS = ("strategy", "replicas", "global_batch_size")
 # Few enough for parallel coordinates to be read.
 PARALLEL_PARAMS = ("replicas", "peak_learning_rate")
-PARALLEL_METRICS = ("images_per_second", "test_accuracy")
 BY_TIME, BY_EPOCH, SUMMARY, OTHER = "By wall clock", "By epoch", "In the end", "Model metrics"
 RUNS_SHOWN = 20
 
@@ -74,7 +64,7 @@ def _write_view(name: str, condition: str, created_ms: int) -> str:
         "searchFilter": condition,
         "orderByKey": SORTED_BY,
         "orderByAsc": False,
-        "selectedColumns": COLUMNS,
+        "selectedColumns": _columns(),
         "runsHiddenMode": f"FIRST_{RUNS_SHOWN}_RUNS",
         "hideEmptyCharts": True,
         "isAccordionReordered": True,
@@ -84,13 +74,22 @@ def _write_view(name: str, condition: str, created_ms: int) -> str:
     return _compact({"name": name, "createdAt": created_ms, "updatedAt": created_ms, "state": _compact(state)})
 
 
+def _columns() -> list[str]:
+    params = [f"params.`{name}`" for name in PARAMS]
+    return [*params, *(f"metrics.`{name}`" for name in _shown_in(Output.VIEW_COLUMN)), "tags.`rampline.bound`"]
+
+
 def _charts() -> list[dict[str, Any]]:
     return [
-        *(_bar(metric) for metric in ("speedup", "test_accuracy", "train_seconds", "scaling_efficiency")),
+        *(_bar(metric) for metric in _shown_in(Output.VIEW_BAR)),
         _parallel(),
-        *(_line(metric, BY_TIME, x="elapsed_seconds") for metric in ("val_accuracy", "train_loss")),
-        *(_line(metric, BY_EPOCH) for metric in ("val_accuracy", "images_per_second", "learning_rate")),
+        *(_line(metric, BY_TIME, x="elapsed_seconds") for metric in _shown_in(Output.VIEW_BY_TIME)),
+        *(_line(metric, BY_EPOCH) for metric in _shown_in(Output.VIEW_BY_EPOCH)),
     ]
+
+
+def _shown_in(output: Output) -> list[str]:
+    return [metric.name for metric in shown_in(output)]
 
 
 def _section(name: str) -> dict[str, Any]:
@@ -115,7 +114,8 @@ def _line(metric: str, section: str, *, x: str = "") -> dict[str, Any]:
 
 
 def _parallel() -> dict[str, Any]:
-    values = {"selectedParams": PARALLEL_PARAMS, "selectedMetrics": PARALLEL_METRICS, "showAllRuns": True}
+    metrics = _shown_in(Output.VIEW_PARALLEL)
+    values = {"selectedParams": PARALLEL_PARAMS, "selectedMetrics": metrics, "showAllRuns": True}
     return _chart("PARALLEL", SUMMARY, "parallel", values)
 
 

@@ -19,7 +19,7 @@ from rampline.training.checkpoint import drop_damaged, drop_unfinished, restore_
 from rampline.training.clock import Launch, RunClock
 from rampline.training.engine import Engine, StepsDone
 from rampline.training.lifeline import Lifeline, StopRequested
-from rampline.training.metrics import epoch_metrics, make_result, next_epoch, progress_figures
+from rampline.training.measurements import epoch_metrics, make_result, next_epoch, progress_figures
 from rampline.training.probes import measure_run
 from rampline.training.progress import Progress, is_best_missing, without_best
 from rampline.training.step import EXAMPLES

@@ -10,17 +10,10 @@ from pathlib import Path
 
 import tensorflow as tf
 
-# Tags by metric, named as Keras' callback does, in two runs that TensorBoard draws over each other.
-TAGS = {
-    "train": {
-        "train_loss": "epoch_loss",
-        "train_regularization_loss": "epoch_regularization_loss",
-        "train_accuracy": "epoch_accuracy",
-        "learning_rate": "learning_rate",
-        "images_per_second": "images_per_second",
-    },
-    "validation": {"val_loss": "epoch_loss", "val_accuracy": "epoch_accuracy"},
-}
+from rampline.metrics import Source, from_source
+
+# TensorBoard draws them over each other: tags are named as Keras' callback does.
+RUNS = ("train", "validation")
 EVENT_FILES = "events.out.tfevents.*"
 HOST_TRACE, DEVICE_TRACE = 2, 1  # operations and batches of the input pipeline; kernels of GPUs
 WRITE_ERRORS = (OSError, tf.errors.OpError)
@@ -46,7 +39,7 @@ class ScalarWriter:
         self._failed = False
 
     def write_epoch(self, epoch: int, metrics: Mapping[str, float | None]) -> None:
-        """Write the metrics of an epoch (from 1) that `TAGS` names, without those that are None."""
+        """Write the metrics of an epoch (from 1) that have a place in TensorBoard, without those that are None."""
         if self._failed:
             return
         try:
@@ -54,9 +47,10 @@ class ScalarWriter:
                 self._open(epoch)
             for run, writer in self._writers.items():
                 with writer.as_default(step=epoch):
-                    for name, tag in TAGS[run].items():
-                        value = metrics.get(name)
-                        if value is not None:
+                    for metric in from_source(Source.EPOCH):
+                        folder, _, tag = metric.tensorboard.partition("/")
+                        value = metrics.get(metric.told_as)
+                        if folder == run and value is not None:
                             tf.summary.scalar(tag, value)
                 writer.flush()
         except WRITE_ERRORS as error:
@@ -65,7 +59,7 @@ class ScalarWriter:
             self._warn(f"TensorBoard scalars are not written from epoch {epoch} on: {_reason(error)}")
 
     def _open(self, first_epoch: int) -> None:
-        for run in TAGS:
+        for run in RUNS:
             for file in sorted((self._folder / run).glob(EVENT_FILES)):
                 _keep_before(file, first_epoch)
             self._writers[run] = tf.summary.create_file_writer(str(self._folder / run))

@@ -11,10 +11,10 @@ from small_disk import fill, small_disk
 
 from rampline.files import write_json
 from rampline.home import Home
+from rampline.metrics import Source, logged
 from rampline.tracking import delivery as delivery_module
 from rampline.tracking.delivery import Delivery, deliver_within, is_delivered
 from rampline.tracking.delivery_state import is_undelivered, read_delivery
-from rampline.tracking.run_log import EPOCH_METRICS
 from rampline.tracking.store import TrackingError, open_tracking
 from rampline.tracking.sync import sync_execution
 
@@ -75,7 +75,7 @@ def test_an_event_never_waits_and_all_arrive_in_order_after_an_outage(
     assert lines[0].startswith("MLflow does not answer, training goes on: ")
     assert lines[1].startswith("MLflow answers again after ")
     assert len(lines) == 2
-    for metric in EPOCH_METRICS:
+    for metric in logged(Source.EPOCH):
         assert rows(home, metric) == [1, 2, 3, 4, 5]
     run = run_of(client, study_log)
     assert (run.info.status, run.data.tags["rampline.status"]) == ("FINISHED", "COMPLETE")
@@ -99,7 +99,7 @@ def test_a_full_disk_is_called_that(home, study_log, make_run_directory, started
         assert lines[0].startswith("the disk is full, training goes on: ")
         filler.unlink()
         assert delivery.close("COMPLETE", result={"train_seconds": 4.5})
-        assert rows(full, EPOCH_METRICS[0]) == [1, 2, 3]
+        assert rows(full, logged(Source.EPOCH)[0]) == [1, 2, 3]
 
 
 def test_what_was_committed_without_an_answer_is_not_written_twice(
@@ -117,7 +117,7 @@ def test_what_was_committed_without_an_answer_is_not_written_twice(
         delivery.handle(event)
     assert delivery.close("COMPLETE")
     assert LosesAnswers.lost == 3
-    for metric in EPOCH_METRICS:
+    for metric in logged(Source.EPOCH):
         assert rows(home, metric) == [1, 2, 3, 4]
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from rampline.cluster.attempts import Attempts
 from rampline.config import flatten
-from rampline.tracking.run_log import EPOCH_METRICS, RunLog
+from rampline.metrics import Source, logged
+from rampline.tracking.run_log import RunLog
 from rampline.tracking.store import open_tracking
 
 RESULT = {
@@ -76,7 +77,7 @@ def test_epochs_have_their_number_as_step_and_the_time_of_their_event(
 
     assert history(client, log.run_id, "train_loss") == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
     assert history(client, log.run_id, "elapsed_seconds") == [(1, 1.5), (2, 3.0), (3, 4.5)]
-    assert set(client.get_run(log.run_id).data.metrics) == set(EPOCH_METRICS)
+    assert set(client.get_run(log.run_id).data.metrics) == set(logged(Source.EPOCH))
     times = [point.timestamp for point in client.get_metric_history(log.run_id, "val_accuracy")]
     assert times == [1_010_000, 1_020_000, 1_030_000]
 
@@ -113,7 +114,7 @@ def test_a_run_that_is_opened_again_gets_what_is_missing_and_nothing_twice(
 
     assert again.run_id == first.run_id
     assert history(client, again.run_id, "val_accuracy") == [(n, pytest.approx(0.4 + n / 100)) for n in (1, 2, 3, 4)]
-    for metric in EPOCH_METRICS:
+    for metric in logged(Source.EPOCH):
         assert [step for step, _ in history(client, again.run_id, metric)] == [1, 2, 3, 4]
     assert history(client, again.run_id, "train_seconds") == [(0, 4.5)]
     assert client.get_run(again.run_id).data.tags["rampline.attempts"] == "2"
@@ -203,7 +204,7 @@ def test_an_identical_point_is_stored_once(client, study_log, make_run_directory
     other._epochs.clear()
     other.handle(epoch(1))
     other.handle(epoch(2))
-    for metric in EPOCH_METRICS:
+    for metric in logged(Source.EPOCH):
         assert [point.step for point in client.get_metric_history(log.run_id, metric)] == [1, 2]
 
 

@@ -4,9 +4,9 @@ import pytest
 from mlflow_server import MlflowServer
 
 from rampline.files import write_json
+from rampline.metrics import Source, logged
 from rampline.tracking.delivery import Delivery
 from rampline.tracking.run_artifacts import log_evaluation
-from rampline.tracking.run_log import EPOCH_METRICS
 from rampline.tracking.store import experiment_id, open_tracking
 from rampline.tracking.study_log import StudyLog
 
@@ -45,7 +45,7 @@ def test_a_run_over_http_survives_a_server_that_restarts(
     study.close("COMPLETE")
 
     (run,) = client.search_runs([client.get_run(study.run_id).info.experiment_id], "tags.`rampline.kind` = 'run'")
-    for metric in EPOCH_METRICS:
+    for metric in logged(Source.EPOCH):
         steps = [1, 3, 4, 5] if metric == "train_loss" else [1, 2, 3, 4, 5]
         assert [step for step, _ in history(client, run.info.run_id, metric)] == steps
     assert run.data.params["global_batch_size"] == "64"

@@ -15,11 +15,12 @@ from rampline.explain.explanation import Explanation
 from rampline.explain.parts import RunParts, StepParts
 from rampline.explain.verdict import Verdict
 from rampline.files import write_json
+from rampline.metrics import Source, logged
 from rampline.run_directory import RunDirectory, RunIdentity
 from rampline.study import load_study
 from rampline.tracking.delivery_state import FILE, is_undelivered, mark_undelivered
 from rampline.tracking.provenance import process_identity
-from rampline.tracking.run_log import EPOCH_METRICS, RunLog
+from rampline.tracking.run_log import RunLog
 from rampline.tracking.store import open_tracking
 from rampline.tracking.sync import executions, sync_execution
 
@@ -62,10 +63,10 @@ def check_all(client) -> None:
     assert {"config.json", "learning_rate.png", "confusion_matrix.png", "evaluation.json"} <= files
     failed = found_in(client, "baseline-fit")
     assert (failed.info.status, failed.data.tags["rampline.failure"]) == ("FAILED", "worker 1 died")
-    for metric in (*EPOCH_METRICS, "train_seconds", "test_accuracy"):
+    for metric in (*logged(Source.EPOCH), "train_seconds", "test_accuracy"):
         for one in (run, failed):
             steps = [point.step for point in client.get_metric_history(one.info.run_id, metric)]
-            assert steps == ([1, 2, 3] if metric in EPOCH_METRICS else [0] if one is run else [])
+            assert steps == ([1, 2, 3] if metric in logged(Source.EPOCH) else [0] if one is run else [])
     parent = found_in(client, "study")
     assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
     assert (parent.info.status, parent.data.tags["rampline.status"]) == ("FAILED", "FAILED")

@@ -14,7 +14,7 @@ from rampline.data.dataset import PreparedDataset
 from rampline.pipeline.batches import make_step_batch
 from rampline.pipeline.examples import open_examples
 from rampline.pipeline.order import EpochOrder
-from rampline.training.metrics import epoch_metrics
+from rampline.training.measurements import epoch_metrics
 from rampline.training.progress import Progress
 from rampline.training.run import make_engine
 from rampline.training.state import make_state

@@ -1,0 +1,72 @@
+"""The units of metrics, and how figures are written: the same in terminal, report, pages and MLflow. No TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+NONE = "\N{EN DASH}"  # in the place of a figure that is not there
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def write_accuracy(value: float) -> str:
+    """A share of correct answers, as Keras and MLflow write it: `0.9778`."""
+    return f"{value:.4f}"
+
+
+def write_quantity(value: float) -> str:
+    """Seconds or images/s with three digits or more: `3.42`, `42.0`, `5,210`."""
+    if abs(value) < 10:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def write_ratio(value: float) -> str:
+    """A factor with its multiplication sign: `1.31x`."""
+    return f"{value:.2f}{TIMES}"
+
+
+def write_percent(value: float) -> str:
+    """`66 %`."""
+    return f"{100 * value:.0f} %"
+
+
+def write_dollars(value: float) -> str:
+    """`$0.0312` below a dollar, `$12.40` above."""
+    return f"${value:.4f}" if abs(value) < 1 else f"${value:,.2f}"
+
+
+def write_duration(seconds: float) -> str:
+    """`42.0 s` below two minutes, `34.9 min` below two hours, `3.50 h` above."""
+    if seconds < 120:
+        return f"{write_quantity(seconds)} s"
+    return f"{write_quantity(seconds / 60)} min" if seconds < 7200 else f"{write_quantity(seconds / 3600)} h"
+
+
+def write_count(value: float) -> str:
+    """`1,437`."""
+    return f"{int(value):,}"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit by its symbol, and how its figures are written in tables."""
+
+    symbol: str
+    write: Callable[[float], str]
+
+
+NUMBER = Unit("", write_quantity)
+ACCURACY = Unit("share of 1", write_accuracy)
+SHARE = Unit("share of 1", write_percent)
+RATIO = Unit("factor", write_ratio)
+COUNT = Unit("number", write_count)
+SECONDS = Unit("s", write_quantity)
+MILLISECONDS = Unit("ms", write_quantity)
+IMAGES_PER_SECOND = Unit("images/s", write_quantity)
+DOLLARS = Unit("USD", write_dollars)
+# Of a metric that we do not have, such as one that others have published: by the last word of its name.
+UNIT_BY_LAST_WORD = {
+    **{"accuracy": ACCURACY, "seconds": SECONDS, "usd": DOLLARS},
+    **{"speedup": RATIO, "efficiency": SHARE, "epoch": COUNT},
+}

@@ -1,0 +1,103 @@
+"""A metric that a role measures is told everywhere once it has its row."""
+
+import io
+import json
+
+import pytest
+import tensorflow as tf
+from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rampline import metrics
+from rampline.comparison import print_comparison, read_comparison, summarise, write_comparison
+from rampline.files import read_csv
+from rampline.markdown import comparison_rows, epoch_rows
+from rampline.metrics import Metric, Output, Source, Summary
+from rampline.progress import LineProgress
+from rampline.tracking.run_log import RunLog
+from rampline.tracking.views import renew_views
+from rampline.training.tensorboard import ScalarWriter
+from rampline.units import ACCURACY
+
+NAME = "val_top5_accuracy"
+ROW = Metric(
+    name=NAME,
+    about="Share of validation images whose class is among the five most likely ones.",
+    source=Source.EPOCH,
+    unit=ACCURACY,
+    heading="top-5",
+    better="higher",
+    summary=Summary.BEST,
+    tensorboard="validation/epoch_top5_accuracy",
+    line="top-5 {:.4f}",
+    rank=3,
+    shown=dict.fromkeys(Output, 99),
+)
+VALUES = {1: 0.81, 2: 0.93, 3: 0.92}
+
+
+@pytest.fixture
+def directory(monkeypatch, make_run_directory, append_events, started, epoch):
+    """A run directory whose epochs tell the metric."""
+    monkeypatch.setattr(metrics, "METRICS", (*metrics.METRICS, ROW))
+    directory = make_run_directory()
+    append_events(directory, started(), *(epoch(number, **{NAME: value}) for number, value in VALUES.items()))
+    return directory
+
+
+@pytest.fixture
+def comparison(client, study_log, directory):
+    log = RunLog.open(client, directory, parent_run_id=study_log.run_id)
+    log.close("COMPLETE", result={"train_seconds": 4.5, "wall_seconds": 12.0})
+    study_log.close("COMPLETE")
+    return read_comparison(client, "digits")
+
+
+def test_in_mlflow(client, comparison, history):
+    assert history(client, comparison.rows[0]["run_id"], NAME) == list(VALUES.items())
+    assert summarise(comparison).metrics[f"{NAME}/baseline"] == 0.93
+
+
+def test_in_the_views_of_mlflow(directory):
+    view = json.loads(renew_views({}, "e1", 0.0)["mlflow.sharedViewState.rampline-latest"])
+    state = json.loads(view["state"])
+    assert f"metrics.`{NAME}`" in state["selectedColumns"]
+    assert [chart["type"] for chart in state["compareRunCharts"] if chart.get("metricKey") == NAME] == [
+        "BAR",
+        "LINE",
+        "LINE",
+    ]
+
+
+def test_in_tables_csv_and_report(comparison, tmp_path):
+    shown = io.StringIO()
+    print_comparison(comparison, Console(file=shown, width=200))
+    assert "top-5" in shown.getvalue()
+    assert "0.9300" in shown.getvalue()
+    files = write_comparison(comparison, tmp_path)
+    assert read_csv(files.csv)[NAME].tolist() == [0.93]
+    assert comparison_rows(files.csv)[0][NAME] == 0.93
+    assert 'data-label="top-5">' in files.report.read_text()
+    assert "| top-5 |" in summarise(comparison).tags["mlflow.note.content"]
+
+
+def test_while_it_trains(directory):
+    lines: list[str] = []
+    for event in directory.read_events():
+        LineProgress(lines.append).event("baseline", event)
+    assert lines[2].endswith("  top-5 0.9300")
+    assert [row[NAME] for row in epoch_rows(directory)] == list(VALUES.values())
+
+
+def test_in_tensorboard(directory, tmp_path):
+    writer = ScalarWriter(tmp_path, warn=pytest.fail)
+    for event in directory.read_events("epoch"):
+        writer.write_epoch(event["epoch"], event["metrics"])
+    events = EventAccumulator(str(tmp_path / "validation"))
+    events.Reload()
+    points = [float(tf.make_ndarray(event.tensor_proto)) for event in events.Tensors("epoch_top5_accuracy")]
+    assert points == pytest.approx(list(VALUES.values()))
+
+
+def test_in_the_document(directory):
+    assert f"| `{NAME}` | share of 1 | higher | event `epoch` | Share of validation images" in metrics.write_document()
