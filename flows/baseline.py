@@ -5,11 +5,11 @@ from typing import Annotated
 from prefect import flow
 from pydantic import Field
 
-from flows.evaluate import evaluate
-from flows.prepare import prepare
+from rampline.flows.evaluate import evaluate
+from rampline.flows.prepare import prepare
 from rampline.stages import AS_IN_STUDY, Engine, Precision, check_study, own_execution, plan_stage, with_values
-from tasks.execution import open_execution
-from tasks.train import train
+from rampline.tasks.execution import open_execution
+from rampline.tasks.train import train
 
 
 @flow(name="baseline", flow_run_name="{run}")

@@ -6,10 +6,10 @@ from prefect import flow
 
 from rampline.execution_file import read_execution
 from rampline.stages import trained_runs
-from tasks.compare import compare, show_comparison
-from tasks.devices import in_turn
-from tasks.evaluate import score
-from tasks.explain import explain
+from rampline.tasks.compare import compare, show_comparison
+from rampline.tasks.devices import in_turn
+from rampline.tasks.evaluate import score
+from rampline.tasks.explain import explain
 
 
 @flow(name="evaluate", flow_run_name="evaluate {study}")

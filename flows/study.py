@@ -7,12 +7,12 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled
 from pydantic import Field
 
-from flows.baseline import baseline
-from flows.cluster import cluster
-from flows.evaluate import evaluate
-from flows.finetune import finetune
-from flows.prepare import prepare
 from rampline.errors import Preempted, RamplineError, RunFailed
+from rampline.flows.baseline import baseline
+from rampline.flows.cluster import cluster
+from rampline.flows.evaluate import evaluate
+from rampline.flows.finetune import finetune
+from rampline.flows.prepare import prepare
 from rampline.stages import (
     AS_IN_STUDY,
     FLOW_OF_STRATEGY,
@@ -24,10 +24,10 @@ from rampline.stages import (
     with_values,
 )
 from rampline.study import Study
-from tasks.approval import approve
-from tasks.compare import show_comparison
-from tasks.execution import open_execution
-from tasks.schedule import earlier_run_in_progress
+from rampline.tasks.approval import approve
+from rampline.tasks.compare import show_comparison
+from rampline.tasks.execution import open_execution
+from rampline.tasks.schedule import earlier_run_in_progress
 
 STAGES = {flow.name: flow for flow in (baseline, finetune, cluster)}
 

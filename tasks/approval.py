@@ -11,9 +11,9 @@ from rampline.home import Home
 from rampline.markdown import plan_markdown
 from rampline.plan import expected_cost_usd, plan_study
 from rampline.study import Study
+from rampline.tasks.keys import artifact_key
+from rampline.tasks.start import execution_name
 from rampline.units import write_dollars
-from tasks.keys import artifact_key
-from tasks.start import execution_name
 
 DAYS_TO_ANSWER = 7
 

@@ -15,7 +15,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 
 from rampline.cluster.device_queue import Ticket, owners
 from rampline.home import Home
-from tasks.flow_run import submitted_at
+from rampline.tasks.flow_run import submitted_at
 
 TAKES_DEVICES = ["study", "baseline", "finetune", "cluster", "evaluate"]
 # A process takes some seconds from its start to the queue. What needs longer than this is not coming.

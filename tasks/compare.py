@@ -9,8 +9,8 @@ from rampline.execution import compare_runs
 from rampline.home import Home
 from rampline.links import mlflow_links
 from rampline.markdown import comparison_rows
-from tasks.keys import artifact_key
-from tasks.retry import unless_ours
+from rampline.tasks.keys import artifact_key
+from rampline.tasks.retry import unless_ours
 
 
 @task(task_run_name="compare", retries=2, retry_delay_seconds=5, retry_condition_fn=unless_ours)

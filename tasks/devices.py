@@ -19,8 +19,8 @@ from rampline.devices import find_devices
 from rampline.home import Home
 from rampline.progress import progress_to
 from rampline.study import Study
-from tasks.arrivals import let_earlier_arrive
-from tasks.flow_run import current_flow_run, submitted_at
+from rampline.tasks.arrivals import let_earlier_arrive
+from rampline.tasks.flow_run import current_flow_run, submitted_at
 
 WAITING = "WaitingForDevices"
 # Slots of a flow run that was killed are free after this long; the least that Prefect allows.

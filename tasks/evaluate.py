@@ -7,7 +7,7 @@ from prefect import get_run_logger, task
 
 from rampline.execution import evaluate_runs
 from rampline.progress import progress_to
-from tasks.retry import unless_ours
+from rampline.tasks.retry import unless_ours
 
 
 @task(task_run_name="score the test images", retries=2, retry_delay_seconds=5, retry_condition_fn=unless_ours)

@@ -12,9 +12,9 @@ from rampline.model_contract import check_models
 from rampline.progress import progress_to
 from rampline.stages import closing
 from rampline.study import Study
-from tasks.devices import in_turn
-from tasks.flow_run import flow_run_address
-from tasks.start import start
+from rampline.tasks.devices import in_turn
+from rampline.tasks.flow_run import flow_run_address
+from rampline.tasks.start import start
 
 Prepare = Callable[[str, list[str], dict[str, str], str], Any]
 

@@ -6,7 +6,7 @@ from prefect import get_run_logger, task
 
 from rampline.execution import explain_runs
 from rampline.progress import progress_to
-from tasks.retry import unless_ours
+from rampline.tasks.retry import unless_ours
 
 
 @task(task_run_name="explain where the time went", retries=1, retry_delay_seconds=5, retry_condition_fn=unless_ours)

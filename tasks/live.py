@@ -19,7 +19,7 @@ from rampline.config import RunConfig
 from rampline.events import EventReader
 from rampline.role_output import RoleOutput, last_lines
 from rampline.run_directory import RunDirectory
-from tasks.keys import artifact_key
+from rampline.tasks.keys import artifact_key
 
 REFRESH_SECONDS = 2.0
 JOIN_SECONDS = 5.0

@@ -11,8 +11,8 @@ from rampline.home import Home
 from rampline.links import model_version_link
 from rampline.prediction import predict_folder
 from rampline.progress import progress_to
-from tasks.keys import artifact_key
-from tasks.retry import unless_ours
+from rampline.tasks.keys import artifact_key
+from rampline.tasks.retry import unless_ours
 
 
 @task(task_run_name="label {images}", retries=2, retry_delay_seconds=5, retry_condition_fn=unless_ours)

@@ -18,7 +18,7 @@ from rampline.errors import DatasetError
 from rampline.home import Home
 from rampline.progress import progress_to
 from rampline.servers.prefect_objects.new_data import PREPARED, STUDY_LABEL
-from tasks.keys import artifact_key
+from rampline.tasks.keys import artifact_key
 
 
 def cache_key(_context: Any, parameters: dict[str, Any]) -> str | None:

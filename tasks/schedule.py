@@ -13,7 +13,7 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import StateType
 from prefect.context import FlowRunContext
 
-from tasks.flow_run import submitted_at
+from rampline.tasks.flow_run import submitted_at
 
 IN_PROGRESS = [StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]
 

@@ -6,8 +6,8 @@ from prefect import task
 
 from rampline.execution import start_execution
 from rampline.home import Home
-from tasks.flow_run import current_flow_run
-from tasks.retry import unless_ours
+from rampline.tasks.flow_run import current_flow_run
+from rampline.tasks.retry import unless_ours
 
 
 @task(task_run_name="start {study}", retries=2, retry_delay_seconds=5, retry_condition_fn=unless_ours)

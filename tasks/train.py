@@ -12,9 +12,9 @@ from rampline.markdown import epoch_rows, learning_rate_markdown
 from rampline.progress import progress_to
 from rampline.run_directory import RunDirectory
 from rampline.run_training import train_run
-from tasks.devices import slots
-from tasks.keys import artifact_key
-from tasks.live import live_page
+from rampline.tasks.devices import slots
+from rampline.tasks.keys import artifact_key
+from rampline.tasks.live import live_page
 
 
 @task(task_run_name="train {run}")

@@ -42,7 +42,7 @@ end_with_parent(int(sys.argv[1]), grace_seconds=int(sys.argv[3]))
 with importing():
     import uvicorn, prefect.server.api.server
     from rampline.servers.gate import Gate
-    from tasks.prefect_faults import mend_prefect
+    from rampline.tasks.prefect_faults import mend_prefect
 mend_prefect()
 app = Gate.from_environment(prefect.server.api.server.create_app())
 uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="error", lifespan="on")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import secrets
@@ -100,9 +99,10 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: E
         has_spare_core = wait is None or available_cores() > 2
         if has_spare_core:
             stack.enter_context(fork_server())
-        # By name, because nothing in rampline may import Prefect; here, because that takes seconds.
+        # Here, because that takes seconds.
         with importing():
-            flow = importlib.import_module("flows.study").study
+            from rampline.flows.study import study as flow
+
             _meet_mlflow(home)
         if not has_spare_core:
             stack.enter_context(fork_server())

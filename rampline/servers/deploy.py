@@ -1,40 +1,37 @@
-"""Deployments: `prefect.yaml` of this checkout, applied with the `prefect` program."""
+"""Deployments: `prefect.yaml`, applied with the `prefect` program."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
+from importlib.metadata import version as version_of
 from pathlib import Path
 
-import rampline
-from rampline.errors import InputError, RamplineError
+from rampline.errors import RamplineError
 from rampline.home import Home
 from rampline.servers.processes import start
 from rampline.servers.state import servers_folder
 
 DEPLOY_SECONDS = 300
+COMMIT_DIGITS = 12
+PACKAGE = Path(__file__).parents[1]
+# In a checkout the package has a link to it.
+PREFECT_YAML = (PACKAGE / "prefect.yaml").resolve()
 
 
-def project_folder() -> Path:
-    """The folder with `prefect.yaml`, in which flow runs work.
-
-    Raises:
-        InputError: where the package is installed without it.
-    """
-    folder = Path(rampline.__file__).parents[1]
-    if not (folder / "prefect.yaml").is_file():
-        raise InputError(
-            f"there is no prefect.yaml in {folder}: `rampline up` needs Rampline's checkout, not an installed wheel"
-        )
-    return folder
+def work_folder() -> Path:
+    """Where flow runs work: in the checkout; those of an installed wheel in the current folder."""
+    checkout = PACKAGE.parent
+    return checkout if (checkout / PREFECT_YAML.name).is_file() else Path.cwd()
 
 
 def version() -> str:
-    """The version of the deployments: the short git commit, or `unknown`."""
+    """The version of the deployments: the commit, 12 digits; where that is not known, the version of the package."""
     # It brings in psutil and others.
-    from rampline.tracking.provenance import git_commit
+    from rampline.tracking.provenance import UNKNOWN, git_commit
 
-    return git_commit()[:12]
+    commit = git_commit()
+    return version_of("rampline") if commit == UNKNOWN else commit[:COMMIT_DIGITS]
 
 
 def deploy(home: Home, folder: Path, environment: Mapping[str, str]) -> None:
@@ -42,7 +39,7 @@ def deploy(home: Home, folder: Path, environment: Mapping[str, str]) -> None:
 
     Args:
         home: whose servers these are.
-        folder: where `prefect.yaml` is.
+        folder: which the deployments remember; their flow runs work in it.
         environment: leads to the Prefect server.
 
     Raises:
@@ -50,7 +47,7 @@ def deploy(home: Home, folder: Path, environment: Mapping[str, str]) -> None:
     """
     log = servers_folder(home) / "deploy.log"
     log.unlink(missing_ok=True)
-    command = ["-m", "prefect", "--no-prompt", "deploy", "--all"]
+    command = ["-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(PREFECT_YAML)]
     process = start(command, part="deploy", home=home, environment=environment, folder=folder, log=log)
     try:
         status = process.wait(DEPLOY_SECONDS)
@@ -58,4 +55,4 @@ def deploy(home: Home, folder: Path, environment: Mapping[str, str]) -> None:
         process.kill()
         status = process.wait()
     if status:
-        raise RamplineError(f"prefect.yaml of {folder} could not be deployed (exit status {status}): see {log}")
+        raise RamplineError(f"{PREFECT_YAML} could not be deployed (exit status {status}): see {log}")

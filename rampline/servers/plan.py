@@ -12,7 +12,7 @@ from rampline.home import Home
 from rampline.prefect_api import PrefectApi
 from rampline.servers import addresses
 from rampline.servers.access import Access, open_api
-from rampline.servers.deploy import project_folder
+from rampline.servers.deploy import work_folder
 from rampline.servers.state import answers
 
 HTTP = ("http://", "https://")
@@ -50,7 +50,7 @@ class Plan:
         prefect_api_url: its API.
         mlflow_url: where MLflow is.
         access: passwords.
-        folder: where `prefect.yaml` is.
+        folder: where flow runs work.
     """
 
     request: Request
@@ -82,7 +82,6 @@ def make_plan(request: Request) -> Plan:
     Raises:
         InputError: for a host that is none, and for passwords that are missing.
     """
-    folder = project_folder()
     prefect, mlflow = os.environ.get("PREFECT_API_URL", ""), os.environ.get("MLFLOW_TRACKING_URI", "")
     starts_prefect, starts_mlflow = not prefect, not mlflow.startswith(HTTP)
     address = addresses.resolve(request.host)
@@ -105,7 +104,7 @@ def make_plan(request: Request) -> Plan:
         prefect_api_url=api_url,
         mlflow_url=without_user(mlflow).rstrip("/"),
         access=access,
-        folder=folder,
+        folder=work_folder(),
     )
 
 

@@ -16,7 +16,7 @@ from rampline.servers.state import POOL, answers, servers_folder
 # Prefect's own 10 s make a person who has clicked Run wonder.
 QUERY, QUERY_SECONDS = "PREFECT_WORKER_QUERY_SECONDS", "3"
 CHILD, MLFLOW = "rampline.servers.child", "rampline.servers.mlflow_server"
-PREFECT = "tasks.prefect_server"
+PREFECT = "rampline.tasks.prefect_server"
 
 
 def prefect_service(plan: Plan) -> Service:

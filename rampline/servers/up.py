@@ -12,7 +12,7 @@ from rampline.errors import InputError
 from rampline.home import Home
 from rampline.servers.addresses import is_any, is_loopback
 from rampline.servers.caretaker import caretaker
-from rampline.servers.deploy import deploy, version
+from rampline.servers.deploy import PREFECT_YAML, deploy, version
 from rampline.servers.display import Display, Stopwatch
 from rampline.servers.ending import end_all, end_leftovers, has_flow_runs
 from rampline.servers.plan import Plan, Request, check_servers, make_plan
@@ -87,7 +87,7 @@ class Up:
             changes = ensure_pool(plan.api)
             with keeping_schedules(plan.api):
                 deploy(self._home, plan.folder, environment)
-            display.step("flows", f"deployed from {plan.folder}/prefect.yaml, version {version()} ({clock})")
+            display.step("flows", f"deployed from {PREFECT_YAML}, version {version()} ({clock})")
         for line in changes + apply(plan.api, cpu_slots=plan.request.cpu_slots):
             display.step("", line)
         worker = worker_service(plan)

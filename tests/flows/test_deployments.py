@@ -38,7 +38,7 @@ def test_a_deployment_per_flow_in_the_process_pool(deployments):
     assert sorted(deployments) == NAMES
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
     for name, deployment in deployments.items():
-        assert deployment["entrypoint"] == f"flows/{name}.py:{name}"
+        assert deployment["entrypoint"] == f"rampline.flows.{name}.{name}"
         assert deployment["work_pool_name"] == "rampline"
         assert "rampline" in deployment["tags"]
         assert "- **study**" in deployment["description"]

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from flows.baseline import baseline
-from flows.cluster import cluster
-from flows.evaluate import evaluate
-from flows.finetune import finetune
-from flows.prepare import prepare
-from flows.study import study
 from rampline.errors import InputError
 from rampline.execution import start_execution
+from rampline.flows.baseline import baseline
+from rampline.flows.cluster import cluster
+from rampline.flows.evaluate import evaluate
+from rampline.flows.finetune import finetune
+from rampline.flows.prepare import prepare
+from rampline.flows.study import study
 from rampline.home import Home
 from rampline.stages import own_execution
 

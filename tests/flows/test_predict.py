@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 CALL = """
 import json, sys
-from flows.predict import predict
+from rampline.flows.predict import predict
 state = predict(**json.loads(sys.argv[1]), return_state=True)
 print(state.type.value, state.message if state.is_failed() else state.result())
 """

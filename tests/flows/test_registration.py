@@ -24,7 +24,7 @@ PARAMETERS = {
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_flow_has_its_name_parameters_and_a_story_for_a_name(name):
-    flow = getattr(importlib.import_module(f"flows.{name}"), name)
+    flow = getattr(importlib.import_module(f"rampline.flows.{name}"), name)
     assert isinstance(flow, Flow)
     assert flow.name == name
     assert list(inspect.signature(flow.fn).parameters) == PARAMETERS[name]
@@ -33,8 +33,8 @@ def test_flow_has_its_name_parameters_and_a_story_for_a_name(name):
 
 
 def test_every_strategy_has_a_stage():
-    from flows.study import STAGES
     from rampline.config.run_config import STRATEGIES
+    from rampline.flows.study import STAGES
     from rampline.stages import FLOW_OF_STRATEGY
 
     assert sorted(FLOW_OF_STRATEGY) == sorted(STRATEGIES)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from rampline.files import read_json
 from rampline.prefect_api import PrefectApi
-from rampline.servers.deploy import project_folder
 from rampline.servers.state import POOL
 
 TYPE = "process"
 # Prefect's own lets whoever starts a flow run say which command is run, where, and with which environment.
-TEMPLATE = "deployments/process-job-template.json"
+TEMPLATE = Path(__file__).with_name("process-job-template.json")
 COMMAND = "command"
 
 
@@ -29,7 +29,7 @@ def ensure_pool(api: PrefectApi) -> list[str]:
         PrefectError: when the server refuses.
         OSError: when it cannot be reached.
     """
-    template = read_json(project_folder() / TEMPLATE)
+    template = read_json(TEMPLATE)
     found = api.post("/work_pools/filter", {"work_pools": {"name": {"any_": [POOL]}}})
     if not found:
         api.post("/work_pools/", {"name": POOL, "type": TYPE, "base_job_template": template})

@@ -1,19 +1,14 @@
 """Steps of `prefect deploy`: prefect.yaml names them, and takes over what they return."""
 
-from importlib.metadata import version as version_of
-
 from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 
-from rampline.tracking.provenance import UNKNOWN, git_commit
-
-COMMIT_DIGITS = 12
+from rampline.servers.deploy import version
 
 
 def code_version() -> dict[str, str]:
-    """`version`: the commit of the code, 12 digits; where that is not known, the version of the package."""
-    commit = git_commit()
-    return {"version": version_of("rampline") if commit == UNKNOWN else commit[:COMMIT_DIGITS]}
+    """`version` of the deployments."""
+    return {"version": version()}
 
 
 def keep_schedules(deployment: str, slugs: list[str]) -> dict[str, bool]:

@@ -1,0 +1,120 @@
+"""What a wheel installs, and that it works in a folder of the user's, without the checkout."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from command_line import as_terminal_job, environment_with, read_until
+from up_servers import UpServers
+
+ROOT = Path(__file__).parents[1]
+UV = ROOT / ".tools" / "bin" / "uv"
+OWN_STUDY = "base: {epochs: 2, data: {source: digits, limit: 20}}\nruns: {only: {}}"
+SMALL = ("--only", "baseline", "--set", "data.limit=20", "--set", "epochs=2")
+
+
+def build(source: Path, target: str, folder: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    [built] = folder.iterdir()
+    return built
+
+
+def names(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(ROOT, "wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of a new virtual environment that has the wheel, and the packages that it needs."""
+    folder = tmp_path_factory.mktemp("installed")
+    subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, folder], check=True)
+    place = ("--quiet", "--offline", "--no-deps", "--python", folder)
+    subprocess.run([UV, "pip", "install", *place, wheel], check=True)
+    [packages] = folder.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return folder / "bin"
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A folder of a user with names like those in the checkout."""
+    folder = tmp_path / "work"
+    (folder / "flows").mkdir(parents=True)
+    (folder / "flows" / "__init__.py").write_text("raise SystemExit('flows of the folder was imported')")
+    (folder / "tasks.py").write_text("this is no Python")
+    (folder / "own.yaml").write_text(OWN_STUDY)
+    return folder
+
+
+def test_it_installs_rampline_and_nothing_else(wheel):
+    found = names(wheel)
+    assert {name.split("/")[0] for name in found if ".dist-info/" not in name} == {"rampline"}
+    expected = {
+        str((Path(folder) / file).relative_to(ROOT))
+        for folder, _, files in os.walk(ROOT / "rampline", followlinks=True)
+        for file in files
+        if not file.endswith(".pyc")
+    }
+    assert {name for name in found if ".dist-info/" not in name} == expected
+    assert {"rampline/flows/study.py", "rampline/tasks/train.py", "rampline/prefect.yaml"} < found
+
+
+def test_the_source_distribution_makes_the_same_wheel(wheel, tmp_path):
+    shutil.unpack_archive(build(ROOT, "sdist", tmp_path / "sdist"), tmp_path)
+    [source] = tmp_path.glob("rampline-*")
+    assert names(build(source, "wheel", tmp_path / "wheel")) == names(wheel)
+
+
+@pytest.mark.long
+def test_a_study_runs_from_it(programs, work):
+    command = [programs / "rampline", "run", "digits", *SMALL]
+    environment = environment_with(work / ".rampline")
+    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False, timeout=280)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "test: 200 images, accuracy" in done.stdout
+
+
+@pytest.mark.long
+def test_a_deployment_runs_from_it(programs, work):
+    servers = UpServers(work)
+    place = {"cwd": work, "env": servers.environment, "preexec_fn": as_terminal_job}
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    up = subprocess.Popen([programs / "rampline", "up", *servers.options], **place, **output)
+    try:
+        said = read_until(up, "logs in")
+        assert f"deployed from {programs.parent}" in said
+        deployment = servers.api.request("GET", "/deployments/name/study/study")
+        assert deployment["version"] == version("rampline")
+        # A relative path counts from the folder in which `rampline up` was started.
+        arguments = ("deployment", "run", "study/study", "--param", "study=own.yaml", "--watch")
+        way_in = {"PREFECT_API_URL": servers.api.url, "PREFECT_API_AUTH_STRING": servers.api.auth}
+        done = subprocess.run(
+            [programs / "python", "-P", "-m", "prefect", *arguments],
+            cwd=work,
+            env=servers.environment | way_in,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert list(servers.home.reports.glob("own/*/report.html"))
+        up.send_signal(signal.SIGTERM)
+        assert "all ended" in up.communicate(timeout=120)[0]
+        assert up.returncode == 0
+        assert servers.processes() == []
+    finally:
+        servers.stop()
