@@ -119,7 +119,7 @@ def mlflow_text(client: MlflowClient, home: Path) -> str:
     found: dict[str, set[str]] = defaultdict(set)
     execution = ""
     for run in client.search_runs([experiment.experiment_id]):
-        text = mask_names("\n".join(_run_lines(client, run)).replace(str(home), "HOME"))
+        text = "\n".join(_run_lines(client, run, home))
         if run.data.tags["rampline.kind"] == "study":
             execution = text
             continue
@@ -141,12 +141,13 @@ def _experiment_text(experiment: Experiment) -> str:
     return "\n".join(lines)
 
 
-def _run_lines(client: MlflowClient, run: Run) -> Iterator[str]:
+def _run_lines(client: MlflowClient, run: Run, home: Path) -> Iterator[str]:
     yield f"status {run.info.status}"
-    yield from (f"param {name} = {value}" for name, value in sorted(run.data.params.items()))
+    for name, value in sorted(run.data.params.items()):
+        yield f"param {name} = {mask_names(value.replace(str(home), 'HOME'))}"
     for name, value in sorted(run.data.tags.items()):
         if not OPTIONAL.fullmatch(name):
-            yield f"tag {name} = {_tag_value(run, name, value)}"
+            yield f"tag {name} = {_tag_value(run, name, value.replace(str(home), 'HOME'))}"
     for name in sorted(run.data.metrics):
         if not OPTIONAL.fullmatch(name):
             yield f"metric {name} at {_steps(client, run, name)}"
