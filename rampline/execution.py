@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlflow import MlflowClient
 
 from rampline.cluster.evaluator import run_evaluation
+from rampline.cluster.lock import hold
 from rampline.credentials import mask
 from rampline.data.report import read_report
-from rampline.errors import RunFailed
+from rampline.errors import Preempted, RunFailed
 from rampline.execution_file import FILE, Execution, read_execution, write_execution
 from rampline.explain.explanation import explain_run
 from rampline.explain.replica import measure_replicas
 from rampline.files import read_json
+from rampline.guardian import start_guardian
 from rampline.home import Home
 from rampline.run_directory import RunDirectory
 from rampline.stages import study_of
@@ -31,6 +34,7 @@ from rampline.tracking.delivery_state import RUNNING, mark_delivered, mark_undel
 from rampline.tracking.experiment import open_experiment
 from rampline.tracking.explanation_log import log_explanation
 from rampline.tracking.figures import log_figures
+from rampline.tracking.provenance import process_identity
 from rampline.tracking.run_artifacts import log_evaluation
 from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, open_tracking
 from rampline.tracking.study_log import StudyLog, study_tags
@@ -206,12 +210,6 @@ def _ends_of_runs(execution: Path) -> dict[str, tuple[str, str | None]]:
     }
 
 
-def latest_execution(study: str, home: Home) -> Path | None:
-    """The newest execution of a study in `home`, finished or not."""
-    folders = [file.parent for file in (home.runs / study).glob(f"*/{FILE}")]
-    return max(folders, key=lambda folder: (folder / FILE).stat().st_mtime, default=None)
-
-
 def _command(study: str, only: Sequence[str], overrides: Mapping[str, str]) -> str:
     chosen = [part for run in only for part in ("--only", run)]
     settings = [part for key, value in overrides.items() for part in ("--set", f"{key}={value}")]
@@ -224,3 +222,50 @@ def _data_tables(execution: Path, study: Study) -> dict[str, pd.DataFrame]:
     directories = [RunDirectory(execution / run.name) for run in study.runs]
     datasets = dict.fromkeys(d.read_identity().dataset for d in directories if d.identity_file.is_file())
     return make_data_tables([read_report(Path(dataset)) for dataset in datasets])
+
+
+@contextmanager
+def closing(execution: str, flow_run: Mapping[str, str] | None = None) -> Iterator[None]:
+    """End the execution in MLflow with the block, however it ends.
+
+    `COMPLETE`, `FAILED` after an error, `PREEMPTED`, or `KILLED` after Ctrl-C or cancellation. After a `kill -9` of
+    this process another one ends it, and the flow run too.
+
+    Args:
+        execution: its folder.
+        flow_run: what `start_guardian` needs to reach the flow run that this is part of.
+
+    Raises:
+        InputError: when another process is at work on the execution.
+    """
+    with hold(Path(execution)):
+        yield from _closing(Path(execution), start_guardian(Path(execution), process_identity(), flow_run or {}))
+
+
+def _closing(execution: Path, dismiss: Callable[[], None]) -> Iterator[None]:
+    status, failure = "KILLED", None
+    try:
+        yield
+        status = "COMPLETE"
+    except Preempted as stop:
+        status, failure = "PREEMPTED", str(stop)
+        raise
+    except Exception:
+        status = "FAILED"
+        raise
+    finally:
+        stop = preempted_run(execution) if status == "KILLED" else None
+        if stop:
+            status, failure = "PREEMPTED", str(stop)
+        close_execution(execution, status, failure)
+        dismiss()
+
+
+def preempted_run(execution: Path) -> Preempted | None:
+    """The run that this process was training when it was asked to stop, if that saved a checkpoint first."""
+    for file in execution.glob("*/config.json"):
+        state = read_delivery(file.parent)
+        if state and state.is_ours and state.status == "PREEMPTED":
+            status = RunDirectory(file.parent).read_config().cluster.preempted_exit_status
+            return Preempted(f"run {file.parent.name} was {state.failure}", status)
+    return None

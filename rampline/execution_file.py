@@ -69,3 +69,9 @@ def resolve_weights(config: RunConfig, execution: Path) -> RunConfig:
 
 def _shallow(value: Study | StudyRun) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def latest_execution(study: str, home: Home) -> Path | None:
+    """The newest execution of a study in `home`, finished or not."""
+    folders = [file.parent for file in (home.runs / study).glob(f"*/{FILE}")]
+    return max(folders, key=lambda folder: (folder / FILE).stat().st_mtime, default=None)

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from rampline.cluster.exit_status import PEER_LOST, STOPPED
+from rampline.cluster.exit_status import PEER_LOST, STOPPED, leave, one_line
 from rampline.cluster.process import ERROR_MARK
 from rampline.cluster.tf_config import ALONE, Task, parse_tf_config
 from rampline.config import RunConfig
@@ -167,13 +167,6 @@ def _give_up(call: str, seconds: float) -> None:
     leave(PEER_LOST)
 
 
-def leave(status: int) -> NoReturn:
-    """End without waiting for TensorFlow, whose servers have no stop."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-
 @contextmanager
 def _rendezvous_deadline(seconds: int) -> Iterator[None]:
     """End the process with SIGALRM unless the block is left in time.
@@ -186,11 +179,3 @@ def _rendezvous_deadline(seconds: int) -> Iterator[None]:
         yield
     finally:
         signal.alarm(0)
-
-
-def one_line(error: BaseException) -> str:
-    """The first line of an error that says something: TensorFlow puts the graph's call stack before it."""
-    noise = ("Graph execution error", "Detected at node", "File ", "<stack traces", "Traceback")
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if not line.startswith(noise) and "root error(s) found" not in line] or lines
-    return f"{type(error).__name__}: {telling[0] if telling else 'no message'}"[:500]

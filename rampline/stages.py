@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from rampline.cluster.lock import hold
 from rampline.cluster.roles import tasks_to_start
 from rampline.config import DataConfig
 from rampline.devices import check_devices, resolve_virtual_devices
-from rampline.errors import ConfigError, InputError, Preempted
-from rampline.guardian import start_guardian
+from rampline.errors import ConfigError, InputError
 from rampline.home import Home
 from rampline.model_check import check_name, check_weights
 from rampline.run_directory import RunDirectory
@@ -119,8 +116,7 @@ def trained_runs(study: str, execution: str, runs: Sequence[str]) -> tuple[str, 
     Raises:
         InputError: when there is no execution, no such run, or nothing is trained.
     """
-    from rampline.execution import latest_execution
-    from rampline.execution_file import read_execution
+    from rampline.execution_file import latest_execution, read_execution
 
     name, execution = load_study(study).name, own_execution(execution)
     folder = Path(execution) if execution else latest_execution(name, Home.from_environment())
@@ -166,57 +162,3 @@ def with_values(overrides: Mapping[str, str], **values: object) -> dict[str, str
     """`overrides` with those `values` laid over them that are neither `None` nor `AS_IN_STUDY`."""
     given = {key: str(value) for key, value in values.items() if value not in (None, AS_IN_STUDY)}
     return {**overrides, **given}
-
-
-@contextmanager
-def closing(execution: str, flow_run: Mapping[str, str] | None = None) -> Iterator[None]:
-    """End the execution in MLflow with the block, however it ends.
-
-    `COMPLETE`, `FAILED` after an error, `PREEMPTED`, or `KILLED` after Ctrl-C or cancellation. After a `kill -9` of
-    this process another one ends it, and the flow run too.
-
-    Args:
-        execution: its folder.
-        flow_run: what `start_guardian` needs to reach the flow run that this is part of.
-
-    Raises:
-        InputError: when another process is at work on the execution.
-    """
-    # They bring in MLflow: too slow for a check on the command line.
-    from rampline.tracking.provenance import process_identity
-
-    with hold(Path(execution)):
-        yield from _closing(Path(execution), start_guardian(Path(execution), process_identity(), flow_run or {}))
-
-
-def _closing(execution: Path, dismiss: Callable[[], None]) -> Iterator[None]:
-    from rampline.execution import close_execution
-
-    status, failure = "KILLED", None
-    try:
-        yield
-        status = "COMPLETE"
-    except Preempted as stop:
-        status, failure = "PREEMPTED", str(stop)
-        raise
-    except Exception:
-        status = "FAILED"
-        raise
-    finally:
-        stop = preempted_run(execution) if status == "KILLED" else None
-        if stop:
-            status, failure = "PREEMPTED", str(stop)
-        close_execution(execution, status, failure)
-        dismiss()
-
-
-def preempted_run(execution: Path) -> Preempted | None:
-    """The run that this process was training when it was asked to stop, if that saved a checkpoint first."""
-    from rampline.tracking.delivery_state import read_delivery
-
-    for file in execution.glob("*/config.json"):
-        state = read_delivery(file.parent)
-        if state and state.is_ours and state.status == "PREEMPTED":
-            status = RunDirectory(file.parent).read_config().cluster.preempted_exit_status
-            return Preempted(f"run {file.parent.name} was {state.failure}", status)
-    return None

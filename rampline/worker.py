@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from rampline.cluster.exit_status import FAILED, PEER_LOST, STOPPED, WILL_REPEAT
+from rampline.cluster.exit_status import FAILED, PEER_LOST, STOPPED, WILL_REPEAT, leave, one_line
 from rampline.cluster.process import ERROR_MARK
 from rampline.errors import InputError, Preempted, RamplineError
 from rampline.events import EventWriter
 from rampline.files import read_json, write_json
 from rampline.imports import import_tensorflow, importing
 from rampline.parent import end_with_parent
-from rampline.role import leave, one_line, run_role
+from rampline.role import run_role
 from rampline.run_directory import RunDirectory
 
 # Errors of our own code or of the user's: another attempt would meet them again.

@@ -8,9 +8,9 @@ from typing import Any
 from prefect import get_run_logger
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
+from rampline.execution import closing
 from rampline.model_contract import check_models
 from rampline.progress import progress_to
-from rampline.stages import closing
 from rampline.study import Study
 from rampline.tasks.devices import in_turn
 from rampline.tasks.flow_run import flow_run_address

@@ -52,7 +52,7 @@ def explain(
 
 
 def _latest(study: str, home: Home) -> Path:
-    from rampline.execution import latest_execution
+    from rampline.execution_file import latest_execution
 
     folder = latest_execution(load_study(study).name, home)
     if folder is None:

@@ -25,7 +25,7 @@ from rampline.home import Home
 from rampline.imports import importing
 from rampline.progress import TERMINAL, BarProgress, LineProgress
 from rampline.run_directory import RunDirectory
-from rampline.stages import check_study, is_begun, preempted_run
+from rampline.stages import check_study, is_begun
 from rampline.study import load_study
 
 HTTP_LIBRARIES = ("httpx", "httpcore")
@@ -69,6 +69,8 @@ def run(
     except Preempted as stop:
         raise typer.Exit(_say_preempted(stop, study, console)) from None
     except SystemExit:
+        from rampline.execution import preempted_run
+
         # SIGTERM to this command, which Prefect has passed on.
         stop = preempted_run(execution)
         if stop is None:
@@ -164,8 +166,7 @@ def _unfinished(study: str, home: Home, *, settings_given: bool) -> Path:
         InputError: when there is none.
     """
     # They bring in MLflow: too slow for the checks before them.
-    from rampline.execution import latest_execution
-    from rampline.execution_file import read_execution
+    from rampline.execution_file import latest_execution, read_execution
 
     if settings_given:
         raise InputError(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+from typing import NoReturn
 
 from rampline.errors import InputError
 
@@ -18,3 +21,18 @@ NO_MEMORY = 5
 STOPPED = 128 + signal.SIGTERM
 # It was asked again, seconds later, and ended where it was.
 ENDED_AT_ONCE = 128 + signal.SIGINT
+
+
+def leave(status: int) -> NoReturn:
+    """End without waiting for TensorFlow, whose servers have no stop."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error that says something: TensorFlow puts the graph's call stack before it."""
+    noise = ("Graph execution error", "Detected at node", "File ", "<stack traces", "Traceback")
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if not line.startswith(noise) and "root error(s) found" not in line] or lines
+    return f"{type(error).__name__}: {telling[0] if telling else 'no message'}"[:500]

@@ -16,9 +16,7 @@ from rampline.pipeline.examples import Examples, open_examples
 from rampline.pipeline.order import EpochOrder, evaluation_rows
 from rampline.training.remote_step import make_remote_evaluation_step, make_remote_train_step
 from rampline.training.state import TrainingState
-from rampline.training.step import SUMS
-
-Batch = dict[str, tf.Tensor]
+from rampline.training.step import SUMS, Batch
 
 
 class ParameterServerSteps:

@@ -16,13 +16,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from rampline.cluster.exit_status import NO_MEMORY, STOPPED
+from rampline.cluster.exit_status import NO_MEMORY, STOPPED, leave, one_line
 from rampline.cluster.process import ERROR_MARK
 from rampline.cluster.tf_config import ALONE, Task
 from rampline.config import BatchConfig, ClusterConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.parity import RESULT, ParityResult, parity_notes
-from rampline.role import leave, one_line
 from rampline.run_directory import RunDirectory
 from rampline.training.outcome import Outcome, first_step_of, skips_together, train_steps
 from rampline.training.run import make_engine

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
+from rampline.cluster.exit_status import leave, one_line
 from rampline.events import EventWriter
 from rampline.explain.probes import CACHED
-from rampline.role import leave, one_line
 from rampline.training.strategy import configure_devices, make_strategy
 from rampline.tuning.contender import Contender, Contenders
 from rampline.tuning.memory import available_bytes, be_first_to_end, is_out_of_memory, lacking_bytes, peak_bytes
