@@ -25,8 +25,8 @@ from rampline.comparison.lost_speedup import describe_loss, find_losses
 from rampline.comparison.recommendation import recommend
 from rampline.comparison.sentences import list_remarks, summarise_accuracy, summarise_scaling, summarise_speed
 from rampline.errors import InputError
-from rampline.explain.table import RUN_PARTS, STEP_PARTS, with_share, write_milliseconds
-from rampline.home import Home
+from rampline.explain.explanation import RUN_PARTS, STEP_PARTS, with_share, write_milliseconds
+from rampline.record.home import Home
 from rampline.tracking.store import open_tracking
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from prefect import flow
 
-from rampline.execution_file import read_execution
+from rampline.record.execution_file import read_execution
 from rampline.stages import trained_runs
 from rampline.tasks.compare import compare, show_comparison
 from rampline.tasks.devices import in_turn

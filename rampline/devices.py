@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rampline.config import RunConfig
-from rampline.config.cluster import AUTO
+from rampline.config.sections import AUTO
 from rampline.errors import ClusterConfigError
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/gpus")

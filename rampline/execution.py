@@ -15,29 +15,43 @@ from typing import TYPE_CHECKING, Any
 
 from mlflow import MlflowClient
 
-from rampline.cluster.evaluator import run_evaluation
-from rampline.cluster.lock import hold
+from rampline.config import RunConfig
 from rampline.credentials import mask
-from rampline.data.report import read_report
+from rampline.data.dataset import PreparedDataset
+from rampline.data.integrity import check_intact
+from rampline.data.preparation import prepare_dataset
+from rampline.data.quality import read_report
 from rampline.errors import Preempted, RunFailed
-from rampline.execution_file import FILE, Execution, read_execution, write_execution
 from rampline.explain.explanation import explain_run
 from rampline.explain.replica import measure_replicas
 from rampline.files import read_json
 from rampline.guardian import start_guardian
-from rampline.home import Home
-from rampline.run_directory import RunDirectory
+from rampline.imports import preload
+from rampline.jobs.evaluator import run_evaluation
+from rampline.jobs.lock import hold, hold_run
+from rampline.jobs.supervisor import supervise
+from rampline.parity.check import ParityResult, check_parity, result_file
+from rampline.record.events import EventReader
+from rampline.record.execution_file import FILE, Execution, read_execution, resolve_weights, write_execution
+from rampline.record.home import Home
+from rampline.record.provenance import git_commit, process_identity
+from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.stages import study_of
-from rampline.study import Study, load_study
-from rampline.tracking.delivery import CLOSE_SECONDS, deliver_later, deliver_within
-from rampline.tracking.delivery_state import RUNNING, mark_delivered, mark_undelivered, read_delivery
-from rampline.tracking.experiment import open_experiment
-from rampline.tracking.explanation_log import log_explanation
-from rampline.tracking.figures import log_figures
-from rampline.tracking.provenance import process_identity
-from rampline.tracking.run_artifacts import log_evaluation
-from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, open_tracking
-from rampline.tracking.study_log import StudyLog, study_tags
+from rampline.study import Study, StudyRun, load_study
+from rampline.tracking.delivery import (
+    CLOSE_SECONDS,
+    RUNNING,
+    Delivery,
+    deliver_later,
+    deliver_within,
+    is_delivered,
+    mark_delivered,
+    mark_undelivered,
+    read_delivery,
+)
+from rampline.tracking.run_artifacts import log_evaluation, log_explanation
+from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, log_figures, open_tracking
+from rampline.tracking.study_log import StudyLog, open_experiment, study_tags
 from rampline.tracking.sync import sync_execution
 
 if TYPE_CHECKING:
@@ -269,3 +283,104 @@ def preempted_run(execution: Path) -> Preempted | None:
             status = RunDirectory(file.parent).read_config().cluster.preempted_exit_status
             return Preempted(f"run {file.parent.name} was {state.failure}", status)
     return None
+
+
+# What the record of a run and the comparison need: as long to import as a small network needs for an epoch.
+AFTERWARDS = ("rampline.comparison.report", "rampline.comparison.summary", "rampline.tracking.model", "mlflow.pyfunc")
+
+
+def train_run(execution: Path, run: str, *, on_event: OnEvent, log: Log) -> dict[str, Any]:
+    """Train a run of an execution; a complete one is skipped, an unfinished one goes on from its last checkpoint.
+
+    Its dataset is verified first, and a scaled run is checked for parity.
+
+    Returns:
+        the content of `result.json`.
+
+    Raises:
+        RunFailed: when it did not complete, or its parity check failed; MLflow then says FAILED.
+        Preempted: when it was asked to stop, and has saved a checkpoint.
+        InputError: when another launcher runs it, its dataset was damaged, or a role found its configuration wrong.
+    """
+    opened = read_execution(execution)
+    chosen, directory = opened.study.run(run), RunDirectory(execution / run)
+    if not directory.config_file.is_file():
+        _create(opened, chosen, directory)
+    with hold_run(directory):
+        return _train(opened, directory, on_event, log)
+
+
+def _create(opened: Execution, run: StudyRun, directory: RunDirectory) -> None:
+    dataset = prepare_dataset(run.config.data, opened.home)
+    identity = RunIdentity(
+        study=opened.study.name,
+        name=run.name,
+        dataset=str(dataset.directory),
+        git_commit=git_commit(),
+        published=dict(run.published),
+    )
+    directory.create(resolve_weights(run.config, directory.path.parent), identity)
+
+
+def _train(opened: Execution, directory: RunDirectory, on_event: OnEvent, log: Log) -> dict[str, Any]:
+    def open_client() -> MlflowClient:
+        return open_tracking(opened.home)
+
+    if directory.is_complete and is_delivered(open_client, directory):
+        log(f"{directory.path.name}: complete already: {directory.path}")
+        return read_json(directory.result_file)
+    if not directory.is_complete:
+        check_intact(PreparedDataset.open(Path(directory.read_identity().dataset)))
+    tracking = Delivery.open(open_client, directory, parent_run_id=opened.parent_run_id, log=log)
+    stops = EventReader(directory.events_file, from_end=True)
+
+    def handle(event: dict[str, Any]) -> None:
+        tracking.handle(event)
+        on_event(event)
+
+    try:
+        if not directory.is_complete:
+            _check_parity(directory, directory.read_config(), log)
+            preload(*AFTERWARDS)  # roles that build their network leave cores idle
+            supervise(directory, on_event=handle, log=log)
+    except Preempted as stop:
+        tracking.close("PREEMPTED", str(stop))
+        raise
+    except Exception as error:
+        tracking.close("FAILED", str(error))
+        raise
+    except BaseException:
+        stopped = next((event for event in stops.read() if event["event"] == "stopped"), None)
+        if stopped is None:
+            tracking.close("KILLED", "interrupted")
+            raise
+        tracking.close("PREEMPTED", f"stopped on request at step {stopped['step']} (epoch {stopped['epoch']})")
+        raise
+    result = read_json(directory.result_file)
+    tracking.close("COMPLETE", result=result)
+    return result
+
+
+def _parity_of(directory: RunDirectory, config: RunConfig, log: Log) -> ParityResult:
+    """The result of the check; with `parity.on_failure: continue` that it could not be made is one, too."""
+    try:
+        return check_parity(directory, log=log)
+    except RunFailed as error:
+        log(f"{error}: checking again")
+    try:
+        return check_parity(directory, log=log)
+    except RunFailed as error:
+        if config.parity.on_failure == "stop":
+            raise
+        result = ParityResult(status="not_applicable", reason=f"the check could not be made: {error}")
+    result.write(result_file(directory))
+    return result
+
+
+def _check_parity(directory: RunDirectory, config: RunConfig, log: Log) -> None:
+    if not config.parity.steps or config.strategy == "single":
+        return
+    result = _parity_of(directory, config, log)
+    log(f"{directory.path.name}: {result.sentence()}")
+    if not result.passed and config.parity.on_failure == "stop":
+        raise RunFailed(f"{result.sentence()}; see {result_file(directory)}, or --set parity.on_failure=continue")

@@ -112,7 +112,7 @@ def _crash(api: PrefectApi, flow_run: str) -> str:
 
 
 def _close_in_mlflow(execution: Path) -> str:
-    from rampline.execution_file import read_execution
+    from rampline.record.execution_file import read_execution
     from rampline.tracking.lifecycle import end_runs_of
     from rampline.tracking.store import open_tracking
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rampline.files import read_csv
-from rampline.metrics import PAGE_RANK, Output, metrics_of_run, shown_in
 from rampline.plan import PlannedRun
-from rampline.run_directory import RunDirectory
+from rampline.record.metrics import PAGE_RANK, Output, metrics_of_run, shown_in
+from rampline.record.run_directory import RunDirectory
+from rampline.record.units import write_duration
 from rampline.study import Study
 from rampline.tracking.artifacts import draw_learning_rate
-from rampline.units import write_duration
 
 
 def epoch_rows(run_directory: RunDirectory) -> list[dict[str, float | None]]:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rampline.cluster.roles import role_counts
 from rampline.config import RunConfig, flatten
 from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import locate_prepared
 from rampline.devices import Devices, find_devices
 from rampline.files import read_json
-from rampline.home import Home
-from rampline.run_directory import RunDirectory
+from rampline.jobs.roles import role_counts
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory
 from rampline.study import Study, StudyRun
 
 # They change what a training leads to, not how long an epoch of it takes.

@@ -12,13 +12,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
 
-from rampline.metrics import Metric, Output, shown_in
+from rampline.record.metrics import Metric, Output, shown_in
 
 Event = Mapping[str, Any]
 
 
 class Progress(Protocol):
-    """Whoever is told what goes on; events are those of `rampline.events`, `preparing` and `evaluated`."""
+    """Whoever is told what goes on; events are those of `rampline.record.events`, `preparing` and `evaluated`."""
 
     def line(self, text: str) -> None:
         """A sentence, such as that a dataset was prepared already."""

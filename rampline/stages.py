@@ -2,20 +2,61 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import functools
 import os
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
-from rampline.cluster.roles import tasks_to_start
 from rampline.config import DataConfig
+from rampline.config.sections import OWN_NETWORKS
 from rampline.devices import check_devices, resolve_virtual_devices
 from rampline.errors import ConfigError, InputError
-from rampline.home import Home
-from rampline.model_check import check_name, check_weights
-from rampline.run_directory import RunDirectory
+from rampline.imports import locate_own
+from rampline.jobs.roles import tasks_to_start
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory
 from rampline.study import Study, load_study
+
+# What these name is never a checkpoint, whatever folders there are.
+FRESH_WEIGHTS = ("none", "imagenet")
+
+
+def check_name(name: str) -> None:
+    """Refuse a `model.name` that is no network of ours or Keras', and code that is not found; nothing is imported."""
+    if ":" in name:
+        if not locate_own(name, Path.cwd()):
+            places = f"{Path.cwd()}, PYTHONPATH and what is installed"
+            raise ConfigError(f"model.name={name!r} is not found: looked in {places}")
+    elif name not in (*OWN_NETWORKS, *keras_applications()):
+        known = ", ".join(OWN_NETWORKS)
+        allowed = f"{known}, a keras.applications name, or package.module:function"
+        raise ConfigError(f"model.name={name!r} is not known: it must be {allowed}")
+
+
+def check_weights(weights: str) -> None:
+    """Refuse `model.weights` that are not there, or a training from scratch would take their place."""
+    path = Path(weights)
+    is_there = path.is_file() if weights.endswith(".h5") else path.is_dir()
+    if weights not in FRESH_WEIGHTS and not is_there:
+        allowed = "none, imagenet, a .h5 weight file, the folder of a checkpoint, or run:NAME"
+        raise ConfigError(f"model.weights={weights!r} cannot be found: it must be {allowed}")
+
+
+@functools.cache
+def keras_applications() -> frozenset[str]:
+    """The networks of `keras.applications`, as the file says that exports them: importing it takes seconds."""
+    spec = find_spec("keras")
+    if spec is None or spec.origin is None:
+        raise ConfigError("Keras is not installed: `rampline doctor` says more")
+    source = (Path(spec.origin).parent / "applications" / "__init__.py").read_text(encoding="utf-8")
+    imported = (node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom))
+    names = {alias.asname or alias.name for node in imported for alias in node.names}
+    return frozenset(name for name in names if name[0].isupper())
+
 
 # What forms offer; `with_values` passes over `AS_IN_STUDY`.
 AS_IN_STUDY: Final = "as in the study"
@@ -80,7 +121,7 @@ def only_of_strategy(study: str, only: Sequence[str], strategy: str) -> list[str
 
 def is_begun(execution: Path) -> bool:
     """Whether the folder holds an execution, so that `--resume` can continue it: its data is prepared before."""
-    from rampline.execution_file import FILE
+    from rampline.record.execution_file import FILE
 
     return (execution / FILE).is_file()
 
@@ -103,7 +144,7 @@ def own_execution(execution: str) -> str:
 
 def study_of(study: str, only: Sequence[str], overrides: Mapping[str, str], execution: str) -> Study:
     """The study as the folder `execution` was started with, where there is such an execution; else `check_study`."""
-    from rampline.execution_file import read_execution
+    from rampline.record.execution_file import read_execution
 
     if execution and is_begun(Path(execution)):
         return read_execution(Path(execution)).study
@@ -116,7 +157,7 @@ def trained_runs(study: str, execution: str, runs: Sequence[str]) -> tuple[str, 
     Raises:
         InputError: when there is no execution, no such run, or nothing is trained.
     """
-    from rampline.execution_file import latest_execution, read_execution
+    from rampline.record.execution_file import latest_execution, read_execution
 
     name, execution = load_study(study).name, own_execution(execution)
     folder = Path(execution) if execution else latest_execution(name, Home.from_environment())

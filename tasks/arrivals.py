@@ -13,8 +13,8 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, StateType
 
-from rampline.cluster.device_queue import Ticket, owners
-from rampline.home import Home
+from rampline.jobs.device_queue import Ticket, owners
+from rampline.record.home import Home
 from rampline.tasks.flow_run import submitted_at
 
 TAKES_DEVICES = ["study", "baseline", "finetune", "cluster", "evaluate"]

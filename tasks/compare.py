@@ -6,11 +6,11 @@ from prefect import task
 from prefect.artifacts import create_link_artifact, create_table_artifact
 
 from rampline.execution import compare_runs
-from rampline.home import Home
-from rampline.links import mlflow_links
 from rampline.markdown import comparison_rows
+from rampline.record.home import Home
 from rampline.tasks.keys import artifact_key
 from rampline.tasks.retry import unless_ours
+from rampline.tracking.pages import mlflow_links
 
 
 @task(task_run_name="compare", retries=2, retry_delay_seconds=5, retry_condition_fn=unless_ours)

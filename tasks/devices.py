@@ -13,11 +13,11 @@ from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Running
 
-from rampline.cluster.device_queue import Ticket, devices_of, hold_devices
-from rampline.cluster.fork_server import fork_server
 from rampline.devices import find_devices
-from rampline.home import Home
+from rampline.jobs.device_queue import Ticket, devices_of, hold_devices
+from rampline.jobs.fork_server import fork_server
 from rampline.progress import progress_to
+from rampline.record.home import Home
 from rampline.study import Study
 from rampline.tasks.arrivals import let_earlier_arrive
 from rampline.tasks.flow_run import current_flow_run, submitted_at

@@ -9,12 +9,12 @@ from prefect import get_run_logger
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from rampline.execution import closing
-from rampline.model_contract import check_models
 from rampline.progress import progress_to
 from rampline.study import Study
 from rampline.tasks.devices import in_turn
 from rampline.tasks.flow_run import flow_run_address
 from rampline.tasks.start import start
+from rampline.training.model_contract import check_models
 
 Prepare = Callable[[str, list[str], dict[str, str], str], Any]
 

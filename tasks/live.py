@@ -14,11 +14,11 @@ import httpx
 from prefect import get_run_logger
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
-from rampline.cluster.roles import role_counts
 from rampline.config import RunConfig
-from rampline.events import EventReader
-from rampline.role_output import RoleOutput, last_lines
-from rampline.run_directory import RunDirectory
+from rampline.jobs.role_output import RoleOutput, last_lines
+from rampline.jobs.roles import role_counts
+from rampline.record.events import EventReader
+from rampline.record.run_directory import RunDirectory
 from rampline.tasks.keys import artifact_key
 
 REFRESH_SECONDS = 2.0

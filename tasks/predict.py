@@ -7,12 +7,12 @@ from prefect import get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.context import FlowRunContext
 
-from rampline.home import Home
-from rampline.links import model_version_link
-from rampline.prediction import predict_folder
 from rampline.progress import progress_to
+from rampline.record.home import Home
+from rampline.registry.prediction import predict_folder
 from rampline.tasks.keys import artifact_key
 from rampline.tasks.retry import unless_ours
+from rampline.tracking.pages import model_version_link
 
 
 @task(task_run_name="label {images}", retries=2, retry_delay_seconds=5, retry_condition_fn=unless_ours)

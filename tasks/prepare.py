@@ -13,10 +13,10 @@ from prefect.events import emit_event
 from rampline.config import DataConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import locate_prepared, prepare_dataset
-from rampline.data.report import read_report
+from rampline.data.quality import read_report
 from rampline.errors import DatasetError
-from rampline.home import Home
 from rampline.progress import progress_to
+from rampline.record.home import Home
 from rampline.servers.prefect_objects.new_data import PREPARED, STUDY_LABEL
 from rampline.tasks.keys import artifact_key
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from prefect import task
 
 from rampline.execution import start_execution
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.tasks.flow_run import current_flow_run
 from rampline.tasks.retry import unless_ours
 

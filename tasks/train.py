@@ -6,12 +6,12 @@ from typing import Any
 from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
-from rampline.cluster.device_queue import devices_of
-from rampline.execution_file import read_execution
+from rampline.execution import train_run
+from rampline.jobs.device_queue import devices_of
 from rampline.markdown import epoch_rows, learning_rate_markdown
 from rampline.progress import progress_to
-from rampline.run_directory import RunDirectory
-from rampline.run_training import train_run
+from rampline.record.execution_file import read_execution
+from rampline.record.run_directory import RunDirectory
 from rampline.tasks.devices import slots
 from rampline.tasks.keys import artifact_key
 from rampline.tasks.live import live_page

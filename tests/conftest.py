@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from runs import role_environment
 
-from rampline.cluster.fork_server import fork_server
 from rampline.config import DataConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import prepare_dataset
-from rampline.home import Home
+from rampline.jobs.fork_server import fork_server
+from rampline.record.home import Home
 
 pytest_plugins = ["prefect_server_fixture", "deployments_fixture", "command_line", "trained_runs", "flow_runs"]
 

@@ -15,7 +15,7 @@ from mlflow.entities import Run
 from recorded_demo import record
 
 from rampline.config import flatten
-from rampline.run_directory import RunDirectory
+from rampline.record.run_directory import RunDirectory
 from rampline.study import load_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -24,9 +24,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--classes", type=int, default=10)
     classes = parser.parse_args().classes
-    from rampline.classification import classification_report, confusion_matrix
     from rampline.files import read_json, write_json
     from rampline.tracking.artifacts import draw_confusion_matrix, write_classification_report
+    from rampline.training.evaluation import classification_report, confusion_matrix
 
     names = [f"class {label}" for label in range(classes)]
     random = np.random.default_rng(0)

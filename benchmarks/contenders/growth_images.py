@@ -57,7 +57,7 @@ def make_folder(folder: Path, images: int) -> None:
 def make_store(directory: Path, images: int, storage: str) -> PreparedDataset:
     """A prepared dataset whose validation and test splits are small, and whose train split has all the others."""
     from rampline.data.integrity import seal
-    from rampline.data.report import ReportRow, make_report, write_report
+    from rampline.data.quality import ReportRow, make_report, write_report
     from rampline.files import write_json
 
     splits = {"train": images - 200, "validation": 100, "test": 100}
@@ -119,7 +119,7 @@ def prepare(images: int, folder: Path) -> dict[str, float]:
     """Prepare a folder of images in encoded storage; the peak is that of the preparation process."""
     from rampline.config import DataConfig
     from rampline.data.preparation import prepare_dataset
-    from rampline.home import Home
+    from rampline.record.home import Home
 
     make_folder(folder / "images", images)
     config = DataConfig(source=f"folder:{folder / 'images'}", image_size=SIDE, cache="none")

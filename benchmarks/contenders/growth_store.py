@@ -29,7 +29,7 @@ def fill_store(home_folder: Path, runs: int, *, per_execution: int = 5) -> str:
     Returns:
         name of the study.
     """
-    from rampline.home import Home
+    from rampline.record.home import Home
     from rampline.tracking.store import open_tracking
 
     home = Home(root=home_folder)
@@ -45,8 +45,7 @@ def fill_store(home_folder: Path, runs: int, *, per_execution: int = 5) -> str:
 
 def _log_execution(client, home, children: int) -> tuple[str, list[str]]:
     from rampline.study import load_study
-    from rampline.tracking.experiment import open_experiment
-    from rampline.tracking.study_log import StudyLog, study_tags
+    from rampline.tracking.study_log import StudyLog, open_experiment, study_tags
 
     study = load_study("digits")
     experiment = open_experiment(client, study, home, execution="latest")
@@ -60,9 +59,9 @@ def _log_execution(client, home, children: int) -> tuple[str, list[str]]:
 
 def _log_run(client, experiment: str, parent: str, run, number: int) -> str:
     from rampline.config import flatten
-    from rampline.tracking.figures import log_figures, log_params
+    from rampline.record.provenance import commit_tags, source_tags
     from rampline.tracking.lifecycle import end, take_over
-    from rampline.tracking.provenance import commit_tags, source_tags
+    from rampline.tracking.store import log_figures, log_params
 
     name = run.name if number < 5 else f"{run.name}-{number}"
     tags = {
@@ -96,16 +95,16 @@ def _log_run(client, experiment: str, parent: str, run, number: int) -> str:
 
 
 def _roles(config) -> dict[str, int]:
-    from rampline.cluster.roles import role_counts
+    from rampline.jobs.roles import role_counts
 
     return role_counts(config)
 
 
 def _history(now: float, number: int, *, roles: int) -> list:
     """Metrics of every epoch, then those of the machine for every role."""
-    from rampline.metrics import Source, logged
-    from rampline.tracking.figures import make_metrics
-    from rampline.tracking.system_log import name_metrics
+    from rampline.record.metrics import Source, logged
+    from rampline.tracking.run_artifacts import name_metrics
+    from rampline.tracking.store import make_metrics
 
     names, metrics = logged(Source.EPOCH), []
     for epoch in range(1, EPOCHS + 1):

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from benchmarks.contenders.product_loop import loop_config, make_role_engine, make_run
 from benchmarks.contenders.turns import print_figures
 from benchmarks.contenders.work import WORKS
-from rampline.cluster.tf_config import ALONE
-from rampline.heartbeat import Heartbeat
+from rampline.jobs.heartbeat import Heartbeat
+from rampline.jobs.tf_config import ALONE
 
 ROUNDS = 5
 

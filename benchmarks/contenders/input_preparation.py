@@ -27,10 +27,10 @@ import tensorflow as tf
 
 from benchmarks.datasets import bench_folder
 from rampline.config import DataConfig
-from rampline.data.decode import decode_and_resize
-from rampline.data.store import Reporter, store_dataset
+from rampline.data.decoder import decode_and_resize
+from rampline.data.ingest import Reporter, store_dataset
 from rampline.files import complete_directory
-from rampline.home import Home
+from rampline.record.home import Home
 
 IMAGE_SIZE = 128
 # As many as keep both cores busy for some seconds: a preparation takes half a second to start.

@@ -43,7 +43,7 @@ def time_report(home_folder: Path, study: str) -> dict[str, float]:
     from rich.console import Console
 
     from rampline.comparison import print_comparison, read_comparison, write_comparison
-    from rampline.home import Home
+    from rampline.record.home import Home
     from rampline.tracking.store import open_tracking
 
     client = open_tracking(Home(root=home_folder))

@@ -14,8 +14,8 @@ import tensorflow as tf
 from benchmarks.contenders.product_loop import make_role_engine, make_run
 from benchmarks.contenders.turns import BLOCKS, print_figures
 from benchmarks.contenders.work import Work, peak_mib, time_block
-from rampline.cluster.tf_config import ALONE
 from rampline.config import BatchConfig, ModelConfig, RunConfig
+from rampline.jobs.tf_config import ALONE
 
 # Dense bf16 tensor operations per second in 1e12, from NVIDIA's data sheets; V100 and T4 have fp16 only.
 PEAK_TERAFLOPS = {

@@ -32,7 +32,7 @@ def make_run_of(kind: str, work: Work) -> Callable[[int], float]:
         return make_plain_run(work)
     from benchmarks.contenders.product_loop import loop_config, make_role_engine, make_run
     from benchmarks.contenders.workers import APART, multi_worker_config
-    from rampline.cluster.tf_config import ALONE, parse_tf_config
+    from rampline.jobs.tf_config import ALONE, parse_tf_config
 
     if kind in APART:
         del os.environ["TF_CONFIG"]

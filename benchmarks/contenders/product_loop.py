@@ -11,15 +11,15 @@ from pathlib import Path
 from benchmarks.contenders.turns import Turns
 from benchmarks.contenders.work import Work, time_block
 from benchmarks.datasets import bench_folder
-from rampline.cluster.tf_config import ALONE, Task
 from rampline.config import BatchConfig, ClusterConfig, ModelConfig, RunConfig
+from rampline.jobs.tf_config import ALONE, Task
+from rampline.record.checkpoints import Progress
 from rampline.training.checkpoint import save_checkpoint
 from rampline.training.engine import Engine
-from rampline.training.progress import Progress
-from rampline.training.run import make_engine
 from rampline.training.state import make_state
 from rampline.training.step import EXAMPLES
 from rampline.training.strategy import configure_devices, make_strategy
+from rampline.training.train import make_engine
 
 
 def train_in_loop(work: Work, replicas: int, turns: Turns) -> None:

@@ -17,9 +17,9 @@ from pathlib import Path
 from benchmarks.contenders.turns import print_figures
 from benchmarks.contenders.work import WORKS, Work
 from benchmarks.datasets import bench_folder
-from rampline.cluster.supervisor import supervise
 from rampline.config import BatchConfig, ClusterConfig, ModelConfig, RunConfig
-from rampline.run_directory import RunDirectory, RunIdentity
+from rampline.jobs.supervisor import supervise
+from rampline.record.run_directory import RunDirectory, RunIdentity
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.contenders.turns import Turns, add_option, relay
 from benchmarks.contenders.work import WORKS
-from rampline.cluster.roles import free_ports
+from rampline.jobs.roles import free_ports
 
 FOLDER = Path(__file__).parent
 PYTHON = FOLDER.parent / ".pytorch-venv" / "bin" / "python"

@@ -23,9 +23,9 @@ from pathlib import Path
 
 from benchmarks.contenders.turns import print_figures
 from benchmarks.datasets import bench_folder
-from rampline.events import EventReader
 from rampline.files import read_json
-from rampline.run_directory import RunDirectory
+from rampline.record.events import EventReader
+from rampline.record.run_directory import RunDirectory
 
 SHORT, LONG = 2, 200
 

@@ -15,8 +15,8 @@ import os
 
 from benchmarks.contenders.turns import Turns, add_option
 from benchmarks.contenders.work import WORKS, Work
-from rampline.cluster.roles import local_tasks, role_environment
 from rampline.config import ClusterConfig, RunConfig
+from rampline.jobs.roles import local_tasks, role_environment
 
 KINDS = ("loop", "fit", "bare")
 

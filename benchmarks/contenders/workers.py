@@ -19,8 +19,8 @@ from functools import partial
 
 from benchmarks.contenders.turns import Turns, add_option, relay
 from benchmarks.contenders.work import WORKS, Work
-from rampline.cluster.roles import local_tasks, role_environment
 from rampline.config import BatchConfig, ClusterConfig, ModelConfig, RunConfig
+from rampline.jobs.roles import local_tasks, role_environment
 
 KINDS = ("product", "independent", "in_step", "plain")
 APART = ("independent", "in_step")

@@ -8,26 +8,16 @@ import sys
 
 import typer
 
-from rampline.cli.compare import compare
+from rampline.cli.champion import evaluate, predict, promote
 from rampline.cli.doctor import doctor
-from rampline.cli.down import down
 from rampline.cli.environment import make_quiet
-from rampline.cli.evaluate import evaluate
-from rampline.cli.explain import explain
-from rampline.cli.parity import parity
-from rampline.cli.plan import plan
-from rampline.cli.predict import predict
-from rampline.cli.promote import promote
-from rampline.cli.run import run
-from rampline.cli.status import status
-from rampline.cli.studies import studies
-from rampline.cli.sync import sync
-from rampline.cli.tune import tune
-from rampline.cli.up import up
-from rampline.cli.worker import worker
+from rampline.cli.look import compare, plan, studies
+from rampline.cli.measure import explain, parity, tune
+from rampline.cli.run import run, sync, worker
+from rampline.cli.stack import down, status, up
 from rampline.credentials import mask
 from rampline.errors import NO_SPACE, NOT_ALLOWED, RamplineError
-from rampline.home import Home, keep_private
+from rampline.record.home import Home, keep_private
 from rampline.servers.secret import log_in
 
 INTERRUPTED = 128 + signal.SIGINT

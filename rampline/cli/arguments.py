@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rampline.config import parse_overrides
-from rampline.tuning.overrides import read_overrides
+from rampline.study.overrides import read_overrides
 
 StudyArgument = Annotated[
     str, typer.Argument(metavar="STUDY", help="A study that comes with Rampline, or the path of a study file.")

@@ -1,13 +1,176 @@
-"""`rampline doctor`: what is wrong with this machine or its settings."""
+"""Whether this machine and this environment can run studies, and what to do where they cannot."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import psutil
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from rampline.doctor import examine
-from rampline.home import Home
+from rampline.credentials import mask
+from rampline.devices import available_cores, find_devices
+from rampline.jobs.private_network import SHARED, other_users, private_network
+from rampline.record.home import Home
+from rampline.servers.state import running_servers
+
+PACKAGES = ("tensorflow", "keras", "prefect", "mlflow", "tensorflow-datasets", "pandas", "fastapi", "sqlalchemy")
+PYTHON = (3, 11), (3, 14)
+MEMORY_GIBIBYTES = 4.0
+DISK_GIBIBYTES = 5.0
+GIBIBYTE = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One line of `rampline doctor`: what was looked at, what was found, and what to do unless it is `ok`."""
+
+    subject: str
+    status: Literal["ok", "warn", "fail"]
+    text: str
+    remedy: str = ""
+
+
+def examine(home: Home) -> Iterator[Finding]:
+    """Look at everything a study needs; changes nothing."""
+    yield _python()
+    yield from _packages()
+    yield _devices()
+    yield _amount("memory", psutil.virtual_memory().available / GIBIBYTE, MEMORY_GIBIBYTES, "end other programs")
+    yield _writable(home)
+    existing = _nearest_existing(home.root)
+    free = shutil.disk_usage(existing).free / GIBIBYTE
+    yield _amount("disk", free, DISK_GIBIBYTES, f"free some space on {existing}, or set RAMPLINE_HOME to another disk")
+    yield _loopback()
+    yield _other_users()
+    up = running_servers(home)
+    prefect = f"{up.prefect_url}, of `rampline up`" if up else "a server of its own for each command"
+    yield _address("Prefect", "PREFECT_API_URL", prefect)
+    mlflow = f"{up.mlflow_url}, of `rampline up`" if up else f"sqlite in {home.tracking_database}"
+    yield _address("MLflow", "MLFLOW_TRACKING_URI", mlflow)
+    yield from _tf_config()
+
+
+def _python() -> Finding:
+    low, high = PYTHON
+    allowed = low <= sys.version_info[:2] < high
+    text = f"{sys.version.split()[0]} ({sys.executable})"
+    remedy = f"make a fresh environment with Python {low[0]}.{low[1]} to {high[0]}.{high[1] - 1}: `make setup PYTHON=…`"
+    return Finding(subject="Python", status="ok" if allowed else "fail", text=text, remedy=remedy)
+
+
+def _packages() -> Iterator[Finding]:
+    for name in PACKAGES:
+        try:
+            yield Finding(subject=name, status="ok", text=importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(subject=name, status="fail", text="not installed", remedy="run `make setup`")
+
+
+def _devices() -> Finding:
+    devices = find_devices()
+    cores = available_cores()
+    text = f"{', '.join(devices.gpus) or 'no GPU'}, {cores} CPU core{'s' * (cores != 1)}"
+    if devices.gpus and not _has_cuda():
+        remedy = "TensorFlow will not see the GPU: install its CUDA libraries with `uv sync --extra gpu`"
+        return Finding(
+            subject="devices", status="warn", text=f"{text}; no CUDA libraries for TensorFlow", remedy=remedy
+        )
+    return Finding(subject="devices", status="ok", text=text)
+
+
+def _has_cuda() -> bool:
+    """Whether the extra `gpu` is installed; a CUDA of the system's own may do as well, hence only a warning."""
+    names = {distribution.metadata["Name"] for distribution in importlib.metadata.distributions()}
+    return any(name.startswith("nvidia-cudnn") for name in names if name)
+
+
+def _amount(subject: str, gibibytes: float, wanted: float, remedy: str) -> Finding:
+    enough = gibibytes >= wanted
+    text = f"{gibibytes:.1f} GiB free" + ("" if enough else f", {wanted:g} GiB are advisable")
+    return Finding(subject=subject, status="ok" if enough else "warn", text=text, remedy=remedy)
+
+
+def _writable(home: Home) -> Finding:
+    existing = _nearest_existing(home.root)
+    writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    text = f"{home.root} {'can' if writable else 'cannot'} be written to"
+    return Finding(
+        subject="RAMPLINE_HOME",
+        status="ok" if writable else "fail",
+        text=text,
+        remedy="set RAMPLINE_HOME to a folder of yours",
+    )
+
+
+def _nearest_existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def _loopback() -> Finding:
+    """Roles, and our Prefect server, listen on free ports of 127.0.0.1 and connect to each other there."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5).close()
+    except OSError as error:
+        remedy = "allow connections on 127.0.0.1 (firewall, container settings)"
+        return Finding(subject="loopback", status="fail", text=f"no connection on 127.0.0.1: {error}", remedy=remedy)
+    return Finding(subject="loopback", status="ok", text="ports of 127.0.0.1 can be used")
+
+
+def _other_users() -> Finding:
+    """Who reaches TensorFlow's servers of local runs, which ask nobody for a password; docs/trust.md."""
+    others, has_private = ", ".join(other_users()), private_network() is not SHARED
+    network = f"roles of one run {'get' if has_private else 'cannot have'} a network of their own"
+    if not others:
+        return Finding(subject="other users", status="ok", text=f"none on this machine; {network}")
+    open_to = "runs with a model function or imagenet weights" if has_private else "runs"
+    remedy = f"train multi_worker and parameter_server {open_to} where nobody else has an account: see docs/trust.md"
+    return Finding(subject="other users", status="warn", text=f"{others}; {network}", remedy=remedy)
+
+
+def _address(subject: str, variable: str, otherwise: str) -> Finding:
+    """The user's own server if the variable names one, and whether somebody listens there."""
+    value = os.environ.get(variable)
+    if not value:
+        return Finding(subject=subject, status="ok", text=f"{otherwise} ({variable} is not set)")
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https"):
+        return Finding(subject=subject, status="ok", text=f"{variable}={mask(value)}")
+    try:
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+        socket.create_connection((parts.hostname or "", port), timeout=5).close()
+    except (OSError, ValueError) as error:
+        text = f"{variable}={mask(value)} does not answer: {error}"
+        return Finding(subject=subject, status="fail", text=text, remedy=f"start that server, or unset {variable}")
+    return Finding(subject=subject, status="ok", text=f"{variable}={mask(value)} answers")
+
+
+def _tf_config() -> Iterator[Finding]:
+    text = os.environ.get("TF_CONFIG")
+    if text is None:
+        return
+    try:
+        task = json.loads(text)["task"]
+        found = f"this process would be {task['type']} {task['index']}; only `rampline worker` uses it"
+        yield Finding(subject="TF_CONFIG", status="ok", text=found)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        remedy = 'set it to {"cluster": {ROLE: ["HOST:PORT", …]}, "task": {"type": ROLE, "index": N}}, or unset it'
+        yield Finding(
+            subject="TF_CONFIG", status="fail", text="is set, but is not JSON with cluster and task", remedy=remedy
+        )
+
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 

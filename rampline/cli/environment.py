@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from rampline.home import Home
+from rampline.record.home import Home
 
 # Flow and task logs stay in Prefect's database; in the terminal they would repeat the progress display.
 QUIET = {

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from rampline.cli.environment import private_prefect
 from rampline.errors import RamplineError
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.servers.access import PREFECT_AUTH
 from rampline.servers.secret import BYTES, LOGIN, USER, log_in
 from rampline.servers.state import answers, running_servers
@@ -37,7 +37,7 @@ SERVE = """
 import signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 from rampline.imports import importing
-from rampline.parent import end_with_parent
+from rampline.jobs.parent import end_with_parent
 end_with_parent(int(sys.argv[1]), grace_seconds=int(sys.argv[3]))
 with importing():
     import uvicorn, prefect.server.api.server

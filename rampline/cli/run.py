@@ -15,18 +15,19 @@ import typer
 from rich.console import Console
 
 from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
-from rampline.cli.compare import show_comparison
+from rampline.cli.look import show_comparison
 from rampline.cli.prefect_server import prefect_answers, start_prefect
-from rampline.cluster.fork_server import fork_server
 from rampline.credentials import mask
 from rampline.devices import available_cores
-from rampline.errors import InputError, Preempted, RamplineError, RunFailed, says_disk_full
-from rampline.home import Home
+from rampline.errors import ClusterConfigError, InputError, Preempted, RamplineError, RunFailed, says_disk_full
 from rampline.imports import importing
+from rampline.jobs.fork_server import fork_server
 from rampline.progress import TERMINAL, BarProgress, LineProgress
-from rampline.run_directory import RunDirectory
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory
 from rampline.stages import check_study, is_begun
 from rampline.study import load_study
+from rampline.tracking.pages import shorten
 
 HTTP_LIBRARIES = ("httpx", "httpcore")
 
@@ -133,7 +134,7 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: E
 
 def _meet_mlflow(home: Home) -> None:
     """Load what MLflow needs for its database while Prefect starts; the flow would wait for it."""
-    from rampline.tracking.address import default_uri, tracking_uri
+    from rampline.record.home import default_uri, tracking_uri
     from rampline.tracking.store import TrackingError, open_tracking
 
     # A server is left to the flow, which tells on its page when nobody answers. A new database is left to it, too: no
@@ -146,8 +147,8 @@ def _meet_mlflow(home: Home) -> None:
 def _show_what_there_is(study: str, execution: Path, home: Home, console: Console) -> None:
     """The comparison also after a failure, as long as there is one."""
     if (home.reports / study / execution.name / "comparison.csv").is_file():
-        from rampline.execution_file import read_execution
-        from rampline.links import how_to_open_tensorboard
+        from rampline.record.execution_file import read_execution
+        from rampline.tracking.pages import how_to_open_tensorboard
         from rampline.tracking.store import TrackingError
 
         try:
@@ -166,7 +167,7 @@ def _unfinished(study: str, home: Home, *, settings_given: bool) -> Path:
         InputError: when there is none.
     """
     # They bring in MLflow: too slow for the checks before them.
-    from rampline.execution_file import latest_execution, read_execution
+    from rampline.record.execution_file import latest_execution, read_execution
 
     if settings_given:
         raise InputError(
@@ -184,3 +185,80 @@ def _unfinished(study: str, home: Home, *, settings_given: bool) -> Path:
 
 def _print(text: str) -> None:
     print(text, flush=True)  # noqa: T201
+
+
+def worker(run_directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run directory.")]) -> None:
+    """Run one role of a run; TF_CONFIG says which. It is started again when it, or one of its peers, is lost."""
+    from rampline.jobs.supervisor import supervise
+    from rampline.jobs.tf_config import parse_tf_config
+    from rampline.record.run_directory import RunDirectory
+
+    directory = RunDirectory(run_directory.absolute())
+    if not directory.config_file.is_file():
+        raise ClusterConfigError(f"{run_directory} is no run directory: it has no {directory.config_file.name}")
+    text = os.environ.get("TF_CONFIG")
+    if not text:
+        raise ClusterConfigError("TF_CONFIG is not set: it says which role of the run this is")
+    task = parse_tf_config(text, directory.read_config())
+    typer.echo(f"joining the run in {run_directory} as {task.role} {task.index}")
+    supervise(directory, on_event=lambda event: None, log=typer.echo, tasks=[task])
+    typer.echo("the run is complete")
+
+
+What = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[STUDY | RUN_DIR | EXECUTION_DIR]", help="What to deliver; all of RAMPLINE_HOME if left out."
+    ),
+]
+
+
+def sync(what: What = None) -> None:
+    """Deliver to MLflow what it has not got of runs: params, epochs, results, evaluation, artifacts, final status."""
+    # They bring in MLflow and pandas: too slow for the other commands.
+    from rampline.execution import compare_runs
+    from rampline.record.run_directory import RunDirectory
+    from rampline.tracking.store import open_tracking
+    from rampline.tracking.sync import sync_execution
+
+    home, console = Home.from_environment(), Console(highlight=False, markup=False, soft_wrap=True)
+    chosen = _executions(what, home)
+    client, delivered = open_tracking(home), 0
+    for folder, runs in chosen:
+        count = sync_execution(client, folder, log=console.print, runs=runs)
+        delivered += count
+        if count and any(RunDirectory(run.parent).is_complete for run in folder.glob("*/evaluation.json")):
+            console.print(f"report  {shorten(compare_runs(folder).report)}")
+    if not delivered:
+        console.print("MLflow has everything")
+
+
+def _executions(what: str | None, home: Home) -> list[tuple[Path, tuple[str, ...]]]:
+    """Folders of executions, each with the runs that are meant (none: all).
+
+    Raises:
+        InputError: when there is nothing of that name.
+    """
+    from rampline.record.execution_file import FILE
+    from rampline.tracking.sync import executions
+
+    if what is None:
+        return [(folder, ()) for folder in executions(home.runs)]
+    path = Path(what).absolute()
+    if (path / FILE).is_file():
+        return [(path, ())]
+    if (path / "config.json").is_file() and (path.parent / FILE).is_file():
+        return [(path.parent, (path.name,))]
+    found = [(folder, ()) for folder in executions(home.runs) if folder.parent.name == _name(what)]
+    if not found:
+        raise InputError(
+            f"nothing to deliver: {what!r} is neither a study with executions in {home.runs}, "
+            "nor the folder of an execution or of a run"
+        )
+    return found
+
+
+def _name(what: str) -> str:
+    from rampline.study import load_study
+
+    return load_study(what).name if what.endswith((".yaml", ".yml")) else what

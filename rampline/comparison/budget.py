@@ -23,7 +23,7 @@ from rampline.comparison.palette import INK, PAPER, style_runs
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.comparison.table import Comparison
 from rampline.comparison.tracked import SAME_DATA
-from rampline.units import NONE, write_accuracy, write_count, write_duration, write_percent
+from rampline.record.units import NONE, write_accuracy, write_count, write_duration, write_percent
 
 TARGET = 0.99
 

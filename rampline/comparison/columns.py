@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from rampline.comparison.table import Comparison
-from rampline.metrics import Metric, Output, figure_of_run, find_metric, shown_in, unit_of
-from rampline.units import NONE, write_count
+from rampline.record.metrics import Metric, Output, figure_of_run, find_metric, shown_in, unit_of
+from rampline.record.units import NONE, write_count
 
 
 @dataclass(frozen=True, kw_only=True)

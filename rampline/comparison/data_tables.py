@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from rampline.comparison.section import ReportTable, Section
-from rampline.data.report import DataReport
-from rampline.units import NONE
+from rampline.data.quality import DataReport
+from rampline.record.units import NONE
 
 DATA_ROWS = 40  # longer tables are cut, with a line that says so
 

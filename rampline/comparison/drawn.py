@@ -11,7 +11,7 @@ import pandas as pd
 from rampline.comparison.columns import is_missing
 from rampline.comparison.palette import MOST_STYLES
 from rampline.comparison.table import Comparison
-from rampline.metrics import Metric, Output, shown_in
+from rampline.record.metrics import Metric, Output, shown_in
 
 
 def pick_drawn(comparison: Comparison) -> Comparison:

@@ -13,8 +13,8 @@ from rampline.comparison.scaling_curves import STEADY
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.comparison.stacked import stacked_bars
 from rampline.comparison.table import Comparison
-from rampline.explain.table import NOISE_NOTE, RUN_PARTS, STEP_PARTS, with_share, write_milliseconds
-from rampline.units import write_ratio
+from rampline.explain.explanation import NOISE_NOTE, RUN_PARTS, STEP_PARTS, with_share, write_milliseconds
+from rampline.record.units import write_ratio
 
 ABOUT = (
     "Measured by probes on the hardware of each run after its last epoch: the input pipeline alone, one cached batch "

@@ -14,7 +14,7 @@ from rampline.comparison.palette import INK, PAPER, style_runs
 from rampline.comparison.scaling import steady_throughput
 from rampline.comparison.section import Chart, Section
 from rampline.comparison.table import Comparison
-from rampline.units import write_accuracy, write_quantity, write_ratio
+from rampline.record.units import write_accuracy, write_quantity, write_ratio
 
 
 def make_charts_section(comparison: Comparison) -> Section:

@@ -12,8 +12,8 @@ from typing import Any
 
 from rampline.comparison.columns import is_missing
 from rampline.comparison.table import Comparison
-from rampline.explain.table import write_milliseconds
-from rampline.units import write_ratio
+from rampline.explain.explanation import write_milliseconds
+from rampline.record.units import write_ratio
 
 WORDS = {
     "contention": "replicas sharing the hardware",

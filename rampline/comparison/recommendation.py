@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rampline.comparison.candidates import CLEARLY_FASTER, Candidate, list_candidates
 from rampline.comparison.section import ReportTable, Section
 from rampline.comparison.table import Comparison
-from rampline.units import NONE, write_accuracy, write_count, write_dollars, write_duration
+from rampline.record.units import NONE, write_accuracy, write_count, write_dollars, write_duration
 
 ABOUT = (
     "Time is from the start of the roles to the end of training, with that of the runs whose weights a run starts "

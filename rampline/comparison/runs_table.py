@@ -9,7 +9,7 @@ from typing import Any
 from rampline.comparison.columns import Column, is_missing
 from rampline.comparison.scaling import FINISHED
 from rampline.comparison.table import Comparison
-from rampline.metrics import Metric, Output, shown_in
+from rampline.record.metrics import Metric, Output, shown_in
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from typing import Any
 import pandas as pd
 
 from rampline.comparison.tracked import SAME_DATA
-from rampline.metrics import Metric, Summary, find_metric, metrics_of_run
+from rampline.record.metrics import Metric, Summary, find_metric, metrics_of_run
 
 FINISHED = "FINISHED"
 OF_STEADY = {Summary.MEDIAN: statistics.median, Summary.MIN: min, Summary.MAX: max}

@@ -9,7 +9,7 @@ from rampline.comparison.scaling_curves import KINDS, ScalingCurve, ScalingPoint
 from rampline.comparison.scaling_fit import TERMS, ScalingFit, fit_curve
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.comparison.table import Comparison
-from rampline.units import NONE, write_count, write_percent, write_quantity, write_ratio
+from rampline.record.units import NONE, write_count, write_percent, write_quantity, write_ratio
 
 CONSTANT = {"strong": "global batch size of {}", "weak": "batch size of {} per replica"}
 MEANING = {

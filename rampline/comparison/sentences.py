@@ -9,7 +9,14 @@ from rampline.comparison.candidates import CLEARLY_FASTER, is_scored_alike
 from rampline.comparison.columns import is_missing
 from rampline.comparison.scaling import FINISHED
 from rampline.comparison.table import Comparison
-from rampline.units import write_accuracy, write_dollars, write_duration, write_percent, write_quantity, write_ratio
+from rampline.record.units import (
+    write_accuracy,
+    write_dollars,
+    write_duration,
+    write_percent,
+    write_quantity,
+    write_ratio,
+)
 
 MOST_NAMED = 8  # runs, of which a sentence names all
 

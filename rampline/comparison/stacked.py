@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter
 from rampline.comparison.canvas import FONT_SIZE, TITLE_HEIGHT, WIDTH, make_row_axes, write_svg
 from rampline.comparison.columns import is_missing
 from rampline.comparison.palette import INK, MUTED, PAPER, color_parts
-from rampline.units import write_quantity
+from rampline.record.units import write_quantity
 
 BAR_HEIGHT = 0.6  # of a row
 LEGEND_LINE = 17  # SVG units

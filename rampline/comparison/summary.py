@@ -16,9 +16,8 @@ from rampline.comparison.sentences import (
     summarise_speed,
 )
 from rampline.comparison.table import Comparison
-from rampline.metrics import PAGE_RANK, Output, Source, logged, shown_in
-from rampline.tracking.pages import artifact_page, compare_page, experiment_page, run_page
-from rampline.tracking.views import LATEST
+from rampline.record.metrics import PAGE_RANK, Output, Source, logged, shown_in
+from rampline.tracking.pages import LATEST, artifact_page, compare_page, experiment_page, run_page
 
 SETTINGS = ("strategy", "engine", "replicas", "global_batch_size")
 NOTE_LIMIT = 7900  # MLflow keeps 8,000 characters of a tag

@@ -13,9 +13,9 @@ from mlflow.entities import Metric, Run
 
 from rampline.comparison.tracked import run_name
 from rampline.tracking.histories import Histories, read_histories
-from rampline.tracking.system_log import GPU_TAG
+from rampline.tracking.run_artifacts import GPU_TAG
 
-# Column by what `rampline.tracking.system_log` logs, and how its samples become one figure.
+# Column by what `rampline.tracking.run_artifacts` logs, and how its samples become one figure.
 ROLE_FIGURES = {
     "process_cpu_utilization_percentage": ("cpu_percent_mean", statistics.fmean),
     "process_memory_usage_megabytes": ("memory_megabytes_peak", max),

@@ -19,7 +19,7 @@ from rampline.comparison.system_balance import (
     write_load,
 )
 from rampline.comparison.table import Comparison
-from rampline.units import NONE, TIMES, write_quantity, write_ratio
+from rampline.record.units import NONE, TIMES, write_quantity, write_ratio
 
 MEGABYTES_PER_GIGABYTE = 1000
 NO_GPU = "No GPU was measured: the roles saw none, or NVML and nvidia-ml-py (the extra gpu) are not installed there."

@@ -28,10 +28,10 @@ from rampline.comparison.tracked import (
 )
 from rampline.credentials import mask
 from rampline.errors import InputError
-from rampline.metrics import compared_epochs, metrics_of_run
+from rampline.record.metrics import compared_epochs, metrics_of_run
+from rampline.record.units import COUNT
 from rampline.registry.candidate import Predictions
 from rampline.tracking.histories import Histories, read_histories
-from rampline.units import COUNT
 
 IDENTITY = (
     *("run", "run_id", "strategy", "engine", "replicas", "per_replica_batch_size", "global_batch_size"),

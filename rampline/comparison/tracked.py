@@ -15,9 +15,9 @@ from mlflow.exceptions import MlflowException
 
 from rampline.credentials import mask
 from rampline.errors import InputError
-from rampline.metrics import compared_epochs, metrics_of_run
+from rampline.record.metrics import compared_epochs, metrics_of_run
+from rampline.record.provenance import describe_machine
 from rampline.tracking.histories import Histories
-from rampline.tracking.provenance import describe_machine
 
 COUNTS = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch")
 # What decides, of one source, which images a run trains on.

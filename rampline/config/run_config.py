@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from rampline.config.checks import check, check_choice, check_flag, check_integer
-from rampline.config.cluster import ClusterConfig, ExplainConfig, ParityConfig
 from rampline.config.sections import (
     BatchConfig,
+    ClusterConfig,
     DataConfig,
+    ExplainConfig,
     LearningRateConfig,
     ModelConfig,
     OptimizerConfig,
+    ParityConfig,
+    check,
+    check_choice,
+    check_flag,
+    check_integer,
 )
 
 STRATEGIES = ("single", "mirrored", "multi_worker", "parameter_server")

@@ -19,8 +19,8 @@ from typing import Any, NoReturn, TextIO
 
 from rampline.config import DataConfig
 from rampline.errors import DatasetError
-from rampline.home import Home
-from rampline.parent import end_with_parent
+from rampline.jobs.parent import end_with_parent
+from rampline.record.home import Home
 
 _PROGRESS_SECONDS = 0.2
 
@@ -51,7 +51,7 @@ def main(request: dict[str, Any]) -> int:
     signal.signal(signal.SIGTERM, _exit_on_signal)
     messages = Messages(_claim_standard_output())
     # Imported after the above: it takes seconds, in which the parent may go.
-    from rampline.data.store import Reporter, store_dataset
+    from rampline.data.ingest import Reporter, store_dataset
 
     reporter = Reporter(progress=messages.progress, log=lambda line: messages.send(log=line))
     try:

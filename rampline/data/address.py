@@ -16,10 +16,10 @@ from typing import Any
 from rampline.config import DataConfig
 from rampline.data.dataset import FORMAT_VERSION
 from rampline.files import read_json, write_json
-from rampline.home import Home
+from rampline.record.home import Home
 
 STORAGES = {"memory": "tensor", "disk": "raw_files", "none": "encoded_files", "auto": "auto"}
-# What `rampline.data.decode` does: images made otherwise are another dataset, and of no use to a model of these.
+# What `rampline.data.decoder` does: images made otherwise are another dataset, and of no use to a model of these.
 RESIZE = "JPEG reduced while decoded, mean of area, bilinear where enlarged"
 _KEY_LENGTH = 16
 

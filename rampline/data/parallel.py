@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import os
+import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
 from typing import Protocol, TypeVar
 
 from rampline.devices import available_cores
+from rampline.errors import DatasetError
+from rampline.jobs.parent import end_with_parent
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -48,3 +58,42 @@ def in_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     iterator = iter(items)
     while chunk := list(itertools.islice(iterator, size)):
         yield chunk
+
+
+# On other systems a fork after importing TensorFlow is not safe.
+CAN_FORK = sys.platform == "linux"
+
+
+@contextmanager
+def worker_processes() -> Iterator[MapInOrder]:
+    """Gives a `map_in_order` that works in a process per core; the processes end with the block.
+
+    To be entered before this process runs a TensorFlow operation: its threads do not survive a fork. Functions, items,
+    results and exceptions are pickled. A process that dies is a `DatasetError`.
+    """
+    pool = ProcessPoolExecutor(
+        available_cores(), mp_context=get_context("fork"), initializer=_begin, initargs=(os.getpid(),)
+    )
+    try:
+        pool.submit(os.getpid).result()  # with "fork" this starts them all
+        yield partial(_map_in_order, pool)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _map_in_order(pool: Executor, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    try:
+        yield from map_with(pool, function, items)
+    except BrokenProcessPool as error:
+        raise DatasetError(
+            "a worker process of the preparation was killed, perhaps for want of memory; nothing was stored"
+        ) from error
+
+
+def _begin(parent_pid: int) -> None:
+    # The parent's handlers clean up after the parent. A Ctrl-C is for the parent alone.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(parent_pid)
+    # A collector that looks at what the parent has made would copy it.
+    gc.freeze()

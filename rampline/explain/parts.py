@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rampline.explain.probes import ReplicaProbes, StrategyProbes, Timings
+from rampline.training.timings import ReplicaProbes, StrategyProbes, Timings
 
 
 @dataclass(frozen=True, kw_only=True)

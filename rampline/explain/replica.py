@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rampline.cluster.fork_server import Process
-from rampline.cluster.process import end_processes, last_line, start_worker
-from rampline.cluster.roles import visible_gpu_ids
 from rampline.config import BatchConfig, ClusterConfig, RunConfig, to_dict
 from rampline.devices import available_cores
 from rampline.errors import RunFailed
-from rampline.explain.probes import ReplicaProbes
 from rampline.files import write_json
-from rampline.run_directory import RunDirectory
+from rampline.jobs.fork_server import Process
+from rampline.jobs.process import end_processes, last_line, start_worker
+from rampline.jobs.roles import visible_gpu_ids
+from rampline.record.run_directory import RunDirectory
+from rampline.training.timings import ReplicaProbes
 
 PLAN, RESULTS = "plan.json", "results"
 POLL_SECONDS = 0.1

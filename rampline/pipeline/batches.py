@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from rampline.compiled import as_written
 from rampline.config import DataConfig
+from rampline.data.compiled import as_written
 from rampline.pipeline.augment import augment
 from rampline.pipeline.examples import Examples
 from rampline.pipeline.order import EpochOrder, Share, evaluation_rows, evaluation_steps

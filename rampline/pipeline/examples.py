@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from rampline.data.dataset import PreparedDataset
-from rampline.data.decode import decode_and_resize
+from rampline.data.decoder import decode_and_resize
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.servers.ending import end_all
 from rampline.servers.processes import start
 from rampline.servers.state import servers_folder

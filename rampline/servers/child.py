@@ -6,8 +6,8 @@ import runpy
 import sys
 import tempfile
 
-from rampline.home import Home
-from rampline.parent import end_with_parent
+from rampline.jobs.parent import end_with_parent
+from rampline.record.home import Home
 from rampline.servers.state import servers_folder
 
 # The caretaker ends all in order when the parent was killed; this is for the case that it was killed as well.

@@ -8,7 +8,7 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 
 from rampline.errors import RamplineError
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.servers.processes import start
 from rampline.servers.state import servers_folder
 
@@ -28,7 +28,7 @@ def work_folder() -> Path:
 def version() -> str:
     """The version of the deployments: the commit, 12 digits; where that is not known, the version of the package."""
     # It brings in psutil and others.
-    from rampline.tracking.provenance import UNKNOWN, git_commit
+    from rampline.record.provenance import UNKNOWN, git_commit
 
     commit = git_commit()
     return version_of("rampline") if commit == UNKNOWN else commit[:COMMIT_DIGITS]

@@ -9,7 +9,7 @@ from contextlib import suppress
 import psutil
 
 from rampline.errors import RamplineError
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.servers.ending import end_leftovers
 from rampline.servers.processes import lock_holder, send
 

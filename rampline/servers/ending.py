@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import psutil
 
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.servers.processes import marked, send, send_group
 from rampline.servers.state import state_file
 

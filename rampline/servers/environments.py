@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 from rampline.cli.environment import QUIET, private_prefect
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.servers.access import MLFLOW_PASSWORD, MLFLOW_USER, PREFECT_AUTH, Access
 from rampline.servers.addresses import ALLOWED_HOSTS, LOCALHOST, given_hosts, is_loopback, own_names
 from rampline.servers.secret import LOGIN, make_login

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rampline.credentials import mask
 from rampline.errors import RamplineError
-from rampline.home import Home
-from rampline.parent import end_with_parent
+from rampline.jobs.parent import end_with_parent
+from rampline.record.home import Home
 from rampline.servers.child import GRACE_SECONDS
 from rampline.servers.gate import Gate
 

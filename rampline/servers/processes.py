@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.servers.state import servers_folder
 
 MARK, PART = "RAMPLINE_UP", "RAMPLINE_UP_PART"

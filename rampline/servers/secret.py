@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rampline.files import write_text
-from rampline.home import Home, private_mask
+from rampline.record.home import Home, private_mask
 from rampline.servers.state import is_process, read_state, servers_folder
 
 USER = "rampline"

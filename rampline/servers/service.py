@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rampline.credentials import mask
 from rampline.errors import RamplineError
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.servers.processes import created, listens, send_group, start
 from rampline.servers.state import ProcessState, servers_folder
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rampline.home import Home
+from rampline.record.home import Home
 
 HEALTH_TIMEOUT_SECONDS = 5.0
 # What `prefect.yaml` sends its flow runs to.

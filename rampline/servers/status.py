@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from rampline.home import Home
 from rampline.prefect_api import PrefectError
+from rampline.record.home import Home
 from rampline.servers.access import open_api
 from rampline.servers.processes import lock_holder
 from rampline.servers.services import worker_name

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from rampline.errors import InputError
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.servers.addresses import is_any, is_loopback
 from rampline.servers.caretaker import caretaker
 from rampline.servers.deploy import PREFECT_YAML, deploy, version

@@ -5,7 +5,7 @@ and `mlflow.pyfunc.load_model` read it; a test holds that. Going through `mlflow
 and the model first, 12 s and more for what is the copy of a file.
 
 Its MLmodel says under `metadata` what images must be made into and what the answers mean, so that whoever has the model
-needs neither the run directory nor the data: `rampline.prediction` reads it.
+needs neither the run directory nor the data: `rampline.registry.prediction` reads it.
 """
 
 from __future__ import annotations

@@ -7,14 +7,24 @@ has switched them.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
+
+from rampline.credentials import without_user
+from rampline.record.execution_file import read_execution
+from rampline.record.home import Home, tracking_uri
+from rampline.record.metrics import Output, shown_in
 
 TRAINING = {"workflowType": "machine_learning"}
 
 
 def experiment_page(experiment_id: str, view: str = "", *, charts: bool = False) -> str:
-    """The runs of an experiment, in one of its views (`rampline.tracking.views`), as a table or as charts."""
+    """The runs of an experiment, in one of its views (`rampline.tracking.pages`), as a table or as charts."""
     query = TRAINING | ({"viewStateShareKey": view} if view else {}) | ({"compareRunsMode": "CHART"} if charts else {})
     return f"#/experiments/{experiment_id}/runs?{urlencode(query)}"
 
@@ -38,3 +48,164 @@ def compare_page(experiment_id: str, run_ids: Sequence[str]) -> str:
     """Runs of an experiment side by side: all params, all metrics, and what differs."""
     query = {"runs": json.dumps(list(run_ids)), "experiments": json.dumps([experiment_id])}
     return f"#/compare-runs?{urlencode(query | TRAINING, quote_via=quote)}"
+
+
+LATEST, ALL = "rampline-latest", "rampline-all"
+NAMES = {LATEST: "Rampline: latest execution", ALL: "Rampline: all executions"}
+VIEW_TAG = "mlflow.sharedViewState."
+RUNS_ONLY = "tags.`rampline.kind` = 'run'"
+# By time MLflow nests the runs below their study, and folds them up.
+SORTED_BY = "metrics.`speedup`"
+
+PARAMS = ("strategy", "replicas", "global_batch_size")
+# Few enough for parallel coordinates to be read.
+PARALLEL_PARAMS = ("replicas", "peak_learning_rate")
+BY_TIME, BY_EPOCH, SUMMARY, OTHER = "By wall clock", "By epoch", "In the end", "Model metrics"
+RUNS_SHOWN = 20
+
+
+def renew_views(tags: Mapping[str, str], execution: str, now_seconds: float) -> dict[str, str]:
+    """The tags to write on the experiment so that its views are there and up to date.
+
+    Args:
+        tags: what the experiment has.
+        execution: the newest one of the study.
+        now_seconds: Unix time.
+
+    Returns:
+        values by name; nothing for a view that a person has changed in MLflow.
+    """
+    filters = {LATEST: f"{RUNS_ONLY} and tags.`rampline.execution` = '{execution}'", ALL: RUNS_ONLY}
+    renewed = {}
+    for key, condition in filters.items():
+        current = tags.get(f"{VIEW_TAG}{key}")
+        created = _created_and_ours(current) if current else int(1000 * now_seconds)
+        if created is not None and (value := _write_view(NAMES[key], condition, created)) != current:
+            renewed[f"{VIEW_TAG}{key}"] = value
+    return renewed
+
+
+def _created_and_ours(value: str) -> int | None:
+    """When the view was made, in ms; `None` if somebody has saved another state of the page in it."""
+    try:
+        envelope = json.loads(value)
+        created, updated = envelope["createdAt"], envelope["updatedAt"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return created if created == updated else None
+
+
+def _write_view(name: str, condition: str, created_ms: int) -> str:
+    """The tag's value; below the 5,000 characters that MLflow keeps of an experiment's tag."""
+    state = {
+        "searchFilter": condition,
+        "orderByKey": SORTED_BY,
+        "orderByAsc": False,
+        "selectedColumns": _columns(),
+        "runsHiddenMode": f"FIRST_{RUNS_SHOWN}_RUNS",
+        "hideEmptyCharts": True,
+        "isAccordionReordered": True,
+        "compareRunSections": [_section(name) for name in (SUMMARY, BY_TIME, BY_EPOCH, OTHER)],
+        "compareRunCharts": _charts(),
+    }
+    return _compact({"name": name, "createdAt": created_ms, "updatedAt": created_ms, "state": _compact(state)})
+
+
+def _columns() -> list[str]:
+    params = [f"params.`{name}`" for name in PARAMS]
+    return [*params, *(f"metrics.`{name}`" for name in _shown_in(Output.VIEW_COLUMN)), "tags.`rampline.bound`"]
+
+
+def _charts() -> list[dict[str, Any]]:
+    return [
+        *(_bar(metric) for metric in _shown_in(Output.VIEW_BAR)),
+        _parallel(),
+        *(_line(metric, BY_TIME, x="elapsed_seconds") for metric in _shown_in(Output.VIEW_BY_TIME)),
+        *(_line(metric, BY_EPOCH) for metric in _shown_in(Output.VIEW_BY_EPOCH)),
+    ]
+
+
+def _shown_in(output: Output) -> list[str]:
+    return [metric.name for metric in shown_in(output)]
+
+
+def _section(name: str) -> dict[str, Any]:
+    return {"uuid": name, "name": name, "display": True, "isReordered": True}
+
+
+def _chart(kind: str, section: str, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    fixed = {"type": kind, "uuid": f"{section}: {name}", "metricSectionId": section, "runsCountToCompare": RUNS_SHOWN}
+    return {**fixed, "deleted": False, "isGenerated": False, **values}
+
+
+def _bar(metric: str) -> dict[str, Any]:
+    return _chart("BAR", SUMMARY, metric, {"metricKey": metric})
+
+
+def _line(metric: str, section: str, *, x: str = "") -> dict[str, Any]:
+    axis = {"xAxisKey": "metric", "selectedXAxisMetricKey": x} if x else {"xAxisKey": "step"}
+    chosen = {"metricKey": metric, "selectedMetricKeys": [metric], "yAxisKey": "metric", "yAxisExpressions": []}
+    scales = {"scaleType": "linear", "xAxisScaleType": "linear", "range": {}, "lineSmoothness": 0}
+    own = {"useGlobalXaxisKey": False, "useGlobalLineSmoothing": False}
+    return _chart("LINE", section, metric, {**chosen, **axis, **scales, **own})
+
+
+def _parallel() -> dict[str, Any]:
+    metrics = _shown_in(Output.VIEW_PARALLEL)
+    values = {"selectedParams": PARALLEL_PARAMS, "selectedMetrics": metrics, "showAllRuns": True}
+    return _chart("PARALLEL", SUMMARY, "parallel", values)
+
+
+def _compact(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+LOCAL_SERVER = "http://127.0.0.1:5000"
+
+
+def mlflow_links(execution: Path, home: Home) -> dict[str, str]:
+    """Pages of MLflow by what they show: the runs as `charts`, the execution's run (`study`), its `report`.
+
+    On the tracking server, or on the one that `rampline up` starts.
+    """
+    from rampline.tracking.store import open_tracking  # MLflow: too slow for commands that need no link
+
+    run_id = read_execution(execution).parent_run_id
+    experiment = open_tracking(home).get_run(run_id).info.experiment_id
+    pages = {
+        "charts": experiment_page(experiment, LATEST, charts=True),
+        "study": run_page(experiment, run_id),
+        "report": artifact_page(experiment, run_id, "report.html"),
+    }
+    return {shown: f"{_server(home)}/{page}" for shown, page in pages.items()}
+
+
+def model_version_link(model: str, version: int, home: Home) -> str:
+    """The page of a version of a registered model, on the same server."""
+    return f"{_server(home)}/{model_version_page(model, version)}"
+
+
+def how_to_open_mlflow(home: Home) -> str:
+    """Where a tracking server is running already, else the command that starts MLflow on the runs, and its address."""
+    if _has_server(home):
+        return without_user(tracking_uri(home))
+    program = shlex.quote(shorten(Path(sys.executable).with_name("rampline")))
+    return f"{program} up, then {LOCAL_SERVER}"
+
+
+def how_to_open_tensorboard(folder: Path) -> str:
+    """The one command that shows the scalars of a run and its profile, whose plugin is no part of this installation."""
+    return f"uvx --with xprof tensorboard --logdir {shlex.quote(shorten(folder))}"
+
+
+def shorten(path: Path) -> str:
+    """Relative to the current folder where that is shorter."""
+    return min(os.path.relpath(path), str(path), key=len)
+
+
+def _server(home: Home) -> str:
+    return without_user(tracking_uri(home)).rstrip("/") if _has_server(home) else LOCAL_SERVER
+
+
+def _has_server(home: Home) -> bool:
+    return tracking_uri(home).startswith("http")

@@ -11,24 +11,27 @@ from typing import Any
 from mlflow.entities import RunTag
 from mlflow.tracking import MlflowClient
 
-from rampline.cluster.attempts import read_environments
 from rampline.config import flatten
 from rampline.credentials import mask
 from rampline.data.dataset import PreparedDataset
-from rampline.metrics import Source, logged, to_log
-from rampline.parity import ParityResult, result_file
-from rampline.run_directory import RunDirectory
-from rampline.tracking.dataset_input import log_dataset
-from rampline.tracking.experiment import NOTE_TAG
-from rampline.tracking.figures import log_figures, log_params, make_metrics
-from rampline.tracking.lifecycle import FAILURE_TAG, end, take_over
-from rampline.tracking.mlflow_run import find_or_create_run
-from rampline.tracking.parity_log import PARITY_TAG, log_parity
-from rampline.tracking.provenance import describe_machine
-from rampline.tracking.run_artifacts import log_data_report, log_learning_rate, modified_at
-from rampline.tracking.run_note import describe_run
-from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line
-from rampline.tracking.system_log import SystemLog
+from rampline.parity.check import ParityResult, result_file
+from rampline.record.attempts import read_environments
+from rampline.record.metrics import Source, logged, to_log
+from rampline.record.provenance import describe_machine
+from rampline.record.run_directory import RunDirectory
+from rampline.tracking.lifecycle import FAILURE_TAG, end, find_or_create_run, take_over
+from rampline.tracking.run_artifacts import (
+    PARITY_TAG,
+    SystemLog,
+    describe_run,
+    log_data_report,
+    log_dataset,
+    log_learning_rate,
+    log_parity,
+    modified_at,
+)
+from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, log_figures, log_params, make_metrics
+from rampline.tracking.study_log import NOTE_TAG
 
 DERIVED_PARAMS = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch", "peak_learning_rate")
 # From which epoch on a run was trained on which machine: JSON, `[[1, "HOST (2 cores)"], [7, …]]`.

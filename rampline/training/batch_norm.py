@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from rampline.compiled import compiled
+from rampline.data.compiled import compiled
 
 
 def moving_variables(model: keras.Model) -> list[keras.Variable]:

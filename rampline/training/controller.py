@@ -3,27 +3,141 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from rampline.config import RunConfig
+from rampline.config.learning_rate import learning_rate_at
 from rampline.errors import Preempted, RunFailed
-from rampline.events import EventWriter
 from rampline.files import write_json
-from rampline.run_directory import RunDirectory
+from rampline.record.checkpoints import Progress, is_best_missing, without_best
+from rampline.record.events import EventWriter, finite
+from rampline.record.run_directory import RunDirectory
 from rampline.training.checkpoint import drop_damaged, drop_unfinished, restore_newest, save_checkpoint
-from rampline.training.clock import Launch, RunClock
-from rampline.training.engine import Engine, StepsDone
-from rampline.training.lifeline import Lifeline, StopRequested
-from rampline.training.measurements import epoch_metrics, make_result, next_epoch, progress_figures
+from rampline.training.engine import Engine, Lifeline, StepsDone, StopRequested
 from rampline.training.probes import measure_run
-from rampline.training.progress import Progress, is_best_missing, without_best
-from rampline.training.step import EXAMPLES
+from rampline.training.step import CORRECT, EXAMPLES, LOSS_SUM, PENALTY_SUM, SUMS
 from rampline.training.tensorboard import ScalarWriter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """When an attempt began.
+
+    Attributes:
+        at: `time.monotonic()` of the launcher, which counts from the machine's start for all its processes.
+        wall_seconds_before: wall time of the attempts before it.
+    """
+
+    at: float
+    wall_seconds_before: float = 0.0
+
+
+class RunClock:
+    """Starts when it is made; `resume` adds what a checkpoint says of the attempts before.
+
+    Args:
+        launch: of this attempt.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch, self._started_at = launch, time.monotonic()
+        self._restored = Progress()
+
+    def resume(self, restored: Progress) -> None:
+        """Go on from where the checkpoint was saved."""
+        self._restored = restored
+
+    def elapsed_seconds(self) -> float:
+        """Time in training, evaluation and checkpoints, without what was lost with a killed attempt."""
+        return self._restored.elapsed_seconds + time.monotonic() - self._started_at
+
+    def wall_seconds(self) -> float:
+        """Time since the first launch, less the pauses between attempts."""
+        before = max(self._launch.wall_seconds_before, self._restored.wall_seconds)
+        return before + time.monotonic() - self._launch.at
+
+
+def progress_figures(progress: Progress, steps_per_epoch: int, *, images_per_second: float) -> dict[str, Any]:
+    """What is told inside an epoch: where it is, 1-based, and the means since it began."""
+    sums = progress.epoch_sums
+    return {
+        "epoch": progress.epoch + 1,
+        "step": (progress.step - 1) % steps_per_epoch + 1,
+        "steps_per_epoch": steps_per_epoch,
+        "loss": sums[LOSS_SUM] / sums[EXAMPLES],
+        "accuracy": sums[CORRECT] / sums[EXAMPLES],
+        "images_per_second": images_per_second,
+    }
+
+
+def epoch_metrics(
+    config: RunConfig, steps_per_epoch: int, progress: Progress, validation: np.ndarray
+) -> dict[str, float | None]:
+    """Metrics of the epoch whose last step `progress` has made; `None` for one that is not finite.
+
+    Args:
+        config: the run.
+        steps_per_epoch: updates per epoch.
+        progress: with the sums and times of the epoch.
+        validation: (4,) sums over the validation split.
+    """
+    train, seconds, waited = progress.epoch_sums, progress.epoch_seconds, progress.epoch_input_wait_seconds
+    last_step = tf.constant(progress.step - 1)
+    metrics: dict[str, float | None] = {
+        "train_loss": train[LOSS_SUM] / train[EXAMPLES],
+        "train_accuracy": train[CORRECT] / train[EXAMPLES],
+        "val_loss": float(validation[LOSS_SUM] / validation[EXAMPLES]),
+        "val_accuracy": float(validation[CORRECT] / validation[EXAMPLES]),
+        "learning_rate": float(learning_rate_at(config, steps_per_epoch, last_step)),
+        "epoch_seconds": seconds,
+        "images_per_second": train[EXAMPLES] / seconds,
+    }
+    if train[PENALTY_SUM]:
+        metrics["train_regularization_loss"] = train[PENALTY_SUM] / train[EXAMPLES]
+    metrics |= {} if waited is None else {"input_wait_fraction": waited / seconds}
+    return finite(metrics)
+
+
+def next_epoch(progress: Progress, metrics: dict[str, float | None]) -> Progress:
+    """Where the training is once the epoch with these metrics has ended; the first of equal epochs stays the best."""
+    epoch, accuracy = progress.epoch + 1, metrics["val_accuracy"] or 0.0
+    if accuracy > progress.best_val_accuracy:
+        best = {"best_epoch": epoch, "best_step": progress.step, "best_val_accuracy": accuracy}
+        progress = dataclasses.replace(progress, **best)  # type: ignore[arg-type]
+    return dataclasses.replace(
+        progress,
+        epoch=epoch,
+        epoch_sums=(0.0,) * SUMS,
+        epoch_seconds=0.0,
+        epoch_input_wait_seconds=0.0,
+        train_seconds=progress.train_seconds + progress.epoch_seconds,
+        metrics=metrics,
+    )
+
+
+def make_result(progress: Progress, *, wall_seconds: float, attempts: int) -> dict[str, Any]:
+    """The content of `result.json`."""
+    return {
+        "status": "complete",
+        "epochs": progress.epoch,
+        "steps": progress.step,
+        "best_epoch": progress.best_epoch,
+        "best_val_accuracy": progress.best_val_accuracy,
+        "train_seconds": progress.train_seconds,
+        "wall_seconds": wall_seconds,
+        "attempts": attempts,
+        "metrics": progress.metrics,
+    }
 
 
 class Controller:
@@ -203,3 +317,23 @@ class Controller:
         write_json(self.run_directory.result_file, result)
         best = {name: result[name] for name in ("best_epoch", "best_val_accuracy")}
         self.events.write("finished", metrics={"train_seconds": result["train_seconds"]}, **best)
+
+
+class ExamplesLog:
+    """Appends a line per call: `{"attempt", "first_step", "examples": [[index, …] per step]}`.
+
+    Args:
+        path: `RUN_DIR/examples/ROLE-INDEX.jsonl`; a restarted role appends to it.
+        attempt: number of the run's attempt, from 1.
+    """
+
+    def __init__(self, path: Path, attempt: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path, self._attempt = path, attempt
+
+    def append(self, first_step: int, indices: np.ndarray) -> None:
+        """Add (steps, rows) int64 indices of this role's replicas; -1 marks a row that counted for nothing."""
+        examples = [[int(i) for i in row if i >= 0] for row in indices]
+        line = json.dumps({"attempt": self._attempt, "first_step": first_step, "examples": examples})
+        with open(self._path, "a") as file:
+            file.write(line + "\n")

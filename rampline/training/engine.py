@@ -85,7 +85,7 @@ class Engine(Protocol):
         All roles call it alike. Weights and step counter change: the training must be over.
 
         Args:
-            kind: see `rampline.explain.probes`.
+            kind: see `rampline.training.timings`.
 
         Raises:
             Preempted: by the function, when a role was asked to stop.
@@ -95,3 +95,73 @@ class Engine(Protocol):
     def finish(self) -> None:
         """Wait until every role has come this far."""
         ...
+
+
+class StopRequested(Exception):
+    """All roles have agreed to stop here."""
+
+
+def _ignore(_call: str) -> None:
+    pass
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lifeline:
+    """An engine's connection to whoever watches its process.
+
+    Attributes:
+        advance: called with a word for the kind of work before each call of a compiled function.
+        should_stop: whether this role was asked to stop; a wish, which all workers must agree on.
+    """
+
+    advance: Callable[[str], None] = _ignore
+    should_stop: Callable[[], bool] = _never
+
+
+# What a call is for, beside the kinds of probes.
+TRAIN = "train"
+# Calls take between this and its double: a stop is seen soon, and what a call costs, some milliseconds, is below 1 %.
+LEAST_CALL_SECONDS = 0.5
+
+
+class CallPacer:
+    """Chooses the number of steps per call from what earlier calls took.
+
+    Roles that train together must make the same calls: they give it the same figures.
+
+    Args:
+        setting: `steps_per_call` of the run, a number or `auto`.
+        compiling: the first calls, whose time says nothing.
+    """
+
+    def __init__(self, setting: int | str, *, compiling: int = 1) -> None:
+        self._steps = setting if isinstance(setting, int) else 1
+        self._is_auto = self._is_growing = setting == "auto"
+        self._compiling = compiling
+
+    def longest(self, kind: str, steps: int) -> int:
+        """Steps of the next call, when so many are left; a probe with `auto` makes them all at once."""
+        return steps if self._is_auto and kind != TRAIN else min(self._steps, steps)
+
+    def split(self, kind: str, steps: int) -> Iterator[tuple[int, int]]:
+        """First step and number of steps of each call for so many steps."""
+        start = 0
+        while start < steps:
+            count = self.longest(kind, steps - start)
+            yield start, count
+            start += count
+
+    def note(self, steps: int, seconds: float) -> None:
+        """A call of so many steps took that long; one that an epoch's end has cut short says nothing."""
+        if not self._is_growing or steps < self._steps:
+            return
+        if self._compiling:
+            self._compiling -= 1
+        elif seconds < LEAST_CALL_SECONDS:
+            self._steps *= 2
+        else:
+            self._is_growing = False

@@ -11,15 +11,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from rampline.compiled import as_written
-from rampline.explain.probes import CACHED, PIPELINE
+from rampline.data.compiled import as_written
 from rampline.pipeline.batches import make_train_dataset
 from rampline.training.controller import Controller
-from rampline.training.engine import StepsDone
-from rampline.training.iterators import KeepIterators
-from rampline.training.lifeline import Lifeline, StopRequested
+from rampline.training.engine import Lifeline, StepsDone, StopRequested
 from rampline.training.step import CORRECT, EXAMPLES, LOSS_SUM, PENALTY_SUM, SUMS, Batch, losses_of, penalty_of, sums_of
-from rampline.training.synchronous import SynchronousEngine
+from rampline.training.synchronous import KeepIterators, SynchronousEngine
+from rampline.training.timings import CACHED, PIPELINE
 
 
 class FitEngine(SynchronousEngine):

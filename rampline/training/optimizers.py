@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from rampline.config import OptimizerConfig, RunConfig
-from rampline.learning_rate import learning_rate_at
+from rampline.config.learning_rate import learning_rate_at
 
 Rate = float | keras.optimizers.schedules.LearningRateSchedule
 

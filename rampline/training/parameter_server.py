@@ -8,26 +8,274 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from rampline.compiled import as_written
 from rampline.config import RunConfig
+from rampline.data.compiled import as_written, compiled, repeat
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import Preempted
-from rampline.explain.probes import CACHED, REAL
-from rampline.pipeline.batches import make_step_batch
-from rampline.pipeline.examples import open_examples
-from rampline.pipeline.order import EpochOrder, evaluation_steps
-from rampline.training.engine import CALLS_PER_WORKER, StepsDone
-from rampline.training.lifeline import Lifeline, StopRequested
-from rampline.training.pacing import TRAIN, CallPacer
-from rampline.training.parameter_server_steps import ParameterServerSteps
+from rampline.pipeline.batches import make_step_batch, make_steps_dataset
+from rampline.pipeline.examples import Examples, open_examples
+from rampline.pipeline.order import EpochOrder, evaluation_rows, evaluation_steps
+from rampline.training.engine import CALLS_PER_WORKER, TRAIN, CallPacer, Lifeline, StepsDone, StopRequested
+from rampline.training.optimizers import LossScaleOptimizer
+from rampline.training.random_draws import seed_generators, seed_of_step
 from rampline.training.state import TrainingState
-from rampline.training.step import SUMS
+from rampline.training.step import SUMS, Batch, loss_and_sums, make_evaluation_step
+from rampline.training.timings import CACHED, PIPELINE, REAL
+
+# One vector is copied and sent as a whole: several let the copying of one and the sending of another overlap.
+_PACK_BYTES = 32 * 2**20
+
+
+class PackedVariables:
+    """Variables in groups that share a parameter server and a dtype, each group of about 32 MiB at most.
+
+    Args:
+        variables: of a model made in the scope of `ParameterServerStrategy`.
+    """
+
+    def __init__(self, variables: Sequence[keras.Variable]) -> None:
+        self._variables = variables
+        self._groups: list[list[int]] = []
+        open_groups: dict[tuple[str, str], tuple[list[int], int]] = {}
+        for index, variable in enumerate(variables):
+            key = (variable.value.device, variable.value.dtype.name)
+            size = int(np.prod(variable.shape)) * variable.value.dtype.size
+            group, filled = open_groups.get(key, ([], 0))
+            if not group or filled + size > _PACK_BYTES:
+                group, filled = [], 0
+                self._groups.append(group)
+            group.append(index)
+            open_groups[key] = (group, filled + size)
+
+    def read(self) -> list[tf.Tensor]:
+        """The values, one vector per group, put together where the variables are."""
+        return self._pack([variable.value for variable in self._variables], at_home=True)
+
+    def unpack(self, packs: Sequence[tf.Tensor], *, at_home: bool = False) -> list[tf.Tensor]:
+        """The values in the order of the variables; `at_home` on the devices of the variables."""
+        values: dict[int, tf.Tensor] = {}
+        for group, pack in zip(self._groups, packs, strict=True):
+            shapes = [self._variables[index].shape for index in group]
+            with self._device(group, at_home):
+                parts = tf.split(pack, [int(np.prod(shape)) for shape in shapes])
+                values |= {i: tf.reshape(part, shape) for i, part, shape in zip(group, parts, shapes, strict=True)}
+        return [values[index] for index in range(len(self._variables))]
+
+    def assign(self, values: Sequence[tf.Tensor]) -> None:
+        """Give each variable its value, sent in one vector per group."""
+        values = self.unpack(self._pack(values, at_home=False), at_home=True)
+        for variable, value in zip(self._variables, values, strict=True):
+            variable.value.assign(value)
+
+    def _pack(self, values: Sequence[tf.Tensor | tf.Variable], *, at_home: bool) -> list[tf.Tensor]:
+        packs = []
+        for group in self._groups:
+            with self._device(group, at_home):
+                packs.append(tf.concat([tf.reshape(values[index], (-1,)) for index in group], axis=0))
+        return packs
+
+    def _device(self, group: Sequence[int], at_home: bool):
+        return tf.device(self._variables[group[0]].value.device) if at_home else nullcontext()
+
+
+def make_remote_train_step(state: TrainingState) -> Callable[[Batch], tf.Tensor]:
+    """As `make_train_step` for one replica, of a batch that says which `step` it is of."""
+    model, optimizer = state.model, state.optimizer
+    has_scale = isinstance(optimizer, LossScaleOptimizer)
+    trained, others = PackedVariables(model.trainable_variables), PackedVariables(model.non_trainable_variables)
+    seeds = {id(generator.state) for generator in seed_generators(model)}
+    is_seed = [id(variable) in seeds for variable in model.non_trainable_variables]
+
+    def loss_gradients(
+        batch: Batch, packs: list[tf.Tensor], other_packs: list[tf.Tensor], scale: dict[str, tf.Tensor]
+    ) -> tuple[list[tf.Tensor], dict[int, tf.Tensor], tf.Tensor]:
+        values = zip(others.unpack(other_packs), is_seed, strict=True)
+        before = [seed_of_step(value, batch["step"]) if seed else value for value, seed in values]
+        with tf.GradientTape() as tape:
+            tape.watch(packs)
+            with _values(model, trained.unpack(packs), before) as scope:
+                loss, sums = loss_and_sums(model, batch, 1)
+            scaled = optimizer.scale_loss(loss, **scale)
+        after = [scope.get_current_value(variable) for variable in model.non_trainable_variables]
+        pairs = enumerate(zip(before, after, strict=True))
+        changed = {i: new for i, (old, new) in pairs if new is not old and not is_seed[i]}
+        return tape.gradient(scaled, packs), changed, sums
+
+    gradients = compiled(loss_gradients, reduce_retracing=True)
+
+    def train_step(batch: Batch) -> tf.Tensor:
+        # Read once: another worker may change it before the update.
+        scale = {"scale": optimizer.dynamic_scale.value.read_value()} if has_scale else {}
+        packed, changed, sums = gradients(batch, trained.read(), others.read(), scale)
+        # The learning rate, too, is worked out where the updates are counted.
+        with tf.device(optimizer.iterations.value.device):
+            optimizer.apply(trained.unpack(packed, at_home=True), model.trainable_variables, **scale)
+        if changed:
+            PackedVariables([model.non_trainable_variables[i] for i in changed]).assign(list(changed.values()))
+        return sums
+
+    return train_step
+
+
+def make_remote_evaluation_step(model: keras.Model) -> Callable[[Batch], tf.Tensor]:
+    """As `rampline.training.step.make_evaluation_step`."""
+    trained, others = PackedVariables(model.trainable_variables), PackedVariables(model.non_trainable_variables)
+    step = make_evaluation_step(model)
+
+    def evaluation_step(batch: Batch) -> tf.Tensor:
+        with _values(model, trained.unpack(trained.read()), others.unpack(others.read())):
+            return step(batch)
+
+    return evaluation_step
+
+
+def _values(model: keras.Model, trained: list[tf.Tensor], others: list[tf.Tensor]) -> keras.StatelessScope:
+    """A scope in which the model has these values instead of those of its variables."""
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
+    return keras.StatelessScope(
+        state_mapping=list(zip(variables, [*trained, *others], strict=True)), collect_losses=True
+    )
+
+
+class ParameterServerSteps:
+    """Makes the functions; the arguments are those of `ParameterServerEngine`."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        dataset: PreparedDataset,
+        strategy: tf.distribute.ParameterServerStrategy,
+        state: TrainingState,
+        order: EpochOrder,
+        *,
+        measure_staleness: bool,
+    ) -> None:
+        self._config, self._dataset, self._strategy = config, dataset, strategy
+        self._state, self._order, self._measure_staleness = state, order, measure_staleness
+        self._train_step = make_remote_train_step(state)
+
+    def make_train(self, kind: str = REAL) -> tf.types.experimental.GenericFunction:
+        """`(source, first_step, steps)` to `(sums, wait, staleness, seconds)`.
+
+        The first and third have a row per step; `wait` is the part of the `seconds` in which the batch was waited for.
+
+        Args:
+            kind: `real`; or a probe, `cached` (the source gives the batch) or `pipeline` (nothing is trained).
+        """
+        run = self._fetch if kind == PIPELINE else self._train
+
+        def repeated(source: Iterator, first_step: tf.Tensor, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            batch = next(source)
+            return self._in_loop(steps, run, lambda _: batch)
+
+        def in_memory(source: Iterator, first_step: tf.Tensor, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            examples, data = self.examples("train", next(source)), self._config.data
+
+            def make(i: tf.Tensor) -> Batch:
+                return make_step_batch(examples, order=self._order, data=data, step=first_step + i)
+
+            return self._in_loop(steps, run, make)
+
+        def streamed(source: Iterator, first_step: tf.Tensor, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            return self._over_dataset(next(source), first_step, steps, run)
+
+        if kind == CACHED:
+            return compiled(repeated)
+        # Making a dataset iterator costs tens of milliseconds on a remote worker, far more than gathering a batch from
+        # memory; where images are read and decoded, its parallelism is worth that.
+        return compiled(in_memory if self._dataset.storage == "tensor" else streamed)
+
+    def make_evaluate(self, split: str) -> tf.types.experimental.GenericFunction:
+        """`(images, step)` to (4,) sums over the examples of one evaluation step."""
+        evaluation_step = make_remote_evaluation_step(self._state.model)
+        size = {"examples": self._dataset.splits[split], "batch_size": self._config.per_replica_batch_size}
+
+        def evaluate(images: Iterator, step: tf.Tensor) -> tf.Tensor:
+            rows, weights = evaluation_rows(step, tf.constant(0), replicas=1, **size)
+            pixels, labels = self.examples(split, next(images)).take(rows)
+            batch = {"images": pixels, "labels": labels, "weights": weights}
+            return self._strategy.run(evaluation_step, (batch,))
+
+        return compiled(evaluate)
+
+    def examples(self, split: str, images: tf.Tensor) -> Examples:
+        """The split, with the images that a worker has read."""
+        return open_examples(self._dataset, split, images)
+
+    def _train(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        counter = self._state.step
+        if not self._measure_staleness:
+            sums = self._strategy.run(self._train_step, (batch,))
+            with tf.device(counter.device):
+                counter.assign_add(1)
+            return sums, tf.constant(0, tf.int64)
+        # What depends on a function's call waits for all that it does, the update included.
+        train = compiled(lambda: self._strategy.run(self._train_step, (batch,)))
+        before = counter.read_value()
+        with tf.control_dependencies([before]):
+            sums = train()
+        with tf.control_dependencies([sums]):
+            counter.assign_add(1)
+            return sums, counter.read_value() - before - 1
+
+    def _fetch(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.control_dependencies(tf.nest.flatten(batch)):
+            return tf.zeros((SUMS,), keras.config.floatx()), tf.constant(0, tf.int64)
+
+    def _arrays(self, steps: tf.Tensor) -> tuple[tf.TensorArray, tf.TensorArray]:
+        size = tf.cast(steps, tf.int32)
+        floats = tf.TensorArray(keras.config.floatx(), size=size, element_shape=(SUMS,))
+        return floats, tf.TensorArray(tf.int64, size=size, element_shape=())
+
+    def _over_dataset(self, images: tf.Tensor, first: tf.Tensor, steps: tf.Tensor, run) -> tuple[tf.Tensor, ...]:
+        examples, data = self.examples("train", images), self._config.data
+        batches = make_steps_dataset(examples, order=self._order, data=data, first_step=first, steps=steps)
+        started = tf.timestamp()
+        first_state = (tf.constant(0, tf.int64), *self._arrays(steps), tf.constant(0.0, tf.float64), started)
+        _, *state = batches.reduce(first_state, lambda state, batch: (state[0] + 1, *self._once(run, batch, *state)))
+        return self._with_seconds(started, *state)
+
+    def _in_loop(self, steps: tf.Tensor, run, make) -> tuple[tf.Tensor, ...]:
+        started = tf.timestamp()
+        # No step waits for the end of another: it reads its variables while others are still updated, and batches are
+        # made some steps ahead. What is waited for is the rest of that, after the step before.
+        first_state = (*self._arrays(steps), tf.constant(0.0, tf.float64), started)
+        return self._with_seconds(started, *repeat(steps, lambda i, *s: self._once(run, make(i), i, *s), *first_state))
+
+    def _once(
+        self,
+        run,
+        batch: Batch,
+        i: tf.Tensor,
+        sums: tf.TensorArray,
+        staleness: tf.TensorArray,
+        wait: tf.Tensor,
+        before: tf.Tensor,
+    ) -> tuple[tf.TensorArray, tf.TensorArray, tf.Tensor, tf.Tensor]:
+        """Step `i`; `before` is when the one before it had ended."""
+        with tf.control_dependencies([before, *tf.nest.flatten(batch)]):
+            wait += tf.timestamp() - before
+        done, missed = run(batch)
+        row = tf.cast(i, tf.int32)
+        with tf.control_dependencies([done, missed]):
+            return sums.write(row, done), staleness.write(row, missed), wait, tf.timestamp()
+
+    def _with_seconds(
+        self, started: tf.Tensor, sums: tf.TensorArray, staleness: tf.TensorArray, wait: tf.Tensor, _: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        """The figures of `make_train`: the seconds are those until all others were there."""
+        figures = sums.stack(), wait, staleness.stack()
+        with tf.control_dependencies(figures):
+            return *figures, tf.timestamp() - started
+
 
 # Between two looks whether a call of a lost worker is done.
 REPEAT_SECONDS = 0.05

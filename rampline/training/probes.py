@@ -1,4 +1,4 @@
-"""The probes at the end of a run, on its own roles: see `rampline.explain.probes`."""
+"""The probes at the end of a run, on its own roles: see `rampline.training.timings`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from rampline.config import RunConfig
-from rampline.events import EventWriter
-from rampline.explain.probes import CACHED, KINDS, PIPELINE, REAL, ROUNDS, StrategyProbes, Timings
-from rampline.run_directory import RunDirectory
+from rampline.record.events import EventWriter
+from rampline.record.run_directory import RunDirectory
 from rampline.training.engine import CALLS_PER_WORKER, Engine
 from rampline.training.tensorboard import MarkStep, profile
+from rampline.training.timings import CACHED, KINDS, PIPELINE, REAL, ROUNDS, StrategyProbes, Timings
 
 # Of one round of one probe: a slow network is measured on fewer steps.
 LONGEST_ROUND_SECONDS = 4.0

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
-from rampline.model_check import FRESH_WEIGHTS
-from rampline.models import make_model
+from rampline.stages import FRESH_WEIGHTS
 from rampline.training.checkpoint import load_model_weights
 from rampline.training.fused_batch_norm import fuse_batch_norm
+from rampline.training.models import make_model
 from rampline.training.optimizers import (
     LossScaleOptimizer,
     StepLearningRate,

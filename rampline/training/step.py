@@ -7,7 +7,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from rampline.compiled import compiled
+from rampline.data.compiled import compiled
 from rampline.training.state import TrainingState
 
 Batch = dict[str, tf.Tensor]

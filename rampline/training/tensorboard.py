@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from rampline.metrics import Source, from_source
+from rampline.record.metrics import Source, from_source
 
 # TensorBoard draws them over each other: tags are named as Keras' callback does.
 RUNS = ("train", "validation")

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mlflow.entities import RunTag
+from mlflow.tracking import MlflowClient
+
 from rampline.config import RunConfig, flatten
-from rampline.tuning.rounds import Rounds
-from rampline.tuning.space import BATCH
-from rampline.tuning.trial import DOES_NOT_FIT, MEASURED, Trial, with_changes
+from rampline.record.home import Home
+from rampline.record.provenance import commit_tags, git_commit, source_tags
+from rampline.tracking.lifecycle import end
+from rampline.tracking.store import (
+    PARENT_TAG,
+    STORE_ERRORS,
+    TrackingError,
+    experiment_id,
+    first_line,
+    log_figures,
+    log_params,
+    open_tracking,
+)
+from rampline.tuning.space import BATCH, describe_rule
+from rampline.tuning.trial import DOES_NOT_FIT, FAILED, MEASURED, NOT_TRIED, Rounds, Trial, with_changes, write_value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,3 +89,144 @@ def best_of(trials: list[Trial]) -> Trial | None:
     fastest = max(gains, key=lambda trial: trial.ratio)
     noise = fastest.rounds.noise if fastest.rounds else 0.0
     return next(trial for trial in gains if trial.ratio >= fastest.ratio - min(noise, fastest.ratio / 10))
+
+
+ROUNDING = "the network computes with fewer digits: compare the accuracy of a whole training before you keep it"
+WIDTH = 12
+
+
+def describe_outcome(outcome: Outcome, *, train_examples: int) -> list[str]:
+    """What a person should read of an outcome, line by line.
+
+    Args:
+        outcome: of a search.
+        train_examples: images of the training split, for the steps of an epoch.
+    """
+    return [
+        *(_row("note", note) for note in outcome.notes),
+        *_recommended(outcome),
+        *_changing(outcome, train_examples),
+        *_batches(outcome),
+        *_not_measured(outcome),
+        _row("took", f"{outcome.seconds:.0f} s"),
+    ]
+
+
+def _recommended(outcome: Outcome) -> Iterator[str]:
+    found = outcome.before_after
+    yield _row("before", _speed(found.before if found else outcome.baseline))
+    if found is None:
+        yield _row("after", "the same: no setting is faster by more than the noise")
+    elif not outcome.adopted:
+        yield _row("after", f"{_speed(found.after)}: {found}, no more than the noise: nothing is recommended")
+    else:
+        yield _row("after", f"{_speed(found.after)}: {found}")
+    for key, value in outcome.adopted.items():
+        yield _row("", f"{key} {write_value(outcome.old_value(key))} -> {write_value(value)}")
+
+
+def _changing(outcome: Outcome, train_examples: int) -> Iterator[str]:
+    """What is faster and was not allowed: what it would change, and the option that allows it."""
+    for trial in outcome.shown:
+        key, is_batch = trial.coordinate, trial.group == BATCH
+        option = "--allow-batch" if is_batch else "--allow-precision"
+        yield _row(
+            "not free",
+            f"{key} {write_value(outcome.old_value(key))} -> {write_value(trial.changes[key])}: "
+            f"{trial.rounds}; {option} recommends it",
+        )
+        yield _row("", _effect_of_batch(outcome, trial, train_examples) if is_batch else ROUNDING)
+
+
+def _effect_of_batch(outcome: Outcome, trial: Trial, train_examples: int) -> str:
+    before = outcome.config
+    after = with_changes(before, trial.changes)
+    rates = f"{before.peak_learning_rate:.4g} -> {after.peak_learning_rate:.4g}"
+    steps = f"{before.steps_per_epoch(train_examples)} -> {after.steps_per_epoch(train_examples)}"
+    batch = f"{before.global_batch_size} -> {after.global_batch_size}"
+    return f"global batch {batch}, steps per epoch {steps}, peak learning rate {rates}, {describe_rule(before)}"
+
+
+def _batches(outcome: Outcome) -> Iterator[str]:
+    if any(trial.group == BATCH and trial.status != NOT_TRIED for trial in outcome.trials):
+        beyond = outcome.smallest_batch_that_does_not_fit
+        why = f"{beyond} does not fit" if beyond else "no larger one was tried"
+        yield _row("memory", f"largest per-replica batch that ran: {outcome.largest_batch_that_fits} ({why})")
+
+
+def _not_measured(outcome: Outcome) -> Iterator[str]:
+    for status in (DOES_NOT_FIT, FAILED, NOT_TRIED):
+        labels: dict[str, list[str]] = {}
+        for trial in outcome.trials:
+            if trial.status == status:
+                labels.setdefault(trial.reason, []).append(trial.label)
+        for reason, found in labels.items():
+            yield _row(status, f"{', '.join(found)}: {reason}")
+
+
+def _speed(rounds: Sequence[float]) -> str:
+    """`1,234 images/s (1,200 to 1,250)`: median, smallest and largest of the rounds."""
+    low, middle, high = (_number(value) for value in (min(rounds), statistics.median(rounds), max(rounds)))
+    return f"{middle} images/s ({low} to {high})"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _row(name: str, text: str) -> str:
+    return f"{name:<{WIDTH}} {text}"
+
+
+def log_search(outcome: Outcome, study: str, home: Home, *, name: str) -> str:
+    """Log a search and its trials; returns the id of the parent run.
+
+    Raises:
+        TrackingError: when the store refuses.
+    """
+    client = open_tracking(home)
+    experiment = experiment_id(client, study, home)
+    shared = {"rampline.study": study, "rampline.tuned_run": outcome.run, **commit_tags(git_commit())}
+    shared |= source_tags(study) | {"mlflow.source.name": f"rampline tune {study}"}
+    try:
+        began = int(1000 * (time.time() - outcome.seconds))
+        tags = {"rampline.kind": "tune", **shared}
+        parent = client.create_run(experiment, start_time=began, tags=tags, run_name=name).info.run_id
+        log_params(client, parent, flatten(outcome.config))
+        log_figures(client, parent, _figures(outcome))
+        recommended = [RunTag(f"rampline.recommended.{key}", str(value)) for key, value in outcome.adopted.items()]
+        client.log_batch(parent, tags=recommended)
+        for trial in outcome.trials:
+            _log_trial(client, experiment, trial, outcome, {PARENT_TAG: parent, **shared})
+        end(client, parent, "COMPLETE")
+    except STORE_ERRORS as error:
+        raise TrackingError(f"the trials cannot be logged: {first_line(error)}") from error
+    return parent
+
+
+def _log_trial(client: MlflowClient, experiment: str, trial: Trial, outcome: Outcome, tags: Mapping[str, str]) -> None:
+    own = {"rampline.kind": "trial", "rampline.trial_status": trial.status, "rampline.trial_reason": trial.reason}
+    run = client.create_run(experiment, tags={**own, **tags}, run_name=trial.label).info.run_id
+    config = with_changes(outcome.config, trial.changes)
+    batches = {"per_replica_batch_size": config.per_replica_batch_size, "global_batch_size": config.global_batch_size}
+    log_params(client, run, {"group": trial.group, **trial.changes, **batches})
+    if trial.rounds:
+        figures = {
+            "images_per_second": trial.rounds.after_median,
+            "images_per_second_before": trial.rounds.before_median,
+            "ratio": trial.rounds.ratio,
+            "ratio_noise": trial.rounds.noise,
+            "peak_memory_bytes": trial.rounds.memory_bytes,
+        }
+        log_figures(client, run, figures)
+    end(client, run, "FAILED" if trial.status == "failed" else "COMPLETE", trial.reason or None)
+
+
+def _figures(outcome: Outcome) -> dict[str, float | None]:
+    found, tried = outcome.before_after, [trial for trial in outcome.trials if trial.status == MEASURED]
+    figures: dict[str, float | None] = {"trials": len(tried), "seconds": outcome.seconds}
+    figures["largest_batch_that_fits"] = outcome.largest_batch_that_fits
+    if found:
+        figures |= {"images_per_second": found.after_median, "images_per_second_before": found.before_median}
+        figures |= {"ratio": found.ratio, "ratio_noise": found.noise}
+    return figures

@@ -9,11 +9,11 @@ import pytest
 from runs import make_config, role_environment
 from table import Table
 
-from rampline.cluster.supervisor import supervise
 from rampline.config import DataConfig, LearningRateConfig, OptimizerConfig, RunConfig
 from rampline.data.preparation import prepare_dataset
-from rampline.home import Home
-from rampline.run_directory import RunDirectory, RunIdentity
+from rampline.jobs.supervisor import supervise
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory, RunIdentity
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reliability.md"
 EPOCHS = {"single": 60, "mirrored": 30, "multi_worker": 20, "parameter_server": 15}

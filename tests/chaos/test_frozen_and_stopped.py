@@ -12,9 +12,9 @@ from processes import processes_of
 from runs import role_environment
 from table import Table
 
-from rampline.cluster.supervisor import supervise
 from rampline.files import read_json
-from rampline.run_directory import RunDirectory
+from rampline.jobs.supervisor import supervise
+from rampline.record.run_directory import RunDirectory
 
 HEARTBEAT_TIMEOUT_SECONDS = 15  # as the runs of this folder are configured
 LEAVE_SECONDS = 20
@@ -42,10 +42,10 @@ def test_a_frozen_role_is_found_and_replaced(strategy: str, role: str, make_run,
 LAUNCH = """
 import sys
 from pathlib import Path
-from rampline.cluster.lock import hold_run
-from rampline.cluster.supervisor import supervise
+from rampline.jobs.lock import hold_run
+from rampline.jobs.supervisor import supervise
 from rampline.errors import RamplineError
-from rampline.run_directory import RunDirectory
+from rampline.record.run_directory import RunDirectory
 import signal
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 directory = RunDirectory(Path(sys.argv[1]))

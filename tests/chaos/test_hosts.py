@@ -15,8 +15,8 @@ from hosts import NAME_PREFIX, Host, Hosts, make_hosts, why_not
 from table import Table
 from two_hosts import TwoHostRun, start_on
 
-from rampline.cluster.supervisor import supervise
-from rampline.run_directory import RunDirectory
+from rampline.jobs.supervisor import supervise
+from rampline.record.run_directory import RunDirectory
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
 

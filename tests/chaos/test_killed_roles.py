@@ -4,7 +4,7 @@ import pytest
 from faults import MOMENTS, Faults, assert_bit_equal, examples_seen, run_with
 from table import Table
 
-from rampline.run_directory import RunDirectory
+from rampline.record.run_directory import RunDirectory
 
 KILLS = 5
 SYNCHRONOUS = {"single": ("chief-0",), "multi_worker": ("worker-0", "worker-1")}

@@ -11,8 +11,8 @@ import pytest
 from command_line import read_until
 from deployment_files import DEPLOYMENTS, manifests, pod_environment, training_job, without_secrets
 
-from rampline.cluster.exit_status import STOPPED, WRONG_INPUT
-from rampline.cluster.roles import free_ports
+from rampline.jobs.exit_status import STOPPED, WRONG_INPUT
+from rampline.jobs.roles import free_ports
 
 OBJECTS = [pytest.param(item, id=f"{file}-{item['kind']}") for file, found in manifests().items() for item in found]
 PODS = [item["spec"]["template"]["spec"] for found in manifests().values() for item in found if item["kind"] == "Job"]

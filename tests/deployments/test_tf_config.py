@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rampline.cluster.roles import free_ports
-from rampline.cluster.tf_config import Task, parse_tf_config
 from rampline.config import RunConfig
-from rampline.config.cluster import ClusterConfig
+from rampline.config.sections import ClusterConfig
+from rampline.jobs.roles import free_ports
+from rampline.jobs.tf_config import Task, parse_tf_config
 
 SCRIPT = Path(__file__).parents[2] / "deployments" / "kubernetes" / "tf_config.py"
 POD = {"JOB_NAME": "digits", "SERVICE": "rampline-roles", "NAMESPACE": "team"}

@@ -16,7 +16,7 @@ from deployment_files import DEPLOYMENTS, manifests, without_secrets
 from prefect.utilities.templating import apply_values
 from prefect_server_fixture import Server, wait_for
 
-from rampline.cluster.roles import free_ports
+from rampline.jobs.roles import free_ports
 
 TEMPLATE = DEPLOYMENTS / "kubernetes" / "base-job-template.json"
 # What a Kubernetes worker puts in.

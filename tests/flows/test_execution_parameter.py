@@ -12,7 +12,7 @@ from rampline.flows.evaluate import evaluate
 from rampline.flows.finetune import finetune
 from rampline.flows.prepare import prepare
 from rampline.flows.study import study
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.stages import own_execution
 
 FLOWS = (baseline, cluster, evaluate, finetune, prepare, study)

@@ -10,7 +10,7 @@ import pytest
 from command_line import mlflow_tags, wait_until
 from flow_runs import ENDED, FOR_EVER, Flows
 
-from rampline.run_directory import RunDirectory
+from rampline.record.run_directory import RunDirectory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -33,8 +33,7 @@ from prefect_ui import (
 )
 
 from rampline.servers.secret import sign_in_lines
-from rampline.tracking.pages import compare_page, experiment_page
-from rampline.tracking.views import LATEST
+from rampline.tracking.pages import LATEST, compare_page, experiment_page
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

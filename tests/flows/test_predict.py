@@ -12,9 +12,9 @@ import pytest
 from mlflow.tracking import MlflowClient
 from trained_runs import MODEL, STUDY, write_test_images
 
-from rampline.home import Home
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory
 from rampline.registry.promotion import promote
-from rampline.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

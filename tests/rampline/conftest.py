@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from runs import SUPPORT, Steps, run_role_scripts
 
-from rampline.cluster.roles import local_tasks
 from rampline.config import RunConfig, to_dict
 from rampline.data.dataset import PreparedDataset
+from rampline.jobs.roles import local_tasks
 
 SCRIPT = SUPPORT / "steps_process.py"
 

@@ -13,15 +13,14 @@ import pytest
 
 from rampline.data.preparation import prepare_dataset
 from rampline.errors import DatasetError, RunFailed
-from rampline.execution import close_execution, compare_runs, evaluate_runs, start_execution
-from rampline.execution_file import read_execution
+from rampline.execution import close_execution, compare_runs, evaluate_runs, start_execution, train_run
 from rampline.files import read_json
-from rampline.home import Home
-from rampline.run_directory import RunDirectory
-from rampline.run_training import train_run
+from rampline.record.checkpoints import last_checkpoint
+from rampline.record.execution_file import read_execution
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory
 from rampline.study import load_study
 from rampline.tracking.store import open_tracking
-from rampline.training.progress import last_checkpoint
 
 STUDY = """
 name: small

@@ -7,14 +7,13 @@ import pytest
 from runs import role_environment
 
 from rampline.data.preparation import prepare_dataset
-from rampline.execution import explain_runs, start_execution
+from rampline.execution import explain_runs, start_execution, train_run
 from rampline.explain.explanation import Explanation
 from rampline.files import read_json
-from rampline.home import Home
-from rampline.run_directory import RunDirectory
-from rampline.run_training import train_run
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory
 from rampline.study import load_study
-from rampline.tracking.delivery_state import is_undelivered
+from rampline.tracking.delivery import is_undelivered
 from rampline.tracking.store import open_tracking
 
 STUDY = """

@@ -14,10 +14,10 @@ import pytest
 from command_line import wait_until
 from processes import started_processes_of
 
-from rampline.execution_file import Execution, write_execution
 from rampline.guardian import FLOW_RUN, start_guardian
-from rampline.home import Home
 from rampline.prefect_api import PrefectApi
+from rampline.record.execution_file import Execution, write_execution
+from rampline.record.home import Home
 from rampline.study import load_study
 from rampline.tracking.lifecycle import take_over
 from rampline.tracking.store import experiment_id, open_tracking
@@ -27,10 +27,10 @@ from rampline.tracking.study_log import StudyLog
 WATCHED = """
 import json, sys
 from pathlib import Path
-from rampline.execution_file import read_execution
+from rampline.record.execution_file import read_execution
 from rampline.guardian import start_guardian
 from rampline.tracking.lifecycle import take_over
-from rampline.tracking.provenance import process_identity
+from rampline.record.provenance import process_identity
 from rampline.tracking.store import open_tracking
 execution = Path(sys.argv[1])
 opened = read_execution(execution)

@@ -11,7 +11,7 @@ import pytest
 
 from rampline import cli, worker
 from rampline.config import ClusterConfig, RunConfig
-from rampline.run_directory import RunDirectory, RunIdentity
+from rampline.record.run_directory import RunDirectory, RunIdentity
 
 A, B = "127.0.0.1:5001", "127.0.0.1:5002"
 

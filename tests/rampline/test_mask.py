@@ -4,10 +4,9 @@ import pytest
 
 from rampline.credentials import mask, without_user
 from rampline.errors import RamplineError
-from rampline.home import Home
-from rampline.links import how_to_open_mlflow
-from rampline.tracking.figures import param_text
-from rampline.tracking.store import TrackingError, open_tracking
+from rampline.record.home import Home
+from rampline.tracking.pages import how_to_open_mlflow
+from rampline.tracking.store import TrackingError, open_tracking, param_text
 
 PASSWORD = "hunter2hunter2"
 

@@ -6,11 +6,11 @@ from typer.testing import CliRunner
 
 from rampline.cli import app
 from rampline.config import ClusterConfig, LearningRateConfig, RunConfig
-from rampline.home import Home
+from rampline.config.learning_rate import describe_schedule
 from rampline.imports import locate_own
-from rampline.learning_rate import describe_schedule
 from rampline.plan import expected_seconds, plan_study
-from rampline.run_directory import RunDirectory, RunIdentity
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.study import Study, StudyRun, load_study
 
 OVERRIDES = {"batch.size": "64"}

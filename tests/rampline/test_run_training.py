@@ -7,11 +7,10 @@ from runs import role_environment
 
 from rampline.data.preparation import prepare_dataset
 from rampline.errors import RunFailed
-from rampline.execution import start_execution
+from rampline.execution import start_execution, train_run
 from rampline.files import read_json
-from rampline.home import Home
-from rampline.run_directory import RunDirectory
-from rampline.run_training import train_run
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory
 from rampline.study import load_study
 from rampline.tracking.store import open_tracking
 

@@ -4,8 +4,8 @@ import pytest
 
 from rampline.errors import ConfigError, Preempted, RunFailed
 from rampline.execution import _command, closing, start_execution
-from rampline.execution_file import read_execution
-from rampline.home import Home
+from rampline.record.execution_file import read_execution
+from rampline.record.home import Home
 from rampline.stages import AS_IN_STUDY, datasets_of, only_of_strategy, plan_stage, with_values
 from rampline.study import load_study
 from rampline.tracking.store import open_tracking

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from keras.src.legacy.saving import legacy_h5_format
 
-from rampline import evaluation
 from rampline.config import ModelConfig, RunConfig
 from rampline.errors import ConfigError
-from rampline.models import make_model
-from rampline.run_directory import RunDirectory
+from rampline.record.run_directory import RunDirectory
+from rampline.training import evaluation
 from rampline.training.checkpoint import load_model_weights
+from rampline.training.models import make_model
 
 DATASET = {".h5": "conv1/conv1/kernel", ".weights.h5": "layers/batch_normalization/vars/0"}
 SHAPE = (32, 32, 3)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from rampline.cluster.supervisor import supervise
 from rampline.files import read_json
-from rampline.run_directory import RunDirectory
-from rampline.training.progress import last_checkpoint
+from rampline.jobs.supervisor import supervise
+from rampline.record.checkpoints import last_checkpoint
+from rampline.record.run_directory import RunDirectory
 
 MOMENTS = ("start-up", "mid-epoch", "checkpoint", "evaluation")
 # What a role's heartbeat file says it is at.

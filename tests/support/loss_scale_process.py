@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rampline.cluster.tf_config import ALONE, parse_tf_config
 from rampline.config import from_dict
 from rampline.data.dataset import PreparedDataset
+from rampline.jobs.tf_config import ALONE, parse_tf_config
 
 # Far below where a loss of this network overflows.
 FIRST_SCALE = 2.0**10
@@ -25,9 +25,9 @@ task = parse_tf_config(text, config) if text else ALONE
 
 import tensorflow as tf  # noqa: E402
 
-from rampline.training.run import make_engine  # noqa: E402
 from rampline.training.state import make_state  # noqa: E402
 from rampline.training.strategy import configure_devices, make_strategy  # noqa: E402
+from rampline.training.train import make_engine  # noqa: E402
 
 configure_devices(config)
 dataset, strategy = PreparedDataset.open(Path(sys.argv[2])), make_strategy(config)

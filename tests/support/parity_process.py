@@ -17,10 +17,13 @@ import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import rampline.training.state as training_state  # noqa: E402
-import rampline.training.synchronous_steps as synchronous_steps  # noqa: E402
+import rampline.training.synchronous as synchronous_steps  # noqa: E402
+from rampline.parity.steps import (  # noqa: E402
+    ALONE,
+    check_steps,
+    skips_together,
+)
 from rampline.training.optimizers import LossScaleOptimizer  # noqa: E402
-from rampline.training.outcome import skips_together  # noqa: E402
-from rampline.training.parity import ALONE, check_steps  # noqa: E402
 from rampline.training.step import make_train_step  # noqa: E402
 from rampline.training.strategy import configure_devices, make_strategy  # noqa: E402
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from rampline.cluster.tf_config import Task
 from rampline.config import BatchConfig, ClusterConfig, LearningRateConfig, OptimizerConfig, RunConfig
+from rampline.jobs.tf_config import Task
 
 SUPPORT = Path(__file__).parent
 Steps = Callable[..., list[dict[str, np.ndarray]]]

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 
 from rampline.files import read_json
-from rampline.run_directory import RunDirectory
+from rampline.record.run_directory import RunDirectory
 from rampline.training.parameter_server import ParameterServerEngine
 
 

@@ -28,9 +28,9 @@ class Role:
     """The role that TF_CONFIG names: its states, and what it notes of all its replicas."""
 
     def __init__(self, config_json: str, dataset: str, folder: str) -> None:
-        from rampline.cluster.tf_config import parse_tf_config
         from rampline.config import from_dict
         from rampline.data.dataset import PreparedDataset
+        from rampline.jobs.tf_config import parse_tf_config
         from rampline.training.strategy import configure_devices, make_strategy
 
         self.config, self.folder = from_dict(json.loads(config_json)), Path(folder)
@@ -42,8 +42,8 @@ class Role:
 
     def make(self):
         """A new state, and an engine that trains it."""
-        from rampline.training.run import make_engine
         from rampline.training.state import make_state
+        from rampline.training.train import make_engine
 
         state = make_state(self.config, self.dataset, self.strategy)
         return state, make_engine(self.config, self.dataset, self.strategy, state, self.task)
@@ -65,8 +65,8 @@ class Role:
 
 def train_and_save(role: Role) -> np.ndarray:
     """3 steps, a checkpoint, 3 more steps; returns the statistics that were saved."""
+    from rampline.record.checkpoints import Progress
     from rampline.training.checkpoint import save_checkpoint
-    from rampline.training.progress import Progress
 
     state, engine = role.make()
     role.note("first", state)

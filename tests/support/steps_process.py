@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rampline.cluster.tf_config import ALONE, parse_tf_config
 from rampline.config import from_dict
 from rampline.data.dataset import PreparedDataset
+from rampline.jobs.tf_config import ALONE, parse_tf_config
 
 config = from_dict(json.loads(sys.argv[1]))
 steps, out = int(sys.argv[3]), Path(sys.argv[4])
@@ -20,9 +20,9 @@ text = os.environ.get("TF_CONFIG")
 task = parse_tf_config(text, config) if text else ALONE
 
 from rampline.training.batch_norm import moving_statistics  # noqa: E402
-from rampline.training.run import make_engine  # noqa: E402
 from rampline.training.state import make_state  # noqa: E402
 from rampline.training.strategy import configure_devices, make_strategy  # noqa: E402
+from rampline.training.train import make_engine  # noqa: E402
 
 configure_devices(config)
 dataset = PreparedDataset.open(Path(sys.argv[2]))

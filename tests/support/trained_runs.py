@@ -9,8 +9,8 @@ from mlflow.tracking import MlflowClient
 from runs import role_environment
 
 from rampline.data.dataset import PreparedDataset
-from rampline.home import Home
-from rampline.run_directory import RunDirectory
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory
 
 STUDY, MODEL = "registry", "rampline-registry"
 # `worse` is trained on other images than the two others, and has other test images.
@@ -33,8 +33,7 @@ RUNS = ("fair", "better", "worse")
 def trained(rampline_home: Path, forks: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the execution: `fair`, `better` and `worse`, complete, scored and in MLflow. 15 s."""
     # Every test session loads this file: what takes seconds to import waits until a test asks for it.
-    from rampline.execution import close_execution, evaluate_runs, start_execution
-    from rampline.run_training import train_run
+    from rampline.execution import close_execution, evaluate_runs, start_execution, train_run
 
     study = tmp_path_factory.mktemp("study") / "registry.yaml"
     study.write_text(CONTENT)

@@ -14,13 +14,13 @@ import psutil
 from hosts import Host, Hosts
 from runs import role_environment
 
-from rampline.run_directory import RunDirectory
+from rampline.record.run_directory import RunDirectory
 
 CHIEF = """
 import sys
 from pathlib import Path
-from rampline.cluster.supervisor import supervise
-from rampline.run_directory import RunDirectory
+from rampline.jobs.supervisor import supervise
+from rampline.record.run_directory import RunDirectory
 supervise(RunDirectory(Path(sys.argv[1])), on_event=lambda event: None, log=print)
 """
 POLL_SECONDS = 0.1

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 from command_line import RAMPLINE, environment_with
 
-from rampline.cluster.roles import free_ports
-from rampline.home import Home
+from rampline.jobs.roles import free_ports
 from rampline.prefect_api import PrefectApi
+from rampline.record.home import Home
 from rampline.servers.secret import USER, secret_file
 from rampline.servers.state import Servers, read_state
 

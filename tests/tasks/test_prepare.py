@@ -1,6 +1,6 @@
 from rampline.config import DataConfig
 from rampline.data.preparation import prepare_dataset
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.tasks.keys import artifact_key
 from rampline.tasks.prepare import cache_key
 

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from rampline.config import DataConfig
-from rampline.data.boundary import Boundary
+from rampline.data.archives import Boundary
 from rampline.data.sources.image_files import (
     SPLIT_ALLOWED,
     ImageFile,

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rampline.config import DataConfig
-from rampline.data.archives import is_archive, stem, unpack_once
-from rampline.data.boundary import Boundary
+from rampline.data.archives import Boundary, is_archive, stem, unpack_once
 from rampline.data.sources.image_files import (
     SPLIT_ALLOWED,
     ImageFile,

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rampline.execution_file import Execution, write_execution
-from rampline.explain.explanation import Explanation
+from rampline.explain.explanation import Explanation, Verdict
 from rampline.explain.parts import RunParts, StepParts
-from rampline.explain.verdict import Verdict
-from rampline.home import Home
-from rampline.run_directory import RunDirectory, RunIdentity
+from rampline.record.execution_file import Execution, write_execution
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.study import load_study
 
 STUDY = """

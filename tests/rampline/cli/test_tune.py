@@ -10,9 +10,9 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 from processes import processes_of
 
-from rampline.cli.tune import _read_run
+from rampline.cli.measure import _read_run
 from rampline.study import load_study
-from rampline.tuning.overrides import read_overrides
+from rampline.study.overrides import read_overrides
 
 SMALL = ("--set", "data.limit=20", "--set", "steps_per_call=1")
 

@@ -10,7 +10,7 @@ import pytest
 
 from rampline.comparison import read_comparison
 from rampline.comparison.columns import make_columns
-from rampline.units import write_accuracy, write_dollars, write_duration, write_quantity, write_ratio
+from rampline.record.units import write_accuracy, write_dollars, write_duration, write_quantity, write_ratio
 
 
 @pytest.mark.parametrize(

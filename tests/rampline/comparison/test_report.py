@@ -12,7 +12,7 @@ import pytest
 from rampline.comparison import make_data_tables, read_comparison, summarise, write_comparison
 from rampline.comparison.columns import make_columns
 from rampline.comparison.report import render_report
-from rampline.data.report import ReportRow, make_report
+from rampline.data.quality import ReportRow, make_report
 
 VOID = {"meta", "link", "br", "line", "path", "use", "rect"}
 

@@ -15,8 +15,8 @@ from playwright.sync_api import Browser, Page
 
 from rampline.comparison import make_data_tables, read_comparison, write_comparison
 from rampline.comparison.tracked import read_children
-from rampline.data.report import ReportRow, make_report
-from rampline.tracking.system_log import SystemLog
+from rampline.data.quality import ReportRow, make_report
+from rampline.tracking.run_artifacts import SystemLog
 
 # What is wider than its box: an element beyond the page, a cell beyond its card, a text beyond its chart.
 FIND_OVERFLOW = """() => {

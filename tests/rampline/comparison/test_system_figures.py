@@ -10,7 +10,7 @@ import pytest
 from rampline.comparison.system_figures import COLUMNS, read_system
 from rampline.comparison.tracked import find_execution, read_children
 from rampline.tracking.histories import read_histories
-from rampline.tracking.system_log import SystemLog
+from rampline.tracking.run_artifacts import SystemLog
 
 
 def sample(seconds: float, cpu: float, memory: float, *gpus: dict) -> dict:

@@ -9,7 +9,7 @@ from rampline.comparison.system_balance import Balance, describe_uneven, find_ba
 from rampline.comparison.system_figures import COLUMNS, NUMBERS
 from rampline.comparison.system_section import NO_GPU, make_system_section
 from rampline.comparison.table import Comparison, read_comparison
-from rampline.units import NONE, TIMES
+from rampline.record.units import NONE, TIMES
 
 
 def make_system(*rows: dict) -> pd.DataFrame:

@@ -14,8 +14,8 @@ from PIL import Image
 
 from rampline.config import DataConfig
 from rampline.data.dataset import PreparedDataset
-from rampline.data.store import Reporter, store_dataset
-from rampline.home import Home
+from rampline.data.ingest import Reporter, store_dataset
+from rampline.record.home import Home
 
 # How pixels are stored that EXIF's orientation of this number turns upright.
 UNDO = {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from rampline.data.decode import decode, decode_and_resize, resize
+from rampline.data.decoder import decode, decode_and_resize, resize
 
 
 def test_same_size_keeps_the_pixels():

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from rampline.data.decode import decode_and_resize
-from rampline.data.decoder import Decoder
+from rampline.data.decoder import Decoder, decode_and_resize
 
 
 def test_images_of_any_size_in_one_call(make_image):

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from rampline.config import DataConfig
+from rampline.data.parallel import CAN_FORK
 from rampline.data.preparation import locate_prepared, prepare_dataset
-from rampline.data.processes import CAN_FORK
 from rampline.devices import available_cores
 from rampline.errors import DatasetError
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from rampline.config import DataConfig
 from rampline.devices import available_cores
 from rampline.data.preparation import prepare_dataset
-from rampline.home import Home
+from rampline.record.home import Home
 prepare_dataset(
     DataConfig(**json.loads(sys.argv[1])), Home(root=Path(sys.argv[2])),
     on_progress=lambda done, total: print(done, total, flush=True),
@@ -56,7 +56,7 @@ def asides(home):
 
 
 def test_importing_it_loads_no_tensorflow():
-    code = "import sys, rampline.data.preparation, rampline.data.report; sys.exit('tensorflow' in sys.modules)"
+    code = "import sys, rampline.data.preparation, rampline.data.quality; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

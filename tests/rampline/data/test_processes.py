@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from rampline.data.processes import CAN_FORK, worker_processes
+from rampline.data.parallel import CAN_FORK, worker_processes
 from rampline.devices import available_cores
 from rampline.errors import DatasetError
 
@@ -21,8 +21,8 @@ warnings.simplefilter("error", ResourceWarning)
 from pathlib import Path
 import psutil
 from rampline.config import DataConfig
-from rampline.data.store import Reporter, store_dataset
-from rampline.home import Home
+from rampline.data.ingest import Reporter, store_dataset
+from rampline.record.home import Home
 for may_fork in (True, False):
     for cache in ("memory", "disk", "none"):
         children = []
@@ -37,9 +37,9 @@ CHANGED = """
 import sys
 from pathlib import Path
 from rampline.config import DataConfig
-from rampline.data.store import Reporter, store_dataset
+from rampline.data.ingest import Reporter, store_dataset
 from rampline.errors import DatasetError
-from rampline.home import Home
+from rampline.record.home import Home
 images = sorted(Path(sys.argv[1]).rglob("*.*"))
 def change(done, total):
     if done == len(images):

@@ -4,8 +4,7 @@ from collections import Counter
 import pytest
 
 from rampline.config import DataConfig
-from rampline.data.catalog import CatalogEntry
-from rampline.data.selection import select
+from rampline.data.catalog import CatalogEntry, select
 from rampline.errors import DatasetError
 
 CLASSES = ("a", "b", "c")

@@ -1,8 +1,8 @@
 import pytest
 
 from rampline.config import DataConfig
+from rampline.data.ingest import choose_by_size
 from rampline.data.preparation import locate_prepared
-from rampline.data.storage_choice import choose_by_size
 
 GIB = 2**30
 

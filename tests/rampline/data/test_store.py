@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 from rampline.data.dataset import PreparedDataset
-from rampline.data.decode import decode_and_resize, resize
+from rampline.data.decoder import decode_and_resize, resize
 from rampline.data.integrity import check_intact
-from rampline.data.report import read_report
+from rampline.data.quality import read_report
 from rampline.errors import DatasetError
 from rampline.files import read_json
 from rampline.pipeline.examples import open_examples

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from runs import make_config, role_environment
 
-from rampline.cluster.supervisor import supervise
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.explain.explanation import Explanation, explain_run
 from rampline.explain.replica import measure_replicas
-from rampline.run_directory import RunDirectory, RunIdentity
+from rampline.jobs.supervisor import supervise
+from rampline.record.run_directory import RunDirectory, RunIdentity
 
 pytestmark = pytest.mark.slow
 

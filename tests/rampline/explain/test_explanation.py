@@ -9,9 +9,9 @@ from runs import make_config
 
 from rampline.config import RunConfig
 from rampline.explain.explanation import Explanation, explain_run
-from rampline.explain.probes import ReplicaProbes, StrategyProbes, Timings
 from rampline.files import write_json
-from rampline.run_directory import RunDirectory, RunIdentity
+from rampline.record.run_directory import RunDirectory, RunIdentity
+from rampline.training.timings import ReplicaProbes, StrategyProbes, Timings
 
 NAMES = {
     *("step_ms_input", "step_ms_compute", "step_ms_contention", "step_ms_sync", "step_ms_other"),

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from rampline.explain.parts import RunParts, StepParts, fixed_share, noise_of_parts, run_parts, step_parts
-from rampline.explain.probes import ReplicaProbes, StrategyProbes, Timings, mean_timings
+from rampline.training.timings import ReplicaProbes, StrategyProbes, Timings, mean_timings
 
 
 def timings(*milliseconds: float) -> Timings:

@@ -12,14 +12,14 @@ import pytest
 from processes import processes_of, started_processes_of
 from runs import make_config, role_environment
 
-import rampline.training.replica as training_replica
+import rampline.explain.replica_process as training_replica
 from rampline.config import ExplainConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
-from rampline.explain.probes import ROUNDS, ReplicaProbes
 from rampline.explain.replica import measure_replicas, replica_config, work_of
-from rampline.run_directory import RunDirectory, RunIdentity
-from rampline.training.replica import Meeting
+from rampline.explain.replica_process import Meeting
+from rampline.record.run_directory import RunDirectory, RunIdentity
+from rampline.training.timings import ROUNDS, ReplicaProbes
 
 MakeRun = Callable[..., RunDirectory]
 TF_CONFIG = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'

@@ -6,9 +6,9 @@ import pytest
 from runs import make_config
 
 from rampline.config import RunConfig
+from rampline.explain.explanation import judge
 from rampline.explain.parts import StepParts
-from rampline.explain.probes import StrategyProbes, Timings
-from rampline.explain.verdict import judge
+from rampline.training.timings import StrategyProbes, Timings
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 NOTHING = {"input": 0.0, "compute": 0.0, "contention": 0.0, "sync": 0.0, "other": 0.0}

@@ -8,10 +8,10 @@ import small_models
 from mlflow.tracking import MlflowClient
 from runs import make_config, role_environment
 
-from rampline.home import Home
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.registry.candidate import Candidate
 from rampline.registry.checks import Check, check_model
-from rampline.run_directory import RunDirectory, RunIdentity
 from rampline.tracking.model import ModelMetadata, log_model
 
 SHAPE, NAMES = (8, 8, 1), ("cat", "dog")

@@ -13,12 +13,12 @@ from trained_runs import MODEL, aliases
 
 from rampline.errors import InputError
 from rampline.files import read_json
-from rampline.home import Home
-from rampline.parity import ParityResult, result_file
+from rampline.parity.check import ParityResult, result_file
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory
 from rampline.registry.promotion import NotPromoted, Promotion
 from rampline.registry.promotion import promote as promote_run
-from rampline.run_directory import RunDirectory
-from rampline.scoring import evaluate_one
+from rampline.registry.scoring import evaluate_one
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rampline.registry.reference import ModelReference, parse_reference
+from rampline.registry.candidate import ModelReference, parse_reference
 
 
 @pytest.mark.parametrize("text", ["models:/rampline-digits@champion", "rampline-digits@champion"])

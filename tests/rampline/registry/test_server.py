@@ -9,10 +9,10 @@ from mlflow_server import MlflowServer
 from trained_runs import MODEL, STUDY, aliases, write_test_images
 
 from rampline.files import read_json
-from rampline.home import Home
-from rampline.prediction import predict_folder
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory
+from rampline.registry.prediction import predict_folder
 from rampline.registry.promotion import promote
-from rampline.run_directory import RunDirectory
 from rampline.tracking.store import open_tracking
 from rampline.tracking.sync import sync_execution
 

@@ -4,7 +4,7 @@ import os
 
 import yaml
 
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.servers.processes import start
 
 

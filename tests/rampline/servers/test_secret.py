@@ -6,7 +6,7 @@ import os
 import psutil
 import pytest
 
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.servers.secret import log_in, make_login, secret_file, sign_in_lines
 from rampline.servers.state import Servers, write_state
 

@@ -9,7 +9,7 @@ import sys
 import psutil
 import pytest
 
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.servers.state import ProcessState, Servers, read_state, running_servers, state_file, write_state
 
 

@@ -8,9 +8,9 @@ import psutil
 import pytest
 from command_line import wait_until
 
-from rampline.cluster.roles import free_ports
 from rampline.errors import RamplineError
-from rampline.home import Home
+from rampline.jobs.roles import free_ports
+from rampline.record.home import Home
 from rampline.servers import watch
 from rampline.servers.ending import end_all
 from rampline.servers.processes import hold_lock, lock_holder, marked

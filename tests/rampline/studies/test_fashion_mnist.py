@@ -9,7 +9,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from rampline.data.address import tfds_directory
-from rampline.home import Home
+from rampline.record.home import Home
 
 pytestmark = pytest.mark.slow
 CLASSES = 10

@@ -10,8 +10,8 @@ from mlflow.tracking import MlflowClient
 from rampline.config import RunConfig, from_dict
 from rampline.data.dataset import FORMAT_VERSION
 from rampline.files import write_json
-from rampline.home import Home
-from rampline.run_directory import RunDirectory, RunIdentity
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.tracking.store import experiment_id, open_tracking
 from rampline.tracking.study_log import StudyLog
 

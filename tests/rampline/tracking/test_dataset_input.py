@@ -6,7 +6,7 @@ import json
 from mlflow.utils.validation import MAX_DATASET_DIGEST_SIZE
 
 from rampline.data.dataset import PreparedDataset
-from rampline.tracking.dataset_input import log_dataset, make_dataset
+from rampline.tracking.run_artifacts import log_dataset, make_dataset
 from rampline.tracking.run_log import RunLog
 
 

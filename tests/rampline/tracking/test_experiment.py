@@ -6,8 +6,8 @@ import json
 import pytest
 
 from rampline.study import load_study
-from rampline.tracking.experiment import LONGEST_TAG, describe_study, open_experiment
-from rampline.tracking.views import ALL, LATEST, SORTED_BY, VIEW_TAG
+from rampline.tracking.pages import ALL, LATEST, SORTED_BY, VIEW_TAG
+from rampline.tracking.study_log import LONGEST_TAG, describe_study, open_experiment
 
 
 @pytest.fixture

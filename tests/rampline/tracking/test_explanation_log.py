@@ -2,13 +2,12 @@
 
 import pytest
 
-from rampline.explain.explanation import Explanation
+from rampline.explain.explanation import Explanation, Verdict
 from rampline.explain.parts import RunParts, StepParts
-from rampline.explain.probes import ReplicaProbes, StrategyProbes, Timings
-from rampline.explain.verdict import Verdict
-from rampline.tracking.explanation_log import log_explanation
+from rampline.tracking.run_artifacts import log_explanation
 from rampline.tracking.run_log import RunLog
 from rampline.tracking.store import TrackingError
+from rampline.training.timings import ReplicaProbes, StrategyProbes, Timings
 
 SENTENCE = "input-bound: 60 % of each 10.0 ms step waits"
 FIGURES = {

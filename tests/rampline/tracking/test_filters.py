@@ -2,8 +2,8 @@
 
 import pytest
 
-from rampline.tracking.figures import log_figures
 from rampline.tracking.run_log import RunLog
+from rampline.tracking.store import log_figures
 
 FILTERS = {
     "tags.`rampline.kind` = 'run' and tags.`rampline.execution` = 'e1'": {"baseline", "mirrored", "failed"},

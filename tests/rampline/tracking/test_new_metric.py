@@ -8,16 +8,16 @@ import tensorflow as tf
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rampline import metrics
 from rampline.comparison import print_comparison, read_comparison, summarise, write_comparison
 from rampline.files import read_csv
 from rampline.markdown import comparison_rows, epoch_rows
-from rampline.metrics import Metric, Output, Source, Summary
 from rampline.progress import LineProgress
+from rampline.record import metrics
+from rampline.record.metrics import Metric, Output, Source, Summary
+from rampline.record.units import ACCURACY
+from rampline.tracking.pages import renew_views
 from rampline.tracking.run_log import RunLog
-from rampline.tracking.views import renew_views
 from rampline.training.tensorboard import ScalarWriter
-from rampline.units import ACCURACY
 
 NAME = "val_top5_accuracy"
 ROW = Metric(

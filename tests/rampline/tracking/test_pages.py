@@ -8,12 +8,10 @@ from browser import start_browser
 from mlflow_server import MlflowServer
 
 from rampline.study import load_study
-from rampline.tracking.experiment import open_experiment
-from rampline.tracking.figures import log_figures
-from rampline.tracking.pages import artifact_page, compare_page, experiment_page, run_page
+from rampline.tracking.pages import LATEST, artifact_page, compare_page, experiment_page, run_page
 from rampline.tracking.run_log import RunLog
-from rampline.tracking.study_log import StudyLog
-from rampline.tracking.views import LATEST
+from rampline.tracking.store import log_figures
+from rampline.tracking.study_log import StudyLog, open_experiment
 
 
 def test_addresses():

@@ -5,8 +5,8 @@ import json
 import pytest
 from mlflow.artifacts import download_artifacts
 
-from rampline.parity import Neutralised, ParityResult
-from rampline.tracking.parity_log import log_parity
+from rampline.parity.check import Neutralised, ParityResult
+from rampline.tracking.run_artifacts import log_parity
 from rampline.tracking.run_log import RunLog
 
 LAYERS = (Neutralised(layer="Dropout", count=2, why="because"),)

@@ -8,9 +8,9 @@ import platform
 
 import pytest
 
-from rampline.cluster.attempts import Attempts
 from rampline.config import flatten
-from rampline.metrics import Source, logged
+from rampline.record.attempts import Attempts
+from rampline.record.metrics import Source, logged
 from rampline.tracking.run_log import RunLog
 from rampline.tracking.store import open_tracking
 

@@ -2,16 +2,13 @@
 
 import pytest
 
-from rampline.execution_file import Execution, write_execution
-from rampline.explain.explanation import Explanation
+from rampline.explain.explanation import Explanation, Verdict
 from rampline.explain.parts import RunParts, StepParts
-from rampline.explain.verdict import Verdict
 from rampline.files import write_json
+from rampline.record.execution_file import Execution, write_execution
 from rampline.study import load_study
-from rampline.tracking.explanation_log import log_explanation
-from rampline.tracking.run_artifacts import log_evaluation
+from rampline.tracking.run_artifacts import describe_run, log_evaluation, log_explanation
 from rampline.tracking.run_log import RunLog
-from rampline.tracking.run_note import describe_run
 
 RESULT = {"train_seconds": 4.5, "wall_seconds": 12.0, "best_epoch": 2}
 MIRRORED = {"strategy": "mirrored", "cluster": {"replicas": 2, "virtual_devices": 2}, "batch": {"size": 64}}

@@ -4,7 +4,7 @@ import pytest
 from mlflow_server import MlflowServer
 
 from rampline.files import write_json
-from rampline.metrics import Source, logged
+from rampline.record.metrics import Source, logged
 from rampline.tracking.delivery import Delivery
 from rampline.tracking.run_artifacts import log_evaluation
 from rampline.tracking.store import experiment_id, open_tracking

@@ -10,12 +10,12 @@ import time
 
 import pytest
 
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.tracking.store import TrackingError, experiment_id, open_tracking
 
 OPEN = """
 import pathlib, sys
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.tracking.store import open_tracking, experiment_id
 home = Home(root=pathlib.Path(sys.argv[1]))
 client = open_tracking(home)

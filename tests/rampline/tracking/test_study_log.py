@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from rampline.record.provenance import git_commit, process_identity
 from rampline.study import load_study
-from rampline.tracking.provenance import git_commit, process_identity
 from rampline.tracking.run_log import RunLog
 from rampline.tracking.store import TrackingError
 from rampline.tracking.study_log import StudyLog, study_tags
 
 OPEN_AND_WAIT = """
 import pathlib, sys, time
-from rampline.home import Home
+from rampline.record.home import Home
 from rampline.tracking.store import open_tracking, experiment_id
 from rampline.tracking.study_log import StudyLog
 home = Home(root=pathlib.Path(sys.argv[1]))

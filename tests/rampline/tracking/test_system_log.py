@@ -2,8 +2,8 @@
 
 import json
 
+from rampline.tracking.run_artifacts import SystemLog, name_metrics
 from rampline.tracking.run_log import RunLog
-from rampline.tracking.system_log import SystemLog, name_metrics
 
 
 def sample(number: int, **changes) -> dict:

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 from runs import SUPPORT, make_config, run_role_scripts
 
-from rampline.cluster.roles import local_tasks
 from rampline.config import to_dict
+from rampline.jobs.roles import local_tasks
 from rampline.training.batch_norm import (
     make_gather,
     mean_statistics,

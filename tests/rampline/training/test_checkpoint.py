@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rampline.errors import ConfigError
+from rampline.record.checkpoints import CheckpointDamaged, Progress, best_checkpoint, list_checkpoints
 from rampline.training.checkpoint import (
     drop_unfinished,
     load_checkpoint,
@@ -19,7 +20,6 @@ from rampline.training.checkpoint import (
     restore_newest,
     save_checkpoint,
 )
-from rampline.training.progress import CheckpointDamaged, Progress, best_checkpoint, list_checkpoints
 
 PROGRESS = Progress(
     step=21,
@@ -38,7 +38,7 @@ from itertools import count
 from pathlib import Path
 import keras
 from rampline.training.checkpoint import save_checkpoint
-from rampline.training.progress import Progress
+from rampline.record.checkpoints import Progress
 model = keras.Sequential([keras.Input((1000,)), keras.layers.Dense(1000)])
 optimizer = keras.optimizers.SGD()
 optimizer.build(model.trainable_variables)

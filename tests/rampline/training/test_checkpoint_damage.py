@@ -15,6 +15,7 @@ import pytest
 from runs import set_version
 
 from rampline.errors import ConfigError, RunFailed
+from rampline.record.checkpoints import CheckpointDamaged, Progress, find_checkpoints, read_progress
 from rampline.training.checkpoint import (
     drop_damaged,
     load_checkpoint,
@@ -22,7 +23,6 @@ from rampline.training.checkpoint import (
     restore_newest,
     save_checkpoint,
 )
-from rampline.training.progress import CheckpointDamaged, Progress, find_checkpoints, read_progress
 
 FILES = ("variables.npz", "progress.json")
 CASES = 20

@@ -10,8 +10,8 @@ import pytest
 from small_disk import mount, small_disk
 
 from rampline.errors import RunFailed
-from rampline.training.checkpoint_store import read_checkpoint, write_checkpoint
-from rampline.training.progress import Progress, find_checkpoints
+from rampline.record.checkpoints import Progress, find_checkpoints
+from rampline.training.checkpoint import read_checkpoint, write_checkpoint
 
 
 @pytest.fixture

@@ -12,16 +12,16 @@ import pytest
 import tensorflow as tf
 from runs import make_config
 
-from rampline.cluster.tf_config import ALONE
 from rampline.data.dataset import PreparedDataset
-from rampline.events import EventWriter
 from rampline.files import read_json
-from rampline.run_directory import RunDirectory, RunIdentity
-from rampline.training.clock import Launch
-from rampline.training.lifeline import Lifeline
-from rampline.training.progress import Progress, best_checkpoint, last_checkpoint, read_manifest, write_manifest
-from rampline.training.run import train
+from rampline.jobs.tf_config import ALONE
+from rampline.record.checkpoints import Progress, best_checkpoint, last_checkpoint, read_manifest, write_manifest
+from rampline.record.events import EventWriter
+from rampline.record.run_directory import RunDirectory, RunIdentity
+from rampline.training.controller import Launch
+from rampline.training.engine import Lifeline
 from rampline.training.synchronous import SynchronousEngine
+from rampline.training.train import train
 
 
 @pytest.fixture

@@ -8,16 +8,16 @@ import pytest
 import tensorflow as tf
 from runs import make_config
 
-from rampline.cluster.tf_config import ALONE
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
+from rampline.jobs.tf_config import ALONE
 from rampline.pipeline.batches import make_step_batch
 from rampline.pipeline.examples import open_examples
 from rampline.pipeline.order import EpochOrder
-from rampline.training.measurements import epoch_metrics
-from rampline.training.progress import Progress
-from rampline.training.run import make_engine
+from rampline.record.checkpoints import Progress
+from rampline.training.controller import epoch_metrics
 from rampline.training.state import make_state
+from rampline.training.train import make_engine
 
 # Of 120 examples 2 are left for the last batch.
 BATCH, STEPS = 59, 3

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from runs import SUPPORT, make_config, run_role_scripts
 
-from rampline.cluster.roles import local_tasks
 from rampline.config import to_dict
 from rampline.data.dataset import PreparedDataset
+from rampline.jobs.roles import local_tasks
 
 SCRIPT = SUPPORT / "loss_scale_process.py"
 CLUSTERS = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rampline.training.pacing import LEAST_CALL_SECONDS, TRAIN, CallPacer
+from rampline.training.engine import LEAST_CALL_SECONDS, TRAIN, CallPacer
 
 
 def calls(pacer: CallPacer, steps: int, step_seconds: float) -> list[int]:

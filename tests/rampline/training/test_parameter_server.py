@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from runs import SUPPORT, make_config, role_environment
 
-from rampline.cluster.roles import local_tasks
 from rampline.config import RunConfig, to_dict
 from rampline.data.dataset import PreparedDataset
-from rampline.run_directory import RunDirectory, RunIdentity
+from rampline.jobs.roles import local_tasks
+from rampline.record.run_directory import RunDirectory, RunIdentity
 
 STEPS = 25
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from runs import make_config, role_environment
 
-from rampline.cluster.supervisor import supervise
 from rampline.config import ExplainConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
-from rampline.explain.probes import ROUNDS, StrategyProbes
-from rampline.run_directory import RunDirectory, RunIdentity
+from rampline.jobs.supervisor import supervise
+from rampline.record.checkpoints import last_checkpoint
+from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.training.probes import LONGEST_ROUND_SECONDS, measure_in_turns
-from rampline.training.progress import last_checkpoint
+from rampline.training.timings import ROUNDS, StrategyProbes
 
 Train = Callable[..., RunDirectory]
 # Batch normalisation and dropout: moving statistics and a random generator that a probe would move on.

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 from runs import SUPPORT, make_config, run_role_scripts
 
-from rampline.cluster.roles import local_tasks
 from rampline.config import to_dict
 from rampline.data.dataset import PreparedDataset
+from rampline.jobs.roles import local_tasks
 from rampline.training.random_draws import draw_per_replica, seed_generators, seed_of_step
 
 MIRRORED = {"strategy": "mirrored", "replicas": 2, "virtual_devices": 2}

@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 
 from rampline.config import OptimizerConfig
-from rampline.training import remote_step
+from rampline.training import parameter_server as remote_step
 from rampline.training.optimizers import make_optimizer
+from rampline.training.parameter_server import PackedVariables, make_remote_evaluation_step, make_remote_train_step
 from rampline.training.random_draws import seed_generators
-from rampline.training.remote_step import PackedVariables, make_remote_evaluation_step, make_remote_train_step
 from rampline.training.state import TrainingState
 from rampline.training.step import make_evaluation_step, make_train_step
 

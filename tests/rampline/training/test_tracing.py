@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 from runs import make_config
 
-from rampline.explain.probes import CACHED, REAL
 from rampline.training.state import make_state
 from rampline.training.synchronous import SynchronousEngine
+from rampline.training.timings import CACHED, REAL
 
 
 @pytest.mark.parametrize("name", ["single", "mirrored"])

@@ -1,7 +1,7 @@
 """Time and memory of the trials."""
 
-from rampline.tuning.budget import Budget
-from rampline.tuning.memory import available_bytes, lacking_bytes, peak_bytes
+from rampline.jobs.memory import available_bytes, lacking_bytes, peak_bytes
+from rampline.tuning.tuner import Budget
 
 GIB = 2**30
 

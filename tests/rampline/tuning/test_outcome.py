@@ -5,10 +5,8 @@ import dataclasses
 import pytest
 
 from rampline.config import RunConfig
-from rampline.tuning.outcome import Outcome, best_of
-from rampline.tuning.rounds import Rounds
-from rampline.tuning.table import describe_outcome
-from rampline.tuning.trial import DOES_NOT_FIT, MEASURED, Trial
+from rampline.tuning.outcome import Outcome, best_of, describe_outcome
+from rampline.tuning.trial import DOES_NOT_FIT, MEASURED, Rounds, Trial
 
 CONFIG = RunConfig()
 

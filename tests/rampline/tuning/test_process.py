@@ -13,8 +13,8 @@ from processes import processes_of
 from rampline.config import BatchConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
-from rampline.tuning.process import Figures, run_request
 from rampline.tuning.trial import DOES_NOT_FIT, MEASURED, Request, Work, with_changes
+from rampline.tuning.tuner import Figures, run_request
 
 CONFIG = RunConfig(batch=BatchConfig(size=8), steps_per_call=4)
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from rampline.data.report import read_report
+from rampline.data.quality import read_report
 from rampline.errors import DatasetError
 
 

@@ -1,0 +1,243 @@
+"""`rampline plan STUDY`: what would run; starts nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
+from rampline.config.learning_rate import describe_schedule
+from rampline.errors import InputError
+from rampline.imports import importing, locate_own
+from rampline.record.home import Home
+from rampline.stages import check_study
+from rampline.study import Study, built_in_studies, load_study
+
+if TYPE_CHECKING:
+    from rampline.plan import PlannedRun
+
+UNKNOWN = "?"
+FROM_STUDY = "*"
+TEXTS = ("strategy", "processes", "devices")
+PLAN_WIDTH = 160
+
+
+def plan(study: StudyArgument, only: OnlyOption = None, set_: SetOption = None, file: OverridesOption = None) -> None:
+    """Show what a study would run: roles, devices, batches, steps, learning rate, expected time and cost."""
+    checked = check_study(study, only or [], all_overrides(file, set_ or []))
+    from rampline.plan import plan_study  # brings in pandas: a wrong study should be told of before
+
+    runs = plan_study(checked, Home.from_environment())
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PLAN_WIDTH)
+    console.print(f"study {checked.name}: {checked.description}", highlight=False, markup=False, soft_wrap=True)
+    console.print(_table(runs))
+    for line in _remarks(checked, runs):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(runs: list[PlannedRun]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    table.add_column("run", style="bold", no_wrap=True)
+    columns = [_figures(run) for run in runs]
+    for name in columns[0]:
+        table.add_column(name, justify="left" if name in TEXTS else "right")
+    for run, figures in zip(runs, columns, strict=True):
+        table.add_row(run.name, *figures.values())
+    return table
+
+
+def _figures(run: PlannedRun) -> dict[str, str]:
+    config = run.config
+    figures = {
+        "strategy": config.strategy.replace("_", " ") + (", fit" if config.engine == "fit" else ""),
+        "processes": run.processes,
+        "devices": run.devices,
+        "per-replica batch": str(config.per_replica_batch_size),
+        "global batch": str(config.global_batch_size),
+        "epochs": str(config.epochs),
+        "steps per epoch": _steps(run),
+        "peak LR": f"{config.peak_learning_rate:g}",
+        "time": UNKNOWN if run.expected_seconds is None else _duration(run.expected_seconds),
+    }
+    if config.cluster.price_per_hour is not None:
+        figures["cost"] = UNKNOWN if run.expected_cost_usd is None else f"${run.expected_cost_usd:.2f}"
+    return figures
+
+
+def _steps(run: PlannedRun) -> str:
+    if run.steps_per_epoch is None:
+        return UNKNOWN
+    return str(run.steps_per_epoch) + ("" if run.is_prepared else FROM_STUDY)
+
+
+def _remarks(study: Study, runs: list[PlannedRun]) -> list[str]:
+    remarks = _schedule_remarks(runs)
+    if any(run.steps_per_epoch is not None and not run.is_prepared for run in runs):
+        sizes = sorted({run.train_examples for run in study.runs if run.train_examples})
+        images = " or ".join(f"{size:,}" for size in sizes)
+        remarks.append(f"{FROM_STUDY} from the {images} training images that the study names, not from prepared data")
+    if any(run.steps_per_epoch is None for run in runs):
+        remarks.append("steps per epoch: known after `rampline run` has prepared the data")
+    if any(run.expected_seconds is None for run in runs):
+        remarks.append("time and cost: known after a run with these settings was measured")
+    remarks += _price_remarks(runs)
+    remarks += [
+        f"{run.name} starts from the best weights of {run.starts_from}" for run in study.runs if run.starts_from
+    ]
+    remarks += [_import_remark(name) for name in sorted({run.config.model.name for run in runs}) if ":" in name]
+    times = [run.expected_seconds for run in runs]
+    if times and None not in times:
+        remarks.append(f"expected training time: {_duration(sum(time or 0.0 for time in times))}")
+    return remarks
+
+
+def _schedule_remarks(runs: list[PlannedRun]) -> list[str]:
+    by_schedule: dict[str, list[str]] = {}
+    for run in runs:
+        if run.config.learning_rate.schedule != "constant":  # the column of the peak says that
+            by_schedule.setdefault(describe_schedule(run.config), []).append(run.name)
+    return [f"learning rate {schedule} ({', '.join(names)})" for schedule, names in by_schedule.items()]
+
+
+def _price_remarks(runs: list[PlannedRun]) -> list[str]:
+    """Costs are for the machine that a run names, which need not be this one."""
+    by_machine: dict[str, list[str]] = {}
+    for run in runs:
+        cluster = run.config.cluster
+        if cluster.machine is not None and cluster.price_per_hour is not None:
+            priced = f"{cluster.machines} x {cluster.machine}, ${cluster.price_per_hour:g} per hour"
+            by_machine.setdefault(priced, []).append(run.name)
+    return [f"cost is for {priced} ({', '.join(names)})" for priced, names in by_machine.items()]
+
+
+def _import_remark(name: str) -> str:
+    return f"imports {name} from {locate_own(name, Path.cwd())}; it runs with your rights in every role process"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def compare(study: StudyArgument) -> None:
+    """Show the comparison of a study's latest execution again, from MLflow."""
+    home = Home.from_environment()
+    if not os.environ.get("MLFLOW_TRACKING_URI") and not home.tracking_database.is_file():
+        raise InputError(f"there are no runs in {home.root}: `rampline run {study}` makes some")
+    name = load_study(study).name if study.endswith((".yaml", ".yml")) else study
+    show_comparison(name, home, Console())
+
+
+def show_comparison(study: str, home: Home, console: Console, parent_run_id: str | None = None) -> None:
+    """Print the comparison of an execution, where its report is, and how to open it in MLflow."""
+    # They bring in MLflow and pandas: too slow for the other commands.
+    with importing():
+        from rampline.comparison.table import read_comparison
+        from rampline.comparison.terminal import print_comparison
+        from rampline.tracking.pages import how_to_open_mlflow, shorten
+        from rampline.tracking.store import open_tracking
+
+        client = open_tracking(home)  # which imports more than it does
+    comparison = read_comparison(client, study, parent_run_id, with_system=False)
+    console.print()
+    print_comparison(comparison, console)
+    console.print()
+    report = home.reports / comparison.study / comparison.execution / "report.html"
+    if report.is_file():
+        console.print(f"report  {shorten(report)}", highlight=False, soft_wrap=True, markup=False)
+    runs = home.runs / comparison.study / comparison.execution
+    if runs.is_dir():
+        console.print(f"runs    {shorten(runs)}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"MLflow  {how_to_open_mlflow(home)}", highlight=False, soft_wrap=True, markup=False)
+
+
+LIST_WIDTH = 120
+
+
+def studies(
+    study: Annotated[
+        str | None, typer.Argument(metavar="[STUDY]", help="Show all about one: its name, or the path of a study file.")
+    ] = None,
+) -> None:
+    """List the studies that come with Rampline, or show one: what it teaches, its runs, what others have measured."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=LIST_WIDTH)
+    if study is None:
+        _print_list(console)
+    else:
+        _print_card(load_study(study), console)
+
+
+def _print_list(console: Console) -> None:
+    table = _make_table("study", "runs", "teaches", "takes", numbers=("runs",))
+    for name in built_in_studies():
+        study = load_study(name)
+        table.add_row(study.name, str(len(study.runs)), study.teaches or study.description, study.expected_hours)
+    console.print(table)
+    console.print("`rampline studies STUDY` shows one, `rampline plan STUDY` what would run here", highlight=False)
+
+
+def _print_card(study: Study, console: Console) -> None:
+    card = Table.grid(padding=(0, 2))
+    for title, text in _card(study).items():
+        if text:
+            card.add_row(Text(title, style="dim"), Text(text))
+    console.print(card)
+    console.print(_runs_table(study))
+    if study.published_metrics:
+        console.print(Text("published by others, on other hardware"))
+        console.print(_published_table(study))
+
+
+def _card(study: Study) -> dict[str, str]:
+    deadline = "" if study.deadline_hours is None else f", in {study.deadline_hours:g} hours at most"
+    accuracy = f"whose accuracy is at most {study.accuracy_tolerance:g} below that of the most accurate one"
+    return {
+        study.name: study.description,
+        "teaches": study.teaches,
+        "hardware": study.hardware,
+        "takes": study.expected_hours,
+        "recommends": f"the cheapest and the fastest run {accuracy}{deadline}",
+        "prices": "\n".join(f"{machine}: ${price:g} per hour" for machine, price in study.prices.items()),
+        "published in": study.published_source,
+    }
+
+
+def _runs_table(study: Study) -> Table:
+    table = _make_table(
+        "run", "strategy", "replicas", "global batch", "description", numbers=("replicas", "global batch")
+    )
+    for run in study.runs:
+        config = run.config
+        strategy = config.strategy.replace("_", " ") + (", fit" if config.engine == "fit" else "")
+        name = f"{run.name} (reference)" if run.name == study.reference else run.name
+        table.add_row(name, strategy, str(config.replicas), str(config.global_batch_size), run.description)
+    return table
+
+
+def _published_table(study: Study) -> Table:
+    metrics = study.published_metrics
+    table = _make_table("run", *metrics, numbers=metrics)
+    for run in study.runs:
+        if run.published:
+            table.add_row(run.name, *(f"{run.published[m]:g}" if m in run.published else "" for m in metrics))
+    return table
+
+
+def _make_table(first: str, *others: str, numbers: tuple[str, ...] = ()) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    table.add_column(first, style="bold", no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right" if name in numbers else "left")
+    return table

@@ -1,0 +1,344 @@
+"""`rampline parity STUDY --run NAME`: whether a run's replicas train as one would; trains nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import secrets
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rampline.cli.arguments import OnlyOption, SetOption, StudyArgument
+from rampline.config import (
+    DataConfig,
+    ExplainConfig,
+    ParityConfig,
+    RunConfig,
+    apply_overrides,
+    from_dict,
+    parse_overrides,
+    to_dict,
+)
+from rampline.errors import ConfigError, InputError
+from rampline.jobs.fork_server import fork_server
+from rampline.parity.check import ParityResult, check_parity, result_file
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory, RunIdentity
+from rampline.stages import check_study
+from rampline.study import Study, load_study
+from rampline.study.overrides import write_overrides
+
+if TYPE_CHECKING:
+    from rampline.explain.explanation import Explanation
+    from rampline.tuning.outcome import Outcome
+    from rampline.tuning.space import Limits
+
+FAILED = 1
+
+
+def parity(
+    study: StudyArgument,
+    run: Annotated[str, typer.Option("--run", metavar="RUN", help="The run of the study that is checked.")],
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps that are compared; parity.steps.")] = None,
+    set_: SetOption = None,
+) -> None:
+    """Train a few steps of a run on its strategy and on one replica, and compare losses and all variables."""
+    from rampline.data.preparation import prepare_dataset  # pandas: a wrong study should be told of before
+    from rampline.devices import check_devices, resolve_virtual_devices
+
+    loaded, home = load_study(study), Home.from_environment()
+    overrides = parse_overrides(set_ or []) | ({"parity.steps": str(steps)} if steps else {})
+    config = resolve_virtual_devices(from_dict(apply_overrides(to_dict(loaded.run(run).config), overrides)))
+    check_devices(config)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    config = _checkable(config, console)
+    dataset = prepare_dataset(config.data, home, log=console.print)
+    name = f"parity-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    directory = RunDirectory(home.runs / loaded.name / name / run)
+    directory.create(config, RunIdentity(study=loaded.name, name=run, dataset=str(dataset.directory)))
+    with fork_server():
+        result = check_parity(directory, log=console.print)
+    for line in describe_parity(result):
+        console.print(line)
+    console.print(f"result   {result_file(directory)}")
+    if not result.passed:
+        raise typer.Exit(FAILED)
+
+
+def describe_parity(result: ParityResult) -> list[str]:
+    """What a person should read of a result, line by line."""
+    lines = [f"parity   {result.status.replace('_', ' ')}" + (f": {result.reason}" if result.reason else "")]
+    if result.reference_losses:
+        last = result.first_step + result.steps
+        lines.append(f"steps    {result.first_step + 1} to {last}, global batch {result.global_batch_size}")
+        within = f"(rounding: up to {result.tolerance:g}, {result.precision})"
+        lines.append(f"loss     differs by {_figure(result.max_loss_diff)} at most {within}")
+        lines.append(f"weights  differ by {_figure(result.max_weight_diff)} at most, in {result.worst_variable}")
+    if result.mean_staleness is not None:
+        lines.append(f"stale    {result.mean_staleness:.2f} updates on average, {result.max_staleness} at most")
+    lines += [f"left out {layer.count} x {layer.layer}: {layer.why}" for layer in result.neutralised]
+    lines += [f"note     {note}" for note in result.notes]
+    return [*lines, f"took     {result.seconds:.1f} s"]
+
+
+def _figure(value: float | None) -> str:
+    return "a figure that is not finite" if value is None else f"{value:.2g}"
+
+
+def _checkable(config: RunConfig, console: Console) -> RunConfig:
+    if not config.parity.steps:
+        config = dataclasses.replace(config, parity=ParityConfig())
+    if config.model.weights.startswith("run:"):
+        origin = f"model.weights={config.model.weights}"
+        console.print(f"note     {origin}: the check starts from fresh weights, that run is not trained here")
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, weights="none"))
+    return config
+
+
+MeasureOption = Annotated[
+    bool,
+    typer.Option("--measure", help="Measure now: one epoch of each run on this machine, in a folder of its own."),
+]
+WIDTH_WITHOUT_TERMINAL = 140
+
+
+def explain(
+    study: StudyArgument, only: OnlyOption = None, set_: SetOption = None, measure: MeasureOption = False
+) -> None:
+    """Show where the time of a study's latest execution went, run by run, or measure it now."""
+    home, console = Home.from_environment(), Console()
+    if measure:
+        folder = _measure(check_study(study, only or [], parse_overrides(set_ or [])), home, console)
+    elif set_:
+        raise ConfigError("--set changes what is measured: it goes with --measure")
+    else:
+        folder = _latest(study, home)
+    explanations = _read(folder, only or [])
+    if not explanations:
+        raise InputError(
+            f"no run of {folder} was probed (explain.steps=0?): `rampline explain {study} --measure` does it"
+        )
+    _show(explanations, console)
+
+
+def _latest(study: str, home: Home) -> Path:
+    from rampline.record.execution_file import latest_execution
+
+    folder = latest_execution(load_study(study).name, home)
+    if folder is None:
+        raise InputError(f"study {study} has no execution in {home.runs}: `rampline run {study}`, or add --measure")
+    return folder
+
+
+def _measure(study: Study, home: Home, console: Console) -> Path:
+    from rampline.data.preparation import prepare_dataset
+    from rampline.explain.explanation import explain_run
+    from rampline.explain.replica import measure_replicas
+    from rampline.jobs.fork_server import fork_server
+    from rampline.jobs.supervisor import supervise
+    from rampline.record.run_directory import RunDirectory, RunIdentity
+
+    def log(line: str) -> None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    name = f"explain-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    folder, directories = home.runs / study.name / name, []
+    with fork_server():
+        for run in study.runs:
+            config = dataclasses.replace(
+                run.config, epochs=1, model=dataclasses.replace(run.config.model, weights="none")
+            )
+            if not config.explain.steps:
+                config = dataclasses.replace(config, explain=ExplainConfig())
+            dataset = prepare_dataset(config.data, home, log=log)
+            directory = RunDirectory(folder / run.name)
+            directory.create(config, RunIdentity(study=study.name, name=run.name, dataset=str(dataset.directory)))
+            log(f"{run.name}: one epoch and its probes")
+            supervise(directory, on_event=lambda event: None, log=log)
+            directories.append(directory)
+        measure_replicas(directories, folder / "explain", log=log)
+    for directory in directories:
+        explain_run(directory).write(directory.explanation_file)
+    return folder
+
+
+def _read(folder: Path, only: list[str]) -> dict[str, Explanation]:
+    from rampline.explain.explanation import Explanation
+
+    files = sorted(folder.glob("*/explanation.json"), key=lambda file: (file.parent / "run.json").stat().st_mtime)
+    found = {file.parent.name: Explanation.read(file) for file in files}
+    for name in only:
+        if name not in found:
+            raise InputError(f"run {name} of {folder} is not explained: there are {', '.join(found) or 'none'}")
+    return {name: explanation for name, explanation in found.items() if not only or name in only}
+
+
+def _show(explanations: dict[str, Explanation], console: Console) -> None:
+    from rampline.explain.explanation import NOISE_NOTE, RUN_PARTS, STEP_PARTS, with_share, write_milliseconds
+
+    console = console if console.is_terminal else Console(width=WIDTH_WITHOUT_TERMINAL)
+    steps = {name: dataclasses.asdict(explanation.step) for name, explanation in explanations.items()}
+    runs = {name: dataclasses.asdict(explanation.run) for name, explanation in explanations.items()}
+    noise = {name: explanation.noise for name, explanation in explanations.items()}
+    for title, parts, rows, noisy in (
+        ("milliseconds of one training step", STEP_PARTS, steps, noise),
+        ("seconds of the whole run", RUN_PARTS, runs, {}),
+    ):
+        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
+        table.add_column("run", style="bold", no_wrap=True)
+        for column in [*(words for _, words in parts), "total"]:
+            table.add_column(column, justify="right")
+        for name, row in rows.items():
+            own = noisy.get(name, {})
+            cells = (with_share(row[key], row, own.get(key, math.nan)) for key, _ in parts)
+            table.add_row(name, *cells, write_milliseconds(sum(row.values())))
+        console.print(table)
+    if any(noise.values()):
+        console.print(Text(NOISE_NOTE, style="dim"))
+    for name, explanation in explanations.items():
+        console.print(Text(f"{name}: ", style="bold") + Text(explanation.verdict.sentence))
+
+
+# Of a preparation, before it is extrapolated.
+WARM_UP_SECONDS = 2.0
+
+BudgetOption = Annotated[float, typer.Option("--budget", min=1, metavar="SECONDS", help="Time for all trials.")]
+MaxBatchOption = Annotated[
+    int | None, typer.Option("--max-batch", min=1, metavar="IMAGES", help="Largest per-replica batch that is tried.")
+]
+AllowBatchOption = Annotated[
+    bool, typer.Option("--allow-batch", help="Recommend a faster batch too, and the learning rate that goes with it.")
+]
+AllowPrecisionOption = Annotated[bool, typer.Option("--allow-precision", help="Recommend a faster precision too.")]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="FILE", help="Where the recommended settings go, instead of the home."),
+]
+
+
+def tune(
+    study: StudyArgument,
+    run: Annotated[str, typer.Option("--run", metavar="RUN", help="The run of the study that is tuned.")],
+    budget: BudgetOption = 120,
+    set_: SetOption = None,
+    allow_batch: AllowBatchOption = False,
+    allow_precision: AllowPrecisionOption = False,
+    max_batch: MaxBatchOption = None,
+    output: OutputOption = None,
+) -> None:
+    """Find the settings with which a run is fast on this machine, by short measured trials."""
+    name, config = _read_run(study, run, set_ or [])
+    # pandas: a wrong study should be told of before
+    from rampline.data.preparation import prepare_dataset
+    from rampline.devices import find_devices
+    from rampline.tuning.outcome import describe_outcome
+    from rampline.tuning.space import Limits
+
+    home, console = Home.from_environment(), Console(highlight=False, markup=False, soft_wrap=True)
+    dataset = prepare_dataset(config.data, home, log=console.print)
+    limits = Limits(
+        train_examples=dataset.splits["train"],
+        has_gpu=bool(find_devices().gpus) and not config.cluster.virtual_devices,
+        max_batch=max_batch,
+        allow_batch=allow_batch,
+        allow_precision=allow_precision,
+    )
+    folder = home.runs / name / f"tune-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    outcome = _search(folder / run, config, str(dataset.directory), limits, budget, home, console)
+    for line in ["", *describe_outcome(outcome, train_examples=limits.train_examples)]:
+        console.print(line)
+    _write(outcome, [study, *(f"--set={each}" for each in set_ or [])], output or _file(home, name, run), console)
+    _log(outcome, name, home, folder.name, console)
+
+
+def _search(
+    folder: Path, config: RunConfig, dataset: str, limits: Limits, seconds: float, home: Home, console: Console
+) -> Outcome:
+    from rampline.jobs.fork_server import fork_server
+    from rampline.tuning.tuner import Budget, Session, Tuner
+
+    session = Session(
+        config=config,
+        dataset=dataset,
+        budget=Budget(seconds),
+        folder=folder,
+        prepare=_prepare_within(home),
+        log=console.print,
+    )
+    try:
+        with fork_server():
+            return Tuner(folder.name, limits, session).tune()
+    except KeyboardInterrupt:
+        console.print("interrupted: no settings are written")
+        raise
+
+
+def _read_run(study: str, run: str, assignments: Sequence[str]) -> tuple[str, RunConfig]:
+    """The study's name, and the settings of the run with what depends on this machine."""
+    load_study(study).run(run)
+    # For this run alone: another one need not be possible with them.
+    given = parse_overrides(assignments).items()
+    overrides = {key if ":" in key else f"{run}:{key}": value for key, value in given}
+    if load_study(study, overrides=overrides).run(run).starts_from:
+        overrides[f"{run}:model.weights"] = "none"  # trials begin with fresh weights: no other run is needed
+    checked = check_study(study, [run], overrides)
+    return checked.name, checked.run(run).config
+
+
+def _prepare_within(home: Home) -> Callable[[DataConfig, float], str]:
+    """Finds or makes a prepared dataset; one that would take longer than so many seconds is given up."""
+    from rampline.data.preparation import prepare_dataset
+    from rampline.tuning.tuner import PreparationTooLong
+
+    def prepare(data: DataConfig, seconds: float) -> str:
+        first: list[tuple[float, int]] = []
+
+        def check(done: int, total: int) -> None:
+            # From the first images on: the start of the process says nothing about the others.
+            first.append((time.monotonic(), done))
+            spent, images = time.monotonic() - first[0][0], done - first[0][1]
+            del first[1:]
+            expected = spent * total / images if images else 0.0
+            if spent > WARM_UP_SECONDS and expected > seconds:
+                raise PreparationTooLong(f"to prepare its images takes about {expected:.0f} s")
+
+        return str(prepare_dataset(data, home, on_progress=check).directory)
+
+    return prepare
+
+
+def _file(home: Home, study: str, run: str) -> Path:
+    return home.root / "tuning" / study / f"{run}.yaml"
+
+
+def _write(outcome: Outcome, arguments: Sequence[str], path: Path, console: Console) -> None:
+    if not outcome.adopted:
+        return
+    given = shlex.join(arguments)
+    heading = (
+        f"Found on {time.strftime('%Y-%m-%d')} by rampline tune {given} --run {outcome.run}: {outcome.before_after}\n"
+        f"rampline run {given} --overrides {shlex.quote(str(path))}"
+    )
+    write_overrides(path, outcome.run, outcome.adopted, heading=heading)
+    console.print(f"settings     {path}")
+    console.print(f"             {heading.splitlines()[1]}")
+
+
+def _log(outcome: Outcome, study: str, home: Home, name: str, console: Console) -> None:
+    """MLflow may be away: what was measured is on the screen and in the file."""
+    from rampline.tracking.store import TrackingError
+    from rampline.tuning.outcome import log_search
+
+    try:
+        console.print(f"MLflow       run {log_search(outcome, study, home, name=name)} of experiment {study}")
+    except TrackingError as error:
+        console.print(f"MLflow       {error}")

@@ -1,0 +1,78 @@
+"""`rampline up`: Prefect server, MLflow server, deployments and a worker, for the two UIs and for schedules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from rampline.record.home import Home
+from rampline.servers.display import Display
+from rampline.servers.secret import sign_in_lines
+from rampline.servers.status import Part, look
+from rampline.tracking.pages import shorten
+
+
+def up(
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Beyond this machine (0.0.0.0) only with passwords.")
+    ] = "127.0.0.1",
+    prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the Prefect server.")] = 4200,
+    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the MLflow server.")] = 5000,
+    cpu_slots: Annotated[
+        int | None, typer.Option(min=1, help="Runs that may train at once on a machine without a GPU.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Go to the background when all answers.")] = False,
+) -> None:
+    """Start Prefect, MLflow, the deployments and a worker; Ctrl-C ends all of it.
+
+    PREFECT_API_URL and MLFLOW_TRACKING_URI, if set, name servers that are used instead of starting one.
+    """
+    # They bring in psutil and others: too slow for the other commands.
+    from rampline.servers.background import start_in_background
+    from rampline.servers.plan import Request
+    from rampline.servers.up import run_servers
+
+    request = Request(
+        home=Home.from_environment(), host=host, prefect_port=prefect_port, mlflow_port=mlflow_port, cpu_slots=cpu_slots
+    )
+    if detach:
+        start_in_background(request, Display())
+    else:
+        run_servers(request, Display())
+
+
+def status() -> None:
+    """Show each process of `rampline up`: address, process id, since when, log; exit status 1 if one is not well."""
+    home, console = Home.from_environment(), Console(highlight=False, soft_wrap=True)
+    parts = look(home)
+    if not parts:
+        console.print(f"nothing is up in {home.root}: `rampline up` starts it", markup=False)
+        raise typer.Exit(1)
+    for part in parts:
+        condition = Text(f"{part.condition:<11}", style="green" if part.is_well else "red")
+        console.print(Text(f"{part.name:<9}"), condition, part.where, *_details(part), sep="")
+    if console.is_terminal:
+        for line in sign_in_lines(home, with_secret=True):
+            console.print(line, markup=False)
+    if not all(part.is_well for part in parts):
+        raise typer.Exit(1)
+
+
+def _details(part: Part) -> list[str]:
+    """What there is of a process that runs."""
+    found = [f"process {part.pid}" if part.pid else "", f"since {part.since}" if part.since else ""]
+    found += [f"log {shorten(Path(part.log))}" if part.log else ""]
+    return [f", {text}" for text in found if text]
+
+
+def down() -> None:
+    """End the servers and the worker of `rampline up`; flow runs in progress save a checkpoint first."""
+    from rampline.servers.down import end_servers
+
+    display = Display()
+    with display.waiting("ending the worker and its flow runs, then the servers"):
+        display.say(end_servers(Home.from_environment()))

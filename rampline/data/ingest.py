@@ -1,0 +1,352 @@
+"""The work of the preparation process: find the dataset prepared, or read its source and store it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import math
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from rampline.config import DataConfig
+from rampline.data.address import dataset_directory, describe_preprocessing, look_up, remember, tfds_directory
+from rampline.data.catalog import CatalogEntry, fingerprint_catalog, read_catalog, select
+from rampline.data.dataset import FORMAT_VERSION, SPLITS, PreparedDataset
+from rampline.data.decoder import DecodedImage, Decoder, compute_in_one_thread
+from rampline.data.integrity import seal
+from rampline.data.orientation import UPRIGHT
+from rampline.data.parallel import CAN_FORK, MapInOrder, in_chunks, map_in_order, worker_processes
+from rampline.data.preparation import check_classes, check_present, check_undecodable_share
+from rampline.data.quality import ReportRow, make_report, read_report, write_report
+from rampline.data.sources import source_module
+from rampline.data.sources.source import Example, Source, as_test_images
+from rampline.data.storage import Content, SplitWriter, stored_content
+from rampline.devices import available_cores
+from rampline.errors import DatasetError
+from rampline.files import complete_directory, write_json
+from rampline.record.home import Home
+
+# Enough to pay for a call into TensorFlow, few enough to hold that many photographs per core.
+_CHUNK = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be stored.
+
+    Attributes:
+        config: what was asked for.
+        source: the open source.
+        catalog: its examples.
+        splits: the split to store each of them in, `""` for none.
+        fingerprint: of the source.
+        preprocessing: from `describe_preprocessing`.
+        map_in_order: who reads and decodes.
+    """
+
+    config: DataConfig
+    source: Source
+    catalog: Sequence[CatalogEntry]
+    splits: Sequence[str]
+    fingerprint: str
+    preprocessing: dict[str, Any]
+    map_in_order: MapInOrder
+
+    @property
+    def chosen(self) -> Iterator[tuple[str, CatalogEntry]]:
+        """The examples that are stored, each with its split."""
+        return ((split, entry) for split, entry in zip(self.splits, self.catalog, strict=True) if split)
+
+
+class _Image(NamedTuple):
+    """What is kept of a decoded image: see `DecodedImage`, but the content is `stored_content`."""
+
+    content: Content | None
+    width: int
+    height: int
+    problem: str
+
+
+def fill(directory: Path, plan: Plan, on_progress: Callable[[int, int], None]) -> None:
+    """Write everything that a prepared dataset consists of into the empty `directory`, the manifest last.
+
+    Raises:
+        DatasetError: when too many images do not decode, or one has changed since the catalog was read.
+    """
+    rows, images = _write_images(directory, plan, on_progress)
+    _check(plan, rows)
+    write_report(directory, make_report(rows, source=plan.config.source, fingerprint=plan.fingerprint))
+    undecodable = sum(bool(row.problem) for row in rows)
+    write_json(directory / "manifest.json", seal(_manifest(directory, plan, images, undecodable=undecodable)))
+
+
+def _write_images(
+    directory: Path, plan: Plan, on_progress: Callable[[int, int], None]
+) -> tuple[list[ReportRow], dict[str, dict]]:
+    """A row for the report of every chosen example, and what the images of each split amount to."""
+    examples = sum(1 for _ in plan.chosen)
+    stored_splits = [split for split in SPLITS if split in plan.splits]
+    rows: list[ReportRow] = []
+    with ExitStack() as stack:
+        writers = {
+            split: stack.enter_context(SplitWriter(directory, split, plan.preprocessing["storage"]))
+            for split in stored_splits
+        }
+        for (split, entry), image in zip(plan.chosen, _decode_chosen(plan), strict=True):
+            if image.content is not None:
+                writers[split].append(entry.label, image.content, entry.orientation)
+            rows.append(_report_row(plan, split, entry, image))
+            on_progress(len(rows), examples)
+    return rows, {split: writer.describe() for split, writer in writers.items()}
+
+
+def _report_row(plan: Plan, split: str, entry: CatalogEntry, image: _Image) -> ReportRow:
+    return ReportRow(
+        split=split,
+        class_name=plan.source.class_names[entry.label],
+        label=entry.label,
+        name=entry.name,
+        sha256=entry.sha256,
+        width=image.width,
+        height=image.height,
+        problem=image.problem,
+    )
+
+
+def _decode_chosen(plan: Plan) -> Iterator[_Image]:
+    decode = partial(_decode_chunk, Decoder(tuple(plan.preprocessing["image_shape"])), plan.preprocessing["storage"])
+    return chain.from_iterable(plan.map_in_order(decode, in_chunks(_iterate_chosen(plan), _CHUNK)))
+
+
+def _iterate_chosen(plan: Plan) -> Iterator[tuple[Example, str]]:
+    """The chosen examples in the order of the catalog, each with the sha256 that it had then."""
+    examples = chain.from_iterable(split.iterate() for split in plan.source.splits.values())
+    for example, split, entry in zip(examples, plan.splits, plan.catalog, strict=True):
+        if split:
+            yield example, entry.sha256
+
+
+def _decode_chunk(decoder: Decoder, storage: str, chunk: list[tuple[Example, str]]) -> list[_Image]:
+    contents = [example.read() for example, _ in chunk]
+    for content, (example, sha256) in zip(contents, chunk, strict=True):
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise DatasetError(
+                f"{example.name} changed while it was being prepared: prepare again when nothing writes there"
+            )
+    return [_make_image(storage, content, image) for content, image in zip(contents, decoder(contents), strict=True)]
+
+
+def _make_image(storage: str, encoded: bytes, image: DecodedImage) -> _Image:
+    content = None if image.pixels is None else stored_content(storage, pixels=image.pixels, encoded=encoded)
+    return _Image(content, image.width, image.height, image.problem)
+
+
+def _check(plan: Plan, rows: Sequence[ReportRow]) -> None:
+    broken = [f"{row.name}: {row.problem}" for row in rows if row.problem]
+    first = broken[0] if broken else ""
+    check_undecodable_share(plan.config, undecodable=len(broken), examples=len(rows), first=first)
+    chosen = {(row.split, row.label) for row in rows}
+    stored = {(row.split, row.label) for row in rows if not row.problem}
+    check_classes(chosen, stored, plan.source.class_names, plan.config.source)
+
+
+def _manifest(directory: Path, plan: Plan, images: dict[str, dict], *, undecodable: int) -> dict[str, Any]:
+    small_files = sorted(path for path in directory.iterdir() if path.suffix in (".npy", ".csv", ".json"))
+    return {
+        "format_version": FORMAT_VERSION,
+        "source": plan.config.source,
+        "fingerprint": plan.fingerprint,
+        "class_names": list(plan.source.class_names),
+        "image_shape": plan.preprocessing["image_shape"],
+        "splits": {split: described["examples"] for split, described in images.items()},
+        "undecodable": undecodable,
+        "storage": plan.preprocessing["storage"],
+        "preprocessing": plan.preprocessing,
+        "images": images,
+        "files": {path.name: _describe_file(path) for path in small_files},
+    }
+
+
+def _describe_file(path: Path) -> dict[str, int | str]:
+    content = path.read_bytes()
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+# Every role on a host holds a copy of a split, and for a moment two while it reads it: room for four roles.
+MEMORY_SHARE = 1 / 8
+DISK_SHARE = 1 / 4
+
+
+def choose_cache(examples: int, image_shape: tuple[int, int, int], folder: Path) -> tuple[str, str]:
+    """`memory`, `disk` or `none`, and a line that says why.
+
+    All three give the same pixels in the same order. The choice is made when a dataset is prepared and kept with it:
+    what is free later, or on another machine that resumes with the same home, changes nothing.
+
+    Args:
+        examples: at most so many are stored, in all splits together.
+        image_shape: `(height, width, channels)` after resizing.
+        folder: existing; where the dataset will lie.
+    """
+    size = examples * math.prod(image_shape)
+    memory, disk = psutil.virtual_memory().available, shutil.disk_usage(folder).free
+    cache = choose_by_size(size, memory=memory, disk=disk)
+    gib = 2**30
+    return cache, (
+        f"data.cache=auto: {cache} ({size / gib:.2f} GiB decoded; free are {memory / gib:.1f} GiB of memory, "
+        f"{disk / gib:.1f} GiB of disk)"
+    )
+
+
+def choose_by_size(size: int, *, memory: int, disk: int) -> str:
+    """`memory`, else `disk`, where the decoded images fit into their share of what is free, else `none`; in bytes."""
+    if size <= MEMORY_SHARE * memory:
+        return "memory"
+    return "disk" if size <= DISK_SHARE * disk else "none"
+
+
+@contextmanager
+def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock file `path` for the length of the block; `on_wait` is called if another process holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+# Images per core: a process first makes its own of what TensorFlow needs, a tenth of a second.
+_WORTH_A_PROCESS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reporter:
+    """Where a preparation tells how far it is: `progress(done, total)` in examples, and lines for the user."""
+
+    progress: Callable[[int, int], None]
+    log: Callable[[str], None]
+
+
+def store_dataset(
+    config: DataConfig,
+    home: Home,
+    reporter: Reporter,
+    scored_classes: Sequence[str] | None = None,
+    *,
+    may_fork: bool = False,
+) -> Path:
+    """Prepare `config.source`, or find it prepared; one process at a time in a home, the others wait.
+
+    Args:
+        config: what to prepare.
+        home: where to.
+        reporter: where to tell about it.
+        scored_classes: what a model was trained on that is to be scored on these images, and on nothing else: all of
+            them become the test split, see `as_test_images`. Left out for data to train on.
+        may_fork: let worker processes decode what consists of files, quicker than threads do; for a process that has
+            run no TensorFlow operation yet. The result is the same.
+
+    Returns:
+        The prepared directory.
+
+    Raises:
+        DatasetError: when the source cannot be read or trained on; nothing is stored then.
+    """
+    module = source_module(config)
+    with locked(home.data / ".lock", lambda: reporter.log(f"waiting for another preparation in {home.data}")):
+        directory = look_up(home, config, module.stat_fingerprint(config, tfds_directory(home)), scored_classes)
+        if directory is not None:
+            return _accept_present(config, directory, reporter)
+        _remove_leftovers(home)
+        reporter.log(f"preparing {config.source} in {home.data}")
+        source = module.open_source(config, tfds_directory(home), for_training=scored_classes is None)
+        if scored_classes is not None:
+            source = as_test_images(source, tuple(scored_classes), config.source)
+        for note in source.notes:
+            reporter.log(note)
+        with _workers(source, may_fork=may_fork) as map_in_order:
+            directory = _store_source(config, home, source, module.directory_name(config), reporter, map_in_order)
+        remember(home, config, source.stat_fingerprint, directory, scored_classes)
+        return directory
+
+
+@contextmanager
+def _workers(source: Source, *, may_fork: bool) -> Iterator[MapInOrder]:
+    """Processes where they are possible and worth their start, else threads."""
+    cores = available_cores()
+    if (
+        may_fork
+        and CAN_FORK
+        and source.read_anywhere
+        and source.examples >= _WORTH_A_PROCESS * cores > _WORTH_A_PROCESS
+    ):
+        compute_in_one_thread()
+        with worker_processes() as map_in_processes:
+            yield map_in_processes
+    else:
+        yield map_in_order
+
+
+def _accept_present(config: DataConfig, directory: Path, reporter: Reporter) -> Path:
+    check_present(config, PreparedDataset.open(directory))
+    reporter.log(f"prepared already: {directory}")
+    return directory
+
+
+def _remove_leftovers(home: Home) -> None:
+    """Directories of preparations that were killed: whoever holds the lock is the only one to have any."""
+    for path in home.data.glob(".*/"):
+        shutil.rmtree(path)
+
+
+def _store_source(
+    config: DataConfig, home: Home, source: Source, name: str, reporter: Reporter, map_in_order: MapInOrder
+) -> Path:
+    reporter.log(f"reading {source.examples} images of {config.source}")
+    catalog = read_catalog(source, lambda done: reporter.progress(done, 2 * source.examples), map_in_order)
+    fingerprint = fingerprint_catalog(catalog, source.class_names)
+    carve_validation = "train" in source.splits and "validation" not in source.splits
+    channels = config.channels or source.channels
+    cache = config.cache
+    if cache == "auto":
+        shape = (config.image_size, config.image_size, channels)
+        stored = (config.limit or source.examples) * len(source.class_names) * len(SPLITS)
+        cache, reason = choose_cache(min(stored, source.examples), shape, home.data)
+        reporter.log(reason)
+    preprocessing = describe_preprocessing(
+        config,
+        channels=channels,
+        carve_validation=carve_validation,
+        is_upright=all(entry.orientation == UPRIGHT for entry in catalog),
+        cache=cache,
+    )
+    directory = dataset_directory(home, name, fingerprint, preprocessing)
+    if directory.is_dir():
+        return _accept_present(config, directory, reporter)
+    splits = select(catalog, source.class_names, config)
+    plan = Plan(
+        config=config,
+        source=source,
+        catalog=catalog,
+        splits=splits,
+        fingerprint=fingerprint,
+        preprocessing=preprocessing,
+        map_in_order=map_in_order,
+    )
+    with complete_directory(directory) as aside:
+        fill(aside, plan, lambda done, total: reporter.progress(source.examples + done, source.examples + total))
+    reporter.log(f"prepared {directory}")
+    for line in read_report(directory).count_lines():
+        reporter.log(line)
+    return directory

@@ -1,0 +1,178 @@
+"""The devices of this machine as a queue: executions get them in the order in which they were submitted.
+
+Each execution that wants devices has a ticket, a small file that its process keeps locked. The kernel unlocks it when
+the process ends, however it ends, so a killed holder never blocks the others. Tickets are served strictly in order and
+all at once: nobody is overtaken, and nobody holds a part of what it needs while it waits for the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rampline.config import RunConfig
+from rampline.devices import find_devices
+from rampline.errors import ClusterConfigError
+from rampline.jobs.roles import visible_gpu_ids
+from rampline.record.home import Home
+
+POLL_SECONDS = 0.5
+
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ticket:
+    """A place in the queue.
+
+    Attributes:
+        name: of the execution, for messages, such as `digits/20261121-184344-6427`.
+        submitted_at: decides the order, in seconds since 1970.
+        devices: how many it needs, at least 1.
+        owner: who wants them, such as the id of a flow run.
+        granted: numbers of the devices that it has; empty while it waits.
+    """
+
+    name: str
+    submitted_at: float
+    devices: int
+    owner: str = ""
+    granted: tuple[int, ...] = ()
+
+    @property
+    def file_name(self) -> str:
+        """Sorts in the order of the queue; the process tells tickets of one execution apart."""
+        return f"{self.submitted_at:017.6f}-{re.sub(r'[^A-Za-z0-9.]+', '-', self.name)}-{os.getpid()}.json"
+
+
+def devices_of(config: RunConfig) -> int:
+    """How many devices of this machine a run holds: its GPUs, or the whole CPU, which counts as one.
+
+    0 for a run on virtual devices on a machine with GPUs.
+    """
+    gpus = len(find_devices().gpus)
+    if not gpus:
+        return 1
+    if config.cluster.virtual_devices:
+        return 0
+    return min(gpus, config.cluster.workers * config.cluster.replicas)
+
+
+@contextmanager
+def hold_devices(home: Home, ticket: Ticket, *, slots: int, log: Log) -> Iterator[tuple[int, ...]]:
+    """Wait for devices, and hold them for the length of the block; yields their numbers.
+
+    On a machine with GPUs `CUDA_VISIBLE_DEVICES` names these alone inside the block, for all processes started there.
+
+    Args:
+        home: whose queue; there is one per host.
+        ticket: what is wanted.
+        slots: devices that may be in use at once, of this machine's or fewer.
+        log: gets a line when it has to wait, and for whom.
+
+    Raises:
+        ClusterConfigError: when there are not so many devices at all.
+    """
+    if ticket.devices > slots:
+        raise ClusterConfigError(
+            f"{ticket.name} needs {ticket.devices} devices at once: {find_devices().slots} allows {slots}"
+        )
+    folder = _folder(home)
+    path = folder / ticket.file_name
+    with ExitStack() as stack:
+        with _queue(folder):  # between being made and being locked a ticket looks like one that a dead process left
+            file = stack.enter_context(open(path, "w"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            _write(path, ticket)
+        stack.callback(path.unlink, missing_ok=True)
+        granted = _wait(folder, path, ticket, slots, log)
+        stack.enter_context(_only_visible(granted))
+        yield granted
+
+
+def owners(home: Home) -> set[str]:
+    """Who waits for devices of this machine, or has some."""
+    folder = _folder(home)
+    with _queue(folder):
+        return {ticket.owner for ticket in _living_tickets(folder).values()}
+
+
+def _folder(home: Home) -> Path:
+    folder = home.root / "devices" / socket.gethostname()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _wait(folder: Path, path: Path, ticket: Ticket, slots: int, log: Log) -> tuple[int, ...]:
+    told = ""
+    while True:
+        with _queue(folder):
+            tickets = _living_tickets(folder)
+            in_use = {number for other in tickets.values() for number in other.granted}
+            earlier = [other for name, other in tickets.items() if name < path.name]
+            free = [number for number in range(slots) if number not in in_use]
+            if all(other.granted for other in earlier) and len(free) >= ticket.devices:
+                granted = tuple(free[: ticket.devices])
+                _write(path, dataclasses.replace(ticket, granted=granted))
+                return granted
+        others = [other.name for other in tickets.values() if other.granted] or [other.name for other in earlier]
+        waits_for = f"waiting for {_count(ticket.devices)}: {', '.join(sorted(set(others)))} has the machine"
+        if waits_for != told:
+            log(told := waits_for)
+        time.sleep(POLL_SECONDS)
+
+
+def _count(devices: int) -> str:
+    return f"{devices} {'device' if devices == 1 else 'devices'}"
+
+
+def _living_tickets(folder: Path) -> dict[str, Ticket]:
+    """Tickets in the order of the queue, by file; those whose process is gone are taken out."""
+    living = {}
+    for path in sorted(folder.glob("*.json")):
+        with suppress(FileNotFoundError), open(path) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                content = json.load(file)
+                living[path.name] = Ticket(**content | {"granted": tuple(content["granted"])})
+            else:
+                path.unlink()
+    return living
+
+
+def _write(path: Path, ticket: Ticket) -> None:
+    """In place: a renamed file would be another one than the locked. Readers hold the lock of the queue."""
+    path.write_text(json.dumps(dataclasses.asdict(ticket)))
+
+
+@contextmanager
+def _queue(folder: Path) -> Iterator[None]:
+    with open(folder / "queue.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _only_visible(granted: tuple[int, ...]) -> Iterator[None]:
+    gpus, before = visible_gpu_ids(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not gpus:
+        yield
+        return
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[number] for number in granted)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+        else:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before

@@ -1,0 +1,82 @@
+"""One launcher at a time: the lock on a run directory or an execution, free again when its holder dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from rampline.errors import InputError
+from rampline.files import read_json
+from rampline.record.run_directory import RunDirectory
+
+LEAVE_SECONDS = 15.0
+
+
+@contextmanager
+def hold_run(run_directory: RunDirectory) -> Iterator[None]:
+    """Hold a run directory for the length of the block; roles that a killed launcher left are waited for.
+
+    Raises:
+        InputError: when another launcher holds it, or it cannot be written.
+    """
+    with hold(run_directory.path):
+        _wait_for_old_roles(run_directory)
+        yield
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Hold a folder for the length of the block, by its file `.lock`.
+
+    Raises:
+        InputError: when another process holds it, or it cannot be written.
+    """
+    try:
+        # Opened for appending: what the holder wrote about itself must be readable for whoever comes second.
+        file = open(folder / ".lock", "a+")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise InputError(f"{folder} is in use by {holder}: wait for it, or end it") from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield
+
+
+def _wait_for_old_roles(run_directory: RunDirectory) -> None:
+    """Roles notice that their launcher was killed; two sets of them must never write at once."""
+    deadline = time.monotonic() + LEAVE_SECONDS
+    while old := _roles_alive(run_directory):
+        if time.monotonic() > deadline:
+            raise InputError(f"run directory {run_directory.path} still has roles of a killed launcher: end {old}")
+        time.sleep(0.2)
+
+
+def _roles_alive(run_directory: RunDirectory) -> list[int]:
+    if not run_directory.roles_file.is_file():
+        return []
+    here = socket.gethostname()
+    ids = [role["pid"] for role in read_json(run_directory.roles_file)["roles"] if role["host"] == here]
+    return [pid for pid in ids if _is_role(pid, run_directory)]
+
+
+def _is_role(pid: int, run_directory: RunDirectory) -> bool:
+    """Whether the process is one of the directory's roles, and not another that has got its number since."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and str(run_directory.path) in process.cmdline()
+    except psutil.Error:
+        return False

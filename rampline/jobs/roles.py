@@ -1,0 +1,138 @@
+"""Which roles a run has on this machine, with addresses, threads and GPUs for each."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rampline.config import RunConfig
+from rampline.devices import available_cores, find_devices
+from rampline.errors import ClusterConfigError
+from rampline.jobs.private_network import SHARED, Network, other_users, private_network
+from rampline.jobs.tf_config import Task, parse_tf_config
+
+LOOPBACK = "127.0.0.1"
+# Without them a parameter server's chief waits for ever for a worker behind a dead network: gRPC's clients get a
+# TCP_USER_TIMEOUT only with keepalive. TensorFlow reads the variable in its grpc_util.cc.
+KEEPALIVE = ("grpc.keepalive_time_ms=10000", "grpc.keepalive_timeout_ms=10000", "grpc.http2.max_pings_without_data=0")
+# gRPC's frames of 16 KiB, and the window that goes with them, cost an all-reduce a tenth of a small network's step.
+LARGE_FRAMES = ("grpc.http2.max_frame_size=16777215", "grpc.http2.lookahead_bytes=4194304")
+
+
+def tasks_to_start(config: RunConfig) -> list[Task]:
+    """The roles that a launcher on this machine starts.
+
+    All of them, on loopback; where TF_CONFIG is set and the run has several processes, the one that it names: the
+    others are started on their machines by `rampline worker`.
+
+    Raises:
+        ClusterConfigError: when TF_CONFIG is wrong, or names another role than the chief, which tells how the run goes.
+    """
+    text = os.environ.get("TF_CONFIG")
+    if not text or config.strategy in ("single", "mirrored"):
+        return local_tasks(config)
+    task = parse_tf_config(text, config)
+    if not task.is_chief:
+        chief = "the chief" if "chief" in task.cluster else "worker 0"
+        raise ClusterConfigError(
+            f"TF_CONFIG names {task.role} {task.index}: a run is started as {chief}, its other roles by rampline worker"
+        )
+    return [task]
+
+
+def local_tasks(config: RunConfig) -> list[Task]:
+    """One task per role, with free loopback ports; the chief, or worker 0, comes first."""
+    counts = role_counts(config)
+    ports = iter(free_ports(sum(counts.values())))
+    cluster = {role: tuple(f"{LOOPBACK}:{next(ports)}" for _ in range(count)) for role, count in counts.items()}
+    return [Task(cluster=cluster, role=role, index=i) for role, count in counts.items() for i in range(count)]
+
+
+def role_counts(config: RunConfig) -> dict[str, int]:
+    """Number of processes by role, such as `{"chief": 1, "worker": 2, "ps": 1}`."""
+    if config.strategy == "parameter_server":
+        return {"chief": 1, "worker": config.cluster.workers, "ps": config.cluster.parameter_servers}
+    if config.strategy == "multi_worker":
+        return {"worker": config.cluster.workers}
+    return {"chief": 1}
+
+
+def network_of(config: RunConfig, tasks: Sequence[Task]) -> Network:
+    """The network that the roles which this process starts are in.
+
+    One of their own, if all roles of the run are among `tasks` and none needs another: a model function may, and
+    `imagenet` weights are downloaded where they are missing.
+    """
+    is_whole = len(tasks) == sum(role_counts(config).values()) and tasks[0].is_on_loopback
+    needs_other = ":" in config.model.name or config.model.weights == "imagenet"
+    if not _has_servers(config) or not is_whole or needs_other:
+        return SHARED
+    # CUDA makes what is missing of its devices by a program with root's rights, which a user namespace takes away.
+    has_devices = os.geteuid() == 0 or not find_devices().gpus or Path("/dev/nvidia-uvm").exists()
+    return private_network() if has_devices else SHARED
+
+
+def network_warning(config: RunConfig, tasks: Sequence[Task]) -> str | None:
+    """One line for the user where others than the run's roles reach TensorFlow's servers."""
+    if tasks[0].network_warning or not _has_servers(config) or network_of(config, tasks) is not SHARED:
+        return tasks[0].network_warning
+    if not (others := ", ".join(other_users())):
+        return None
+    servers = "TensorFlow's gRPC servers on 127.0.0.1 let in every user of this machine"
+    return f"{servers}: while this run trains, {others} can run code as you (docs/trust.md)"
+
+
+def _has_servers(config: RunConfig) -> bool:
+    return config.strategy in ("multi_worker", "parameter_server")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on at the moment, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for s in sockets:
+            s.bind((LOOPBACK, 0))
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
+
+
+def role_environment(task: Task, config: RunConfig) -> dict[str, str]:
+    """What a role's environment has beside its parent's: TF_CONFIG, its share of the cores and of the GPUs."""
+    environment = {"TF_CONFIG": task.to_json(), "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")}
+    if _has_servers(config):
+        environment["TF_GRPC_DEFAULT_OPTIONS"] = os.environ.get(
+            "TF_GRPC_DEFAULT_OPTIONS", ",".join([*KEEPALIVE, *LARGE_FRAMES])
+        )
+    # Virtual devices of one process compute at the same time: with a thread each they waste a tenth less on waiting.
+    computing = config.cluster.workers * (config.cluster.replicas if config.cluster.virtual_devices else 1)
+    if computing > 1 and "TF_NUM_INTRAOP_THREADS" not in os.environ:
+        environment["TF_NUM_INTRAOP_THREADS"] = str(max(1, available_cores() // computing))
+    gpus = visible_gpu_ids()
+    if gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(_gpus_of(task, config, gpus)) or "-1"
+    return environment
+
+
+def worker_environment(more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process with TensorFlow: this process's, `more`, and what ends it with this process."""
+    return {**os.environ, **more, "RAMPLINE_PARENT_PID": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+
+
+def visible_gpu_ids() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES may name: its own entries where it is set, else every GPU's number."""
+    count = len(find_devices().gpus)
+    entries = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return entries.split(",")[:count] if entries else [str(i) for i in range(count)]
+
+
+def _gpus_of(task: Task, config: RunConfig, gpus: list[str]) -> list[str]:
+    if config.cluster.virtual_devices:
+        return []
+    if config.strategy == "parameter_server":
+        return gpus[task.index : task.index + 1] if task.role == "worker" else []
+    first = task.worker_number * config.cluster.replicas
+    return gpus[first : first + config.cluster.replicas]

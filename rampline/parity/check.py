@@ -1,0 +1,280 @@
+"""Is the scaled run still the same training? Its first steps against one replica's, before it starts. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rampline.config import BatchConfig, RunConfig, from_dict, to_dict
+from rampline.errors import InputError, RunFailed
+from rampline.files import read_json, write_json
+from rampline.jobs.exit_status import NO_MEMORY
+from rampline.jobs.process import RoleProcess, end_processes, start_worker
+from rampline.jobs.roles import local_tasks, network_of, role_environment, visible_gpu_ids
+from rampline.record.run_directory import RunDirectory
+
+STATUSES = ("pass", "fail", "not_applicable")
+FOLDER, RESULT, CONFIG = "parity", "parity.json", "config.json"
+POLL_SECONDS = 0.1
+# After one role has ended: until those that made it fail have ended, too.
+LATER_SECONDS = 1.0
+# Of the batch: what does not fit with a sixteenth of it lacks memory for something else.
+HALVINGS = 4
+# What the C++ library says before it aborts.
+NO_MEMORY_TEXT = "bad_alloc"
+# From the launch to the rendezvous a role imports TensorFlow: a minute on a busy shared machine.
+IMPORT_ALLOWANCE_SECONDS = 120
+# Float64, once on the strategy and once on one replica, with the compilation of both.
+STEP_ALLOWANCE_SECONDS = 120
+
+Log = Callable[[str], None]
+
+
+class OutOfMemory(RunFailed):
+    """A role had no memory for its steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neutralised:
+    """A kind of layer that was set to run as in evaluation on both sides, how many of it, and why."""
+
+    layer: str
+    count: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParityResult:
+    """What the check has found; the content of `parity.json`.
+
+    Attributes:
+        status: `pass`, `fail` or `not_applicable`.
+        reason: one line: why it failed, or does not apply; empty for `pass`.
+        notes: what of the run's own settings the check has replaced.
+        steps: steps that were compared, or whose staleness was measured.
+        first_step: 0-based number of the first of them.
+        global_batch_size: examples per step.
+        replicas: copies of the model that compute gradients.
+        precision: in which was computed: `float64`, or `float32` where the model insists on it.
+        tolerance: the largest difference that is rounding.
+        max_loss_diff: largest difference of a step's loss, relative where the loss is above 1; `None` where it is not
+            finite, or was not measured.
+        max_weight_diff: largest difference of a variable's element, optimizer slots and all replicas included; relative
+            to the variable's largest element where that is above 1.
+        worst_variable: the variable that has it.
+        losses: mean loss of each step on the run's strategy; `None` for a value that is not finite.
+        reference_losses: the same on one replica.
+        neutralised: layers that ran as in evaluation.
+        mean_staleness: updates of other workers between a step's reading of the weights and its own, in steps.
+        max_staleness: the largest such number.
+        seconds: what the check took, start of the processes included.
+        configuration: digest of what was checked: an equal one need not be checked again.
+    """
+
+    status: str
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+    steps: int = 0
+    first_step: int = 0
+    global_batch_size: int = 0
+    replicas: int = 1
+    precision: str = "float64"
+    tolerance: float = 0.0
+    max_loss_diff: float | None = None
+    max_weight_diff: float | None = None
+    worst_variable: str | None = None
+    losses: tuple[float | None, ...] = ()
+    reference_losses: tuple[float | None, ...] = ()
+    neutralised: tuple[Neutralised, ...] = ()
+    mean_staleness: float | None = None
+    max_staleness: int | None = None
+    seconds: float = 0.0
+    configuration: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the run may train: nothing was found to be wrong."""
+        return self.status != "fail"
+
+    def sentence(self) -> str:
+        """The result in one line."""
+        text = f"parity {self.status.replace('_', ' ')}" + (f": {self.reason}" if self.reason else "")
+        if self.status == "pass":
+            text += f": {self.steps} steps, losses within {self.max_loss_diff:.1g} and weights within "
+            text += f"{self.max_weight_diff:.1g} of one replica's ({self.precision})"
+        if self.mean_staleness is not None:
+            text += f"; updates are {self.mean_staleness:.1f} steps stale on average, {self.max_staleness} at most"
+        return text
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON, complete or not at all."""
+        write_json(path, dataclasses.asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> ParityResult:
+        """The result in that file."""
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in read_json(path).items()}
+        values["neutralised"] = tuple(Neutralised(**entry) for entry in values["neutralised"])
+        return cls(**values)
+
+
+def parity_config(config: RunConfig) -> RunConfig:
+    """The run as it is checked: its training, without what only makes it faster or keeps a record."""
+    return dataclasses.replace(config, precision="float32", xla=False, checkpoint_every_steps=0, log_examples=False)
+
+
+def parity_notes(config: RunConfig) -> tuple[str, ...]:
+    """What `parity_config` changes of a run and a reader should know."""
+    notes = {
+        f"precision={config.precision}: checked in float64": config.precision != "float32",
+        "the skipping of a step that overflows: checked in mixed_float16": (
+            config.precision == "mixed_float16" and config.is_synchronous
+        ),
+        "xla=true: checked without XLA": config.xla,
+    }
+    return tuple(note for note, holds in notes.items() if holds)
+
+
+def result_file(run_directory: RunDirectory) -> Path:
+    """Where the result of a run's check lies."""
+    return run_directory.path / FOLDER / RESULT
+
+
+def check_parity(run_directory: RunDirectory, *, log: Log) -> ParityResult:
+    """Check a run that is created; one that passed with the same settings is not checked again.
+
+    The roles are those of the run, on this machine; whatever ends this call, none is alive afterwards. Takes about
+    ten seconds and twice `parity.steps` steps in float64.
+
+    Raises:
+        RunFailed: when a role ends without an answer, naming its log.
+        InputError: when a role finds the configuration wrong.
+    """
+    config, path = run_directory.read_config(), result_file(run_directory)
+    digest = _digest(run_directory, config)
+    if path.is_file():
+        earlier = ParityResult.read(path)
+        if earlier.configuration == digest and earlier.passed:
+            return earlier
+        path.unlink()
+    started = time.monotonic()
+    if config.strategy == "single":
+        result = ParityResult(status="not_applicable", reason="one replica: there is nothing to compare")
+    else:
+        result = _check_within_memory(run_directory, config, path, log)
+    result = dataclasses.replace(result, seconds=round(time.monotonic() - started, 3), configuration=digest)
+    result.write(path)
+    return result
+
+
+def _check_within_memory(run_directory: RunDirectory, config: RunConfig, path: Path, log: Log) -> ParityResult:
+    """The check with the run's global batch; where memory does not take it, with the half, the quarter, … of it."""
+    on_one, notes = _on_one_machine(config)
+    size = smallest = config.global_batch_size
+    for _ in range(HALVINGS + 1):
+        checked = dataclasses.replace(on_one, batch=BatchConfig(size=size, per="global"))
+        try:
+            result = _run_roles(run_directory, checked, path, log)
+        except OutOfMemory as error:
+            smallest, size = size, size // 2
+            if size < config.replicas:
+                break
+            log(f"{error}: checking with a global batch of {size} instead of {smallest}")
+            continue
+        if size < config.global_batch_size:
+            notes += (f"global batch {config.global_batch_size}: checked with {size}, which memory takes",)
+        return dataclasses.replace(result, notes=(*result.notes, *notes))
+    reason = f"there is no memory for the check, in float64, with a global batch of {smallest} either"
+    return ParityResult(status="not_applicable", reason=reason, replicas=config.replicas, notes=notes)
+
+
+def _on_one_machine(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
+    """The run with all its roles on this machine, and what a reader should know of it.
+
+    Roles of several machines may need more GPUs than this one has: then each replica is a process on the processors.
+    """
+    if config.strategy == "mirrored" or not os.environ.get("TF_CONFIG"):
+        return config, ()
+    place = "GPUs"
+    if len(visible_gpu_ids()) < config.replicas:
+        place = "processors"
+        spread = dataclasses.replace(config.cluster, workers=config.replicas, replicas=1, virtual_devices=1)
+        config = dataclasses.replace(config, cluster=spread)
+    return config, (f"several machines: checked with {config.replicas} replicas on the {place} of this one",)
+
+
+def read_checked_config(folder: Path) -> RunConfig:
+    """The run as it is checked, in the folder that its roles are given."""
+    return from_dict(read_json(folder / CONFIG))
+
+
+def _digest(run_directory: RunDirectory, config: RunConfig) -> str:
+    """Of all that decides what is computed; a failed check is repeated in any case."""
+    content = {"config": to_dict(config), "dataset": run_directory.read_identity().dataset}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _run_roles(run_directory: RunDirectory, config: RunConfig, path: Path, log: Log) -> ParityResult:
+    steps = config.parity.steps
+    against = (
+        "" if config.strategy == "parameter_server" and config.replicas > 1 else " against one replica, in float64"
+    )
+    log(f"parity: {steps} steps of {config.strategy} x{config.replicas}{against}")
+    seconds = IMPORT_ALLOWANCE_SECONDS + config.cluster.rendezvous_timeout_seconds + steps * STEP_ALLOWANCE_SECONDS
+    deadline = time.monotonic() + seconds
+    checked, roles = parity_config(config), list[RoleProcess]()
+    write_json(path.parent / CONFIG, to_dict(checked))
+    try:
+        tasks = local_tasks(checked)
+        for task in tasks:
+            file = path.parent / "logs" / f"{task.name}.log"
+            file.unlink(missing_ok=True)
+            arguments = ["--parity", str(path.parent), str(run_directory.path)]
+            process = start_worker(arguments, file, role_environment(task, config), network_of(config, tasks))
+            roles.append(RoleProcess(task=task, process=process, log=file))
+        _wait(roles, path, deadline, seconds)
+    finally:
+        end_processes([role.process for role in roles])
+    return ParityResult.read(path)
+
+
+def _wait(roles: Sequence[RoleProcess], path: Path, deadline: float, seconds: float) -> None:
+    while not path.is_file():
+        ended = [role for role in roles if role.exit_status is not None]
+        # The result may have come between the two looks.
+        if ended and not path.is_file():
+            # The others fail because of the one that a signal ended, or that had no memory, perhaps a moment before it.
+            time.sleep(LATER_SECONDS)
+            ended = [role for role in roles if role.exit_status is not None]
+            lacking = [role for role in ended if role.exit_status == NO_MEMORY]
+            raise _failure(min(lacking or ended, key=lambda role: role.exit_status or 0))
+        if time.monotonic() > deadline:
+            chief = next(role for role in roles if role.task.is_chief)
+            raise RunFailed(f"the parity check did not end within {seconds:.0f} s (log of {chief.label}: {chief.log})")
+        time.sleep(POLL_SECONDS)
+
+
+def _failure(role: RoleProcess) -> Exception:
+    status, where = role.exit_status or 0, f"(log: {role.log})"
+    if status == -signal.SIGALRM:
+        return RunFailed(f"parity check: {role.label} did not find the other roles in time {where}")
+    reason = role.last_line()
+    if status == NO_MEMORY:
+        return OutOfMemory(f"parity check: {role.label} has no memory: {reason} {where}")
+    if status == -signal.SIGKILL or (
+        status == -signal.SIGABRT and NO_MEMORY_TEXT in role.log.read_text(errors="replace")
+    ):
+        return OutOfMemory(f"parity check: {role.label} was ended by signal {-status}, as when memory runs out {where}")
+    if status < 0:
+        return RunFailed(f"parity check: {role.label} was ended by signal {-status} {where}")
+    if status == InputError.exit_status:
+        return InputError(reason or f"{role.label} refused its configuration {where}")
+    return RunFailed(f"parity check: {role.label} ended with status {status}: {reason} {where}")

@@ -1,0 +1,75 @@
+"""Where Rampline keeps things: `RAMPLINE_HOME`, by default `./.rampline`."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Home:
+    """The folders of one Rampline installation; nothing is created by naming them."""
+
+    root: Path
+
+    @classmethod
+    def from_environment(cls) -> Home:
+        """`$RAMPLINE_HOME`, else `.rampline` in the current folder, as an absolute path."""
+        # A shell leaves `~` alone in quotes, and an env file has no shell.
+        return cls(root=Path(os.path.expanduser(os.environ.get("RAMPLINE_HOME") or ".rampline")).absolute())
+
+    @property
+    def data(self) -> Path:
+        """Prepared datasets, one folder per content address."""
+        return self.root / "data"
+
+    @property
+    def runs(self) -> Path:
+        """Run directories: `runs/STUDY/EXECUTION/RUN`."""
+        return self.root / "runs"
+
+    @property
+    def reports(self) -> Path:
+        """Comparisons: `reports/STUDY/EXECUTION/{report.html,comparison.csv}`."""
+        return self.root / "reports"
+
+    @property
+    def predictions(self) -> Path:
+        """Labels of folders of images: `predictions/STUDY/TIME.csv`."""
+        return self.root / "predictions"
+
+    @property
+    def tracking_database(self) -> Path:
+        """The default MLflow database."""
+        return self.root / "mlflow.db"
+
+    @property
+    def artifacts(self) -> Path:
+        """The default MLflow artifact root."""
+        return self.root / "mlartifacts"
+
+
+def private_mask(home: Home) -> int:
+    """The permissions that files of `home` do not give; a home that its group may write to is the group's."""
+    try:
+        is_shared = home.root.stat().st_mode & stat.S_IWGRP
+    except OSError:
+        is_shared = False
+    return 0o007 if is_shared else 0o077
+
+
+def keep_private(home: Home) -> None:
+    """Files that this process makes from now on, and those that it starts, are closed to other users."""
+    os.umask(os.umask(0o077) | private_mask(home))
+
+
+def tracking_uri(home: Home) -> str:
+    """`$MLFLOW_TRACKING_URI`, else the sqlite database of `home`."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or default_uri(home)
+
+
+def default_uri(home: Home) -> str:
+    """The sqlite database of `home`."""
+    return f"sqlite:///{home.tracking_database}"

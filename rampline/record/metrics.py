@@ -1,0 +1,545 @@
+"""Every metric is one row of `METRICS`: its names, how it is written, and where it is shown.
+
+Events, MLflow, TensorBoard, the lines of a training, tables, `comparison.csv`, the report, pages and `docs/metrics.md`
+take from the row what they show. A new metric is a row, and the place that measures it. No TensorFlow.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from rampline.record.units import (
+    ACCURACY,
+    COUNT,
+    DOLLARS,
+    IMAGES_PER_SECOND,
+    MILLISECONDS,
+    NUMBER,
+    RATIO,
+    SECONDS,
+    SHARE,
+    UNIT_BY_LAST_WORD,
+    Unit,
+)
+
+
+class Source(StrEnum):
+    """Where a metric is told first."""
+
+    EPOCH = "event `epoch`"
+    RESULT = "`result.json`"
+    EVALUATION = "`evaluation.json`"
+    EXPLANATION = "`explanation.json`"
+    PARITY = "`parity.json`"
+    COMPARISON = "the comparison"
+
+
+class Summary(StrEnum):
+    """How the epochs of a run become one figure of its row in the comparison."""
+
+    BEST = "best epoch"
+    BEST_EPOCH = "number of the best epoch"
+    LAST = "last epoch"
+    MEDIAN = "median without the first epoch"
+    MIN = "smallest without the first epoch"
+    MAX = "largest without the first epoch"
+
+
+class Output(StrEnum):
+    """Places that show some of the metrics, in an order of their own."""
+
+    EPOCH_LINE = "the line of an epoch in logs and terminal"
+    EPOCH_PAGE = "the table of epochs on a flow run's page"
+    TABLE = "the table of runs in terminal, report and MLflow note"
+    STUDY_RUN = "the study's MLflow run, as METRIC/RUN"
+    VIEW_COLUMN = "the columns of MLflow's view"
+    VIEW_BAR = "the bar charts of MLflow's view"
+    VIEW_BY_TIME = "the line charts by wall clock of MLflow's view"
+    VIEW_BY_EPOCH = "the line charts by epoch of MLflow's view"
+    VIEW_PARALLEL = "the parallel coordinates of MLflow's view"
+    BEST_MARK = "the report marks the best run"
+    CHART_CHOICE = "the best runs are those that crowded charts show"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: in MLflow, `comparison.csv` and study files; in events too, unless `told_as` says otherwise.
+        about: what it is, one sentence.
+        source: where it is told first; `Source.EPOCH` for each epoch, the others once per run.
+        unit: with the way to write it.
+        heading: of its column; its name in words by default.
+        better: `higher` or `lower`; empty where neither is.
+        told_as: its name in its source; dots lead into nested objects.
+        told_in_steps: its name in `progress` events, which tell it of the epoch so far; empty for none.
+        logged: whether MLflow has it on the run.
+        in_csv: whether `comparison.csv` has it, if it is a figure of the run.
+        of: the metric of the epochs that `summary` is of; this one by default.
+        summary: how the comparison makes it from epochs; `None` for a figure that is read as it is.
+        charted: whether the comparison reads its epochs for charts.
+        tensorboard: `RUN/TAG` in TensorBoard; empty for none.
+        line: its words in the line of an epoch, with a format for the figure.
+        rank: importance in the table: 0 is always shown, and a narrow terminal drops the highest first.
+        under: the metric under whose figure the report writes this one, small.
+        note: what the report writes there, with `{}` for the figure.
+        is_optional: whether the table has its column only where a run has the figure.
+        sum_of: the metric that this one sums over a run and those whose weights it starts from; empty for none.
+        shown: outputs that show it, each with its place there; the smallest is first.
+    """
+
+    name: str
+    about: str
+    source: Source
+    unit: Unit = NUMBER
+    heading: str = ""
+    better: str = ""
+    told_as: str = ""
+    told_in_steps: str = ""
+    logged: bool = True
+    in_csv: bool = True
+    of: str = ""
+    summary: Summary | None = None
+    charted: bool = False
+    tensorboard: str = ""
+    line: str = ""
+    rank: int = 9
+    under: str = ""
+    note: str = "{}"
+    is_optional: bool = False
+    sum_of: str = ""
+    shown: Mapping[Output, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        defaults = {"heading": self.name.replace("_", " "), "told_as": self.name, "of": self.name}
+        for attribute, value in defaults.items():
+            object.__setattr__(self, attribute, getattr(self, attribute) or value)
+
+    @property
+    def is_of_run(self) -> bool:
+        """Whether the comparison has one figure of it for each run."""
+        return self.source not in (Source.EPOCH, Source.PARITY) or self.summary is not None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the comparison reads its figure of a run from MLflow, instead of making it itself."""
+        return self.is_of_run and self.summary is None and self.source is not Source.COMPARISON
+
+    def write_line(self, value: float | None) -> str:
+        """Its words in the line of an epoch; a figure that is not there is a hyphen."""
+        return self.line.format(value) if value is not None else re.sub(r"\{[^}]*\}", "-", self.line)
+
+
+def _in_all(name: str, heading: str, unit: Unit, place: int) -> Metric:
+    return Metric(
+        name=f"{name}_in_all",
+        about=f"`{name}` of a run and of those whose weights it starts from.",
+        source=Source.COMPARISON,
+        unit=unit,
+        heading=heading,
+        better="lower",
+        logged=False,
+        sum_of=name,
+        rank=11,
+        under=name,
+        note="{} in all",
+        shown={Output.TABLE: place},
+    )
+
+
+def _explained(name: str, told_as: str, about: str, unit: Unit, heading: str = "") -> Metric:
+    return Metric(name=name, about=about, source=Source.EXPLANATION, told_as=told_as, unit=unit, heading=heading)
+
+
+def _noise_of(part: str) -> Metric:
+    return Metric(
+        name=f"step_ms_{part}_noise",
+        about=f"The noise of `step_ms_{part}`, where that is not told apart from it.",
+        source=Source.EXPLANATION,
+        told_as=f"noise.{part}",
+        unit=MILLISECONDS,
+        in_csv=False,
+    )
+
+
+def _parity(name: str, about: str, unit: Unit = NUMBER) -> Metric:
+    return Metric(name=f"parity_{name}", about=about, source=Source.PARITY, told_as=name, unit=unit, in_csv=False)
+
+
+# The order of the rows is that of the columns of `comparison.csv`.
+METRICS: tuple[Metric, ...] = (
+    Metric(
+        name="train_loss",
+        about="Mean loss over the training examples of the epoch, without penalties on weights.",
+        source=Source.EPOCH,
+        better="lower",
+        told_in_steps="loss",
+        tensorboard="train/epoch_loss",
+        line="loss {:.4f}",
+        shown={Output.EPOCH_LINE: 1, Output.EPOCH_PAGE: 1, Output.VIEW_BY_TIME: 2},
+    ),
+    Metric(
+        name="train_regularization_loss",
+        about="Mean penalty on weights, of a network that has one.",
+        source=Source.EPOCH,
+        better="lower",
+        tensorboard="train/epoch_regularization_loss",
+    ),
+    Metric(
+        name="val_loss",
+        about="Mean loss over the validation split after the epoch.",
+        source=Source.EPOCH,
+        better="lower",
+        tensorboard="validation/epoch_loss",
+        shown={Output.EPOCH_PAGE: 3},
+    ),
+    Metric(
+        name="val_accuracy",
+        about="Share of correct answers on the validation split after the epoch.",
+        source=Source.EPOCH,
+        unit=ACCURACY,
+        better="higher",
+        tensorboard="validation/epoch_accuracy",
+        line="val. accuracy {:.4f}",
+        charted=True,
+        shown={Output.EPOCH_LINE: 3, Output.EPOCH_PAGE: 4, Output.VIEW_BY_TIME: 1, Output.VIEW_BY_EPOCH: 1},
+    ),
+    Metric(
+        name="learning_rate",
+        about="Learning rate of the epoch's last step, scaling included.",
+        source=Source.EPOCH,
+        tensorboard="train/learning_rate",
+        charted=True,
+        shown={Output.EPOCH_PAGE: 5, Output.VIEW_BY_EPOCH: 3},
+    ),
+    Metric(
+        name="input_wait_fraction",
+        about="Share of the epoch's training time in which steps waited for their batch.",
+        source=Source.EPOCH,
+        unit=SHARE,
+        better="lower",
+    ),
+    Metric(
+        name="validation_seconds",
+        about="Time of the validation after the epoch.",
+        source=Source.EPOCH,
+        unit=SECONDS,
+        better="lower",
+        logged=False,
+    ),
+    Metric(
+        name="elapsed_seconds",
+        about="Time since training began, with evaluation and checkpoints, over all attempts.",
+        source=Source.EPOCH,
+        unit=SECONDS,
+        better="lower",
+        charted=True,
+    ),
+    Metric(
+        name="test_accuracy",
+        about="Share of correct answers of the best checkpoint on the test split, else on the validation split.",
+        source=Source.EVALUATION,
+        unit=ACCURACY,
+        heading="test acc",
+        better="higher",
+        rank=1,
+        shown={
+            **{Output.TABLE: 1, Output.STUDY_RUN: 1, Output.BEST_MARK: 1, Output.CHART_CHOICE: 2},
+            **{Output.VIEW_COLUMN: 1, Output.VIEW_BAR: 2, Output.VIEW_PARALLEL: 2},
+        },
+    ),
+    Metric(
+        name="test_loss",
+        about="Mean loss of the best checkpoint on the same images.",
+        source=Source.EVALUATION,
+        better="lower",
+    ),
+    Metric(
+        name="test_examples",
+        about="How many images those are.",
+        source=Source.EVALUATION,
+        told_as="examples",
+        unit=COUNT,
+    ),
+    Metric(
+        name="epochs",
+        about="Epochs that the run has completed.",
+        source=Source.COMPARISON,
+        unit=COUNT,
+        logged=False,
+    ),
+    Metric(
+        name="best_epoch",
+        about="The epoch of the best validation accuracy, from 1.",
+        source=Source.RESULT,
+        unit=COUNT,
+        of="val_accuracy",
+        summary=Summary.BEST_EPOCH,
+        rank=10,
+        under="best_val_accuracy",
+        note="epoch {}",
+        shown={Output.TABLE: 3},
+    ),
+    Metric(
+        name="best_val_accuracy",
+        about="The best validation accuracy of any epoch, whose checkpoint is scored.",
+        source=Source.RESULT,
+        unit=ACCURACY,
+        heading="best val",
+        better="higher",
+        of="val_accuracy",
+        summary=Summary.BEST,
+        rank=8,
+        shown={Output.TABLE: 2, Output.STUDY_RUN: 2, Output.CHART_CHOICE: 3},
+    ),
+    Metric(
+        name="last_val_accuracy",
+        about="The validation accuracy after the last epoch.",
+        source=Source.COMPARISON,
+        unit=ACCURACY,
+        heading="last val",
+        better="higher",
+        logged=False,
+        of="val_accuracy",
+        summary=Summary.LAST,
+        rank=10,
+        shown={Output.TABLE: 4, Output.STUDY_RUN: 3},
+    ),
+    Metric(
+        name="train_accuracy",
+        about="Share of correct answers over the training examples of the epoch, as they were trained on.",
+        source=Source.EPOCH,
+        unit=ACCURACY,
+        heading="train acc",
+        better="higher",
+        told_in_steps="accuracy",
+        summary=Summary.LAST,
+        tensorboard="train/epoch_accuracy",
+        line="accuracy {:.4f}",
+        shown={Output.EPOCH_LINE: 2, Output.EPOCH_PAGE: 2},
+    ),
+    Metric(
+        name="epoch_seconds",
+        about="Training time of the epoch, without validation and checkpoints.",
+        source=Source.EPOCH,
+        unit=SECONDS,
+        heading="epoch s",
+        better="lower",
+        summary=Summary.MEDIAN,
+        line="{:.1f} s",
+        shown={Output.EPOCH_LINE: 5, Output.EPOCH_PAGE: 6},
+    ),
+    Metric(
+        name="train_seconds",
+        about="Training time of the run: the sum of `epoch_seconds`.",
+        source=Source.RESULT,
+        unit=SECONDS,
+        heading="train s",
+        better="lower",
+        rank=4,
+        shown={Output.TABLE: 5, Output.STUDY_RUN: 4, Output.VIEW_COLUMN: 5, Output.VIEW_BAR: 3},
+    ),
+    Metric(
+        name="wall_seconds",
+        about="Time from the start of the roles to the end of training, over all attempts.",
+        source=Source.RESULT,
+        unit=SECONDS,
+        heading="wall s",
+        better="lower",
+        rank=6,
+        shown={Output.TABLE: 8, Output.STUDY_RUN: 5},
+    ),
+    Metric(
+        name="images_per_second",
+        about="Training throughput over all replicas.",
+        source=Source.EPOCH,
+        unit=IMAGES_PER_SECOND,
+        heading="images/s",
+        better="higher",
+        told_in_steps="images_per_second",
+        summary=Summary.MEDIAN,
+        tensorboard="train/images_per_second",
+        line="{:,.0f} images/s",
+        rank=2,
+        shown={
+            **{Output.EPOCH_LINE: 4, Output.EPOCH_PAGE: 7, Output.TABLE: 12, Output.STUDY_RUN: 6},
+            **{Output.BEST_MARK: 2, Output.CHART_CHOICE: 1},
+            **{Output.VIEW_COLUMN: 2, Output.VIEW_BY_EPOCH: 2, Output.VIEW_PARALLEL: 1},
+        },
+    ),
+    Metric(
+        name="images_per_second_min",
+        about="Throughput of the slowest epoch.",
+        source=Source.COMPARISON,
+        unit=IMAGES_PER_SECOND,
+        better="higher",
+        logged=False,
+        of="images_per_second",
+        summary=Summary.MIN,
+    ),
+    Metric(
+        name="images_per_second_max",
+        about="Throughput of the fastest epoch.",
+        source=Source.COMPARISON,
+        unit=IMAGES_PER_SECOND,
+        better="higher",
+        logged=False,
+        of="images_per_second",
+        summary=Summary.MAX,
+    ),
+    Metric(
+        name="speedup",
+        about="Throughput divided by that of the reference run.",
+        source=Source.COMPARISON,
+        unit=RATIO,
+        heading="speed-up",
+        better="higher",
+        rank=1,
+        shown={Output.TABLE: 13, Output.STUDY_RUN: 7, Output.VIEW_COLUMN: 3, Output.VIEW_BAR: 1},
+    ),
+    Metric(
+        name="scaling_efficiency",
+        about="Speed-up divided by the ratio of replicas to those of the reference; 1 is ideal.",
+        source=Source.COMPARISON,
+        unit=SHARE,
+        heading="efficiency",
+        better="higher",
+        rank=5,
+        under="speedup",
+        note="{} of ideal",
+        shown={Output.TABLE: 14, Output.STUDY_RUN: 8, Output.VIEW_COLUMN: 4, Output.VIEW_BAR: 4},
+    ),
+    Metric(
+        name="train_seconds_vs_reference",
+        about="Training time divided by that of the reference, for equal epochs on equal data.",
+        source=Source.COMPARISON,
+        unit=RATIO,
+        heading="vs ref",
+        better="lower",
+        logged=False,
+        rank=13,
+        under="train_seconds",
+        note="{} ref.",
+        shown={Output.TABLE: 6},
+    ),
+    Metric(
+        name="cost_usd",
+        about="`wall_seconds` at `cluster.price_per_hour`.",
+        source=Source.RESULT,
+        unit=DOLLARS,
+        heading="cost",
+        better="lower",
+        rank=4,
+        is_optional=True,
+        shown={Output.TABLE: 10, Output.STUDY_RUN: 9, Output.VIEW_COLUMN: 6},
+    ),
+    _in_all("train_seconds", "train s in all", SECONDS, 7),
+    _in_all("wall_seconds", "wall s in all", SECONDS, 9),
+    _in_all("cost_usd", "cost in all", DOLLARS, 11),
+    _explained("step_ms_input", "step.input", "Of a step: what the input pipeline adds.", MILLISECONDS, "input"),
+    _explained("step_ms_compute", "step.compute", "Of a step: the network's own work.", MILLISECONDS, "compute"),
+    _explained("step_ms_contention", "step.contention", "Of a step: sharing the hardware.", MILLISECONDS, "contention"),
+    _explained("step_ms_sync", "step.sync", "Of a step: keeping the replicas in step.", MILLISECONDS, "sync"),
+    _explained("step_ms_other", "step.other", "Of a step: what a smaller batch leaves.", MILLISECONDS, "fixed cost"),
+    *map(_noise_of, ("input", "compute", "contention", "sync", "other")),
+    _explained(
+        "ceiling_images_per_second",
+        "ceiling_images_per_second",
+        "Throughput of as many independent replicas at once on the same machine.",
+        IMAGES_PER_SECOND,
+    ),
+    _explained("probe_slowdown", "slowdown", "The run's usual step divided by the probed one.", RATIO),
+    _explained("startup_seconds", "run.startup", "From launch of the roles to the first step.", SECONDS, "start-up"),
+    _explained("tracing_seconds", "run.tracing", "Building the graphs.", SECONDS, "tracing"),
+    _explained("steps_seconds", "run.steps", "The run's steps, each as long as its usual one.", SECONDS, "steps"),
+    _explained("evaluation_seconds", "run.evaluation", "Validation after each epoch.", SECONDS, "evaluation"),
+    _explained("checkpoint_seconds", "run.checkpoint", "Saving.", SECONDS, "checkpoints"),
+    _explained("logging_seconds", "run.logging", "Writing events and TensorBoard scalars.", SECONDS, "logging"),
+    _explained("unexplained_seconds", "run.unexplained", "The rest of `wall_seconds`.", SECONDS, "unexplained"),
+    _parity("max_loss_diff", "Largest difference of a step's loss from that of one replica."),
+    _parity("max_weight_diff", "Largest difference of a weight from that of one replica."),
+    _parity("mean_staleness", "Updates of other workers between a step's reading of the weights and its own."),
+    _parity("max_staleness", "The largest such number.", COUNT),
+)
+# Metrics of a higher rank are not on pages that have room for few columns: MLflow's note, the flow run's page.
+PAGE_RANK = 6
+
+
+def from_source(source: Source) -> list[Metric]:
+    """The metrics of a source."""
+    return [metric for metric in METRICS if metric.source is source]
+
+
+def logged(source: Source) -> list[str]:
+    """The names in MLflow of what a source tells."""
+    return [metric.name for metric in from_source(source) if metric.logged]
+
+
+def shown_in(output: Output) -> list[Metric]:
+    """What an output shows, in its order."""
+    return sorted((metric for metric in METRICS if output in metric.shown), key=lambda metric: metric.shown[output])
+
+
+def metrics_of_run() -> list[Metric]:
+    """The metrics of which a comparison has a figure for each run."""
+    return [metric for metric in METRICS if metric.is_of_run]
+
+
+def compared_epochs() -> list[str]:
+    """Names of the metrics whose epochs a comparison reads."""
+    summarised = {metric.of for metric in METRICS if metric.summary}
+    return [m.name for m in from_source(Source.EPOCH) if m.charted or m.name in summarised]
+
+
+def find_metric(name: str) -> Metric | None:
+    """The metric of that name."""
+    return next((metric for metric in METRICS if metric.name == name), None)
+
+
+def figure_of_run(name: str) -> str:
+    """The figure of a run that people mean by a metric: of one that only epochs have, that of the last epoch."""
+    metric = find_metric(name)
+    if metric is None or metric.is_of_run:
+        return name
+    return next((m.name for m in METRICS if m.of == name and m.summary is Summary.LAST), name)
+
+
+def unit_of(name: str) -> Unit:
+    """The unit of a metric, or of the name of one that we do not have."""
+    metric = find_metric(name)
+    return metric.unit if metric else UNIT_BY_LAST_WORD.get(name.rpartition("_")[2], NUMBER)
+
+
+def to_log(source: Source, told: Mapping[str, Any]) -> dict[str, Any]:
+    """What a source tells, by the names in MLflow; what it does not tell is left out."""
+    found = {metric.name: _look_up(told, metric.told_as) for metric in from_source(source) if metric.logged}
+    return {name: value for name, (is_told, value) in found.items() if is_told}
+
+
+def _look_up(told: Mapping[str, Any], path: str) -> tuple[bool, Any]:
+    *outer, name = path.split(".")
+    for part in outer:
+        told = told.get(part) or {}
+    return name in told, told.get(name)
+
+
+def write_document() -> str:
+    """The table of `docs/metrics.md`."""
+    lines = ["| metric | unit | better | told in | what it is |", "|---|---|---|---|---|"]
+    for metric in METRICS:
+        about = metric.about if metric.logged else f"{metric.about} Not in MLflow."
+        if metric.summary and metric.source is Source.EPOCH:
+            about += f" Of a run in comparisons: {metric.summary}."
+        cells = (f"`{metric.name}`", metric.unit.symbol or "-", metric.better or "-", str(metric.source), about)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(write_document())

@@ -1,0 +1,155 @@
+"""The run directory: the truth about a run, and the names of the files in it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rampline.config import RunConfig, from_dict, to_dict
+from rampline.files import read_json, write_json
+from rampline.record.events import EventReader
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunIdentity:
+    """What a run is, beside its configuration (`run.json`).
+
+    Attributes:
+        study: name of the study, which is the MLflow experiment.
+        name: name of the run in the study.
+        dataset: directory of the prepared dataset.
+        git_commit: commit of the code, or `unknown`.
+        published: other people's figures for this run, by metric name.
+    """
+
+    study: str
+    name: str
+    dataset: str
+    git_commit: str = "unknown"
+    published: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """A run directory by its path; reading and writing of its small files."""
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        """`RunConfig` as JSON."""
+        return self.path / "config.json"
+
+    @property
+    def identity_file(self) -> Path:
+        """`RunIdentity` as JSON."""
+        return self.path / "run.json"
+
+    @property
+    def roles_file(self) -> Path:
+        """Which processes the run has: `{"roles": [{"role", "index", "pid", "host", "address", "log"}, …]}`."""
+        return self.path / "roles.json"
+
+    @property
+    def events_file(self) -> Path:
+        """One JSON object per line, appended by the chief: what `rampline.record.events` describes."""
+        return self.path / "events.jsonl"
+
+    @property
+    def tracking_file(self) -> Path:
+        """The MLflow run that this directory is logged to."""
+        return self.path / "mlflow.json"
+
+    @property
+    def result_file(self) -> Path:
+        """Written last: its presence means that training is complete."""
+        return self.path / "result.json"
+
+    @property
+    def probes_file(self) -> Path:
+        """What the run's own roles have measured after their last epoch; see `rampline.training.timings`."""
+        return self.path / "probes.json"
+
+    @property
+    def replica_file(self) -> Path:
+        """What processes of their own have measured of one replica's work."""
+        return self.path / "replica.json"
+
+    @property
+    def explanation_file(self) -> Path:
+        """Where the run's time went."""
+        return self.path / "explanation.json"
+
+    @property
+    def evaluation_file(self) -> Path:
+        """Scores of the best checkpoint on the test split."""
+        return self.path / "evaluation.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Checkpoints, one folder each."""
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        """`ROLE-INDEX.log` of every role."""
+        return self.path / "logs"
+
+    @property
+    def attempts_file(self) -> Path:
+        """One JSON object per line: every start of the run and how it ended; see `rampline.record.attempts`."""
+        return self.path / "attempts.jsonl"
+
+    def attempts_file_of(self, role: str) -> Path:
+        """The same for `ROLE-INDEX` on a machine of its own, without the chief."""
+        return self.path / f"attempts-{role}.jsonl"
+
+    @property
+    def stop_file(self) -> Path:
+        """There while a role has passed on that it was asked to stop; see `rampline.jobs.stop`."""
+        return self.path / "stop.json"
+
+    def heartbeat_file(self, role: str) -> Path:
+        """Changes about every second while the role `ROLE-INDEX` is healthy."""
+        return self.path / "heartbeats" / role
+
+    def examples_file(self, role: str) -> Path:
+        """Which examples `ROLE-INDEX` used in each step, where `log_examples` is set."""
+        return self.path / "examples" / f"{role}.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether training has ended well."""
+        return self.result_file.is_file()
+
+    def create(self, config: RunConfig, identity: RunIdentity) -> None:
+        """Write what a role needs to start. A directory that holds the same run already is left as it is.
+
+        Raises:
+            FileExistsError: when the directory holds another configuration.
+        """
+        if self.config_file.is_file() and self.identity_file.is_file():
+            if self.read_config() != config:
+                raise FileExistsError(f"{self.path} holds a run with another configuration")
+            return
+        write_json(self.identity_file, dataclasses.asdict(identity))
+        write_json(self.config_file, to_dict(config))
+
+    def read_config(self) -> RunConfig:
+        """The run's configuration."""
+        return from_dict(read_json(self.config_file))
+
+    def read_identity(self) -> RunIdentity:
+        """What the run is."""
+        return RunIdentity(**read_json(self.identity_file))
+
+    def read_events(self, *kinds: str) -> list[dict[str, Any]]:
+        """Complete events of these kinds (of all, where none is named) so far, oldest first."""
+        return list(EventReader(self.events_file).read(*kinds))

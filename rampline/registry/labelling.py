@@ -1,0 +1,260 @@
+"""The prediction process: images of a folder through a model from the registry. With TensorFlow, on one device."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple, Protocol, TextIO
+
+import keras
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import tensorflow as tf
+from scipy.special import softmax
+
+from rampline.data.archives import Boundary
+from rampline.data.compiled import compiled
+from rampline.data.decoder import Decoder
+from rampline.data.parallel import in_chunks, map_in_order
+from rampline.data.sources.folder import DECODABLE_SUFFIXES, OTHER_SUFFIXES
+from rampline.errors import DatasetError, InputError
+from rampline.files import csv_cell
+from rampline.imports import import_own
+from rampline.record.events import EventWriter
+from rampline.registry.prediction import EVENTS, Answer, Request
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageToLabel:
+    """A file, or why it is not used; `content` is the encoded image."""
+
+    path: str
+    content: bytes = b""
+    problem: str = ""
+
+
+def walk_images(folder: Path) -> Iterator[Path]:
+    """Files that are images by their names, in the order of their paths, hidden ones apart; and links to folders.
+
+    One directory's names are held at a time. Links to folders are not entered: they may lead round in circles.
+    """
+    for parent, folders, names in os.walk(folder, onerror=_refuse):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (path for name in folders if (path := Path(parent, name)).is_symlink())
+        for name in sorted(name for name in names if not name.startswith(".")):
+            if Path(name).suffix.lower() in DECODABLE_SUFFIXES | OTHER_SUFFIXES:
+                yield Path(parent, name)
+
+
+def read_image(path: Path, boundary: Boundary) -> ImageToLabel:
+    """The file's content; a link that leads outside, a pipe, or a file that may not be read has a problem instead."""
+    # A name may hold bytes that are no text; a table holds only text.
+    name = os.fsencode(path).decode(errors="replace")
+    if path.is_dir():
+        return ImageToLabel(path=name, problem="a link to a folder is not followed")
+    try:
+        boundary.stat(path)
+        return ImageToLabel(path=name, content=path.read_bytes())
+    except OSError as error:
+        return ImageToLabel(path=name, problem=f"cannot be read: {error.strerror}")
+    except DatasetError as error:
+        return ImageToLabel(path=name, problem=str(error))
+
+
+def _refuse(error: OSError) -> None:
+    raise DatasetError(f"cannot read the folder {error.filename}: {error.strerror}") from error
+
+
+class Row(NamedTuple):
+    """One image: `label` is empty, `probability` None and `error` says why where it could not be read."""
+
+    path: str
+    label: str
+    probability: float | None
+    model_version: int
+    error: str
+
+
+SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("label", pa.string()),
+        ("probability", pa.float32()),
+        ("model_version", pa.int32()),
+        ("error", pa.string()),
+    ]
+)
+ROWS_PER_GROUP = 10_000
+
+
+class TableWriter(Protocol):
+    """Takes the rows in their order."""
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Append rows."""
+
+
+@contextmanager
+def open_table(path: Path, suffix: str) -> Iterator[TableWriter]:
+    """A table to fill, in the form that `suffix` names; synced to the disk at the end of the block."""
+    if suffix == ".csv":
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            yield _CsvTable(file)
+    else:
+        with pq.ParquetWriter(path, SCHEMA) as writer:
+            table = _ParquetTable(writer)
+            yield table
+            table.flush()
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+class _CsvTable:
+    def __init__(self, file: TextIO) -> None:
+        self._writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+        self._writer.writerow(Row._fields)
+
+    def write(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            probability = None if row.probability is None else float(f"{row.probability:.6g}")
+            self._writer.writerow(map(csv_cell, row._replace(probability=probability)))
+
+
+class _ParquetTable:
+    """Rows are gathered: a group per batch would make files of nothing but their own index."""
+
+    def __init__(self, writer: pq.ParquetWriter) -> None:
+        self._writer = writer
+        self._rows: list[Row] = []
+
+    def write(self, rows: Sequence[Row]) -> None:
+        self._rows += rows
+        if len(self._rows) >= ROWS_PER_GROUP:
+            self.flush()
+
+    def flush(self) -> None:
+        columns = list(zip(*self._rows, strict=True)) or [()] * len(SCHEMA)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+        self._writer.write_table(pa.table(arrays, schema=SCHEMA))
+        self._rows = []
+
+
+# As preparation decodes them: enough to pay for a call into TensorFlow, few enough to hold that many photographs.
+DECODED_AT_ONCE = 32
+OWN_LAYER = "a layer class with @keras.saving.register_keras_serializable() in the module that model.name names"
+
+
+class Labeller:
+    """A model that names what is on images.
+
+    Args:
+        model: takes (batch, height, width, channels) uint8, gives (batch, classes) float32 logits.
+        image_shape: (height, width, channels).
+        class_names: of every logit.
+        batch_size: images per step; a smaller last batch is padded, so that the model is traced once.
+    """
+
+    def __init__(
+        self, model: keras.Model, *, image_shape: tuple[int, ...], class_names: tuple[str, ...], batch_size: int
+    ) -> None:
+        self._shape = (batch_size, *image_shape)
+        self._names = class_names
+        signature = [tf.TensorSpec(self._shape, tf.uint8)]
+        self._step = compiled(lambda images: model(images, training=False), input_signature=signature)
+
+    def label(self, images: Sequence[np.ndarray]) -> list[tuple[str, float]]:
+        """Name and probability of the likeliest class of at most `batch_size` images."""
+        if not images:
+            return []
+        batch = np.zeros(self._shape, np.uint8)
+        batch[: len(images)] = images
+        probabilities = softmax(self._step(batch).numpy()[: len(images)].astype(np.float32), axis=1)
+        best = probabilities.argmax(axis=1)
+        return [(self._names[int(label)], float(row[label])) for label, row in zip(best, probabilities, strict=True)]
+
+
+def label_folder(model_folder: Path, exchange: Path) -> None:
+    """Label what the request in `exchange` names with the MLflow model in `model_folder`, and answer.
+
+    Memory is bounded by the batch size and the number of cores, whatever the number of images.
+
+    Raises:
+        InputError: when the model cannot be loaded, or the folder cannot be read.
+    """
+    request, events = Request.read(exchange), EventWriter(exchange / EVENTS)
+    labeller = Labeller(
+        _load(model_folder / "data" / "model.keras", request.module),
+        image_shape=request.image_shape,
+        class_names=request.class_names,
+        batch_size=request.batch_size,
+    )
+    counts: Counter[str] = Counter()
+    unreadable = done = 0
+    with open_table(Path(request.aside), Path(request.output).suffix) as table:
+        for batch in in_chunks(_decode_folder(Path(request.images), request.image_shape), request.batch_size):
+            rows = _label_batch(labeller, batch, request.model_version)
+            table.write(rows)
+            counts.update(row.label for row in rows if row.label)
+            unreadable += sum(bool(row.error) for row in rows)
+            done += len(rows)
+            events.progress(images=done)
+    in_order = {name: counts[name] for name in request.class_names}
+    Answer(counts=in_order, unreadable=unreadable).write(exchange)
+
+
+def _load(model_file: Path, module: str) -> keras.Model:
+    try:
+        if module:
+            import_own(module)
+        # Weights and layers, no code: Keras' safe mode stays on for a file that comes from a registry.
+        return keras.models.load_model(model_file, compile=False)
+    except Exception as error:
+        raise InputError(f"the model cannot be loaded: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, without the configuration that Keras adds; and what to write, where Keras does not say it."""
+    text = str(error).strip().partition("\n")[0].partition(" Full object config")[0]
+    if "Lambda" in text or "lambda" in text:
+        return f"its Lambda layer is code, which no model file may bring: write {OWN_LAYER} instead"
+    return f"{text} ({OWN_LAYER} can be loaded)" if "Could not locate" in text else text
+
+
+def _decode_folder(folder: Path, image_shape: tuple[int, int, int]) -> Iterator[tuple[str, np.ndarray | None, str]]:
+    """(path, pixels, problem) of every file, decoded and resized by the function that preparation uses."""
+    boundary, decoder = Boundary(folder), Decoder(image_shape)
+    chunks = in_chunks(walk_images(folder), DECODED_AT_ONCE)
+    yield from chain.from_iterable(map_in_order(partial(_decode_chunk, decoder, boundary), chunks))
+
+
+def _decode_chunk(decoder: Decoder, boundary: Boundary, paths: list[Path]) -> list[tuple[str, np.ndarray | None, str]]:
+    files = [read_image(path, boundary) for path in paths]
+    readable = [file for file in files if not file.problem]
+    decoded = iter(decoder([file.content for file in readable]) if readable else [])
+    return [_decoded(file, decoded) for file in files]
+
+
+def _decoded(file: ImageToLabel, decoded: Iterator) -> tuple[str, np.ndarray | None, str]:
+    if file.problem:
+        return file.path, None, file.problem
+    image = next(decoded)
+    return file.path, image.pixels, image.problem
+
+
+def _label_batch(
+    labeller: Labeller, batch: Sequence[tuple[str, np.ndarray | None, str]], model_version: int
+) -> list[Row]:
+    labels = iter(labeller.label([pixels for _, pixels, _ in batch if pixels is not None]))
+    rows = []
+    for path, pixels, problem in batch:
+        label, probability = ("", None) if pixels is None else next(labels)
+        rows.append(Row(path, label, probability, model_version, problem))
+    return rows

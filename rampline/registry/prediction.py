@@ -1,0 +1,291 @@
+"""Labelling a folder of images with a study's champion from MLflow's model registry: `rampline predict`.
+
+The model is fetched here; a process with TensorFlow does the rest (`rampline.registry.labelling`).
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlflow.artifacts import download_artifacts
+from mlflow.tracking import MlflowClient
+
+from rampline.errors import InputError, RunFailed
+from rampline.files import make_directory, read_json, sync_directory, write_json
+from rampline.jobs.process import end_processes, last_line, start_worker
+from rampline.record.events import EventReader
+from rampline.record.home import Home
+from rampline.registry.candidate import CHAMPION, ModelReference, get_version, registered_name
+from rampline.study import load_study
+from rampline.tracking.model import ModelMetadata
+from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, open_tracking
+
+REQUEST, ANSWER, EVENTS = "request.json", "answer.json", "events.jsonl"
+SUFFIXES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One folder to label.
+
+    Attributes:
+        images: folder of image files, absolute.
+        output: where the table goes; its name tells the form.
+        aside: the file to write until the table is complete.
+        batch_size: images per step of the model, at least 1.
+        model_version: what the column of that name says.
+        class_names: of the model's logits, in their order.
+        image_shape: (height, width, channels) of its images.
+        module: with the code of the model's own layers: it is imported first; empty for none.
+    """
+
+    images: str
+    output: str
+    aside: str
+    batch_size: int
+    model_version: int = 0
+    class_names: tuple[str, ...] = ()
+    image_shape: tuple[int, int, int] = (0, 0, 0)
+    module: str = ""
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise InputError(f"batch_size={self.batch_size} is not allowed: it must be at least 1")
+        if Path(self.output).suffix not in SUFFIXES:
+            raise InputError(f"output {self.output} is not allowed: its name must end in {' or '.join(SUFFIXES)}")
+        if not Path(self.images).is_dir():
+            found = "is a file" if Path(self.images).exists() else "does not exist"
+            raise InputError(f"images {self.images} {found}: give a folder of image files")
+
+    def write(self, folder: Path) -> None:
+        """Write it for the process."""
+        write_json(folder / REQUEST, dataclasses.asdict(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> Request:
+        """What the process finds."""
+        values = read_json(folder / REQUEST)
+        return cls(**values | {name: tuple(values[name]) for name in ("class_names", "image_shape")})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What became of the images: how many got each label, and how many have none because they cannot be read."""
+
+    counts: dict[str, int]
+    unreadable: int
+
+    @property
+    def images(self) -> int:
+        """Rows of the table."""
+        return sum(self.counts.values()) + self.unreadable
+
+    def write(self, folder: Path) -> None:
+        """Write it for the process that asked."""
+        write_json(folder / ANSWER, dataclasses.asdict(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> Answer:
+        """What came back."""
+        return cls(**read_json(folder / ANSWER))
+
+
+POLL_SECONDS, LINE_SECONDS = 0.1, 10.0
+DEFAULT_BATCH_SIZE = 256
+# A grey PNG.
+ONE_PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
+)
+# Labelling a folder is no training: it never takes a GPU from one, nor waits for one.
+ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """A table that was written.
+
+    Attributes:
+        output: the file, with a row per image: `path label probability model_version error`.
+        model: the registered model, such as `rampline-digits`.
+        model_version: its version that was the champion.
+        counts: images by label, every class of the model; those that cannot be read are not among them.
+        unreadable: how many could not be read; their rows say why.
+    """
+
+    output: Path
+    model: str
+    model_version: int
+    counts: dict[str, int]
+    unreadable: int
+
+    @property
+    def images(self) -> int:
+        """Rows of the table."""
+        return sum(self.counts.values()) + self.unreadable
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**dataclasses.asdict(self), "output": str(self.output)}
+
+    def sentence(self) -> str:
+        """What was done, in one line."""
+        broken = f", {self.unreadable:,} of them cannot be read" if self.unreadable else ""
+        return f"{self.images:,} images labelled by {self.model} version {self.model_version}{broken}: {self.output}"
+
+
+def predict_folder(
+    study: str,
+    images: str | Path,
+    *,
+    home: Home,
+    output: str | Path = "",
+    batch_size: int = DEFAULT_BATCH_SIZE,
+    log: Log | None = None,
+) -> Prediction:
+    """Label every image of a folder with the study's champion.
+
+    Args:
+        study: name of the study, or path of its file.
+        images: folder of image files (.jpg, .png, .gif, .bmp); sub-folders are read too.
+        home: whose MLflow store.
+        output: the table, `.csv` or `.parquet`; one that exists is replaced when the new one is complete. By default
+            `predictions/STUDY/TIME.csv` in `home`.
+        batch_size: images per step of the model.
+        log: gets lines for the user.
+
+    Raises:
+        InputError: when the study has no champion, or an argument is wrong; nothing is written then.
+        TrackingError: when MLflow cannot be used.
+        RunFailed: when the process fails, naming its log.
+    """
+    if not str(images):
+        raise InputError("images is empty: give the folder of the image files to label")
+    name = load_study(study).name if study.endswith((".yaml", ".yml")) else study
+    path = Path(output or home.predictions / name / f"{time.strftime('%Y%m%d-%H%M%S')}.csv").absolute()
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    folder = Path(images).expanduser().absolute()
+    request = Request(images=str(folder), output=str(path), aside=str(aside), batch_size=batch_size)
+    client = open_tracking(home)
+    version = get_version(client, ModelReference(name=registered_name(name), alias=CHAMPION))
+    request = dataclasses.replace(request, model_version=int(version.version))
+    try:
+        make_directory(path.parent)
+    except OSError as error:
+        raise InputError(f"output {path} cannot be written: {error.strerror}") from error
+    try:
+        try:
+            place = client.get_model_version_download_uri(version.name, str(version.version))
+        except STORE_ERRORS as error:
+            what = f"{version.name} version {version.version}"
+            raise TrackingError(f"{what} cannot be fetched from MLflow: {first_line(error)}") from error
+        answer = _label(client, place, request, study, home, log or _ignore)
+        aside.replace(path)
+        sync_directory(path.parent)
+    finally:
+        aside.unlink(missing_ok=True)
+    number = int(version.version)
+    return Prediction(
+        output=path, model=version.name, model_version=number, counts=answer.counts, unreadable=answer.unreadable
+    )
+
+
+def try_model(client: MlflowClient, model_id: str, study: str, log_folder: Path, *, home: Home) -> None:
+    """Load a logged model and label an image with it, as `predict_folder` would once it is registered.
+
+    Args:
+        client: where it was logged.
+        model_id: of the logged model.
+        study: its name.
+        log_folder: gets `promotion.log` when the process fails.
+        home: whose runs may name code to import.
+
+    Raises:
+        InputError: when it cannot be loaded.
+        RunFailed: when the process fails.
+        TrackingError: when it cannot be fetched.
+    """
+    with tempfile.TemporaryDirectory(prefix="rampline-try-") as folder:
+        images = Path(folder) / "images"
+        images.mkdir()
+        (images / "one.png").write_bytes(ONE_PIXEL)
+        aside, output = str(Path(folder) / "labels.csv"), str(log_folder / "promotion.csv")
+        request = Request(images=str(images), output=output, aside=aside, batch_size=1)
+        try:
+            place = client.get_logged_model(model_id).artifact_location
+        except STORE_ERRORS as error:
+            raise TrackingError(f"the model {model_id} cannot be read from MLflow: {first_line(error)}") from error
+        _label(client, place, request, study, home, _ignore)
+
+
+def _label(client: MlflowClient, place: str, request: Request, study: str, home: Home, log: Log) -> Answer:
+    """Fetch the model, and let a process label the folder with it; the table is complete then, under its name aside."""
+    with tempfile.TemporaryDirectory(prefix="rampline-predict-") as folder:
+        model = _fetch(client, place, Path(folder))
+        known = ModelMetadata.read(model)
+        if known.module and known.module not in _named_modules(study, home):
+            raise InputError(
+                f"the model needs code of the module {known.module}, which no run of this home names: give the study's "
+                "file that names it, instead of the study's name"
+            )
+        request = dataclasses.replace(
+            request, class_names=known.class_names, image_shape=known.image_shape, module=known.module
+        )
+        return _run(request, model, Path(folder), log)
+
+
+def _named_modules(study: str, home: Home) -> set[str]:
+    """Modules of networks that the study's file or a run of this home names: a registry says not what is imported."""
+    if study.endswith((".yaml", ".yml")):
+        loaded = load_study(study)
+        study, names = loaded.name, [run.config.model.name for run in loaded.runs]
+    else:
+        names = []
+    names += [read_json(file)["model"]["name"] for file in (home.runs / study).glob("*/*/config.json")]
+    return {name.partition(":")[0] for name in names if ":" in name}
+
+
+def _fetch(client: MlflowClient, place: str, folder: Path) -> Path:
+    """The model's files, from MLflow and not from a run directory: the run may be another machine's."""
+    uri = client.tracking_uri
+    try:
+        return Path(download_artifacts(artifact_uri=place, dst_path=str(folder), tracking_uri=uri, registry_uri=uri))
+    except STORE_ERRORS as error:
+        raise TrackingError(f"the model at {place} cannot be fetched from MLflow: {first_line(error)}") from error
+
+
+def _run(request: Request, model: Path, folder: Path, log: Log) -> Answer:
+    request.write(folder)
+    log_file, events = folder / "predict.log", EventReader(folder / EVENTS)
+    process = start_worker(["--predict", str(folder), str(model)], log_file, ENVIRONMENT)
+    due = time.monotonic() + LINE_SECONDS
+    try:
+        while process.poll() is None:
+            time.sleep(POLL_SECONDS)
+            if time.monotonic() >= due:
+                due += LINE_SECONDS
+                for event in list(events.read())[-1:]:
+                    log(f"{event['images']:,} images labelled")
+    finally:
+        end_processes([process])
+    if process.returncode == InputError.exit_status:
+        raise InputError(f"prediction failed: {last_line(log_file)}")
+    if process.returncode:
+        how = f"was ended by signal {-process.returncode}" if process.returncode < 0 else last_line(log_file)
+        failed_log = shutil.copyfile(log_file, Path(request.output).with_suffix(".log"))
+        raise RunFailed(f"prediction failed: {how} (log: {failed_log})")
+    return Answer.read(folder)
+
+
+def _ignore(_: str) -> None:
+    """For callers that do not listen."""

@@ -1,0 +1,57 @@
+"""Scoring one run again, by run id, run directory or registered model: what `rampline evaluate` does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rampline.data.dataset import PreparedDataset
+from rampline.data.preparation import prepare_dataset
+from rampline.files import read_json
+from rampline.jobs.evaluator import run_evaluation
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory
+from rampline.registry.candidate import directory_of, find_mlflow_run, open_run_directory
+from rampline.tracking.run_artifacts import log_evaluation
+from rampline.tracking.store import open_tracking
+
+Log = Callable[[str], None]
+
+
+def evaluate_one(run: str, data: str | None, *, home: Home, log: Log) -> dict[str, Any]:
+    """Score the best checkpoint of one run on its own or on another test set.
+
+    Args:
+        run: an MLflow run id, the path of a run directory, or a registered model such as
+            `models:/rampline-digits@champion` (`models:/` may be left out).
+        data: a data source such as `folder:PATH`, with some or all of the run's classes. Every image of its test split
+            is scored; without one, of its validation split; without either, every image. `None`: the run's own data.
+        home: where prepared data lies.
+        log: gets lines for the user.
+
+    Raises:
+        InputError: when there is no such run, or the data does not fit it.
+    """
+    directory = _find_run_directory(run, home)
+    other = None
+    if data:
+        own = PreparedDataset.open(Path(directory.read_identity().dataset))
+        config = dataclasses.replace(
+            directory.read_config().data, source=data, manual_dir=None, limit=None, channels=own.image_shape[2]
+        )
+        other = prepare_dataset(config, home, scored_classes=own.class_names, log=log).directory
+    run_evaluation([directory.path], directory.path / "evaluation.log", other_data=other)
+    if other:
+        return read_json(directory.path / "evaluation-other.json")
+    evaluation = read_json(directory.evaluation_file)
+    log_evaluation(open_tracking(home), directory, evaluation)
+    return evaluation
+
+
+def _find_run_directory(run: str, home: Home) -> RunDirectory:
+    path = Path(run)
+    if path.is_dir():
+        return open_run_directory(path.absolute())
+    return directory_of(find_mlflow_run(open_tracking(home), run), run)

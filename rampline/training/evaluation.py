@@ -1,0 +1,213 @@
+"""Scores of a run's best checkpoint on a test set; runs in a TensorFlow process, on one device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from rampline.data.compiled import as_written
+from rampline.data.dataset import PreparedDataset
+from rampline.errors import ConfigError, DatasetError
+from rampline.files import read_json, write_json, write_text
+from rampline.pipeline.batches import ReplicaRange, make_evaluation_dataset
+from rampline.pipeline.examples import open_examples
+from rampline.record.checkpoints import best_checkpoint, read_progress
+from rampline.record.events import finite
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory
+from rampline.training.checkpoint import load_model_weights
+from rampline.training.models import make_model
+
+
+def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
+    """How often each class was taken for each.
+
+    Args:
+        labels: `(examples,) int`, the right classes.
+        predictions: `(examples,) int`.
+        classes: how many there are.
+
+    Returns:
+        `(classes, classes) int64`, a row per right class and a column per predicted one.
+    """
+    cells = labels.astype(np.int64) * classes + predictions
+    return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
+
+
+def classification_report(matrix: np.ndarray, class_names: Sequence[str]) -> dict[str, Any]:
+    """Precision, recall, F1 score and support by class name, their averages, and the accuracy.
+
+    As `sklearn.metrics.classification_report(…, output_dict=True, zero_division=0)`: what would be divided by 0 is 0.
+    Only where a class is called as an average is, the average has another name: `accuracy (all classes)`.
+
+    Args:
+        matrix: from `confusion_matrix`.
+        class_names: of its rows.
+    """
+    right, support = matrix.diagonal(), matrix.sum(axis=1)
+    predicted = matrix.sum(axis=0)
+    scores = {
+        "precision": _ratio(right, predicted),
+        "recall": _ratio(right, support),
+        "f1-score": _ratio(2 * right, predicted + support),
+    }
+    examples = float(support.sum())
+    by_class = {
+        name: {**{score: float(values[i]) for score, values in scores.items()}, "support": float(support[i])}
+        for i, name in enumerate(class_names)
+    }
+    macro = {score: float(values.mean()) for score, values in scores.items()}
+    weighted = {score: float(np.average(values, weights=support)) for score, values in scores.items()}
+    averages = {
+        "accuracy": float(right.sum() / examples),
+        "macro avg": {**macro, "support": examples},
+        "weighted avg": {**weighted, "support": examples},
+    }
+    return by_class | {_free_name(name, by_class): values for name, values in averages.items()}
+
+
+def _free_name(name: str, taken: Container[str]) -> str:
+    while name in taken:
+        name += " (all classes)"
+    return name
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    return np.divide(above, below, out=np.zeros(len(above)), where=below > 0)
+
+
+BATCH_SIZE = 256
+
+
+def evaluate_run_directory(run_directory: RunDirectory, other_data: Path | None = None) -> dict[str, Any]:
+    """Score the best checkpoint and write `evaluation.json`, `predictions.csv`, `model.keras` and `model_summary.txt`.
+
+    Args:
+        run_directory: a run with at least one checkpoint.
+        other_data: another prepared dataset with the same classes; its scores go to `evaluation-other.json` and
+            `predictions-other.csv` alone.
+
+    Returns:
+        the content of the JSON file.
+
+    Raises:
+        ConfigError: when the run has no checkpoint.
+        DatasetError: when the other dataset has other classes or another image shape.
+    """
+    checkpoint = best_checkpoint(run_directory.checkpoints)
+    if checkpoint is None:
+        raise ConfigError(f"{run_directory.path} has no checkpoint to evaluate")
+    own = PreparedDataset.open(Path(run_directory.read_identity().dataset))
+    dataset = PreparedDataset.open(other_data) if other_data else own
+    _check_same_classes(own, dataset)
+    if other_data is None and _is_evaluated(run_directory, checkpoint):
+        return read_json(run_directory.evaluation_file)
+    model = load_model(run_directory, own, checkpoint)
+    labels, probabilities = predict(model, dataset, dataset.evaluation_split)
+    content = {
+        "split": dataset.evaluation_split,
+        "source": dataset.source,
+        "dataset": dataset.directory.name,
+        "checkpoint": str(checkpoint),
+        "best_epoch": read_progress(checkpoint).best_epoch,
+        **finite(_scores(labels, probabilities, dataset.class_names)),
+    }
+    if other_data:
+        scores = run_directory.path / "evaluation-other.json"
+        scores.unlink(missing_ok=True)  # never beside the answers on other images
+        _write_predictions(labels, probabilities, run_directory.path / "predictions-other.csv")
+        write_json(scores, content)
+        return content
+    _write_model(model, run_directory.path)
+    _write_predictions(labels, probabilities, run_directory.path / "predictions.csv")
+    write_json(run_directory.evaluation_file, content)
+    return content
+
+
+def load_model(run_directory: RunDirectory, dataset: PreparedDataset, checkpoint: Path) -> keras.Model:
+    """The run's network with the weights of `checkpoint`, without its pretrained weights being needed again.
+
+    Raises:
+        ConfigError: when the network is code to import and the run directory is not one of this home.
+    """
+    config = run_directory.read_config()
+    _check_import(config.model.name, run_directory.path)
+    keras.backend.clear_session()
+    keras.mixed_precision.set_global_policy(config.precision)
+    bare = dataclasses.replace(config.model, weights="none")
+    model = make_model(bare, image_shape=dataset.image_shape, classes=len(dataset.class_names))
+    load_model_weights(checkpoint, model)
+    return model
+
+
+def _check_import(name: str, run_directory: Path) -> None:
+    """A run directory that came from elsewhere must not say what is imported here."""
+    runs = Home.from_environment().runs
+    if ":" in name and runs.resolve() not in run_directory.resolve().parents:
+        raise ConfigError(
+            f"{run_directory} names the model {name}, code to import, and is no run of {runs}: "
+            "set RAMPLINE_HOME to the home that it was trained in"
+        )
+
+
+def predict(model: keras.Model, dataset: PreparedDataset, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Labels (examples,) int32 and probabilities (examples, classes) float32 of a split, in its order."""
+    examples = dataset.splits[split]
+    batches = make_evaluation_dataset(
+        open_examples(dataset, split), total_examples=examples, batch_size=BATCH_SIZE, replicas=ReplicaRange()
+    )
+    logits = model.predict(batches.map(as_written(lambda batch: batch["images"])), verbose=0)[:examples]
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return dataset.labels(split), shifted / shifted.sum(axis=1, keepdims=True)
+
+
+def _is_evaluated(run_directory: RunDirectory, checkpoint: Path) -> bool:
+    file = run_directory.evaluation_file
+    return file.is_file() and read_json(file)["checkpoint"] == str(checkpoint)
+
+
+def _check_same_classes(own: PreparedDataset, other: PreparedDataset) -> None:
+    if other.class_names != own.class_names:
+        expected, found = ", ".join(own.class_names), ", ".join(other.class_names)
+        raise DatasetError(f"{other.source} has the classes {found}; the run was trained on {expected}")
+    if other.image_shape != own.image_shape:
+        raise DatasetError(
+            f"{other.source} has images of {other.image_shape}; the run was trained on {own.image_shape}"
+        )
+
+
+def _scores(labels: np.ndarray, probabilities: np.ndarray, class_names: tuple[str, ...]) -> dict[str, Any]:
+    predictions = probabilities.argmax(axis=1)
+    matrix = confusion_matrix(labels, predictions, len(class_names))
+    likelihood = np.clip(probabilities[np.arange(len(labels)), labels], 1e-12, 1.0)
+    return {
+        "examples": len(labels),
+        "test_loss": float(-np.log(likelihood).mean()),
+        "test_accuracy": float((predictions == labels).mean()),
+        "class_names": list(class_names),
+        "confusion_matrix": matrix.tolist(),
+        "classification_report": classification_report(matrix, class_names),
+    }
+
+
+def _write_predictions(labels: np.ndarray, probabilities: np.ndarray, path: Path) -> None:
+    columns = (labels, probabilities.argmax(axis=1), probabilities.max(axis=1))
+    lines = [
+        f"{i},{label},{prediction},{probability!s}"
+        for i, (label, prediction, probability) in enumerate(zip(*columns, strict=True))
+    ]
+    write_text(path, "\n".join(["index,label,prediction,probability", *lines]) + "\n")
+
+
+def _write_model(model: keras.Model, folder: Path) -> None:
+    aside = folder / ".model.keras"
+    model.save(aside)
+    aside.rename(folder / "model.keras")
+    lines: list[str] = []
+    model.summary(print_fn=lines.append, line_length=110)
+    write_text(folder / "model_summary.txt", "\n".join(lines) + "\n")

@@ -1,0 +1,69 @@
+"""Are the models that are functions of the user's what is trained here? Before data is prepared; no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rampline.data.preparation import locate_prepared
+from rampline.errors import ConfigError, RunFailed
+from rampline.files import read_json, write_json
+from rampline.jobs.process import end_processes, last_line, start_worker
+from rampline.record.home import Home
+from rampline.study import Study
+
+MODELS, NOTES = "models.json", "notes.json"
+# Building a model needs no GPU; one touched here would be short of memory in training.
+_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_CONFIG": ""}
+
+
+def check_models(study: Study, *, log: Callable[[str], None]) -> None:
+    """Build the models that are functions of the user's in a process of its own, see `models.check_own_model`.
+
+    Where all models are ours, or of Keras, no process is started.
+
+    Args:
+        study: whose runs are about to be trained.
+        log: gets what the user should know, one line each.
+
+    Raises:
+        ConfigError: on a model that cannot be trained, in one line.
+        RunFailed: when the process ended without an answer.
+    """
+    models = _own_models(study)
+    if not models:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        exchange, output = Path(folder), Path(folder) / "log"
+        write_json(exchange / MODELS, models)
+        process = start_worker(["--models", folder], output, _ENVIRONMENT)
+        try:
+            status = process.wait()
+        finally:
+            end_processes([process])
+        if status == ConfigError.exit_status:
+            raise ConfigError(last_line(output))
+        if status:
+            why = f"was ended by signal {-status}" if status < 0 else f"failed: {last_line(output)}"
+            raise RunFailed(f"the process that builds the study's models {why}")
+        for note in read_json(exchange / NOTES):
+            log(note)
+
+
+def _own_models(study: Study) -> list[dict[str, Any]]:
+    """The distinct arguments of `check_own_model`."""
+    wanted = dict.fromkeys(
+        (run.config.data, run.config.model.name) for run in study.runs if ":" in run.config.model.name
+    )
+    prepared = {data: locate_prepared(data, Home.from_environment()) for data, _ in wanted}
+    found: dict[str, dict[str, Any]] = {}
+    for data, name in wanted:
+        dataset = prepared[data]
+        shape = dataset.image_shape if dataset else (data.image_size, data.image_size, data.channels or 3)
+        classes = len(dataset.class_names) if dataset else None
+        model = {"name": name, "image_shape": list(shape), "classes": classes}
+        found[json.dumps(model)] = model
+    return list(found.values())

@@ -1,0 +1,212 @@
+"""The networks: uint8 images in, logits of `keras.config.floatx()` out; scaling is part of the model."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from rampline.config import ModelConfig
+from rampline.errors import ConfigError
+from rampline.imports import import_own
+from rampline.stages import check_name, check_weights
+
+ImageShape = tuple[int, int, int]
+
+# While the data is not prepared, and its classes are not counted.
+GUESSED_CLASSES = 10
+# The rounding of half precision in a sum over a thousand classes.
+SOFTMAX_TOLERANCE = 1e-2
+
+
+def make_model(config: ModelConfig, *, image_shape: ImageShape, classes: int) -> keras.Model:
+    """Build a classifier from (batch, height, width, channels) uint8 to (batch, classes) logits.
+
+    The logits are float32, or what `keras.config.floatx()` says.
+
+    Weights of `keras.applications` backbones are loaded here (`imagenet` or a weight file); a checkpoint of ours is
+    loaded
+    by the caller, over the whole model.
+
+    Raises:
+        ConfigError: on an unknown name, or weights that do not fit.
+    """
+    check_weights(config.weights)
+    if ":" in config.name:
+        model = _make_own(config.name, image_shape, classes)
+        for output in getattr(model, "outputs", None) or ():  # of a subclass nothing is known before a call
+            _check_classes(config.name, output.shape, classes)
+        return model
+    if config.name in BUILT_IN:
+        return _make_built_in(config.name, image_shape, classes)
+    return _make_application(config, image_shape, classes)
+
+
+def convnet(image_shape: ImageShape, classes: int) -> keras.Model:
+    """Two 3x3 convolutions (32, 64) with max-pooling, a dense layer of 64: the network of the study `fashion_mnist`."""
+    inputs = keras.Input(image_shape, dtype="uint8", name="images")
+    x = keras.layers.Rescaling(1 / 255)(inputs)
+    for filters in (32, 64):
+        x = keras.layers.Conv2D(filters, 3, activation="relu")(x)
+        x = keras.layers.MaxPooling2D()(x)
+    x = keras.layers.Dense(64, activation="relu")(keras.layers.Flatten()(x))
+    return keras.Model(inputs, _logits(x, classes), name="convnet")
+
+
+def convnet7(image_shape: ImageShape, classes: int) -> keras.Model:
+    """Seven weight layers, five convolutions (32 … 256) and two dense: the network of the study `inaturalist`."""
+    inputs = keras.Input(image_shape, dtype="uint8", name="images")
+    x = keras.layers.Rescaling(1 / 255)(inputs)
+    for filters in (32, 64, 128, 128):
+        x = keras.layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
+        x = keras.layers.MaxPooling2D(padding="same")(x)
+    x = keras.layers.Conv2D(256, 3, padding="same", activation="relu")(x)
+    x = keras.layers.Dense(256, activation="relu")(keras.layers.Flatten()(x))
+    return keras.Model(inputs, _logits(x, classes), name="convnet7")
+
+
+BUILT_IN: dict[str, Callable[[ImageShape, int], keras.Model]] = {"convnet": convnet, "convnet7": convnet7}
+
+
+def _make_built_in(name: str, image_shape: ImageShape, classes: int) -> keras.Model:
+    try:
+        return BUILT_IN[name](image_shape, classes)
+    except ValueError as error:
+        raise ConfigError(f"data.image_size={image_shape[0]} is too small for {name}") from error
+
+
+def _make_application(config: ModelConfig, image_shape: ImageShape, classes: int) -> keras.Model:
+    """Backbone → global average pooling → dense relu → dropout → logits: the head of the study `cats_vs_dogs`."""
+    check_name(config.name)
+    make_backbone = getattr(keras.applications, config.name)
+    inputs = keras.Input(image_shape, dtype="uint8", name="images")
+    x = keras.layers.Rescaling(1.0)(inputs)
+    if image_shape[-1] == 1:
+        x = keras.layers.Concatenate()([x, x, x])
+    x = _preprocess(make_backbone)(x)
+    backbone = _load_backbone(make_backbone, config, (*image_shape[:2], 3))
+    backbone.trainable = config.trainable == "all"
+    x = keras.layers.GlobalAveragePooling2D()(backbone(x))
+    if config.head_units:
+        x = keras.layers.Dense(config.head_units, activation="relu")(x)
+    if config.dropout:
+        x = keras.layers.Dropout(config.dropout)(x)
+    return keras.Model(inputs, _logits(x, classes), name=config.name.lower())
+
+
+def _load_backbone(make_backbone: Callable[..., keras.Model], config: ModelConfig, shape: ImageShape) -> keras.Model:
+    is_backbone_file = config.weights.endswith(".h5")
+    weights = config.weights if is_backbone_file or config.weights == "imagenet" else None
+    try:
+        return make_backbone(include_top=False, weights=weights, input_shape=shape)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"model.weights={config.weights} cannot be loaded into {config.name}: {reason}") from error
+
+
+def _preprocess(make_backbone: Callable[..., keras.Model]) -> Callable:
+    """The scaling that belongs to a backbone, from the `keras.applications` module that defines it."""
+    module = inspect.getmodule(make_backbone)
+    if module is None:
+        raise ConfigError(f"{make_backbone.__name__} has no module with its preprocess_input")
+    return module.preprocess_input
+
+
+def _logits(features: keras.KerasTensor, classes: int) -> keras.KerasTensor:
+    # Mixed precision lowers the policy of the layers and leaves floatx at float32.
+    return keras.layers.Dense(classes, dtype=keras.config.floatx(), name="logits")(features)
+
+
+def _import_factory(name: str) -> Callable[..., keras.Model]:
+    module_name, _, function_name = name.partition(":")
+    try:
+        return getattr(import_own(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"model.name={name!r} cannot be imported: {error}") from error
+
+
+def check_own_model(name: str, *, image_shape: ImageShape, classes: int | None) -> list[str]:
+    """Check what a user's function returns: a model from uint8 images to one logit per class.
+
+    Args:
+        name: `package.module:function`.
+        image_shape: of the data; that of a guess where `classes` is `None`.
+        classes: of the data; `None` where it is not prepared. Errors that another number might cause are then left to
+            the roles.
+
+    Returns:
+        what the user should know, one line each.
+
+    Raises:
+        ConfigError: when it is no such model, in one line.
+    """
+    try:
+        height, width, channels = image_shape  # from JSON it is a list
+        model = _make_own(name, (height, width, channels), classes or GUESSED_CLASSES)
+        images = np.random.default_rng(0).integers(0, 256, (4, *image_shape), dtype=np.uint8)
+        outputs = model(images, training=False)
+    except (ConfigError, MemoryError):
+        raise
+    except Exception as error:
+        if classes is None and not isinstance(error, TypeError | NameError | AttributeError | ImportError):
+            return []
+        raise ConfigError(f"model.name={name!r} fails: {_describe_error(error)}") from error
+    shape = getattr(outputs, "shape", None)
+    if shape is None or len(shape) != 2:
+        found = type(outputs).__name__ if shape is None else shape
+        raise ConfigError(f"model.name={name!r} must give logits of the shape (batch, classes), not {found}")
+    if classes is not None:
+        _check_classes(name, shape, classes)
+    _check_logits(name, keras.ops.convert_to_numpy(outputs).astype(np.float64))
+    if not model.compiled:
+        return []
+    return [
+        f"model.name={name!r}: what it is compiled with is not used: its loss is the cross-entropy of the logits, "
+        "its optimizer the study's"
+    ]
+
+
+def _make_own(name: str, image_shape: ImageShape, classes: int) -> keras.Model:
+    model: Any = _import_factory(name)(input_shape=image_shape, classes=classes)
+    if not isinstance(model, keras.Model):
+        raise ConfigError(f"model.name={name!r} must return a keras.Model, not {type(model).__name__}")
+    if not model.built:
+        raise ConfigError(f"model.name={name!r} returns a model without weights: call it on images once, or build it")
+    return model
+
+
+def _check_classes(name: str, shape: tuple[int | None, ...], classes: int) -> None:
+    if len(shape) != 2 or shape[1] not in (None, classes):
+        raise ConfigError(f"model.name={name!r} must give (batch, {classes}) logits, a column per class, not {shape}")
+
+
+def _check_logits(name: str, outputs: np.ndarray) -> None:
+    """Probabilities of random images are told from logits whatever computes them: a layer, an operation, a model."""
+    if outputs.shape[1] > 1 and outputs.min() >= 0 and np.abs(outputs.sum(axis=1) - 1).max() < SOFTMAX_TOLERANCE:
+        what = "ends in a softmax, but its loss takes logits and applies one"
+        raise ConfigError(f"model.name={name!r} {what}: leave it out ({_softmax_line(_import_factory(name))})")
+
+
+def _softmax_line(function: Callable[..., keras.Model]) -> str:
+    """Where it probably is: the last line that names one in the function, else in its module."""
+    for part in (function, inspect.getmodule(function)):
+        try:
+            lines, first = inspect.getsourcelines(part)  # type: ignore[arg-type]
+        except (OSError, TypeError):
+            continue
+        for number, line in reversed(list(enumerate(lines, max(first, 1)))):
+            if "softmax" in line.lower():
+                return f"{inspect.getsourcefile(part)}, line {number}: {line.strip()[:100]}"  # type: ignore[arg-type]
+    return "the activation of its last layer"
+
+
+def _describe_error(error: Exception) -> str:
+    """Its first line, and the user's line that led there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "site-packages" not in frame.filename and frame.filename != __file__]
+    where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:200]}{where}"

@@ -1,0 +1,110 @@
+"""One training in this process, from the strategy to the result."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import tensorflow as tf
+
+from rampline.config import RunConfig
+from rampline.config.learning_rate import learning_rate_curve
+from rampline.data.dataset import PreparedDataset
+from rampline.jobs.tf_config import Task
+from rampline.record.events import EventWriter
+from rampline.record.run_directory import RunDirectory
+from rampline.training.controller import Controller, ExamplesLog, Launch
+from rampline.training.engine import Engine, Lifeline
+from rampline.training.fit import FitEngine
+from rampline.training.parameter_server import ParameterServerEngine
+from rampline.training.state import TrainingState, make_state
+from rampline.training.synchronous import SynchronousEngine
+
+
+def train(
+    config: RunConfig,
+    task: Task,
+    run_directory: RunDirectory,
+    strategy: tf.distribute.Strategy,
+    events: EventWriter | None,
+    *,
+    attempt: int,
+    launch: Launch,
+    lifeline: Lifeline,
+) -> None:
+    """Train this role's part of a run; returns when the run is complete.
+
+    Raises:
+        Preempted: when a role was asked to stop, and a checkpoint is saved.
+        RunFailed: when training cannot go on.
+    """
+    dataset = PreparedDataset.open(Path(run_directory.read_identity().dataset))
+    state = make_state(config, dataset, strategy)
+    examples_log = ExamplesLog(run_directory.examples_file(task.name), attempt) if config.log_examples else None
+    engine = make_engine(config, dataset, strategy, state, task, lifeline=lifeline, examples_log=examples_log)
+    steps_per_epoch = config.steps_per_epoch(dataset.splits["train"])
+    controller = Controller(
+        config=config,
+        engine=engine,
+        run_directory=run_directory,
+        steps_per_epoch=steps_per_epoch,
+        events=events,
+        attempt=attempt,
+        launch=launch,
+        lifeline=lifeline,
+    )
+    if events:
+        startup = {"startup_seconds": time.monotonic() - launch.at}
+        _tell_start(config, dataset, state, steps_per_epoch, controller, events, **startup)
+    if isinstance(engine, FitEngine):
+        with controller.stopping():
+            engine.train(controller)
+    controller.train()
+
+
+def make_engine(
+    config: RunConfig,
+    dataset: PreparedDataset,
+    strategy: tf.distribute.Strategy,
+    state: TrainingState,
+    task: Task,
+    *,
+    lifeline: Lifeline | None = None,
+    examples_log: ExamplesLog | None = None,
+    measure_staleness: bool = False,
+) -> Engine:
+    """The engine of the run's strategy and `engine` setting; see the engines for the optional parts."""
+    parts = {"config": config, "dataset": dataset, "strategy": strategy, "state": state, "lifeline": lifeline}
+    if config.strategy == "parameter_server":
+        return ParameterServerEngine(**parts, measure_staleness=measure_staleness)
+    make = FitEngine if config.engine == "fit" else SynchronousEngine
+    return make(**parts, worker=task.worker_number, examples_log=examples_log)
+
+
+def _tell_start(
+    config: RunConfig,
+    dataset: PreparedDataset,
+    state: TrainingState,
+    steps_per_epoch: int,
+    controller: Controller,
+    events: EventWriter,
+    **figures: float,
+) -> None:
+    events.write(
+        "started",
+        **figures,
+        attempt=controller.attempt,
+        replicas=config.replicas,
+        num_replicas_in_sync=config.num_replicas_in_sync,
+        per_replica_batch_size=config.per_replica_batch_size,
+        global_batch_size=config.global_batch_size,
+        steps_per_epoch=steps_per_epoch,
+        peak_learning_rate=config.peak_learning_rate,
+        epochs=config.epochs,
+        first_epoch=controller.progress.epoch + 1,
+        first_step=controller.progress.step,
+        train_examples=dataset.splits["train"],
+        validation_examples=dataset.splits["validation"],
+        parameters=state.model.count_params(),
+        learning_rate_curve=learning_rate_curve(config, steps_per_epoch),
+    )

@@ -1,0 +1,170 @@
+"""The queue for devices, between real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import wait_until
+
+from rampline.config import RunConfig
+from rampline.config.sections import ClusterConfig
+from rampline.devices import find_devices
+from rampline.errors import ClusterConfigError
+from rampline.jobs.device_queue import Ticket, devices_of, hold_devices
+from rampline.record.home import Home
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from rampline.jobs.device_queue import Ticket, hold_devices
+from rampline.record.home import Home
+root, name, submitted_at, devices, slots, seconds = sys.argv[1:]
+ticket = Ticket(name=name, submitted_at=float(submitted_at), devices=int(devices))
+def say(text):
+    with open(f"{root}/log", "a") as log:
+        log.write(f"{name} {text}\\n")
+with hold_devices(Home(root=Path(root)), ticket, slots=int(slots), log=lambda text: say(text)) as granted:
+    say(f"has {list(granted)}")
+    time.sleep(float(seconds))
+    say("leaves")
+"""
+
+
+class Queue:
+    def __init__(self, root: Path) -> None:
+        self.root, self.processes = root, []
+
+    def start(self, name: str, *, at: float, devices: int = 1, slots: int = 1, seconds: float = 60.0):
+        arguments = [str(self.root), name, str(at), str(devices), str(slots), str(seconds)]
+        self.processes.append(subprocess.Popen([sys.executable, "-c", HOLD, *arguments]))
+        return self.processes[-1]
+
+    @property
+    def log(self) -> list[str]:
+        file = self.root / "log"
+        return file.read_text().splitlines() if file.is_file() else []
+
+    def until(self, *lines: str) -> None:
+        wait_until(lambda: all(line in self.log for line in lines), 30)
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[Queue]:
+    queue = Queue(tmp_path)
+    yield queue
+    for process in queue.processes:
+        process.kill()
+        process.wait()
+
+
+def test_one_device_is_given_in_the_order_of_submission(queue: Queue):
+    queue.start("first", at=100, seconds=3)
+    queue.until("first has [0]")
+    # The later one arrives earlier.
+    queue.start("third", at=300, seconds=0)
+    queue.until("third waiting for 1 device: first has the machine")
+    queue.start("second", at=200, seconds=0.5)
+    for process in queue.processes:
+        assert process.wait(30) == 0
+    moves = [line for line in queue.log if "waiting" not in line]
+    assert moves == [
+        "first has [0]",
+        "first leaves",
+        "second has [0]",
+        "second leaves",
+        "third has [0]",
+        "third leaves",
+    ]
+    assert not list(queue.root.glob("devices/*/*.json"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_holder_that_is_killed_frees_its_devices(queue: Queue, number: signal.Signals):
+    first = queue.start("first", at=1)
+    queue.until("first has [0]")
+    queue.start("second", at=2, seconds=0)
+    queue.until("second waiting for 1 device: first has the machine")
+    began = time.monotonic()
+    first.send_signal(number)
+    queue.until("second has [0]")
+    assert time.monotonic() - began < 5
+
+
+def test_nobody_is_overtaken_by_one_who_needs_less(queue: Queue):
+    first = queue.start("one of two", at=1, slots=2)
+    queue.until("one of two has [0]")
+    queue.start("both", at=2, devices=2, slots=2, seconds=0)
+    queue.until("both waiting for 2 devices: one of two has the machine")
+    queue.start("other of two", at=3, slots=2, seconds=0)
+    queue.until("other of two waiting for 1 device: one of two has the machine")
+    first.kill()
+    queue.until("both has [0, 1]", "other of two has [0]")
+    moves = [line for line in queue.log if " has [" in line]
+    assert moves == ["one of two has [0]", "both has [0, 1]", "other of two has [0]"]
+
+
+def test_what_never_fits_is_refused(tmp_path: Path):
+    ticket = Ticket(name="digits/e1", submitted_at=1, devices=3)
+    with (
+        pytest.raises(ClusterConfigError, match="digits/e1 needs 3 devices at once: cpu-slots allows 2"),
+        hold_devices(Home(root=tmp_path), ticket, slots=2, log=print),
+    ):
+        pass
+
+
+@pytest.fixture
+def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's files as they lie on a machine with four GPUs."""
+    for number in range(4):
+        folder = tmp_path / "driver" / f"0000:0{number}:00.0"
+        folder.mkdir(parents=True)
+        (folder / "information").write_text("Model: \t NVIDIA T4\n")
+    monkeypatch.setattr("rampline.devices.NVIDIA_DRIVER", tmp_path / "driver")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_each_holder_sees_its_own_gpus_alone(tmp_path: Path):
+    home = Home(root=tmp_path / "home")
+    first = Ticket(name="first", submitted_at=1, devices=1)
+    second = Ticket(name="second", submitted_at=2, devices=2)
+    with hold_devices(home, first, slots=4, log=print):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+        assert find_devices().count == 1
+    subprocess_holder = Queue(tmp_path / "home")
+    process = subprocess_holder.start("other", at=1, slots=4)
+    try:
+        subprocess_holder.until("other has [0]")
+        with hold_devices(home, second, slots=4, log=print):
+            assert os.environ["CUDA_VISIBLE_DEVICES"] == "1,2"
+    finally:
+        process.kill()
+        process.wait()
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize(
+    ("config", "devices"),
+    [
+        (RunConfig(), 1),
+        (RunConfig(strategy="mirrored", cluster=ClusterConfig(replicas=4)), 4),
+        (RunConfig(strategy="mirrored", cluster=ClusterConfig(replicas=2, virtual_devices=2)), 0),
+        (RunConfig(strategy="multi_worker", cluster=ClusterConfig(workers=2)), 2),
+        (RunConfig(strategy="parameter_server", cluster=ClusterConfig(workers=3, parameter_servers=1)), 3),
+        (RunConfig(strategy="multi_worker", cluster=ClusterConfig(workers=8)), 4),
+    ],
+)
+def test_a_run_holds_its_gpus(config: RunConfig, devices: int):
+    assert devices_of(config) == devices
+
+
+def test_without_gpus_a_run_holds_the_processor(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    config = RunConfig(strategy="mirrored", cluster=ClusterConfig(replicas=4, virtual_devices=4))
+    assert devices_of(config) == 1

@@ -1,0 +1,164 @@
+"""Workers that are forks of a process with TensorFlow: they do what started ones do, and end as those do."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from command_line import wait_until
+from runs import make_config, role_environment
+
+from rampline.files import read_json
+from rampline.jobs import fork_server as module
+from rampline.jobs.fork_server import ForkedProcess, fork_server
+from rampline.jobs.private_network import SHARED
+from rampline.jobs.process import end_processes, start_worker
+from rampline.jobs.supervisor import supervise
+
+
+@pytest.fixture
+def server(forks: None, monkeypatch: pytest.MonkeyPatch) -> psutil.Process:
+    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
+    return psutil.Process(module._active[0].process.pid)
+
+
+@pytest.fixture
+def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[module._Server]:
+    """One beside that of the session, to be tried to death."""
+    monkeypatch.setattr(module, "_active", [])
+    with fork_server():
+        yield module._active[0]
+
+
+def children_of(process: psutil.Process) -> list[psutil.Process]:
+    return [child for child in process.children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_roles_of_a_run_are_forks(make_run, server: psutil.Process) -> None:
+    directory, parents, lines = make_run(make_config("multi_worker", workers=2), epochs=1), set(), []
+
+    def on_event(event: dict) -> None:
+        if event["event"] == "started":
+            for role in read_json(directory.roles_file)["roles"]:
+                process = psutil.Process(role["pid"])
+                parents.add(process.ppid())
+                lines.append([part for part in process.cmdline() if part])
+                assert os.getsid(process.pid) == os.getpgid(process.pid) == process.pid
+
+    supervise(directory, on_event=on_event, log=print)
+    assert directory.is_complete
+    assert parents == {server.pid}
+    assert lines == [[sys.executable, "-P", "-m", "rampline.worker", str(directory.path)]] * 2
+    assert children_of(server) == []
+    # Printed while TensorFlow was imported.
+    assert all("oneDNN" in (directory.logs / f"worker-{index}.log").read_text() for index in range(2))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_signal_that_ends_one_is_its_status(number: signal.Signals, make_run, server: psutil.Process) -> None:
+    directory = make_run(make_config("single"), epochs=9999)
+    process = start_worker([str(directory.path)], directory.logs / "chief-0.log", {"TF_CONFIG": ""})
+    assert isinstance(process, ForkedProcess)
+    assert process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.1)
+    os.killpg(process.pid, number)
+    assert process.wait(timeout=60) in (-number, 143)
+    end_processes([process])
+    assert children_of(server) == []
+
+
+def test_wrong_input_is_told_in_its_log(tmp_path: Path, server: psutil.Process) -> None:
+    process = start_worker([str(tmp_path / "nothing")], tmp_path / "log", {"TF_CONFIG": ""})
+    assert isinstance(process, ForkedProcess)
+    assert process.wait(timeout=60) == 2
+    assert "is no run directory" in (tmp_path / "log").read_text()
+
+
+def test_an_import_of_tensorflow_runs_no_operation() -> None:
+    """Devices and their threads would not outlive the fork."""
+    code = """
+import importlib, os
+from rampline.jobs.fork_server import IMPORTED
+from rampline.imports import import_tensorflow
+import_tensorflow()
+for name in IMPORTED:
+    importlib.import_module(name)
+from tensorflow.python.eager import context
+assert context.context()._context_handle is None
+print(len(os.listdir("/proc/self/task")))
+"""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert int(finished.stdout) <= 2
+
+
+@pytest.mark.parametrize("change", ["TF_ENABLE_ONEDNN_OPTS", "OMP_NUM_THREADS", "PYTHONPATH"])
+def test_what_tensorflow_reads_on_import_makes_a_process_of_its_own(
+    change: str, tmp_path: Path, server: psutil.Process
+) -> None:
+    process = start_worker([str(tmp_path / "nothing")], tmp_path / "log", {"TF_CONFIG": "", change: "1"})
+    assert isinstance(process, subprocess.Popen)
+    end_processes([process])
+
+
+def test_a_server_that_was_killed_is_done_without(make_run, own_server: module._Server) -> None:
+    directory = make_run(make_config("single"), epochs=9999)
+    first = start_worker([str(directory.path)], directory.logs / "chief-0.log", {"TF_CONFIG": ""})
+    assert isinstance(first, ForkedProcess)
+    worker = psutil.Process(first.pid)
+    own_server.process.kill()
+    assert first.wait(timeout=10) == -signal.SIGKILL
+    worker.wait(timeout=10)
+    second = start_worker([str(directory.path / "nothing")], directory.logs / "chief-0.log", {"TF_CONFIG": ""})
+    assert isinstance(second, subprocess.Popen)
+    assert second.wait(timeout=60) == 2
+
+
+LAUNCHER = """
+import os, sys
+from pathlib import Path
+from rampline.jobs.fork_server import fork_server
+from rampline.jobs.process import start_worker
+with fork_server():
+    process = start_worker([sys.argv[1]], Path(sys.argv[1], "logs", "chief-0.log"), {"TF_CONFIG": ""})
+    print(process.pid, process.poll() is None, flush=True)
+    process.wait()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_forks_end_with_the_process_that_asked_for_them(number: signal.Signals, make_run) -> None:
+    directory = make_run(make_config("single"), epochs=9999)
+    with subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, str(directory.path)], stdout=subprocess.PIPE, text=True
+    ) as p:
+        assert p.stdout is not None
+        pid = int(p.stdout.readline().split()[0])
+        worker, below = psutil.Process(pid), psutil.Process(p.pid).children()
+        p.send_signal(number)
+    _, alive = psutil.wait_procs([worker, *below], timeout=5)
+    assert alive == []
+
+
+def test_an_interrupt_while_it_imports_leaves_no_fork(tmp_path: Path, own_server: module._Server) -> None:
+    def ask(log: str) -> ForkedProcess | None:
+        return module.fork_worker([str(tmp_path / "nothing")], tmp_path / log, own_server.environment, SHARED)
+
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ask("interrupted.log")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    # The server has dealt with the first when it deals with the second.
+    second = ask("second.log")
+    assert second is not None
+    assert second.wait(timeout=60) == 2
+    wait_until(lambda: not children_of(psutil.Process(own_server.process.pid)), 5)

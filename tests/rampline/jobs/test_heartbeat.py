@@ -1,0 +1,88 @@
+"""A role's sign of life, and who looks for it."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from rampline.jobs.heartbeat import Heartbeat, HeartbeatWatch
+
+BEAT = """
+import sys, time
+from pathlib import Path
+from rampline.jobs.heartbeat import Heartbeat
+Heartbeat(Path(sys.argv[1]), timeout_seconds=2, on_overdue=print).start()
+time.sleep(60)
+"""
+
+
+def wait_until(condition) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_frozen_process_is_silent_and_one_that_goes_on_is_not(tmp_path: Path) -> None:
+    watch = HeartbeatWatch(tmp_path / "chief-0")
+    assert watch.silent_seconds() == 0.0
+    process = subprocess.Popen([sys.executable, "-c", BEAT, str(tmp_path / "chief-0")])
+    try:
+        wait_until((tmp_path / "chief-0").is_file)
+        time.sleep(1)
+        assert watch.silent_seconds() < 0.9
+        os.kill(process.pid, signal.SIGSTOP)
+        wait_until(lambda: watch.silent_seconds() > 1.5)
+        os.kill(process.pid, signal.SIGCONT)
+        wait_until(lambda: watch.silent_seconds() < 0.9)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_what_an_earlier_process_left_is_no_sign_of_life(tmp_path: Path) -> None:
+    (tmp_path / "chief-0").write_text("000000000007 train\n")
+    assert HeartbeatWatch(tmp_path / "chief-0").silent_seconds() == 0.0
+    assert not (tmp_path / "chief-0").exists()
+
+
+def test_a_call_that_does_not_come_back_is_told_once_it_is_far_longer_than_those_before(tmp_path: Path) -> None:
+    overdue, told = threading.Event(), list[tuple[str, float]]()
+
+    def tell(call: str, seconds: float) -> None:
+        told.append((call, seconds))
+        overdue.set()
+
+    heartbeat = Heartbeat(tmp_path / "chief-0", timeout_seconds=1, on_overdue=tell)
+    heartbeat.start()
+    heartbeat.advance("train")
+    time.sleep(1.5)  # the first call of its kind: it compiles
+    for _ in range(3):
+        heartbeat.advance("train")
+        time.sleep(0.1)
+    assert told == []
+    assert (tmp_path / "chief-0").read_text().split()[1] == "train"
+    assert overdue.wait(5)
+    assert told[0][0] == "train"
+    assert 1 < told[0][1] < 3
+
+
+def test_calls_that_always_take_long_are_no_freeze(tmp_path: Path) -> None:
+    heartbeat = Heartbeat(tmp_path / "chief-0", timeout_seconds=0.2, on_overdue=lambda call, seconds: None)
+    for _ in range(3):
+        heartbeat.advance("train")
+        time.sleep(0.5)
+    assert not heartbeat.is_overdue
+
+
+def test_a_clock_that_jumps_is_not_asked(tmp_path: Path, monkeypatch) -> None:
+    watch = HeartbeatWatch(tmp_path / "chief-0")
+    (tmp_path / "chief-0").write_text("1")
+    assert watch.silent_seconds() < 1
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 86400)
+    os.utime(tmp_path / "chief-0", (0, 0))
+    assert watch.silent_seconds() < 1

@@ -1,0 +1,193 @@
+"""One attempt of a run: whatever ends it, its roles are gone, and the user is told which one was lost."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from processes import processes_of
+from runs import make_config, role_environment
+
+from rampline.config import ClusterConfig
+from rampline.errors import InputError, Preempted, RunFailed
+from rampline.files import read_json
+from rampline.jobs.roles import free_ports
+from rampline.jobs.supervisor import supervise
+from rampline.jobs.tf_config import Task
+from rampline.record.checkpoints import last_checkpoint
+from rampline.record.run_directory import RunDirectory
+
+# A model function may need the network, so the roles have none of their own.
+IN_SHARED_NETWORK = "small_models:with_batch_norm"
+LAUNCH = """
+import signal, sys
+from pathlib import Path
+from rampline.jobs.supervisor import supervise
+from rampline.record.run_directory import RunDirectory
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+supervise(RunDirectory(Path(sys.argv[1])), on_event=lambda event: None, log=print)
+"""
+
+
+def wait_for_roles(directory: RunDirectory, event: str = "epoch") -> dict[str, int]:
+    """Process ids by role once the run has told `event`."""
+    deadline = time.monotonic() + 150
+    while event not in [e["event"] for e in directory.read_events()]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    roles = read_json(directory.roles_file)["roles"]
+    return {f"{role['role']}-{role['index']}": role["pid"] for role in roles}
+
+
+def test_a_killed_worker_fails_the_run_by_name(make_run) -> None:
+    directory = make_run(make_config("multi_worker", workers=2, max_restarts=0), epochs=2000)
+    lost_at: list[float] = []
+
+    def kill() -> None:
+        os.kill(wait_for_roles(directory)["worker-1"], signal.SIGKILL)
+        lost_at.append(time.monotonic())
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(RunFailed, match=r"^worker 1 was ended by signal 9 \(log: .*worker-1\.log\)$"):
+        supervise(directory, on_event=lambda event: None, log=print)
+    killer.join()
+    assert time.monotonic() - lost_at[0] < 30
+    assert not directory.is_complete
+
+
+def test_no_address_of_a_role_is_in_a_command_line(make_run) -> None:
+    """Every user of the machine can read those."""
+    directory = make_run(make_config("parameter_server", workers=2, parameter_servers=1))
+    ports, commands = list[str](), list[str]()
+
+    def look(event: dict) -> None:
+        if event["event"] == "epoch":
+            ports.extend(role["address"].rpartition(":")[2] for role in read_json(directory.roles_file)["roles"])
+            children = {child.pid for child in psutil.Process().children(recursive=True)}
+            for pid in children | set(processes_of(directory.path)):
+                commands.append(" ".join(psutil.Process(pid).cmdline()))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        supervise(directory, on_event=look, log=print)
+    assert len(ports) == 4
+    assert len([command for command in commands if "rampline.worker" in command]) >= 4
+    assert [command for command in commands for port in ports if f":{port}" in command] == []
+
+
+def test_roles_end_with_a_killed_launcher_and_the_run_goes_on_later(make_run) -> None:
+    directory = make_run(make_config("multi_worker", workers=2), epochs=40)
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCH, str(directory.path)], env=role_environment())
+    wait_for_roles(directory, "checkpoint")
+    launcher.kill()
+    launcher.wait()
+    deadline = time.monotonic() + 15
+    while processes_of(directory.path) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert processes_of(directory.path) == []
+    assert not directory.is_complete
+    events: list[dict] = []
+    result = supervise(directory, on_event=events.append, log=print)
+    assert result["epochs"] == 40
+    assert result["attempts"] == 2
+    assert events[0]["event"] == "started"
+    assert events[0]["first_epoch"] > 1
+
+
+def test_interrupt_ends_every_role(make_run) -> None:
+    directory = make_run(make_config("parameter_server", workers=2, parameter_servers=1), epochs=2000)
+
+    def interrupt(event: dict) -> None:
+        if event["event"] == "epoch":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        supervise(directory, on_event=interrupt, log=print)
+    assert len(read_json(directory.roles_file)["roles"]) == 4
+
+
+def test_sigterm_to_the_launcher_and_its_roles_saves_a_checkpoint(make_run) -> None:
+    """As Slurm, systemd and `ray job stop` end a job: then the launcher asks a role that is stopping already."""
+    directory = make_run(make_config("single", model="small_models:slow"), epochs=2000, steps_per_call=16)
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCH, str(directory.path)], env=role_environment())
+    chief = wait_for_roles(directory, "progress")["chief-0"]
+    for number in range(40):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(chief, signal.SIGTERM)
+        if number == 10:
+            launcher.terminate()
+        time.sleep(0.05)
+    # 143, or 1 where the role had left before the launcher was asked.
+    assert launcher.wait(60)
+    assert "stopped" in [event["event"] for event in directory.read_events()]
+    assert "saved" in read_json(directory.stop_file)
+    assert last_checkpoint(directory.checkpoints)
+
+
+def test_a_status_of_143_alone_does_not_say_that_a_checkpoint_was_saved(make_run) -> None:
+    directory = make_run(make_config("single", model="small_models:ended_by_sigterm"))
+    with pytest.raises(Preempted, match=r"^chief 0 was asked to stop before it could save a checkpoint$"):
+        supervise(directory, on_event=lambda event: None, log=print)
+
+
+def test_roles_on_several_addresses_of_the_loopback_interface_meet(make_run) -> None:
+    config = make_config("multi_worker", model=IN_SHARED_NETWORK, workers=2, max_restarts=0)
+    directory = make_run(config, epochs=1)
+    cluster = {"worker": tuple(f"127.0.0.{i}:{port}" for i, port in enumerate(free_ports(2), start=2))}
+    tasks, hosts = [Task(cluster=cluster, role="worker", index=i) for i in range(2)], set[str]()
+
+    def look(event: dict) -> None:
+        if event["event"] == "epoch":
+            hosts.update(listening_on(directory))
+
+    assert supervise(directory, on_event=look, log=print, tasks=tasks)["epochs"] == 1
+    assert hosts == {"::ffff:127.0.0.2", "::ffff:127.0.0.3"}
+
+
+def listening_on(directory: RunDirectory) -> set[str]:
+    """Addresses that the roles have sockets at which take connections."""
+    roles = [psutil.Process(role["pid"]) for role in read_json(directory.roles_file)["roles"]]
+    return {c.laddr.ip for role in roles for c in role.net_connections() if c.status == psutil.CONN_LISTEN}
+
+
+def test_servers_listen_on_loopback_alone(make_run) -> None:
+    directory = make_run(make_config("multi_worker", model=IN_SHARED_NETWORK, workers=2), epochs=20)
+    hosts: set[str] = set()
+
+    def look(event: dict) -> None:
+        if event["event"] == "epoch":
+            hosts.update(listening_on(directory))
+
+    supervise(directory, on_event=look, log=print)
+    assert hosts == {"::ffff:127.0.0.1"}
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_with_the_step(make_run) -> None:
+    directory = make_run(make_config("single", model="small_models:exploding"))
+    with pytest.raises(RunFailed, match=r"the loss is (nan|inf) at step \d+ \(epoch 1\)"):
+        supervise(directory, on_event=lambda event: None, log=print)
+
+
+def test_a_rendezvous_that_fails_ends_in_time(make_run) -> None:
+    cluster = ClusterConfig(workers=2, rendezvous_timeout_seconds=5, max_restarts=0)
+    directory = make_run(make_config("multi_worker", workers=2), cluster=cluster)
+    task = {"cluster": {"worker": ["127.0.0.1:45991", "127.0.0.1:45992"]}, "task": {"type": "worker", "index": 1}}
+    command = [str(Path(sys.executable).with_name("rampline")), "worker", str(directory.path)]
+    environment = {**role_environment(), "TF_CONFIG": json.dumps(task)}
+    alone = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert alone.returncode == 1
+    assert "worker 1 did not find the other roles in time" in alone.stderr
+
+
+def test_a_wrong_model_is_an_input_error(make_run) -> None:
+    directory = make_run(make_config("single", model="MobilNet"))
+    with pytest.raises(InputError, match=r"model\.name='MobilNet' is not known"):
+        supervise(directory, on_event=lambda event: None, log=print)

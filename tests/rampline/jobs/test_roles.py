@@ -1,0 +1,73 @@
+"""Which roles a run has on this machine, and what each is started with."""
+
+import dataclasses
+import json
+import os
+import socket
+
+import pytest
+
+from rampline.config import ClusterConfig, RunConfig
+from rampline.jobs.roles import free_ports, local_tasks, role_counts, role_environment
+from rampline.jobs.tf_config import parse_tf_config
+
+CONFIGS = {
+    "single": (RunConfig(), {"chief": 1}),
+    "mirrored": (RunConfig(strategy="mirrored", cluster=ClusterConfig(replicas=2)), {"chief": 1}),
+    "multi_worker": (RunConfig(strategy="multi_worker", cluster=ClusterConfig(workers=3)), {"worker": 3}),
+    "parameter_server": (
+        RunConfig(strategy="parameter_server", cluster=ClusterConfig(workers=2, parameter_servers=2)),
+        {"chief": 1, "worker": 2, "ps": 2},
+    ),
+}
+EVERY = pytest.mark.parametrize("config, counts", CONFIGS.values(), ids=CONFIGS)
+
+
+@EVERY
+def test_roles_of_every_strategy(config, counts):
+    assert role_counts(config) == counts
+    tasks = local_tasks(config)
+    assert {role: sum(task.role == role for task in tasks) for role in counts} == counts
+    assert len({task.name for task in tasks}) == len(tasks) == sum(counts.values())
+    assert [task.is_chief for task in tasks] == [True] + [False] * (len(tasks) - 1)
+    addresses = [address for hosts in tasks[0].cluster.values() for address in hosts]
+    assert len(set(addresses)) == len(tasks)
+    assert all(address.startswith("127.0.0.1:") for address in addresses)
+    assert all(task.is_on_loopback for task in tasks)
+
+
+@EVERY
+def test_every_role_understands_its_environment(config, counts):
+    for task in local_tasks(config):
+        environment = role_environment(task, config)
+        assert parse_tf_config(environment["TF_CONFIG"], config) == task
+        assert json.loads(environment["TF_CONFIG"])["task"] == {"type": task.role, "index": task.index}
+
+
+def test_workers_share_the_cores(monkeypatch):
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    cores = len(os.sched_getaffinity(0))
+    for name, workers in (("multi_worker", 3), ("parameter_server", 2)):
+        config = CONFIGS[name][0]
+        threads = {role_environment(task, config)["TF_NUM_INTRAOP_THREADS"] for task in local_tasks(config)}
+        assert threads == {str(max(1, cores // workers))}
+    alone = CONFIGS["mirrored"][0]
+    assert "TF_NUM_INTRAOP_THREADS" not in role_environment(local_tasks(alone)[0], alone)
+    replicas = alone.cluster.replicas
+    virtual = dataclasses.replace(alone, cluster=dataclasses.replace(alone.cluster, virtual_devices=replicas))
+    threads = role_environment(local_tasks(virtual)[0], virtual)["TF_NUM_INTRAOP_THREADS"]
+    assert threads == str(max(1, cores // replicas))
+
+
+def test_a_number_of_threads_that_the_user_has_set_is_kept(monkeypatch):
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "7")
+    config = CONFIGS["multi_worker"][0]
+    assert "TF_NUM_INTRAOP_THREADS" not in role_environment(local_tasks(config)[0], config)
+
+
+def test_free_ports_are_different_and_can_be_bound():
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    for port in ports:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))

@@ -1,0 +1,217 @@
+"""Lost roles cost time, not the run; what would fail again is not tried again."""
+
+import dataclasses
+import json
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from faults import Faults, assert_bit_equal, examples_seen, run_with
+from runs import make_config, set_version
+
+from rampline.config import RunConfig
+from rampline.errors import InputError, RunFailed
+from rampline.jobs import supervisor
+from rampline.jobs.lock import hold_run
+from rampline.jobs.roles import local_tasks, tasks_to_start
+from rampline.jobs.supervisor import supervise
+from rampline.jobs.tf_config import Task
+from rampline.record.checkpoints import list_checkpoints
+from rampline.record.run_directory import RunDirectory
+
+
+def attempts(directory: RunDirectory) -> list[dict]:
+    lines = [json.loads(line) for line in directory.attempts_file.read_text().splitlines()]
+    return [line for line in lines if line["event"] == "attempt"]
+
+
+def test_a_killed_worker_is_made_up_for(make_run) -> None:
+    config = make_config("multi_worker", model="small_models:with_all_state", workers=2)
+    config = dataclasses.replace(config, epochs=60, checkpoint_every_steps=3, log_examples=True)
+    whole, hit = make_run(config), make_run(config)
+    supervise(whole, on_event=lambda event: None, log=print)
+    costs = run_with(Faults(hit, "worker-1", "mid-epoch", count=2))
+    assert all(cost.detected_after < 5 for cost in costs)
+    assert_bit_equal(hit, whole)
+    assert examples_seen(hit) == examples_seen(whole)
+    assert len(attempts(hit)) == 3
+
+
+def test_a_killed_parameter_server_worker_is_replaced_in_place(make_run) -> None:
+    config = make_config("parameter_server", workers=2, parameter_servers=1)
+    directory, lines = make_run(dataclasses.replace(config, epochs=120)), list[str]()
+    run_with(Faults(directory, "worker-1", "mid-epoch"), lines)
+    assert [line for line in lines if "worker 1 was ended by signal 9" in line and "the others go on" in line]
+    assert len(attempts(directory)) == 1
+
+
+def test_a_worker_that_is_lost_with_its_results_is_replaced_in_place(make_run) -> None:
+    """The coordinator gives its call to another; who waits for the results must not fail meanwhile."""
+    config = make_config(
+        "parameter_server", model="small_models:with_a_result_that_is_lost", workers=2, parameter_servers=1
+    )
+    config = dataclasses.replace(config, epochs=40)
+    directory, lines = make_run(config), list[str]()
+    result = supervise(directory, on_event=lambda event: None, log=lines.append)
+    assert [line for line in lines if "worker 1 was ended by signal 9" in line and "the others go on" in line]
+    assert len(attempts(directory)) == 1
+    assert result["epochs"] == 40
+
+
+def test_tensorflow_still_gives_who_waits_the_error_of_a_lost_worker(make_run) -> None:
+    """When this fails, `ParameterServerEngine._fetch` can be `call.fetch()`."""
+    model = "small_models:with_a_result_that_is_lost_as_tensorflow_is"
+    config = make_config("parameter_server", model=model, workers=2, parameter_servers=1)
+    cluster = dataclasses.replace(config.cluster, max_restarts=1)
+    with pytest.raises(RunFailed, match=r"chief 0 ended with status 4: (Unavailable|Aborted)Error"):
+        supervise(make_run(config, epochs=40, cluster=cluster), on_event=lambda event: None, log=print)
+
+
+def test_a_stopped_run_goes_on_at_its_step_with_the_same_bits(make_run) -> None:
+    """Two replicas, whose own moving statistics are not averaged when a stop comes in the middle of an epoch."""
+    config = make_config("mirrored", model="small_models:with_all_state", replicas=2, virtual_devices=2)
+    config = dataclasses.replace(config, epochs=200, steps_per_call=1, log_examples=True)
+    whole, stopped = make_run(config), make_run(config)
+    supervise(whole, on_event=lambda event: None, log=print)
+    asked_at: list[float] = []
+
+    def stop(event: dict) -> None:
+        if event["event"] == "progress" and event["epoch"] > 5 and not asked_at:
+            asked_at.append(time.monotonic())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        supervise(stopped, on_event=stop, log=print)
+    assert time.monotonic() - asked_at[0] < 10
+    left = next(event for event in stopped.read_events() if event["event"] == "stopped")
+    result = supervise(stopped, on_event=lambda event: None, log=print)
+    assert result["attempts"] == 2
+    assert [e["first_step"] for e in stopped.read_events() if e["event"] == "started"] == [0, left["step"]]
+    assert_bit_equal(stopped, whole)
+    assert examples_seen(stopped) == examples_seen(whole)
+
+
+@pytest.mark.long
+def test_a_frozen_role_is_found_by_its_heartbeat(make_run) -> None:
+    config = make_config("single", heartbeat_timeout_seconds=5)
+    directory, lines = make_run(dataclasses.replace(config, epochs=600)), list[str]()
+    costs = run_with(Faults(directory, "chief-0", "mid-epoch", number=signal.SIGSTOP), lines)
+    assert 4 < costs[0].detected_after < 10
+    assert "chief 0 did not move for 5 s" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "message", "starts"),
+    [
+        ("small_models:out_of_memory", "MemoryError: 3 GiB wanted .*: twice the same", 2),
+        ("small_models:broken_import", "No module named 'no_such_module'", 1),
+        ("small_models:exploding", r"the loss is (nan|inf) at step \d+", 1),
+    ],
+)
+def test_what_would_repeat_is_not_tried_again(model: str, message: str, starts: int, make_run) -> None:
+    directory = make_run(make_config("single", model=model))
+    with pytest.raises(RunFailed, match=message):
+        supervise(directory, on_event=lambda event: None, log=print)
+    assert len(attempts(directory)) == starts
+
+
+def test_a_run_of_a_newer_rampline_is_refused_and_one_without_a_version_goes_on(make_run) -> None:
+    directory, steps = make_run(make_config("single"), epochs=2), list[int]()
+    supervise(directory, on_event=lambda event: None, log=print)
+    directory.result_file.unlink()
+    checkpoints = list_checkpoints(directory.checkpoints)
+    set_version(checkpoints[-1], 2)
+    with pytest.raises(InputError, match=r"written by a newer rampline \(version 2\); this one reads 1: upgrade$"):
+        supervise(directory, on_event=lambda event: None, log=print)
+    assert len(attempts(directory)) == 2
+    assert list_checkpoints(directory.checkpoints) == checkpoints
+    set_version(checkpoints[-1], None)
+    supervise(directory, on_event=lambda event: steps.append(event.get("first_step", -1)), log=print)
+    assert steps[0] == int(checkpoints[-1].name.removeprefix("step-"))
+
+
+def test_a_port_that_was_taken_meanwhile_is_chosen_anew(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A model function: roles that have a network to themselves find every port free.
+    config = make_config("multi_worker", model="small_models:with_batch_norm", workers=2)
+    directory, lines = make_run(config), list[str]()
+    with socket.socket() as thief:
+        thief.listen()
+
+        def with_taken_port(config: RunConfig) -> list[Task]:
+            tasks = tasks_to_start(config)
+            if len(attempts(directory)) > 1:
+                return tasks
+            port = tasks[0].cluster["worker"][0].rpartition(":")[2]
+            thief_port = str(thief.getsockname()[1])
+            texts = [task.to_json().replace(port, thief_port) for task in tasks]
+            clusters = [json.loads(text)["cluster"] for text in texts]
+            return [
+                dataclasses.replace(t, cluster={"worker": tuple(c["worker"])})
+                for t, c in zip(tasks, clusters, strict=True)
+            ]
+
+        monkeypatch.setattr(supervisor, "tasks_to_start", with_taken_port)
+        result = supervise(directory, on_event=lambda event: None, log=lines.append)
+    assert result["attempts"] == 2
+    assert any("starting again from step 0" in line for line in lines)
+
+
+def test_an_error_without_a_file_is_told_by_what_it_says(make_run) -> None:
+    directory = make_run(make_config("multi_worker", workers=2))
+
+    def log(_line: str) -> None:
+        raise TimeoutError("the queue did not answer")
+
+    with pytest.raises(RunFailed, match=r"^the run cannot go on: TimeoutError\('the queue did not answer'\)$"):
+        supervise(directory, on_event=lambda event: None, log=log, tasks=local_tasks(directory.read_config())[:1])
+
+
+@pytest.mark.long
+def test_a_clock_that_jumps_changes_nothing(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the role by the model's module, here by hand: a jump back by a day and forth by two, again and again."""
+    real, jumps = time.time, [0.0, -86400.0, 86400.0]
+    monkeypatch.setattr(time, "time", lambda: real() + jumps[int(real() * 2) % 3])
+    config = make_config("single", model="small_models:with_jumping_clock", heartbeat_timeout_seconds=5)
+    directory = make_run(dataclasses.replace(config, epochs=200))
+    result = supervise(directory, on_event=lambda event: None, log=print)
+    epochs = [e["metrics"] for e in directory.read_events() if e["event"] == "epoch"]
+    assert len({round(e["time"] / 43200) for e in directory.read_events()}) > 1, "no jump was seen"
+    assert result["attempts"] == 1
+    assert 0 < result["train_seconds"] < result["wall_seconds"] < 120
+    assert all(0 < e["epoch_seconds"] < 60 for e in epochs)
+    elapsed = [e["elapsed_seconds"] for e in epochs]
+    assert elapsed == sorted(elapsed)
+
+
+def test_a_run_directory_has_one_launcher(make_run) -> None:
+    directory = make_run(make_config("single"))
+    with (
+        hold_run(directory),
+        pytest.raises(InputError, match=r"is in use by process \d+ on .*: wait for it, or end it"),
+        hold_run(directory),
+    ):
+        pass
+    with hold_run(directory):
+        pass
+
+
+def test_a_full_disk_ends_the_run_with_a_clear_line(make_run, mount, tmp_path: Path) -> None:
+    disk = tmp_path / "small"
+    disk.mkdir()
+    mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk))
+    directory = make_run(make_config("single"), folder=disk)
+    with pytest.raises(RunFailed, match=r"checkpoint .*step-\d+ cannot be written: No space left on device"):
+        supervise(directory, on_event=lambda event: None, log=print)
+    assert len(attempts(directory)) == 1
+
+
+def test_a_run_directory_that_cannot_be_written_is_told_of(make_run, read_only) -> None:
+    directory = make_run(make_config("single"))
+    with (
+        read_only(directory.path),
+        pytest.raises(InputError, match=r"cannot be written: Read-only file system"),
+        hold_run(directory),
+    ):
+        pass

@@ -1,0 +1,163 @@
+"""The parity check of a run directory: its processes, its result, and what it leaves behind."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from processes import processes_of, started_processes_of
+from runs import make_config, role_environment
+
+from rampline.config import ParityConfig, RunConfig
+from rampline.data.dataset import PreparedDataset
+from rampline.errors import InputError, RunFailed
+from rampline.parity.check import ParityResult, check_parity, parity_config, result_file
+from rampline.record.run_directory import RunDirectory, RunIdentity
+
+MakeRun = Callable[[RunConfig], RunDirectory]
+MODEL = "parity_models:with_random_parts"
+
+
+@pytest.fixture
+def make_run(digits: PreparedDataset, forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
+    """`make_run(config)` creates a run directory on a part of `digits`."""
+    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+
+    def make(config: RunConfig) -> RunDirectory:
+        directory = RunDirectory(tmp_path / "run")
+        directory.create(config, RunIdentity(study="test", name="run", dataset=str(digits.directory)))
+        return directory
+
+    return make
+
+
+def test_two_workers_with_random_parts_pass_once(make_run: MakeRun) -> None:
+    directory, lines = make_run(make_config("multi_worker", model=MODEL, batch=27, workers=2)), []
+    result = check_parity(directory, log=lines.append)
+    assert (result.status, result.precision, result.replicas, result.global_batch_size) == ("pass", "float64", 2, 27)
+    assert result.max_loss_diff is not None
+    assert result.max_weight_diff is not None
+    assert max(result.max_loss_diff, result.max_weight_diff) < 1e-12
+    assert len(result.losses) == len(result.reference_losses) == 10
+    assert {n.layer for n in result.neutralised} == {"BatchNormalization", "Dropout", "RandomFlip"}
+    assert processes_of(directory.path) == []
+    assert ParityResult.read(result_file(directory)) == result
+    assert check_parity(directory, log=lines.append) == result
+    assert len(lines) == 1, "a check that passed is not repeated"
+
+
+def test_a_parameter_server_with_one_worker_matches(make_run: MakeRun) -> None:
+    directory = make_run(make_config("parameter_server", model=MODEL, workers=1, parameter_servers=1))
+    result = check_parity(directory, log=print)
+    assert result.status == "pass"
+    assert result.max_weight_diff is not None
+    assert result.max_weight_diff < 1e-12
+    assert result.mean_staleness is None
+    assert processes_of(directory.path) == []
+
+
+def test_staleness_of_two_workers_is_measured_in_steps(make_run: MakeRun) -> None:
+    config = make_config("parameter_server", workers=2, parameter_servers=1)
+    result = check_parity(make_run(dataclasses.replace(config, parity=ParityConfig(steps=40))), log=print)
+    assert result.status == "not_applicable"
+    assert "2 workers update asynchronously" in result.reason
+    assert result.mean_staleness is not None
+    assert result.max_staleness is not None
+    assert 0 < result.mean_staleness <= result.max_staleness <= 20
+    assert len(result.losses) == 40
+
+
+@pytest.mark.slow
+def test_skipped_steps_of_two_workers_are_checked_in_their_precision(make_run: MakeRun) -> None:
+    config = dataclasses.replace(make_config("multi_worker", model=MODEL, workers=2), precision="mixed_float16")
+    directory = make_run(dataclasses.replace(config, parity=ParityConfig(steps=3)))
+    result = check_parity(directory, log=print)
+    assert (result.status, result.precision) == ("pass", "float64")
+    assert "the skipping of a step that overflows: checked in mixed_float16" in result.notes
+
+
+@pytest.mark.slow
+def test_fit_in_mixed_precision_is_checked_in_float64_and_says_so(make_run: MakeRun) -> None:
+    config = make_config("mirrored", replicas=2, virtual_devices=2)
+    config = dataclasses.replace(config, engine="fit", precision="mixed_float16", parity=ParityConfig(steps=3))
+    result = check_parity(make_run(config), log=print)
+    assert (result.status, result.steps, result.first_step) == ("pass", 3, 4)
+    assert result.notes == (
+        "precision=mixed_float16: checked in float64",
+        "the skipping of a step that overflows: checked in mixed_float16",
+    )
+
+
+def test_a_broken_model_names_the_role_and_its_log(make_run: MakeRun) -> None:
+    directory = make_run(make_config("mirrored", model="json:dumps", replicas=2, virtual_devices=2))
+    with pytest.raises(RunFailed, match=r"^parity check: chief 0 ended with status \d+: TypeError: .*chief-0\.log\)$"):
+        check_parity(directory, log=print)
+    assert not result_file(directory).exists()
+    assert processes_of(directory.path) == []
+
+
+def test_a_wrong_model_is_an_input_error(make_run: MakeRun) -> None:
+    with pytest.raises(InputError, match=r"model\.name='MobilNet' is not known"):
+        check_parity(make_run(make_config("mirrored", model="MobilNet", replicas=2, virtual_devices=2)), log=print)
+
+
+def test_an_interrupt_leaves_no_role(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = make_run(make_config("multi_worker", workers=2))
+    found: list[int] = []
+
+    def interrupt(*_: object) -> None:
+        found.extend(started_processes_of(directory.path, 2))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rampline.parity.check._wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        check_parity(directory, log=print)
+    assert len(found) == 2
+    assert processes_of(directory.path) == []
+
+
+def test_one_replica_is_not_applicable(make_run: MakeRun) -> None:
+    result = check_parity(make_run(make_config("single")), log=print)
+    assert (result.status, result.reason) == ("not_applicable", "one replica: there is nothing to compare")
+    assert result.passed
+
+
+def test_a_run_on_several_machines_is_checked_on_this_one(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"worker": ["10.1.2.3:2222", "10.1.2.4:2222"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}}))
+    config = make_config("multi_worker", workers=2)
+    result = check_parity(make_run(dataclasses.replace(config, parity=ParityConfig(steps=2))), log=print)
+    assert (result.status, result.replicas) == ("pass", 2)
+    assert result.notes == ("several machines: checked with 2 replicas on the processors of this one",)
+
+
+@pytest.mark.parametrize(
+    "model, how",
+    [("in_little_memory", "has no memory: |signal 6"), ("killed_above_a_batch_of_16", "was ended by signal 9")],
+)
+def test_a_batch_that_memory_does_not_take_is_halved(make_run: MakeRun, model: str, how: str) -> None:
+    config = make_config("mirrored", model=f"parity_models:{model}", batch=28, replicas=2, virtual_devices=2)
+    directory, lines = make_run(dataclasses.replace(config, parity=ParityConfig(steps=1))), list[str]()
+    result = check_parity(directory, log=lines.append)
+    size = result.global_batch_size
+    assert result.status == "pass"
+    assert size in (14, 7)
+    assert f"global batch 28: checked with {size}, which memory takes" in result.notes
+    assert re.search(f"chief 0 ({how}).*: checking with a global batch of 14 instead of 28$", lines[1])
+    assert processes_of(directory.path) == []
+
+
+def test_a_model_that_no_memory_takes_is_not_applicable(make_run: MakeRun) -> None:
+    config = make_config("mirrored", model="parity_models:always_killed", batch=5, replicas=2, virtual_devices=2)
+    result = check_parity(make_run(config), log=print)
+    reason = "there is no memory for the check, in float64, with a global batch of 2 either"
+    assert (result.status, result.reason) == ("not_applicable", reason)
+
+
+def test_what_is_checked_keeps_the_training_and_drops_the_rest() -> None:
+    config = make_config("mirrored", replicas=2, virtual_devices=2)
+    other = dataclasses.replace(config, xla=True, precision="mixed_float16", checkpoint_every_steps=5)
+    assert parity_config(other) == config

@@ -1,0 +1,73 @@
+"""`execution.json`: an execution is continued as it was started."""
+
+import dataclasses
+import json
+
+import pytest
+
+from rampline.config import ModelConfig, RunConfig
+from rampline.errors import InputError
+from rampline.record.checkpoints import Manifest, Progress, write_manifest
+from rampline.record.execution_file import Execution, read_execution, resolve_weights, write_execution
+from rampline.record.home import Home
+from rampline.study import load_study
+
+
+def test_an_execution_is_read_back_with_its_overrides(tmp_path):
+    study = load_study("digits", overrides={"epochs": "2", "data.limit": "30"})
+    published = dataclasses.replace(study.runs[0], published={"test_accuracy": 0.97}, train_examples=300)
+    about = {"teaches": "all", "hardware": "any", "expected_hours": "1", "published_source": "a book"}
+    wishes = {"prices": {"box": 1.5}, "deadline_hours": 3.5, "accuracy_tolerance": 0.02}
+    study = dataclasses.replace(study, runs=(published, *study.runs[1:]), **about, **wishes)
+    execution = Execution(study=study, home=Home(root=tmp_path / "home"), parent_run_id="0123abcd")
+    write_execution(tmp_path / "e1", execution)
+    found = read_execution(tmp_path / "e1")
+    assert found == execution
+    assert {(run.config.epochs, run.config.data.limit) for run in found.study.runs} == {(2, 30)}
+    content = json.loads((tmp_path / "e1" / "execution.json").read_text())
+    assert (content["version"], content["parent_run_id"]) == (1, "0123abcd")
+
+
+def test_an_execution_without_a_version_is_read_and_one_of_a_newer_rampline_refused(tmp_path):
+    execution = Execution(study=load_study("digits"), home=Home(root=tmp_path), parent_run_id="0123abcd")
+    write_execution(tmp_path, execution)
+    file = tmp_path / "execution.json"
+    content = json.loads(file.read_text())
+    del content["version"]
+    file.write_text(json.dumps(content))
+    assert read_execution(tmp_path) == execution
+    file.write_text(json.dumps({"version": 2, "whatever": "comes"}))
+    with pytest.raises(InputError) as failure:
+        read_execution(tmp_path)
+    assert str(failure.value) == f"{file} was written by a newer rampline (version 2); this one reads 1: upgrade"
+
+
+def test_a_folder_without_the_file_is_no_execution(tmp_path):
+    with pytest.raises(InputError) as failure:
+        read_execution(tmp_path)
+    assert str(failure.value) == f"{tmp_path} is no execution: it has no execution.json"
+
+
+def test_weights_of_a_run_are_its_best_checkpoint(tmp_path):
+    checkpoints = tmp_path / "baseline" / "checkpoints"
+    for step in (10, 20):
+        path = checkpoints / f"step-{step:08d}"
+        path.mkdir(parents=True)
+        progress = Progress(step=step, best_step=10)
+        write_manifest(path, Manifest(variables_sha256="", progress=progress, model_variables=()))
+    config = RunConfig(seed=4, model=ModelConfig(weights="run:baseline"))
+    resolved = resolve_weights(config, tmp_path)
+    assert resolved.model.weights == str(checkpoints / "step-00000010")
+    assert dataclasses.replace(resolved, model=config.model) == config
+
+
+@pytest.mark.parametrize("weights", ["none", "/some/checkpoint"])
+def test_other_weights_stay_as_they_are(tmp_path, weights):
+    config = RunConfig(model=ModelConfig(weights=weights))
+    assert resolve_weights(config, tmp_path) is config
+
+
+def test_a_run_without_a_checkpoint_has_no_weights(tmp_path):
+    with pytest.raises(InputError) as failure:
+        resolve_weights(RunConfig(model=ModelConfig(weights="run:baseline")), tmp_path)
+    assert str(failure.value) == f"model.weights=run:baseline: run baseline of {tmp_path} has no checkpoint"

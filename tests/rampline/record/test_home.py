@@ -1,0 +1,55 @@
+"""Where things are kept."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rampline.files import write_text
+from rampline.record.home import Home, keep_private
+
+
+def test_the_home_is_what_the_environment_says(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAMPLINE_HOME", "kept")
+    home = Home.from_environment()
+    assert home.root == tmp_path / "kept"
+    folders = (home.data, home.runs, home.reports, home.tracking_database, home.artifacts)
+    assert [path.name for path in folders] == ["data", "runs", "reports", "mlflow.db", "mlartifacts"]
+    assert not home.root.exists()
+
+
+def test_the_home_is_in_the_current_folder_otherwise(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAMPLINE_HOME", raising=False)
+    assert Home.from_environment().root == Path(tmp_path / ".rampline")
+    monkeypatch.setenv("RAMPLINE_HOME", "")
+    assert Home.from_environment().root == Path(tmp_path / ".rampline")
+
+
+@pytest.mark.parametrize(
+    ("mode", "folder", "file"), [(None, 0o700, 0o600), (0o755, 0o700, 0o600), (0o775, 0o770, 0o660)]
+)
+def test_files_are_for_the_user_alone_unless_the_group_may_write_to_the_home(tmp_path, mode, folder, file):
+    home = Home(root=tmp_path / "home")
+    if mode is not None:
+        home.root.mkdir()
+        home.root.chmod(mode)
+    before = os.umask(0o002)
+    try:
+        keep_private(home)
+        write_text(home.root / "runs" / "config.json", "{}")
+    finally:
+        os.umask(before)
+    assert home.runs.stat().st_mode & 0o777 == folder
+    assert (home.runs / "config.json").stat().st_mode & 0o777 == file
+
+
+def test_a_tilde_is_the_users_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for given, home in (("~/kept", tmp_path / "kept"), ("~", tmp_path)):
+        monkeypatch.setenv("RAMPLINE_HOME", given)
+        assert Home.from_environment().root == home
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAMPLINE_HOME", "~no-such-user/kept")
+    assert Home.from_environment().root == tmp_path / "~no-such-user/kept"

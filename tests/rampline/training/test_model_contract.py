@@ -1,0 +1,87 @@
+"""A model that cannot be trained as it is written is told of before its data is prepared: real processes."""
+
+from pathlib import Path
+
+import pytest
+
+from rampline.data.dataset import PreparedDataset
+from rampline.errors import ConfigError
+from rampline.record.home import Home
+from rampline.study import Study, load_study
+from rampline.training.model_contract import check_models
+
+NETWORKS = """import keras
+
+def logits(input_shape, classes):
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs))
+    return keras.Model(inputs, keras.layers.Dense(classes)(x))
+
+def probabilities(input_shape, classes):
+    model = logits(input_shape, classes)
+    return keras.Model(model.inputs, keras.layers.Softmax()(model.output))
+
+def with_a_loss(input_shape, classes):
+    model = logits(input_shape, classes)
+    model.compile("sgd", loss="mse")
+    return model
+
+def five(input_shape, classes):
+    return logits(input_shape, 5)
+
+def layer(input_shape, classes):
+    return keras.layers.Dense(classes)
+"""
+
+
+def make_study(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> Study:
+    """With a run for each of these functions of a module in `folder`, on the data of the fixture `digits`."""
+    (folder / "users_networks.py").write_text(NETWORKS)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    runs = "".join(f"  r{number}: {{set: {{model: {{name: '{name}'}}}}}}\n" for number, name in enumerate(names))
+    file = folder / "own.yaml"
+    file.write_text(f"name: own\nbase: {{data: {{source: digits, limit: 12, cache: memory}}}}\nruns:\n{runs}")
+    return load_study(str(file))
+
+
+def test_a_softmax_is_refused_with_its_line_before_anything_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
+    study = make_study(tmp_path, monkeypatch, "users_networks:logits", "users_networks:probabilities")
+    with pytest.raises(ConfigError) as failure:
+        check_models(study, log=print)
+    assert str(failure.value) == (
+        "model.name='users_networks:probabilities' ends in a softmax, but its loss takes logits and applies one: leave "
+        f"it out ({tmp_path / 'users_networks.py'}, line 10: return keras.Model(model.inputs, "
+        "keras.layers.Softmax()(model.output)))"
+    )
+    assert not Home.from_environment().data.exists()
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("five", r"model\.name='users_networks:five' must give \(batch, 10\) logits, a column per class, not "),
+        ("layer", r"model\.name='users_networks:layer' must return a keras\.Model, not Dense"),
+    ],
+)
+def test_another_model_than_the_data_needs_is_refused(
+    name: str, message: str, digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(digits.class_names) == 10
+    with pytest.raises(ConfigError, match=message):
+        check_models(make_study(tmp_path, monkeypatch, f"users_networks:{name}"), log=print)
+
+
+def test_a_loss_that_is_not_used_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    names = ("users_networks:logits", "users_networks:with_a_loss")
+    check_models(make_study(tmp_path, monkeypatch, *names), log=lines.append)
+    (line,) = lines
+    assert line.startswith("model.name='users_networks:with_a_loss': what it is compiled with is not used")
+
+
+def test_models_of_ours_need_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rampline.training.model_contract.start_worker", None)
+    check_models(make_study(tmp_path, monkeypatch, "convnet", "MobileNetV2"), log=print)

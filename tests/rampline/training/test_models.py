@@ -1,0 +1,258 @@
+"""The networks: what goes in and out, how large they are, and what they start from."""
+
+import inspect
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from rampline.config import ModelConfig
+from rampline.config.sections import OWN_NETWORKS
+from rampline.errors import ConfigError
+from rampline.stages import keras_applications
+from rampline.training.models import BUILT_IN, check_own_model, make_model
+
+# NumPy 2 complains about how Keras reads its variables.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
+
+FACTORY = """
+import keras
+
+def net(input_shape, classes):
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs))
+    return keras.Model(inputs, keras.layers.Dense(classes)(x))
+"""
+
+
+def build(name: str, image_shape: tuple[int, int, int] = (28, 28, 1), classes: int = 10, **values) -> keras.Model:
+    return make_model(ModelConfig(name=name, **values), image_shape=image_shape, classes=classes)
+
+
+def images(shape: tuple[int, int, int], count: int = 3) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+def weight_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    return [layer for layer in model.layers if layer.weights]
+
+
+@pytest.fixture(scope="module")
+def mobilenet() -> keras.Model:
+    """From grey images, with a frozen backbone."""
+    keras.utils.set_random_seed(0)
+    return build("MobileNetV2", (32, 32, 1), classes=5, trainable="head", head_units=16)
+
+
+@pytest.mark.parametrize("name", ["convnet", "convnet7"])
+@pytest.mark.parametrize("shape, classes", [((28, 28, 1), 10), ((20, 20, 3), 2)])
+def test_bytes_go_in_and_float_logits_come_out(name, shape, classes):
+    model = build(name, shape, classes)
+    logits = model(images(shape))
+    assert tuple(logits.shape) == (3, classes)
+    assert logits.dtype == "float32"
+    assert model.inputs[0].dtype == "uint8"
+    assert float(np.abs(logits).max()) < 10, "images are scaled inside the model"
+    assert not np.allclose(np.sum(logits, axis=1), 1), "no softmax"
+
+
+def test_the_convnet_has_121_930_parameters():
+    model = build("convnet")
+    # 3*3*1*32+32, 3*3*32*64+64, 5*5*64*64+64, 64*10+10
+    assert [layer.count_params() for layer in weight_layers(model)] == [320, 18496, 102464, 650]
+    assert model.count_params() == 121_930
+
+
+def test_convnet7_has_seven_weight_layers():
+    layers = weight_layers(build("convnet7"))
+    assert [type(layer).__name__ for layer in layers] == ["Conv2D"] * 5 + ["Dense"] * 2
+    assert [layer.count_params() for layer in layers] == [320, 18496, 73856, 147584, 295168, 262400, 2570]
+
+
+@pytest.mark.parametrize("name", ["convnet", "convnet7"])
+def test_logits_are_float32_under_mixed_precision(name):
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        model = build(name)
+        assert model(images((28, 28, 1))).dtype == "float32"
+        assert weight_layers(model)[0].compute_dtype == "bfloat16"
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+
+
+def test_a_backbone_takes_grey_images_and_stays_frozen(mobilenet):
+    assert mobilenet(images((32, 32, 1))).shape == (3, 5)
+    trainable = [variable.path for variable in mobilenet.trainable_variables]
+    # 1280*16+16 and 16*5+5.
+    assert [int(np.prod(variable.shape)) for variable in mobilenet.trainable_variables] == [20480, 16, 80, 5]
+    assert trainable[-1].startswith("logits/")
+    assert len(mobilenet.non_trainable_variables) > 200
+
+
+def test_a_frozen_backbone_is_not_changed_by_training(mobilenet):
+    before = [variable.value.numpy() for variable in mobilenet.variables]
+    bias = mobilenet.trainable_variables[-1].value.numpy()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    mobilenet.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss)
+    mobilenet.train_on_batch(images((32, 32, 1)), np.array([0, 1, 2]))
+    weights = [(variable, old) for variable, old in zip(mobilenet.variables, before, strict=True)]
+    backbone = [(v, old) for v, old in weights if not any(v is t for t in mobilenet.trainable_variables)]
+    kept = [np.array_equal(v.value.numpy(), old) for v, old in backbone if "seed_generator" not in v.path]
+    assert len(kept) > 200
+    assert all(kept)
+    assert not np.array_equal(mobilenet.trainable_variables[-1].value.numpy(), bias)
+
+
+@pytest.mark.parametrize("name, shape", [("convnet", (28, 28, 1)), ("MobileNetV2", (32, 32, 1))])
+def test_a_saved_model_loads_in_safe_mode_with_equal_logits(tmp_path, mobilenet, name, shape):
+    model = mobilenet if name == "MobileNetV2" else build(name)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
+    np.testing.assert_array_equal(loaded(images(shape)), model(images(shape)))
+
+
+def test_a_backbone_file_is_loaded(tmp_path):
+    keras.utils.set_random_seed(1)
+    backbone = keras.applications.MobileNetV2(include_top=False, weights=None, input_shape=(32, 32, 3))
+    backbone.save_weights(tmp_path / "backbone.weights.h5")
+    model = build("MobileNetV2", (32, 32, 3), weights=str(tmp_path / "backbone.weights.h5"))
+    inner = next(layer for layer in model.layers if isinstance(layer, keras.Model))
+    assert len(inner.weights) == len(backbone.weights) == 260
+    for found, saved in zip(inner.weights, backbone.weights, strict=True):
+        np.testing.assert_array_equal(found.value.numpy(), saved.value.numpy())
+    assert all(layer.trainable for layer in model.layers)
+
+
+def test_a_users_own_function_makes_the_model(tmp_path, monkeypatch):
+    (tmp_path / "my_networks.py").write_text(FACTORY)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = build("my_networks:net", (6, 5, 3), classes=4)
+    monkeypatch.delitem(sys.modules, "my_networks")
+    assert model.count_params() == (6 * 5 * 3 + 1) * 4
+    assert model(images((6, 5, 3))).shape == (3, 4)
+
+
+SOFTMAXES = """
+import keras
+import numpy as np
+
+def start(input_shape):
+    inputs = keras.Input(input_shape, dtype="uint8")
+    return inputs, keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs))
+
+def activation(input_shape, classes):
+    inputs, x = start(input_shape)
+    return keras.Model(inputs, keras.layers.Dense(classes, activation="softmax")(x))
+
+def operation(input_shape, classes):
+    inputs, x = start(input_shape)
+    return keras.Model(inputs, keras.ops.softmax(keras.layers.Dense(classes)(x)))
+
+def nested(input_shape, classes):
+    inputs, x = start(input_shape)
+    return keras.Model(inputs, keras.Sequential([keras.layers.Dense(classes), keras.layers.Softmax()])(x))
+
+class Network(keras.Model):
+    def __init__(self, classes):
+        super().__init__()
+        self.flat, self.dense = keras.layers.Flatten(), keras.layers.Dense(classes)
+
+    def call(self, images):
+        return keras.ops.softmax(self.dense(self.flat(images)))
+
+def subclass(input_shape, classes):
+    model = Network(classes)
+    model(np.zeros((1, *input_shape), np.float32))
+    return model
+
+def unbuilt(input_shape, classes):
+    return Network(classes)
+
+def float_images(input_shape, classes):
+    inputs = keras.Input(input_shape)
+    return keras.Model(inputs, keras.layers.Dense(classes)(keras.layers.Flatten()(inputs)))
+
+def for_102_classes(input_shape, classes):
+    assert classes == 102
+    return float_images(input_shape, classes)
+
+def misspelt(input_shape, classes):
+    return float_images(input_shape, clases)
+"""
+
+
+@pytest.fixture
+def softmaxes(tmp_path, monkeypatch):
+    """The name of a module with the functions above."""
+    (tmp_path / "softmaxes.py").write_text(SOFTMAXES)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "softmaxes"
+    sys.modules.pop("softmaxes", None)
+
+
+@pytest.mark.parametrize("classes", [4, None], ids=["prepared", "not prepared"])
+@pytest.mark.parametrize("function, line", [("activation", 11), ("operation", 15), ("nested", 19), ("subclass", 27)])
+def test_a_softmax_is_found_whatever_computes_it(softmaxes, function, line, classes):
+    with pytest.raises(ConfigError, match=rf"ends in a softmax, .*softmaxes\.py, line {line}: "):
+        check_own_model(f"{softmaxes}:{function}", image_shape=(8, 8, 3), classes=classes)
+
+
+def test_only_what_cannot_be_right_is_refused_while_classes_are_not_known(softmaxes):
+    shape = (8, 8, 3)
+    for function in ("float_images", "for_102_classes"):
+        assert check_own_model(f"{softmaxes}:{function}", image_shape=shape, classes=None) == []
+    with pytest.raises(ConfigError, match=r"fails: AssertionError: .*softmaxes\.py, line \d+"):
+        check_own_model(f"{softmaxes}:for_102_classes", image_shape=shape, classes=4)
+    with pytest.raises(
+        ConfigError, match=r"fails: NameError: name 'clases' is not defined \(.*softmaxes\.py, line \d+"
+    ):
+        check_own_model(f"{softmaxes}:misspelt", image_shape=shape, classes=None)
+    with pytest.raises(ConfigError, match="returns a model without weights"):
+        check_own_model(f"{softmaxes}:unbuilt", image_shape=shape, classes=None)
+
+
+UNKNOWN = "it must be convnet, convnet7, a keras.applications name, or package.module:function"
+WRONG = [
+    ({"name": "resnet50"}, f"model.name='resnet50' is not known: {UNKNOWN}"),
+    ({"name": "mobilenet_v2"}, f"model.name='mobilenet_v2' is not known: {UNKNOWN}"),
+    ({"name": "no.such.module:net"}, "model.name='no.such.module:net' cannot be imported: No module named 'no'"),
+    ({"name": "json:net"}, "model.name='json:net' cannot be imported: module 'json' has no attribute 'net'"),
+    ({"name": ":net"}, "model.name=':net' cannot be imported: "),
+    (
+        {"name": "MobileNetV2", "weights": "/no/such.h5"},
+        "model.weights='/no/such.h5' cannot be found: it must be none, ",
+    ),
+    ({"name": "MobileNetV2", "weights": "/no/such"}, "model.weights='/no/such' cannot be found: it must be none, "),
+    ({"name": "convnet", "weights": "imagnet"}, "model.weights='imagnet' cannot be found: it must be none, imagenet, "),
+]
+
+
+@pytest.mark.parametrize("values, message", WRONG, ids=[str(list(values.values())) for values, _ in WRONG])
+def test_a_wrong_name_or_weights_is_one_clear_line(values, message):
+    with pytest.raises(ConfigError) as failure:
+        build(image_shape=(32, 32, 3), **values)
+    assert str(failure.value).startswith(message)
+    assert "\n" not in str(failure.value)
+
+
+def test_the_names_that_are_known_without_tensorflow_are_those_that_there_are():
+    functions = {name: value for name, value in vars(keras.applications).items() if inspect.isfunction(value)}
+    assert keras_applications() == set(functions)
+    assert {"include_top"} <= set.intersection(*(set(inspect.signature(f).parameters) for f in functions.values()))
+    assert set(OWN_NETWORKS) == set(BUILT_IN)
+
+
+@pytest.mark.filterwarnings("ignore:Skipping nested container")
+def test_a_file_with_the_weights_of_another_network_is_refused(tmp_path):
+    keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]).save_weights(tmp_path / "other.weights.h5")
+    with pytest.raises(ConfigError, match=r"^model\.weights=\S+other\.weights\.h5 cannot be loaded into MobileNetV2: "):
+        build("MobileNetV2", (32, 32, 3), weights=str(tmp_path / "other.weights.h5"))
+
+
+@pytest.mark.parametrize("name, size", [("convnet", 8), ("MobileNetV2", 28)])
+def test_images_that_are_too_small_are_one_clear_line(name, size):
+    with pytest.raises(ConfigError) as failure:
+        build(name, (size, size, 3))
+    assert name in str(failure.value)
+    assert "\n" not in str(failure.value)
