@@ -37,10 +37,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """RAMPLINE_HOME after `rampline run digits`."""
     folder = tmp_path_factory.mktemp("demo")
     rampline = Path(sys.executable).with_name("rampline")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "TF_", "MLFLOW_"))}
+    others = ("PREFECT_", "TF_", "MLFLOW_", "FORCE_COLOR")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     temporary = folder / "tmp"
     temporary.mkdir()
-    environment = {**kept, "RAMPLINE_HOME": str(folder / ".rampline"), "TMPDIR": str(temporary)}
+    environment = {**kept, "RAMPLINE_HOME": str(folder / ".rampline"), "TMPDIR": str(temporary), "COLUMNS": "80"}
     done = subprocess.run(
         [str(rampline), "run", "digits"], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
