@@ -22,6 +22,7 @@ from rampline.errors import ClusterConfigError, InputError, Preempted, RamplineE
 from rampline.files import read_json, write_json
 from rampline.imports import import_tensorflow, importing
 from rampline.jobs.exit_status import FAILED, PEER_LOST, STOPPED, WILL_REPEAT, leave, one_line
+from rampline.jobs.fork_server import FORK_SERVER, serve
 from rampline.jobs.heartbeat import Heartbeat
 from rampline.jobs.memory import be_first_to_end
 from rampline.jobs.parent import end_with_parent
@@ -186,6 +187,9 @@ def _rendezvous_deadline(seconds: int) -> Iterator[None]:
         signal.alarm(0)
 
 
+# What the fork server imports for all its workers.
+OF_EVERY_WORKER = ("rampline.training.train", "rampline.training.strategy", "rampline.training.evaluation")
+OF_EVERY_WORKER += ("rampline.parity.steps", "rampline.explain.replica_process")
 # Errors of our own code or of the user's: another attempt would meet them again.
 MISTAKES = (ImportError, SyntaxError, NameError, AttributeError, TypeError)
 
@@ -299,4 +303,4 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 if __name__ == "__main__":
-    run()
+    run(serve(OF_EVERY_WORKER) if sys.argv[1:2] == [FORK_SERVER] else None)

@@ -143,7 +143,6 @@ def _measure(study: Study, home: Home, console: Console) -> Path:
     from rampline.data.preparation import prepare_dataset
     from rampline.explain.explanation import explain_run
     from rampline.explain.replica import measure_replicas
-    from rampline.jobs.fork_server import fork_server
     from rampline.jobs.supervisor import supervise
     from rampline.record.run_directory import RunDirectory, RunIdentity
 
@@ -263,7 +262,6 @@ def tune(
 def _search(
     folder: Path, config: RunConfig, dataset: str, limits: Limits, seconds: float, home: Home, console: Console
 ) -> Outcome:
-    from rampline.jobs.fork_server import fork_server
     from rampline.tuning.tuner import Budget, Session, Tuner
 
     session = Session(

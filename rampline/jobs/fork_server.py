@@ -30,20 +30,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rampline.imports import import_tensorflow, importing
 from rampline.jobs.parent import end_with_parent
 from rampline.jobs.private_network import Network
 from rampline.jobs.roles import worker_environment
 
+FORK_SERVER = "--fork-server"
 # What TensorFlow and NCCL read when they make devices and servers. All else may have had its effect on import.
 READ_LATE = ("TF_CONFIG", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_GRPC_DEFAULT_OPTIONS")
 READ_LATE += ("CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME", "TF_CPP_MIN_LOG_LEVEL")
 NOT_OF_TENSORFLOW = ("RAMPLINE_", "PREFECT", "MLFLOW_", "PYTEST_")
-IMPORTED = ("rampline.worker", "rampline.training.train", "rampline.training.strategy", "rampline.parity.steps")
-IMPORTED += ("rampline.explain.replica_process", "rampline.training.evaluation")
 # Workers write their command line over the server's own, which is as long as a path may be, and some options.
 ROOM_FOR_COMMAND_LINE = 4096 + 512
 LONGEST_REQUEST, MOST_FILES = 2**20, 8
-# To be ended by, not to be told: a job's end sends SIGTERM to all its processes, and workers then save a checkpoint.
+# The end of a job sends SIGTERM to all its processes: the server goes on until its workers have saved a checkpoint.
 HELD_BACK = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 POLL_SECONDS = 0.02
 
@@ -165,7 +165,8 @@ def _start() -> _Server:
                 sys.executable,
                 "-P",
                 "-m",
-                "rampline.jobs.fork_server",
+                "rampline.worker",
+                FORK_SERVER,
                 str(other.fileno()),
                 " " * ROOM_FOR_COMMAND_LINE,
             ],
@@ -184,27 +185,26 @@ def _fits(before: Mapping[str, str], environment: Mapping[str, str]) -> bool:
     return not [name for name in changed if name not in READ_LATE and not name.startswith(NOT_OF_TENSORFLOW)]
 
 
-def main() -> None:
-    """The server: import, then fork a worker for each request, until the other end of the socket is closed."""
+def serve(modules: Sequence[str]) -> list[str]:
+    """Be the server: import TensorFlow and `modules`, then fork a worker for each request.
+
+    Returns:
+        in each worker, its arguments; the server itself ends with the other end of its socket.
+    """
     _write_command_line("rampline.jobs.fork_server", [])
     signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
     end_with_parent(int(os.environ["RAMPLINE_PARENT_PID"]), watch=False)
-    requests = socket.socket(fileno=int(sys.argv[1]))
+    requests = socket.socket(fileno=int(sys.argv[2]))
     before = dict(os.environ)
-    from rampline.imports import import_tensorflow, importing
-
     import_tensorflow()
     with importing():
-        for name in IMPORTED:
+        for name in modules:
             importlib.import_module(name)
     set_by_imports = {name: value for name, value in os.environ.items() if before.get(name) != value}
-    arguments = _serve(requests, set_by_imports)
-    if arguments is not None:
-        importlib.import_module("rampline.worker").run(arguments)
+    return _serve(requests, set_by_imports)
 
 
-def _serve(requests: socket.socket, set_by_imports: Mapping[str, str]) -> list[str] | None:
-    """Fork as asked; returns in each worker, with its arguments, and in the server at its end, with `None`."""
+def _serve(requests: socket.socket, set_by_imports: Mapping[str, str]) -> list[str]:
     told, tell = socket.socketpair()
     tell.setblocking(False)
     signal.set_wakeup_fd(tell.fileno(), warn_on_full_buffer=False)
@@ -222,7 +222,7 @@ def _serve(requests: socket.socket, set_by_imports: Mapping[str, str]) -> list[s
                 continue
             message, files, _, _ = socket.recv_fds(requests, LONGEST_REQUEST, MOST_FILES)
             if not message:
-                return None
+                os._exit(0)
             status, log, *network = files
             pid = _fork()
             if not pid:
@@ -303,7 +303,3 @@ def _write_command_line(module: str, arguments: Sequence[str]) -> None:
     line = b"".join(os.fsencode(part) + b"\0" for part in (sys.executable, "-P", "-m", module, *arguments))
     room = end - start
     ctypes.memmove(start, line[: room - 1].ljust(room, b"\0"), room)
-
-
-if __name__ == "__main__":
-    main()

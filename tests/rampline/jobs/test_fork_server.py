@@ -83,10 +83,10 @@ def test_an_import_of_tensorflow_runs_no_operation() -> None:
     """Devices and their threads would not outlive the fork."""
     code = """
 import importlib, os
-from rampline.jobs.fork_server import IMPORTED
+from rampline.worker import OF_EVERY_WORKER
 from rampline.imports import import_tensorflow
 import_tensorflow()
-for name in IMPORTED:
+for name in OF_EVERY_WORKER:
     importlib.import_module(name)
 from tensorflow.python.eager import context
 assert context.context()._context_handle is None
