@@ -19,10 +19,10 @@ from pathlib import Path
 
 from benchmarks.machine import describe_host
 from benchmarks.page import markdown_table, wrap
-from rampline.comparison import Comparison, read_comparison
-from rampline.comparison.columns import is_missing, make_columns
-from rampline.comparison.lost_speedup import describe_loss, find_losses
+from rampline.comparison.explanation_section import describe_loss, find_losses
 from rampline.comparison.recommendation import recommend
+from rampline.comparison.run_table import make_columns
+from rampline.comparison.runs import Comparison, is_missing, read_comparison
 from rampline.comparison.sentences import list_remarks, summarise_accuracy, summarise_scaling, summarise_speed
 from rampline.errors import InputError
 from rampline.explain.explanation import RUN_PARTS, STEP_PARTS, with_share, write_milliseconds

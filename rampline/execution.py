@@ -25,7 +25,6 @@ from rampline.errors import Preempted, RunFailed
 from rampline.explain.explanation import explain_run
 from rampline.explain.replica import measure_replicas
 from rampline.files import read_json
-from rampline.guardian import start_guardian
 from rampline.imports import preload
 from rampline.jobs.evaluator import run_evaluation
 from rampline.jobs.lock import hold, hold_run
@@ -34,7 +33,7 @@ from rampline.parity.check import ParityResult, check_parity, result_file
 from rampline.record.events import EventReader
 from rampline.record.execution_file import FILE, Execution, read_execution, resolve_weights, write_execution
 from rampline.record.home import Home
-from rampline.record.provenance import git_commit, process_identity
+from rampline.record.provenance import git_commit
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.stages import study_of
 from rampline.study import Study, StudyRun, load_study
@@ -57,7 +56,7 @@ from rampline.tracking.sync import sync_execution
 if TYPE_CHECKING:
     import pandas as pd
 
-    from rampline.comparison import ComparisonFiles
+    from rampline.comparison.report import ComparisonFiles
 
 OnEvent = Callable[[dict[str, Any]], None]
 Log = Callable[[str], None]
@@ -180,7 +179,9 @@ def compare_runs(execution: Path) -> ComparisonFiles:
 
 def _compare(client: MlflowClient, execution: Path, opened: Execution) -> ComparisonFiles:
     # Here, because pandas, matplotlib and SciPy must not delay the first run.
-    from rampline.comparison import derived_metrics, read_comparison, summarise, write_comparison
+    from rampline.comparison.report import write_comparison
+    from rampline.comparison.runs import read_comparison
+    from rampline.comparison.summary import derived_metrics, summarise
 
     comparison = read_comparison(client, opened.study.name, opened.parent_run_id)
     tables = _data_tables(execution, opened.study)
@@ -231,7 +232,7 @@ def _command(study: str, only: Sequence[str], overrides: Mapping[str, str]) -> s
 
 
 def _data_tables(execution: Path, study: Study) -> dict[str, pd.DataFrame]:
-    from rampline.comparison import make_data_tables
+    from rampline.comparison.report import make_data_tables
 
     directories = [RunDirectory(execution / run.name) for run in study.runs]
     datasets = dict.fromkeys(d.read_identity().dataset for d in directories if d.identity_file.is_file())
@@ -239,21 +240,20 @@ def _data_tables(execution: Path, study: Study) -> dict[str, pd.DataFrame]:
 
 
 @contextmanager
-def closing(execution: str, flow_run: Mapping[str, str] | None = None) -> Iterator[None]:
+def closing(execution: str, guard: Callable[[Path], Callable[[], None]] | None = None) -> Iterator[None]:
     """End the execution in MLflow with the block, however it ends.
 
-    `COMPLETE`, `FAILED` after an error, `PREEMPTED`, or `KILLED` after Ctrl-C or cancellation. After a `kill -9` of
-    this process another one ends it, and the flow run too.
+    `COMPLETE`, `FAILED` after an error, `PREEMPTED`, or `KILLED` after Ctrl-C or cancellation.
 
     Args:
         execution: its folder.
-        flow_run: what `start_guardian` needs to reach the flow run that this is part of.
+        guard: starts what ends it after a `kill -9` of this process, and returns how that is dismissed.
 
     Raises:
         InputError: when another process is at work on the execution.
     """
     with hold(Path(execution)):
-        yield from _closing(Path(execution), start_guardian(Path(execution), process_identity(), flow_run or {}))
+        yield from _closing(Path(execution), guard(Path(execution)) if guard else lambda: None)
 
 
 def _closing(execution: Path, dismiss: Callable[[], None]) -> Iterator[None]:

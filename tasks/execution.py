@@ -10,6 +10,8 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 
 from rampline.execution import closing
 from rampline.progress import progress_to
+from rampline.record.provenance import process_identity
+from rampline.servers.guardian import start_guardian
 from rampline.study import Study
 from rampline.tasks.devices import in_turn
 from rampline.tasks.flow_run import flow_run_address
@@ -39,7 +41,7 @@ def open_execution(
         check_models(checked, log=progress_to(get_run_logger().info).line)
         prepare(study, only, overrides, execution)
         path = start(study, only, overrides, execution)
-        with closing(path, flow_run_address()):
+        with closing(path, lambda folder: start_guardian(folder, process_identity(), flow_run_address())):
             yield path
 
 

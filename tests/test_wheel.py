@@ -60,6 +60,11 @@ def work(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("name", ["flows", "tasks", "prefect.yaml"])
+def test_the_package_has_links_to_what_stands_at_the_top(name):
+    assert (ROOT / "rampline" / name).samefile(ROOT / name)
+
+
 def test_it_installs_rampline_and_nothing_else(wheel):
     found = names(wheel)
     assert {name.split("/")[0] for name in found if ".dist-info/" not in name} == {"rampline"}

@@ -42,7 +42,9 @@ def time_report(home_folder: Path, study: str) -> dict[str, float]:
     """CPU seconds of this process, after its imports, for a comparison that is read, printed and written."""
     from rich.console import Console
 
-    from rampline.comparison import print_comparison, read_comparison, write_comparison
+    from rampline.comparison.report import write_comparison
+    from rampline.comparison.runs import read_comparison
+    from rampline.comparison.terminal import print_comparison
     from rampline.record.home import Home
     from rampline.tracking.store import open_tracking
 

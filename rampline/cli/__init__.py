@@ -10,7 +10,6 @@ import typer
 
 from rampline.cli.champion import evaluate, predict, promote
 from rampline.cli.doctor import doctor
-from rampline.cli.environment import make_quiet
 from rampline.cli.look import compare, plan, studies
 from rampline.cli.measure import explain, parity, tune
 from rampline.cli.run import run, sync, worker
@@ -18,6 +17,7 @@ from rampline.cli.stack import down, status, up
 from rampline.credentials import mask
 from rampline.errors import NO_SPACE, NOT_ALLOWED, RamplineError
 from rampline.record.home import Home, keep_private
+from rampline.servers.quiet import make_quiet
 from rampline.servers.secret import log_in
 
 INTERRUPTED = 128 + signal.SIGINT

@@ -1,4 +1,4 @@
-"""Whether this machine and this environment can run studies, and what to do where they cannot."""
+"""`rampline doctor`: whether this machine and its settings can run studies, and what to do where they cannot."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ PYTHON = (3, 11), (3, 14)
 MEMORY_GIBIBYTES = 4.0
 DISK_GIBIBYTES = 5.0
 GIBIBYTE = 2**30
+STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,18 @@ class Finding:
     status: Literal["ok", "warn", "fail"]
     text: str
     remedy: str = ""
+
+
+def doctor() -> None:
+    """Check Python, packages, devices, memory, disk, ports and settings; exit status 1 if something must be mended."""
+    findings = list(examine(Home.from_environment()))
+    table = Table.grid(padding=(0, 2))
+    for finding in findings:
+        text = finding.text if finding.status == "ok" else f"{finding.text}: {finding.remedy}"
+        table.add_row(f"[{STYLES[finding.status]}]{finding.status}[/]", finding.subject, text)
+    Console(soft_wrap=True).print(table)
+    if any(finding.status == "fail" for finding in findings):
+        raise typer.Exit(1)
 
 
 def examine(home: Home) -> Iterator[Finding]:
@@ -170,18 +183,3 @@ def _tf_config() -> Iterator[Finding]:
         yield Finding(
             subject="TF_CONFIG", status="fail", text="is set, but is not JSON with cluster and task", remedy=remedy
         )
-
-
-STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
-
-
-def doctor() -> None:
-    """Check Python, packages, devices, memory, disk, ports and settings; exit status 1 if something must be mended."""
-    findings = list(examine(Home.from_environment()))
-    table = Table.grid(padding=(0, 2))
-    for finding in findings:
-        text = finding.text if finding.status == "ok" else f"{finding.text}: {finding.remedy}"
-        table.add_row(f"[{STYLES[finding.status]}]{finding.status}[/]", finding.subject, text)
-    Console(soft_wrap=True).print(table)
-    if any(finding.status == "fail" for finding in findings):
-        raise typer.Exit(1)

@@ -142,7 +142,7 @@ def show_comparison(study: str, home: Home, console: Console, parent_run_id: str
     """Print the comparison of an execution, where its report is, and how to open it in MLflow."""
     # They bring in MLflow and pandas: too slow for the other commands.
     with importing():
-        from rampline.comparison.table import read_comparison
+        from rampline.comparison.runs import read_comparison
         from rampline.comparison.terminal import print_comparison
         from rampline.tracking.pages import how_to_open_mlflow, shorten
         from rampline.tracking.store import open_tracking

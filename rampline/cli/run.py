@@ -16,7 +16,6 @@ from rich.console import Console
 
 from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
 from rampline.cli.look import show_comparison
-from rampline.cli.prefect_server import prefect_answers, start_prefect
 from rampline.credentials import mask
 from rampline.devices import available_cores
 from rampline.errors import ClusterConfigError, InputError, Preempted, RamplineError, RunFailed, says_disk_full
@@ -25,6 +24,7 @@ from rampline.jobs.fork_server import fork_server
 from rampline.progress import TERMINAL, BarProgress, LineProgress
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
+from rampline.servers.temporary_prefect import prefect_answers, start_prefect
 from rampline.stages import check_study, is_begun
 from rampline.study import load_study
 from rampline.tracking.pages import shorten

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from rampline.comparison.budget import make_ways_section
-from rampline.comparison.columns import make_columns
-from rampline.comparison.data_tables import make_data_section
-from rampline.comparison.drawn import pick_drawn
+from rampline.comparison.canvas import DARK, DARK_PARTS, LIGHT, LIGHT_PARTS, declare_colors, pick_drawn, style_runs
+from rampline.comparison.charts_section import NAMED_RUNS, make_charts_section
 from rampline.comparison.explanation_section import make_explanation_section
-from rampline.comparison.figures import make_charts_section
-from rampline.comparison.lines import NAMED_RUNS
-from rampline.comparison.palette import DARK, DARK_PARTS, LIGHT, LIGHT_PARTS, declare_colors, style_runs
 from rampline.comparison.recommendation import make_recommendation_section
-from rampline.comparison.runs_table import make_run_rows, own_columns
+from rampline.comparison.run_table import make_columns, make_run_rows, own_columns
+from rampline.comparison.runs import Comparison
 from rampline.comparison.scaling_section import make_scaling_section
-from rampline.comparison.section import Section
+from rampline.comparison.section import ReportTable, Section
 from rampline.comparison.sentences import (
     MOST_NAMED,
     list_remarks,
@@ -31,11 +28,14 @@ from rampline.comparison.sentences import (
     summarise_speed,
 )
 from rampline.comparison.system_section import make_system_section
-from rampline.comparison.table import Comparison
+from rampline.comparison.ways_section import make_ways_section
+from rampline.data.quality import DataReport
 from rampline.files import write_csv, write_text
+from rampline.record.units import NONE
 
 TEMPLATES = Path(__file__).parent / "templates"
 UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|min|h)(?!\w))")
+DATA_ROWS = 40  # longer tables are cut, with a line that says so
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,3 +131,64 @@ def _list(runs: list[str]) -> str:
     """Their names; of many the first ones and how many more."""
     more = len(runs) - MOST_NAMED
     return ", ".join(runs) if more <= 1 else f"{', '.join(runs[:MOST_NAMED])} and {more} more"
+
+
+def make_data_tables(reports: Sequence[DataReport]) -> dict[str, pd.DataFrame]:
+    """Tables by heading for `write_comparison`; the source is named in the headings where a study has several."""
+    tables: dict[str, pd.DataFrame] = {}
+    for report in reports:
+        source = f", {report.source} ({report.fingerprint[:8]})" if len(reports) > 1 else ""
+        tables[f"Images by split and class{source}"] = _by_class(report.summary)
+        tables[f"Files that do not decode{source}"] = report.undecodable
+        tables[f"Images in more than one split{source}"] = _shorten(report.repeated("across"))
+        tables[f"Images more than once in one split{source}"] = _shorten(report.repeated("within"))
+    return tables
+
+
+# `Any` below: pandas' own annotations do not tell a table from a column.
+def _by_class(summary: Any) -> pd.DataFrame:
+    """A row per class with its images in each split, and the range of their sizes; all classes first."""
+    everything = summary.assign(**{"class": "all"})
+    rows = [_class_row(summary, everything)] if summary["class"].nunique() > 1 else []
+    rows += [_class_row(summary, group) for _, group in summary.groupby("class", sort=False)]
+    return pd.DataFrame(rows)
+
+
+def _class_row(summary: Any, group: Any) -> dict[str, Any]:
+    counts = group.groupby("split")["examples"].sum()
+    row: dict[str, Any] = {"class": group["class"].iloc[0]}
+    row |= {split: int(counts.get(split, 0)) for split in summary["split"].unique()}
+    for side in ("width", "height"):
+        low, high = group[f"min_{side}"].min(), group[f"max_{side}"].max()
+        row[f"{side} in pixels"] = f"{low:g}" if low == high else f"{low:g}\N{EN DASH}{high:g}"
+    return row
+
+
+def _shorten(duplicates: Any) -> pd.DataFrame:
+    """Without what the heading says, and with as much of the checksum as tells images apart."""
+    return duplicates.drop(columns="kind").assign(sha256=duplicates["sha256"].str[:12])
+
+
+def make_data_section(tables: Mapping[str, pd.DataFrame] | None) -> Section | None:
+    """The tables by heading as a section of the report; None without any."""
+    if not tables:
+        return None
+    made = tuple(_make_table(title, table) for title, table in tables.items())
+    return Section(id="data", title="Data", tables=made, about="Sizes are those before resizing.")
+
+
+def _make_table(title: str, table: pd.DataFrame) -> ReportTable:
+    left_out = len(table) - DATA_ROWS
+    return ReportTable(
+        title=title,
+        head=tuple(str(name).replace("_", " ") for name in table.columns),
+        rows=tuple(tuple(_cell(value) for value in row) for row in table.head(DATA_ROWS).itertuples(index=False)),
+        numeric=tuple(bool(pd.api.types.is_numeric_dtype(dtype)) for dtype in table.dtypes),
+        note=f"… and {left_out} more rows." if left_out > 0 else "",
+    )
+
+
+def _cell(value: Any) -> str:
+    if pd.isna(value):
+        return NONE
+    return f"{value:,g}" if isinstance(value, int | float) else str(value)

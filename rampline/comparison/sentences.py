@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rampline.comparison.answers import have_same_answers
-from rampline.comparison.candidates import CLEARLY_FASTER, is_scored_alike
-from rampline.comparison.columns import is_missing
-from rampline.comparison.scaling import FINISHED
-from rampline.comparison.table import Comparison
+from rampline.comparison.recommendation import CLEARLY_FASTER, have_same_answers, is_scored_alike
+from rampline.comparison.runs import FINISHED, Comparison, is_missing
 from rampline.record.units import (
     write_accuracy,
     write_dollars,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from rampline.comparison.columns import Column, is_missing, make_columns
 from rampline.comparison.recommendation import recommend
+from rampline.comparison.run_table import Column, make_columns
+from rampline.comparison.runs import Comparison, is_missing
 from rampline.comparison.sentences import (
     find_fastest,
     list_remarks,
@@ -15,7 +16,6 @@ from rampline.comparison.sentences import (
     summarise_scaling,
     summarise_speed,
 )
-from rampline.comparison.table import Comparison
 from rampline.record.metrics import PAGE_RANK, Output, Source, logged, shown_in
 from rampline.tracking.pages import LATEST, artifact_page, compare_page, experiment_page, run_page
 

@@ -8,9 +8,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from rampline.comparison.columns import Column, make_columns
 from rampline.comparison.recommendation import recommend
-from rampline.comparison.scaling import FINISHED
+from rampline.comparison.run_table import Column, make_columns
+from rampline.comparison.runs import FINISHED, Comparison
 from rampline.comparison.sentences import (
     list_remarks,
     list_verdicts,
@@ -18,7 +18,6 @@ from rampline.comparison.sentences import (
     summarise_scaling,
     summarise_speed,
 )
-from rampline.comparison.table import Comparison
 
 MUTED = "dim"
 

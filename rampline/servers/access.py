@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rampline.errors import InputError
-from rampline.prefect_api import PrefectApi
 from rampline.record.home import Home
+from rampline.servers.prefect_api import PrefectApi
 from rampline.servers.secret import log_in
 from rampline.servers.state import client_credentials
 

@@ -72,7 +72,7 @@ def _flow_runs(process: psutil.Process, part: str) -> bool:
 
 
 def _guardians(process: psutil.Process, part: str) -> bool:
-    return part == "worker" and "rampline.guardian" in process.cmdline()
+    return part == "worker" and "rampline.servers.guardian" in process.cmdline()
 
 
 def _all_but_caretaker(_process: psutil.Process, part: str) -> bool:

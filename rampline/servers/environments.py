@@ -6,10 +6,10 @@ import os
 import secrets
 from pathlib import Path
 
-from rampline.cli.environment import QUIET, private_prefect
 from rampline.record.home import Home
 from rampline.servers.access import MLFLOW_PASSWORD, MLFLOW_USER, PREFECT_AUTH, Access
 from rampline.servers.addresses import ALLOWED_HOSTS, LOCALHOST, given_hosts, is_loopback, own_names
+from rampline.servers.quiet import QUIET
 from rampline.servers.secret import LOGIN, make_login
 from rampline.servers.state import client_credentials, servers_folder
 
@@ -19,6 +19,17 @@ FOR_COMMANDS_ONLY = (
     # A flow run waits a minute for a server that is started again.
     "PREFECT_CLIENT_MAX_RETRIES",
 )
+
+
+def private_prefect(home: Home) -> dict[str, str]:
+    """Settings of a Prefect server of our own: database, results and profiles live under `home`."""
+    folder = os.environ.get("PREFECT_HOME") or str(home.root / "prefect")
+    settings = {
+        "PREFECT_HOME": folder,
+        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{folder}/prefect.db",
+        "PREFECT_LOCAL_STORAGE_PATH": f"{folder}/storage",
+    }
+    return {name: os.environ.get(name) or value for name, value in settings.items()}
 
 
 def prefect_environment(home: Home, address: str, port: int, access: Access) -> dict[str, str]:

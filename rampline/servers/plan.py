@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rampline.credentials import mask, without_user
 from rampline.errors import InputError
-from rampline.prefect_api import PrefectApi
 from rampline.record.home import Home
 from rampline.servers import addresses
 from rampline.servers.access import Access, open_api
 from rampline.servers.deploy import work_folder
+from rampline.servers.prefect_api import PrefectApi
 from rampline.servers.state import answers
 
 HTTP = ("http://", "https://")

@@ -7,16 +7,16 @@ import platform
 from collections.abc import Callable
 from datetime import datetime
 
-from rampline.prefect_api import PrefectApi, PrefectError
 from rampline.servers.environments import client_environment, mlflow_environment, prefect_environment
 from rampline.servers.plan import Plan
+from rampline.servers.prefect_api import PrefectApi, PrefectError
 from rampline.servers.service import Service
 from rampline.servers.state import POOL, answers, servers_folder
 
 # Prefect's own 10 s make a person who has clicked Run wonder.
 QUERY, QUERY_SECONDS = "PREFECT_WORKER_QUERY_SECONDS", "3"
 CHILD, MLFLOW = "rampline.servers.child", "rampline.servers.mlflow_server"
-PREFECT = "rampline.tasks.prefect_server"
+PREFECT = "rampline.servers.prefect_server"
 
 
 def prefect_service(plan: Plan) -> Service:

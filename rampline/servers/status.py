@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from rampline.prefect_api import PrefectError
 from rampline.record.home import Home
 from rampline.servers.access import open_api
+from rampline.servers.prefect_api import PrefectError
 from rampline.servers.processes import lock_holder
 from rampline.servers.services import worker_name
 from rampline.servers.state import POOL, ProcessState, Servers, answers, is_process, read_state

@@ -70,7 +70,7 @@ def test_servers_ask_for_a_password(content):
 
 
 def test_prefect_is_started_without_its_faults_and_behind_the_gate(content):
-    assert content["services"]["prefect"]["entrypoint"] == ["python", "-m", "rampline.tasks.prefect_server"]
+    assert content["services"]["prefect"]["entrypoint"] == ["python", "-m", "rampline.servers.prefect_server"]
 
 
 def test_the_process_pool_takes_what_prefect_yaml_gives_and_nothing_else():

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from deployments_fixture import find_deployments, prefect
 
-from rampline.prefect_api import PrefectApi, PrefectError
+from rampline.servers.prefect_api import PrefectApi, PrefectError
 from rampline.servers.prefect_objects import apply, keeping_schedules
 
 NAMES = ["baseline", "cluster", "evaluate", "finetune", "predict", "prepare", "study"]

@@ -11,7 +11,7 @@ import pytest
 from prefect_server_fixture import Server
 
 from rampline.devices import find_devices
-from rampline.prefect_api import PrefectApi
+from rampline.servers.prefect_api import PrefectApi
 from rampline.servers.prefect_objects import ensure_pool
 
 ROOT = Path(__file__).parents[2]

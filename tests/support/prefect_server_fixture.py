@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     url = f"http://127.0.0.1:{port}/api"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     own = {"PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_CLI_PROMPT": "false"}
-    command = [sys.executable, "-m", "rampline.tasks.prefect_server", "--host", "127.0.0.1", "--port", str(port)]
+    command = [sys.executable, "-m", "rampline.servers.prefect_server", "--host", "127.0.0.1", "--port", str(port)]
     with open(home / "server.log", "w") as log:
         process = subprocess.Popen(command, env=kept | own, stdout=log, stderr=log, start_new_session=True)
     try:

@@ -14,8 +14,8 @@ import psutil
 from command_line import RAMPLINE, environment_with
 
 from rampline.jobs.roles import free_ports
-from rampline.prefect_api import PrefectApi
 from rampline.record.home import Home
+from rampline.servers.prefect_api import PrefectApi
 from rampline.servers.secret import USER, secret_file
 from rampline.servers.state import Servers, read_state
 

@@ -5,7 +5,7 @@ All of it goes through the REST API, and all of it may be changed in the UI: wha
 
 from __future__ import annotations
 
-from rampline.prefect_api import PrefectApi
+from rampline.servers.prefect_api import PrefectApi
 from rampline.servers.prefect_objects.automations import apply_automations
 from rampline.servers.prefect_objects.limits import apply_device_limit
 from rampline.servers.prefect_objects.new_data import train_after_new_data

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rampline.prefect_api import PrefectApi
+from rampline.servers.prefect_api import PrefectApi
 
 PREFIX = "rampline: "
 TAG = "rampline"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rampline.devices import CPU_SLOTS, find_devices
-from rampline.prefect_api import PrefectApi
+from rampline.servers.prefect_api import PrefectApi
 
 ROUTE = "/v2/concurrency_limits"
 

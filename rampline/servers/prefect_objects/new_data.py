@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rampline.prefect_api import PrefectApi
+from rampline.servers.prefect_api import PrefectApi
 from rampline.servers.prefect_objects.automations import PREFIX, Automation
 
 PREPARED = "rampline.data.prepared"

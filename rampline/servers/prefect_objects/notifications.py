@@ -12,7 +12,7 @@ from typing import Any
 
 from rampline.credentials import mask
 from rampline.errors import ConfigError
-from rampline.prefect_api import PrefectApi, PrefectError
+from rampline.servers.prefect_api import PrefectApi, PrefectError
 from rampline.servers.prefect_objects.automations import PREFIX, Automation, of_our_deployments
 
 URL_VARIABLE = "RAMPLINE_NOTIFY_URL"

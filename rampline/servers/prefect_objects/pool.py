@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rampline.files import read_json
-from rampline.prefect_api import PrefectApi
+from rampline.servers.prefect_api import PrefectApi
 from rampline.servers.state import POOL
 
 TYPE = "process"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rampline.prefect_api import PrefectApi
+from rampline.servers.prefect_api import PrefectApi
 
 FIELDS = ("active", "schedule", "parameters")
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from logged_runs import LoggedRun
 
-from rampline.comparison import read_comparison
 from rampline.comparison.recommendation import make_recommendation_section, recommend
+from rampline.comparison.runs import read_comparison
 from rampline.comparison.sentences import summarise_accuracy, summarise_speed
 from rampline.registry.paired_test import compare_predictions
 

@@ -9,9 +9,10 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from rampline.comparison import make_data_tables, read_comparison, summarise, write_comparison
-from rampline.comparison.columns import make_columns
-from rampline.comparison.report import render_report
+from rampline.comparison.report import make_data_tables, render_report, write_comparison
+from rampline.comparison.run_table import make_columns
+from rampline.comparison.runs import read_comparison
+from rampline.comparison.summary import summarise
 from rampline.data.quality import ReportRow, make_report
 
 VOID = {"meta", "link", "br", "line", "path", "use", "rect"}

@@ -13,8 +13,9 @@ from browser import PHONE, open_page, start_browser
 from mlflow import MlflowClient
 from playwright.sync_api import Browser, Page
 
-from rampline.comparison import make_data_tables, read_comparison, write_comparison
-from rampline.comparison.tracked import read_children
+from rampline.comparison.mlflow_reader import read_children
+from rampline.comparison.report import make_data_tables, write_comparison
+from rampline.comparison.runs import read_comparison
 from rampline.data.quality import ReportRow, make_report
 from rampline.tracking.run_artifacts import SystemLog
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from logged_runs import LoggedRun
 
-from rampline.comparison import read_comparison
+from rampline.comparison.runs import read_comparison
 from rampline.comparison.scaling_section import make_scaling_section
 
 TIMES, MINUS, DASH = "\N{MULTIPLICATION SIGN}", "\N{MINUS SIGN}", "\N{EN DASH}"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rampline.comparison import read_comparison
-from rampline.comparison.columns import is_missing, make_columns
-from rampline.comparison.runs_table import make_run_rows
+from rampline.comparison.run_table import make_columns, make_run_rows
+from rampline.comparison.runs import is_missing, read_comparison
 from rampline.comparison.sentences import list_remarks, summarise_accuracy, summarise_scaling, summarise_speed
 
 TIMES = "\N{MULTIPLICATION SIGN}"

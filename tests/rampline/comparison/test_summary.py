@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 from mlflow.entities import Metric, Param, RunTag
 
-from rampline.comparison import derived_metrics, read_comparison, summarise
+from rampline.comparison.runs import read_comparison
+from rampline.comparison.summary import derived_metrics, summarise
 
 
 def test_mlflow_takes_and_keeps_the_summary(client, log_study, four_runs):

@@ -5,16 +5,15 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from rampline.comparison.system_balance import Balance, describe_uneven, find_balances
-from rampline.comparison.system_figures import COLUMNS, NUMBERS
-from rampline.comparison.system_section import NO_GPU, make_system_section
-from rampline.comparison.table import Comparison, read_comparison
+from rampline.comparison.mlflow_reader import SYSTEM_COLUMNS, SYSTEM_NUMBERS
+from rampline.comparison.runs import Comparison, read_comparison
+from rampline.comparison.system_section import NO_GPU, Balance, describe_uneven, find_balances, make_system_section
 from rampline.record.units import NONE, TIMES
 
 
 def make_system(*rows: dict) -> pd.DataFrame:
-    table = pd.DataFrame([{"gpu": None, "gpu_name": ""} | row for row in rows], columns=list(COLUMNS))
-    return table.astype({"gpu": "Int64", **dict.fromkeys(NUMBERS, "float64")})
+    table = pd.DataFrame([{"gpu": None, "gpu_name": ""} | row for row in rows], columns=list(SYSTEM_COLUMNS))
+    return table.astype({"gpu": "Int64", **dict.fromkeys(SYSTEM_NUMBERS, "float64")})
 
 
 def role(run: str, name: str, cpu: float) -> dict:

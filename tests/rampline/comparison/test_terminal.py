@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from rampline.comparison import print_comparison, read_comparison
+from rampline.comparison.runs import read_comparison
+from rampline.comparison.terminal import print_comparison
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -44,6 +47,12 @@ def test_narrow_terminal_has_fewer_columns_on_whole_lines(client, log_study, fou
     assert not any("…" in row for row in rows)
     assert "published" not in head
     assert ("train s" in head, "status" in head) == (width >= 80, width >= 60)
+
+
+def test_what_draws_the_report_is_not_imported():
+    # It takes as long to import as a comparison takes to be shown.
+    code = "import sys, rampline.comparison.terminal; sys.exit('matplotlib' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_names_are_no_markup(client, log_study, four_runs):

@@ -17,7 +17,7 @@ from mlflow_server import MlflowServer
 from prefect_server_fixture import Server
 from up_servers import UpServers, parts, status_of
 
-from rampline.prefect_api import PrefectError
+from rampline.servers.prefect_api import PrefectError
 from rampline.servers.prefect_objects import ensure_pool
 from rampline.servers.state import answers, running_servers
 

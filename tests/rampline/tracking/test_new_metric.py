@@ -8,7 +8,10 @@ import tensorflow as tf
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rampline.comparison import print_comparison, read_comparison, summarise, write_comparison
+from rampline.comparison.report import write_comparison
+from rampline.comparison.runs import read_comparison
+from rampline.comparison.summary import summarise
+from rampline.comparison.terminal import print_comparison
 from rampline.files import read_csv
 from rampline.markdown import comparison_rows, epoch_rows
 from rampline.progress import LineProgress

@@ -8,8 +8,8 @@ from webhook import receive_webhooks
 
 from rampline.devices import find_devices
 from rampline.errors import ConfigError
-from rampline.prefect_api import PrefectApi
 from rampline.record.home import Home
+from rampline.servers.prefect_api import PrefectApi
 from rampline.servers.prefect_objects import apply, ensure_pool
 
 SLOTS = find_devices().slots

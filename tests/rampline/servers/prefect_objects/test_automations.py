@@ -13,7 +13,7 @@ import pytest
 from deployments_fixture import remove_what_was_applied
 from webhook import Received, receive_webhooks
 
-from rampline.prefect_api import PrefectApi
+from rampline.servers.prefect_api import PrefectApi
 from rampline.servers.prefect_objects.automations import apply_automations
 from rampline.servers.prefect_objects.new_data import train_after_new_data
 from rampline.servers.prefect_objects.notifications import (

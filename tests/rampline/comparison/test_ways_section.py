@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from logged_runs import LoggedRun
 
-from rampline.comparison import read_comparison
-from rampline.comparison.budget import make_views, make_ways_section
+from rampline.comparison.runs import read_comparison
+from rampline.comparison.ways_section import make_views, make_ways_section
 
 DASH = "\N{EN DASH}"
 

@@ -20,7 +20,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from rampline.tasks.prefect_faults import MENDED, mend_prefect
+from rampline.servers.prefect_faults import MENDED, mend_prefect
 
 BUSY_SECONDS = 4.0
 

@@ -7,8 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from rampline.comparison.system_figures import COLUMNS, read_system
-from rampline.comparison.tracked import find_execution, read_children
+from rampline.comparison.mlflow_reader import SYSTEM_COLUMNS, find_execution, read_children, read_system
 from rampline.tracking.histories import read_histories
 from rampline.tracking.run_artifacts import SystemLog
 
@@ -57,7 +56,7 @@ def test_means_are_those_of_the_training_and_peaks_those_of_the_whole_life(read,
     ]
     table = read("system-means", dataclasses.replace(four_runs[2], epochs=()), {"chief-0": lines}, training=(10, 30))
 
-    assert tuple(table.columns) == COLUMNS
+    assert tuple(table.columns) == SYSTEM_COLUMNS
     assert table[["run", "role", "gpu_name"]].values.tolist() == [
         ["mirrored", "chief-0", ""],
         ["mirrored", "chief-0", "Tesla T4"],
@@ -89,5 +88,5 @@ def test_without_a_finished_epoch_all_samples_count_and_roles_are_in_the_order_o
 
 def test_runs_without_system_metrics_give_an_empty_table_with_all_columns(read, four_runs):
     table = read("system-none", four_runs[0], {})
-    assert tuple(table.columns) == COLUMNS
+    assert tuple(table.columns) == SYSTEM_COLUMNS
     assert table.empty

@@ -1,4 +1,4 @@
-"""`python -m rampline.tasks.prefect_server ARGUMENT…`: `prefect server start ARGUMENT…`, mended and behind the gate."""
+"""`python -m rampline.servers.prefect_server ARGUMENT…`: `prefect server start`, mended and behind the gate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import uvicorn
 from prefect.cli import app
 
 from rampline.servers.gate import Gate
-from rampline.tasks.prefect_faults import mend_prefect
+from rampline.servers.prefect_faults import mend_prefect
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`python -m rampline.guardian EXECUTION`: closes an execution in MLflow and Prefect when its process was killed.
+"""`python -m rampline.servers.guardian EXECUTION`: closes it in MLflow and Prefect when its process was killed.
 
 Nobody can do that at the moment of a `kill -9`, hence a process of its own: small, in its own session (the terminal's
 Ctrl-C does not reach it), deaf to SIGTERM (the end of a job of Slurm or systemd begins with it), and idle on a pipe
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from rampline.prefect_api import PrefectApi, PrefectError
+from rampline.servers.prefect_api import PrefectApi, PrefectError
 
 FAILURE = "the process that ran it was killed"
 # Written by the watched process; without it the end of the pipe means that it was killed.
@@ -39,7 +39,7 @@ def start_guardian(execution: Path, process: str, prefect: Mapping[str, str]) ->
         a function that sends the guardian home, because this process has closed the execution itself.
     """
     guardian = subprocess.Popen(
-        [sys.executable, "-P", "-m", "rampline.guardian", str(execution)],
+        [sys.executable, "-P", "-m", "rampline.servers.guardian", str(execution)],
         # Through the environment, because everybody can read the arguments of a process.
         env={**os.environ, **prefect, PROCESS: process},
         stdin=subprocess.PIPE,

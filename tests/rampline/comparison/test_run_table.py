@@ -1,4 +1,4 @@
-"""How figures are written."""
+"""The columns of the table of runs."""
 
 from __future__ import annotations
 
@@ -6,27 +6,9 @@ import math
 from dataclasses import replace
 
 import pandas as pd
-import pytest
 
-from rampline.comparison import read_comparison
-from rampline.comparison.columns import make_columns
-from rampline.record.units import write_accuracy, write_dollars, write_duration, write_quantity, write_ratio
-
-
-@pytest.mark.parametrize(
-    ("write", "value", "text"),
-    [
-        (write_accuracy, 0.97777, "0.9778"),
-        (write_quantity, 3.417, "3.42"),
-        (write_quantity, 42.04, "42.0"),
-        (write_quantity, 5210.4, "5,210"),
-        (write_ratio, 1.3149, "1.31\N{MULTIPLICATION SIGN}"),
-        (write_dollars, 0.03124, "$0.0312"),
-        (write_dollars, 1234.5, "$1,234.50"),
-    ],
-)
-def test_written_figures(write, value, text):
-    assert write(value) == text
+from rampline.comparison.run_table import make_columns
+from rampline.comparison.runs import read_comparison
 
 
 def test_missing_figures_are_dashes(client, log_study, four_runs):
@@ -61,13 +43,6 @@ def test_published_figures_stand_beside_ours(client, log_study, four_runs):
     assert columns["published_carbon_kilograms"].text(row) == "0.90"  # we have no such figure
     assert "carbon_kilograms" not in columns
     assert list(columns)[-1] == "status"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(119, "119 s"), (120, "2.00 min"), (7199, "120 min"), (7200, "2.00 h"), (90000, "25.0 h")]
-)
-def test_durations(seconds, text):
-    assert write_duration(seconds) == text
 
 
 def test_score_on_the_validation_split_is_called_so(client, log_study, four_runs):

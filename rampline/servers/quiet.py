@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 
-from rampline.record.home import Home
-
 # Flow and task logs stay in Prefect's database; in the terminal they would repeat the progress display.
 QUIET = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
@@ -28,14 +26,3 @@ def make_quiet() -> None:
     """Keep the noise of the libraries, and their usage reports, away from the user."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-
-
-def private_prefect(home: Home) -> dict[str, str]:
-    """Settings of a Prefect server of our own: database, results and profiles live under `home`."""
-    folder = os.environ.get("PREFECT_HOME") or str(home.root / "prefect")
-    settings = {
-        "PREFECT_HOME": folder,
-        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{folder}/prefect.db",
-        "PREFECT_LOCAL_STORAGE_PATH": f"{folder}/storage",
-    }
-    return {name: os.environ.get(name) or value for name, value in settings.items()}

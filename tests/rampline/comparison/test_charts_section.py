@@ -3,8 +3,8 @@
 import pytest
 from logged_runs import LoggedRun
 
-from rampline.comparison.lines import accuracy_limits
-from rampline.comparison.table import read_comparison
+from rampline.comparison.charts_section import accuracy_limits
+from rampline.comparison.runs import read_comparison
 
 
 @pytest.mark.parametrize(

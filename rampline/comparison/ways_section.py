@@ -16,13 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rampline.comparison.canvas import FONT_SIZE, make_row_axes, write_svg
-from rampline.comparison.columns import is_missing
-from rampline.comparison.drawn import pick_drawn
-from rampline.comparison.palette import INK, PAPER, style_runs
+from rampline.comparison.canvas import FONT_SIZE, INK, PAPER, make_row_axes, pick_drawn, style_runs, write_svg
+from rampline.comparison.mlflow_reader import SAME_DATA
+from rampline.comparison.runs import Comparison, is_missing
 from rampline.comparison.section import Chart, ReportTable, Section
-from rampline.comparison.table import Comparison
-from rampline.comparison.tracked import SAME_DATA
 from rampline.record.units import NONE, write_accuracy, write_count, write_duration, write_percent
 
 TARGET = 0.99

@@ -14,10 +14,10 @@ import pytest
 from command_line import wait_until
 from processes import started_processes_of
 
-from rampline.guardian import FLOW_RUN, start_guardian
-from rampline.prefect_api import PrefectApi
 from rampline.record.execution_file import Execution, write_execution
 from rampline.record.home import Home
+from rampline.servers.guardian import FLOW_RUN, start_guardian
+from rampline.servers.prefect_api import PrefectApi
 from rampline.study import load_study
 from rampline.tracking.lifecycle import take_over
 from rampline.tracking.store import experiment_id, open_tracking
@@ -28,7 +28,7 @@ WATCHED = """
 import json, sys
 from pathlib import Path
 from rampline.record.execution_file import read_execution
-from rampline.guardian import start_guardian
+from rampline.servers.guardian import start_guardian
 from rampline.tracking.lifecycle import take_over
 from rampline.record.provenance import process_identity
 from rampline.tracking.store import open_tracking
@@ -137,7 +137,7 @@ def parent_run_id(execution: Path) -> str:
 def test_a_guardian_that_is_sent_home_changes_nothing(execution: Path) -> None:
     began = time.monotonic()
     dismiss = start_guardian(execution, f"host:{os.getpid()}:0", {})
-    (number,) = started_processes_of(execution, 1, "rampline.guardian")
+    (number,) = started_processes_of(execution, 1, "rampline.servers.guardian")
     guardian = psutil.Process(number)
     dismiss()
     assert time.monotonic() - began < 5

@@ -20,10 +20,12 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from rampline.cli.environment import private_prefect
 from rampline.errors import RamplineError
+from rampline.imports import importing
+from rampline.jobs.parent import end_with_parent
 from rampline.record.home import Home
 from rampline.servers.access import PREFECT_AUTH
+from rampline.servers.environments import private_prefect
 from rampline.servers.secret import BYTES, LOGIN, USER, log_in
 from rampline.servers.state import answers, running_servers
 
@@ -31,22 +33,6 @@ START_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 5
 # After a `kill -9` of this process the execution's guardian still has to tell the server how the flow run ended.
 GRACE_SECONDS = 15
-# A process of its own session, so that Ctrl-C does not reach it, which ends after us even after a `kill -9`. Slurm and
-# systemd send SIGTERM to it and to us at once, when the flow has still to report how it ended.
-SERVE = """
-import signal, sys
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-from rampline.imports import importing
-from rampline.jobs.parent import end_with_parent
-end_with_parent(int(sys.argv[1]), grace_seconds=int(sys.argv[3]))
-with importing():
-    import uvicorn, prefect.server.api.server
-    from rampline.servers.gate import Gate
-    from rampline.tasks.prefect_faults import mend_prefect
-mend_prefect()
-app = Gate.from_environment(prefect.server.api.server.create_app())
-uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="error", lifespan="on")
-"""
 
 
 def start_prefect(home: Home) -> Callable[[], None] | None:
@@ -98,7 +84,7 @@ def _start(port: int, login: str, log: Path) -> subprocess.Popen[bytes]:
     names = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1", LOGIN: login}
     with open(log, "ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-P", "-c", SERVE, str(os.getpid()), str(port), str(GRACE_SECONDS)],
+            [sys.executable, "-P", "-m", "rampline.servers.temporary_prefect", str(os.getpid()), str(port)],
             env={name: value for name, value in os.environ.items() if name != PREFECT_AUTH} | names,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -131,3 +117,23 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def main() -> None:
+    """The server, in a session that Ctrl-C does not reach; it ends after the command, even after a `kill -9`."""
+    # Slurm and systemd send SIGTERM to it and to the command at once, when the flow has still to report how it ended.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    parent, port = map(int, sys.argv[1:])
+    end_with_parent(parent, grace_seconds=GRACE_SECONDS)
+    with importing():
+        import uvicorn
+        from prefect.server.api.server import create_app
+
+        from rampline.servers.gate import Gate
+        from rampline.servers.prefect_faults import mend_prefect
+    mend_prefect()
+    uvicorn.run(Gate.from_environment(create_app()), host="127.0.0.1", port=port, log_level="error", lifespan="on")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,25 @@
-"""The comparison of the runs of one execution of a study, read from MLflow."""
+"""The runs of one execution of a study, side by side, read from MLflow, and the figures that are derived from them.
+
+**Throughput** of a run is the median of its epochs' images/s without its first epoch, which holds the tracing of the
+graph (a run of one epoch has only that one). Seconds per epoch are their median without the first, too.
+
+**Speed-up** = throughput of the run / throughput of the reference: how much faster the same number of images is
+trained on. A ratio of training times says the same only where both trained on equally many images, so
+`train_seconds_vs_reference` (time of the run / time of the reference) is given for equal epochs on equal data alone,
+those of the runs that it starts from included.
+
+**Scaling efficiency** = speed-up / (replicas of the run / replicas of the reference): 1 is ideal linear scaling.
+
+A run that went on elsewhere has the throughput of its epochs on the reference's machine; where it has none there, it
+has no speed-up. The time ratio is given for runs that were on that machine alone.
+
+Speed-up, efficiency and time ratio compare complete trainings: runs that did not finish have none.
+"""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,33 +30,32 @@ import pandas as pd
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from rampline.comparison.answers import read_answers
-from rampline.comparison.scaling import FINISHED, choose_reference, epoch_figures, with_scaling
-from rampline.comparison.system_figures import no_system, read_system
-from rampline.comparison.tracked import (
+from rampline.comparison.mlflow_reader import (
     COMPARABLE,
+    COUNTS,
+    SAME_DATA,
     environment_of,
     epoch_rows,
     find_ancestors,
     find_execution,
+    no_system,
+    read_answers,
     read_children,
+    read_system,
     run_row,
     to_number,
 )
 from rampline.credentials import mask
 from rampline.errors import InputError
-from rampline.record.metrics import compared_epochs, metrics_of_run
+from rampline.record.metrics import Metric, Summary, compared_epochs, find_metric, metrics_of_run
 from rampline.record.units import COUNT
 from rampline.registry.candidate import Predictions
 from rampline.tracking.histories import Histories, read_histories
 
+# What `comparison.csv` says of a run before its metrics.
 IDENTITY = (
     *("run", "run_id", "strategy", "engine", "replicas", "per_replica_batch_size", "global_batch_size"),
     *("status", "failure", "test_split"),
-)
-COUNTS = (
-    *("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch"),
-    *("virtual_devices", "attempts"),
 )
 # Columns of `runs` beside those: what tells whether and how two runs may be compared.
 SETTINGS = (
@@ -48,6 +64,8 @@ SETTINGS = (
     *COMPARABLE,
 )
 DEFAULT_TOLERANCE = 0.01  # of studies that were run before the tolerance was a tag
+FINISHED = "FINISHED"
+OF_STEADY = {Summary.MEDIAN: statistics.median, Summary.MIN: min, Summary.MAX: max}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +85,11 @@ class Comparison:
         accuracy_tolerance: how far below the best accuracy a recommended set-up may be, as a share: 0.01 is one point.
         published_source: where the published figures are from; empty when not given.
         runs: one row per run, in the order they were started; columns as `csv_columns`, then `published_METRIC` and
-            `SETTINGS`. `scaling` tells how the derived ones are made, `rampline.explain` what it measures.
+            `SETTINGS`. `rampline.explain` tells what it measures.
         answers: what the most accurate runs answered on each test image, by run.
         epochs: one row per run and epoch: run, epoch and the metrics `compared_epochs`.
         environment: one row per run, one column per item (git commit, seed, versions, …), as text.
-        system: what GPUs, CPU and memory did; `system_figures` tells the columns; empty where it was not read.
+        system: what GPUs, CPU and memory did; `read_system` tells the columns; empty where it was not read.
     """
 
     study: str
@@ -186,6 +204,11 @@ def read_comparison(
     )
 
 
+def is_missing(value: Any) -> bool:
+    """Whether a figure is not there: None, NaN, pandas' NA, infinite or an empty text."""
+    return bool(pd.isna(value)) or value == "" or (isinstance(value, float) and math.isinf(value))
+
+
 def csv_columns() -> list[str]:
     """The columns of `comparison.csv`, in this order; `published_METRIC` columns follow where a study has them."""
     metrics = [metric for metric in metrics_of_run() if metric.in_csv]
@@ -232,7 +255,8 @@ def _runs(rows: list[dict[str, Any]], epochs: pd.DataFrame, study: str, executio
     runs = pd.DataFrame(rows)
     published = [column for column in runs.columns if column.startswith("published_")]
     kinds = {metric.name: "Int64" if metric.unit is COUNT else "float64" for metric in metrics_of_run()}
-    kinds |= dict.fromkeys((*published, "seconds_before"), "float64") | dict.fromkeys(COUNTS, "Int64")
+    kinds |= dict.fromkeys((*published, "seconds_before"), "float64")
+    kinds |= dict.fromkeys((*COUNTS, "virtual_devices", "attempts"), "Int64")
     columns = csv_columns()
     beside = [metric.name for metric in metrics_of_run() if metric.name not in columns]
     runs = runs.reindex(columns=[*columns, *published, *SETTINGS, *beside])
@@ -251,3 +275,70 @@ def _add_ancestors(rows: list[dict[str, Any]], ancestors: Mapping[str, str], ela
         if ancestor:
             row |= {name: row[own] + ancestor.get(name, ancestor[own]) for name, own in sums.items()}
         by_name[row["run"]] = row
+
+
+def epoch_figures(epochs: pd.DataFrame, timed: pd.DataFrame | None = None) -> dict[str, Any]:
+    """Best and last epoch, steady throughput with its range and steady seconds of one run's epochs (in order).
+
+    Throughput and seconds are those of the epochs `timed`, all of them by default.
+    """
+    timed = epochs if timed is None else timed
+    figures: dict[str, Any] = {"epochs": len(epochs)}
+    for metric in metrics_of_run():
+        summary = metric.summary
+        if summary and summary in OF_STEADY:
+            steady = _steady(timed, metric.of)
+            figures |= {metric.name: OF_STEADY[summary](steady)} if steady else {}
+        elif summary:
+            points = list(epochs[["epoch", metric.of]].dropna().itertuples(index=False, name=None))
+            figures |= {metric.name: _choose(metric, summary, points)} if points else {}
+    return figures
+
+
+def _choose(metric: Metric, summary: Summary, points: Sequence[tuple[int, float]]) -> float:
+    """The figure from the epochs and their values; the first of equal ones is the best."""
+    measured = find_metric(metric.of)
+    choose = min if measured and measured.better == "lower" else max
+    best_epoch, best = choose(points, key=lambda point: point[1])
+    return {Summary.BEST: best, Summary.BEST_EPOCH: best_epoch, Summary.LAST: points[-1][1]}[summary]
+
+
+def steady_throughput(epochs: pd.DataFrame) -> list[float]:
+    """Images/s of one run's epochs without the first, unless there is no other."""
+    return _steady(epochs, "images_per_second")
+
+
+def _steady(epochs: pd.DataFrame, key: str) -> list[float]:
+    values = epochs[key].tolist()
+    steady = values[1:] if len(values) > 1 else values
+    return [value for value in steady if math.isfinite(value)]
+
+
+def choose_reference(runs: pd.DataFrame, declared: str) -> str:
+    """The declared reference if it finished, else the first run that did, else none (an empty name)."""
+    usable = runs.query("status == @FINISHED").dropna(subset=["images_per_second"])["run"].tolist()
+    if declared in usable:
+        return declared
+    return usable[0] if usable else ""
+
+
+def with_scaling(runs: pd.DataFrame, reference: str) -> pd.DataFrame:
+    """`runs` with `speedup`, `scaling_efficiency` and `train_seconds_vs_reference` (NaN where they say nothing)."""
+    runs = runs.copy()
+    if not reference:
+        return runs.assign(speedup=math.nan, scaling_efficiency=math.nan, train_seconds_vs_reference=math.nan)
+    base = runs.set_index("run").loc[reference]
+    finished = runs["status"] == FINISHED
+    same_work = runs["epochs_in_all"] == base["epochs_in_all"]
+    for key in ("fingerprint", *SAME_DATA):
+        same_work &= runs[key] == base[key]
+    replicas = runs["replicas"].astype("float64") / float(base["replicas"] or math.nan)
+    runs["speedup"] = (runs["images_per_second"] / base["images_per_second"]).where(
+        finished & (runs["machine"] == base["machine"])
+    )
+    same_work &= runs["machines"].map(lambda machines: {name for _, name in machines} == {base["machine"]})
+    runs["scaling_efficiency"] = runs["speedup"] / replicas
+    in_all = runs["train_seconds_in_all"].fillna(runs["train_seconds"])
+    of_base = base["train_seconds"] if math.isnan(base["train_seconds_in_all"]) else base["train_seconds_in_all"]
+    runs["train_seconds_vs_reference"] = (in_all / of_base).where(finished & same_work)
+    return runs

@@ -1,0 +1,28 @@
+"""How figures are written."""
+
+import pytest
+
+from rampline.record.units import write_accuracy, write_dollars, write_duration, write_quantity, write_ratio
+
+
+@pytest.mark.parametrize(
+    ("write", "value", "text"),
+    [
+        (write_accuracy, 0.97777, "0.9778"),
+        (write_quantity, 3.417, "3.42"),
+        (write_quantity, 42.04, "42.0"),
+        (write_quantity, 5210.4, "5,210"),
+        (write_ratio, 1.3149, "1.31\N{MULTIPLICATION SIGN}"),
+        (write_dollars, 0.03124, "$0.0312"),
+        (write_dollars, 1234.5, "$1,234.50"),
+    ],
+)
+def test_written_figures(write, value, text):
+    assert write(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(119, "119 s"), (120, "2.00 min"), (7199, "120 min"), (7200, "2.00 h"), (90000, "25.0 h")]
+)
+def test_durations(seconds, text):
+    assert write_duration(seconds) == text
