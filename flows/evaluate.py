@@ -6,10 +6,8 @@ from prefect import flow
 
 from rampline.record.execution_file import read_execution
 from rampline.stages import trained_runs
-from rampline.tasks.compare import compare, show_comparison
-from rampline.tasks.devices import in_turn
-from rampline.tasks.evaluate import score
-from rampline.tasks.explain import explain
+from rampline.tasks.steps import compare, explain, score, show_comparison
+from rampline.tasks.turns import in_turn
 
 
 @flow(name="evaluate", flow_run_name="evaluate {study}")

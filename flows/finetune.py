@@ -8,8 +8,7 @@ from pydantic import Field
 from rampline.flows.evaluate import evaluate
 from rampline.flows.prepare import prepare
 from rampline.stages import AS_IN_STUDY, Engine, Precision, check_study, own_execution, plan_stage, with_values
-from rampline.tasks.execution import open_execution
-from rampline.tasks.train import train
+from rampline.tasks.steps import open_execution, train
 
 
 @flow(name="finetune", flow_run_name="{run}")

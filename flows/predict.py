@@ -5,7 +5,7 @@ from typing import Annotated
 from prefect import flow
 from pydantic import Field
 
-from rampline.tasks.predict import label_images, publish_counts
+from rampline.tasks.steps import label_images, publish_counts
 
 
 @flow(name="predict", flow_run_name="predict {study}")

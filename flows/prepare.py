@@ -5,7 +5,7 @@ from prefect import flow, get_run_logger
 from rampline.config import DataConfig
 from rampline.progress import progress_to
 from rampline.stages import datasets_of, own_execution, study_of
-from rampline.tasks.prepare import prepare_data, publish_data_report
+from rampline.tasks.steps import prepare_data, publish_data_report
 
 DOWNLOAD_RETRIES = 2
 DOWNLOAD_RETRY_SECONDS = 30

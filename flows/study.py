@@ -25,9 +25,8 @@ from rampline.stages import (
 )
 from rampline.study import Study
 from rampline.tasks.approval import approve
-from rampline.tasks.compare import show_comparison
-from rampline.tasks.execution import open_execution
-from rampline.tasks.schedule import earlier_run_in_progress
+from rampline.tasks.steps import open_execution, show_comparison
+from rampline.tasks.turns import earlier_run_in_progress
 
 STAGES = {flow.name: flow for flow in (baseline, finetune, cluster)}
 

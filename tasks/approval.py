@@ -6,14 +6,13 @@ from prefect.flow_runs import pause_flow_run
 from prefect.input import RunInput
 from pydantic import Field
 
-from rampline.markdown import plan_markdown
 from rampline.plan import expected_cost_usd, plan_study
 from rampline.record.execution_file import FILE
 from rampline.record.home import Home
 from rampline.record.units import write_dollars
 from rampline.study import Study
-from rampline.tasks.keys import artifact_key
-from rampline.tasks.start import execution_name
+from rampline.tasks.page import artifact_key, plan_markdown
+from rampline.tasks.steps import execution_name
 
 DAYS_TO_ANSWER = 7
 

@@ -75,7 +75,7 @@ def test_it_installs_rampline_and_nothing_else(wheel):
         if not file.endswith(".pyc")
     }
     assert {name for name in found if ".dist-info/" not in name} == expected
-    assert {"rampline/flows/study.py", "rampline/tasks/train.py", "rampline/prefect.yaml"} < found
+    assert {"rampline/flows/study.py", "rampline/tasks/steps.py", "rampline/prefect.yaml"} < found
 
 
 def test_the_source_distribution_makes_the_same_wheel(wheel, tmp_path):

@@ -23,7 +23,7 @@ from rampline.credentials import mask
 from rampline.devices import available_cores, find_devices
 from rampline.jobs.private_network import SHARED, other_users, private_network
 from rampline.record.home import Home
-from rampline.servers.state import running_servers
+from rampline.servers.running import running_servers
 
 PACKAGES = ("tensorflow", "keras", "prefect", "mlflow", "tensorflow-datasets", "pandas", "fastapi", "sqlalchemy")
 PYTHON = (3, 11), (3, 14)

@@ -33,7 +33,7 @@ def up(
     """
     # They bring in psutil and others: too slow for the other commands.
     from rampline.servers.background import start_in_background
-    from rampline.servers.plan import Request
+    from rampline.servers.server_plan import Request
     from rampline.servers.up import run_servers
 
     request = Request(

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from rampline.errors import InputError
 from rampline.record.home import Home
 from rampline.servers.prefect_api import PrefectApi
+from rampline.servers.running import client_credentials
 from rampline.servers.secret import log_in
-from rampline.servers.state import client_credentials
 
 PREFECT_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 MLFLOW_USER, MLFLOW_PASSWORD = "RAMPLINE_MLFLOW_USERNAME", "RAMPLINE_MLFLOW_PASSWORD"

@@ -9,8 +9,8 @@ from typing import TextIO
 
 from rampline.errors import InputError, RamplineError
 from rampline.servers.display import Display
-from rampline.servers.plan import Request
-from rampline.servers.state import servers_folder
+from rampline.servers.running import servers_folder
+from rampline.servers.server_plan import Request
 from rampline.servers.up import LAST_WORDS, tell_sign_in
 
 POLL_SECONDS = 0.2

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from rampline.record.home import Home
 from rampline.servers.ending import end_all
 from rampline.servers.processes import start
-from rampline.servers.state import servers_folder
+from rampline.servers.running import servers_folder
 
 # Written by `up`; without it the end of the pipe means that it was killed.
 DONE = b"done\n"

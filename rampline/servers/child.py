@@ -8,7 +8,7 @@ import tempfile
 
 from rampline.jobs.parent import end_with_parent
 from rampline.record.home import Home
-from rampline.servers.state import servers_folder
+from rampline.servers.running import servers_folder
 
 # The caretaker ends all in order when the parent was killed; this is for the case that it was killed as well.
 GRACE_SECONDS = 90.0

@@ -10,7 +10,7 @@ from pathlib import Path
 from rampline.errors import RamplineError
 from rampline.record.home import Home
 from rampline.servers.processes import start
-from rampline.servers.state import servers_folder
+from rampline.servers.running import servers_folder
 
 DEPLOY_SECONDS = 300
 COMMIT_DIGITS = 12

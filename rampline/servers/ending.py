@@ -11,7 +11,7 @@ import psutil
 
 from rampline.record.home import Home
 from rampline.servers.processes import marked, send, send_group
-from rampline.servers.state import state_file
+from rampline.servers.running import state_file
 
 # Roles have 15 s to save a checkpoint; their flow run tells Prefect and MLflow after that.
 FLOW_RUNS_SECONDS = 25.0

@@ -10,8 +10,8 @@ from rampline.record.home import Home
 from rampline.servers.access import MLFLOW_PASSWORD, MLFLOW_USER, PREFECT_AUTH, Access
 from rampline.servers.addresses import ALLOWED_HOSTS, LOCALHOST, given_hosts, is_loopback, own_names
 from rampline.servers.quiet import QUIET
+from rampline.servers.running import client_credentials, servers_folder
 from rampline.servers.secret import LOGIN, make_login
-from rampline.servers.state import client_credentials, servers_folder
 
 # Set for the commands, where logs would be in the way; servers and flow runs write them to files.
 FOR_COMMANDS_ONLY = (

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from rampline.record.home import Home
-from rampline.servers.state import servers_folder
+from rampline.servers.running import servers_folder
 
 MARK, PART = "RAMPLINE_UP", "RAMPLINE_UP_PART"
 LOCK_ATTEMPTS = 10

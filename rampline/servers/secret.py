@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rampline.files import write_text
 from rampline.record.home import Home, private_mask
-from rampline.servers.state import is_process, read_state, servers_folder
+from rampline.servers.running import is_process, read_state, servers_folder
 
 USER = "rampline"
 # Tells a server `USER:SECRET`. Without it the server asks for passwords by itself, or for none.

@@ -14,7 +14,7 @@ from rampline.credentials import mask
 from rampline.errors import RamplineError
 from rampline.record.home import Home
 from rampline.servers.processes import created, listens, send_group, start
-from rampline.servers.state import ProcessState, servers_folder
+from rampline.servers.running import ProcessState, servers_folder
 
 ANSWER_SECONDS = 180.0
 POLL_SECONDS = 0.2

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from datetime import datetime
 
 from rampline.servers.environments import client_environment, mlflow_environment, prefect_environment
-from rampline.servers.plan import Plan
 from rampline.servers.prefect_api import PrefectApi, PrefectError
+from rampline.servers.running import POOL, answers, servers_folder
+from rampline.servers.server_plan import Plan
 from rampline.servers.service import Service
-from rampline.servers.state import POOL, answers, servers_folder
 
 # Prefect's own 10 s make a person who has clicked Run wonder.
 QUERY, QUERY_SECONDS = "PREFECT_WORKER_QUERY_SECONDS", "3"

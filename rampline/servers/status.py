@@ -9,8 +9,8 @@ from rampline.record.home import Home
 from rampline.servers.access import open_api
 from rampline.servers.prefect_api import PrefectError
 from rampline.servers.processes import lock_holder
+from rampline.servers.running import POOL, ProcessState, Servers, answers, is_process, read_state
 from rampline.servers.services import worker_name
-from rampline.servers.state import POOL, ProcessState, Servers, answers, is_process, read_state
 
 REQUEST_SECONDS = 5.0
 

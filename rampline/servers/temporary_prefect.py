@@ -26,8 +26,8 @@ from rampline.jobs.parent import end_with_parent
 from rampline.record.home import Home
 from rampline.servers.access import PREFECT_AUTH
 from rampline.servers.environments import private_prefect
+from rampline.servers.running import answers, running_servers
 from rampline.servers.secret import BYTES, LOGIN, USER, log_in
-from rampline.servers.state import answers, running_servers
 
 START_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 5

@@ -15,13 +15,13 @@ from rampline.servers.caretaker import caretaker
 from rampline.servers.deploy import PREFECT_YAML, deploy, version
 from rampline.servers.display import Display, Stopwatch
 from rampline.servers.ending import end_all, end_leftovers, has_flow_runs
-from rampline.servers.plan import Plan, Request, check_servers, make_plan
 from rampline.servers.prefect_objects import apply, ensure_pool, keeping_schedules
 from rampline.servers.processes import counting_signals, created, hold_lock, lock_holder, marked
+from rampline.servers.running import POOL, Servers, running_servers, servers_folder, write_state
 from rampline.servers.secret import client_login, make_login, sign_in_lines, tighten
+from rampline.servers.server_plan import Plan, Request, check_servers, make_plan
 from rampline.servers.service import Service
 from rampline.servers.services import mlflow_service, prefect_service, worker_environment, worker_service
-from rampline.servers.state import POOL, Servers, running_servers, servers_folder, write_state
 from rampline.servers.watch import POLL_SECONDS, Watch
 
 # With these begins the line that says that all is up; `--detach` waits for it.

@@ -16,8 +16,8 @@ from command_line import RAMPLINE, environment_with
 from rampline.jobs.roles import free_ports
 from rampline.record.home import Home
 from rampline.servers.prefect_api import PrefectApi
+from rampline.servers.running import Servers, read_state
 from rampline.servers.secret import USER, secret_file
-from rampline.servers.state import Servers, read_state
 
 SECONDS = 280
 

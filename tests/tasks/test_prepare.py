@@ -1,8 +1,8 @@
 from rampline.config import DataConfig
 from rampline.data.preparation import prepare_dataset
 from rampline.record.home import Home
-from rampline.tasks.keys import artifact_key
-from rampline.tasks.prepare import cache_key
+from rampline.tasks.page import artifact_key
+from rampline.tasks.steps import cache_key
 
 
 def test_cached_preparation_holds_as_long_as_the_folder_and_the_settings(tmp_path, monkeypatch):

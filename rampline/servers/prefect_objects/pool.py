@@ -8,7 +8,7 @@ from typing import Any
 
 from rampline.files import read_json
 from rampline.servers.prefect_api import PrefectApi
-from rampline.servers.state import POOL
+from rampline.servers.running import POOL
 
 TYPE = "process"
 # Prefect's own lets whoever starts a flow run say which command is run, where, and with which environment.

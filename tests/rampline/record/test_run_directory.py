@@ -7,9 +7,9 @@ import pytest
 
 from rampline.config import BatchConfig, LearningRateConfig, RunConfig
 from rampline.files import write_json
-from rampline.markdown import epoch_rows
 from rampline.record.events import EventReader
 from rampline.record.run_directory import RunDirectory, RunIdentity
+from rampline.tasks.page import epoch_rows
 
 CONFIG = RunConfig(epochs=3, learning_rate=LearningRateConfig(step_epochs=(1, 2)), batch=BatchConfig(per="replica"))
 IDENTITY = RunIdentity(study="digits", name="baseline", dataset="/data/digits", published={"test_accuracy": 0.94})

@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from rampline.record.home import Home
+from rampline.servers.running import Servers, write_state
 from rampline.servers.secret import log_in, make_login, secret_file, sign_in_lines
-from rampline.servers.state import Servers, write_state
 
 PREFECT, MLFLOW = "http://127.0.0.1:4200", "http://127.0.0.1:5000"
 

@@ -19,7 +19,7 @@ from up_servers import UpServers, parts, status_of
 
 from rampline.servers.prefect_api import PrefectError
 from rampline.servers.prefect_objects import ensure_pool
-from rampline.servers.state import answers, running_servers
+from rampline.servers.running import answers, running_servers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

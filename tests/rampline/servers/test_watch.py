@@ -14,8 +14,8 @@ from rampline.record.home import Home
 from rampline.servers import watch
 from rampline.servers.ending import end_all
 from rampline.servers.processes import hold_lock, lock_holder, marked
+from rampline.servers.running import answers
 from rampline.servers.service import Service
-from rampline.servers.state import answers
 from rampline.servers.watch import Watch
 
 

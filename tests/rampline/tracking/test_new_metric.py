@@ -13,11 +13,11 @@ from rampline.comparison.runs import read_comparison
 from rampline.comparison.summary import summarise
 from rampline.comparison.terminal import print_comparison
 from rampline.files import read_csv
-from rampline.markdown import comparison_rows, epoch_rows
 from rampline.progress import LineProgress
 from rampline.record import metrics
 from rampline.record.metrics import Metric, Output, Source, Summary
 from rampline.record.units import ACCURACY
+from rampline.tasks.page import comparison_rows, epoch_rows
 from rampline.tracking.pages import renew_views
 from rampline.tracking.run_log import RunLog
 from rampline.training.tensorboard import ScalarWriter

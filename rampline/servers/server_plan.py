@@ -13,7 +13,7 @@ from rampline.servers import addresses
 from rampline.servers.access import Access, open_api
 from rampline.servers.deploy import work_folder
 from rampline.servers.prefect_api import PrefectApi
-from rampline.servers.state import answers
+from rampline.servers.running import answers
 
 HTTP = ("http://", "https://")
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from rampline.record.home import Home
-from rampline.servers.state import ProcessState, Servers, read_state, running_servers, state_file, write_state
+from rampline.servers.running import ProcessState, Servers, read_state, running_servers, state_file, write_state
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_clients_get_the_passwords_of_the_servers(monkeypatch):
 
 def test_asking_loads_little():
     code = (
-        "import sys, rampline.servers.state; print({'psutil', 'urllib.request', 'rich', 'mlflow'} & set(sys.modules))"
+        "import sys, rampline.servers.running; print({'psutil', 'urllib.request', 'rich', 'mlflow'} & set(sys.modules))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "set()"

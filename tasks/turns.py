@@ -1,26 +1,70 @@
-"""Devices as a shared resource: executions take their turn, and what they use shows as slots of a limit in the UI."""
+"""Whose turn it is: executions share a machine's devices in the order in which they were submitted."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from inspect import signature
 
 from prefect import get_run_logger
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import GlobalConcurrencyLimitResponse
 from prefect.concurrency.sync import concurrency
+from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Running
 
 from rampline.devices import find_devices
-from rampline.jobs.device_queue import Ticket, devices_of, hold_devices
+from rampline.jobs.device_queue import Ticket, devices_of, hold_devices, owners
 from rampline.jobs.fork_server import fork_server
 from rampline.progress import progress_to
 from rampline.record.home import Home
 from rampline.study import Study
-from rampline.tasks.arrivals import let_earlier_arrive
 from rampline.tasks.flow_run import current_flow_run, submitted_at
+
+TAKES_DEVICES = ["study", "baseline", "finetune", "cluster", "evaluate"]
+# A process takes some seconds from its start to the queue. What needs longer than this is not coming.
+ARRIVAL_SECONDS = 60.0
+POLL_SECONDS = 0.5
+
+
+def let_earlier_arrive(ticket: Ticket, home: Home) -> None:
+    """Wait until every flow run that was submitted before `ticket` has one too: the quicker start must not decide."""
+    deadline = time.monotonic() + ARRIVAL_SECONDS
+    while time.monotonic() < deadline and _on_their_way(ticket, home):
+        time.sleep(POLL_SECONDS)
+
+
+def _on_their_way(ticket: Ticket, home: Home) -> bool:
+    states = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING]))
+    with get_client(sync_client=True) as client:
+        found = client.read_flow_runs(
+            flow_filter=FlowFilter(name=FlowFilterName(any_=TAKES_DEVICES)),
+            flow_run_filter=FlowRunFilter(state=states),
+        )
+    earlier = [run for run in found if run.parent_task_run_id is None and submitted_at(run) < ticket.submitted_at]
+    arrived = owners(home)
+    return any(str(run.id) not in arrived and _is_new(run) for run in earlier)
+
+
+def _is_new(flow_run: FlowRun) -> bool:
+    """Whether it has been in its state for a short time only."""
+    limit = timedelta(seconds=ARRIVAL_SECONDS)
+    return flow_run.state is not None and datetime.now(UTC) - flow_run.state.timestamp < limit
+
 
 WAITING = "WaitingForDevices"
 # Slots of a flow run that was killed are free after this long; the least that Prefect allows.
@@ -104,3 +148,28 @@ def _wait(text: str, told: list[str]) -> None:
 def _show_state(name: str) -> None:
     with get_client(sync_client=True) as client:
         client.set_flow_run_state(current_flow_run().id, Running(name=name), force=True)
+
+
+IN_PROGRESS = [StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]
+
+
+def earlier_run_in_progress(study: str) -> str | None:
+    """The flow run of this deployment that trains the study already, where this one was started by a schedule.
+
+    Returns:
+        its name; `None` for a flow run that a person started, which takes its turn instead.
+    """
+    context = FlowRunContext.get()
+    own = context.flow_run if context else None
+    if own is None or own.deployment_id is None or not own.auto_scheduled:
+        return None
+    states = FlowRunFilterState(type=FlowRunFilterStateType(any_=IN_PROGRESS))
+    with get_client(sync_client=True) as client:
+        found = client.read_flow_runs(
+            flow_run_filter=FlowRunFilter(state=states),
+            deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[own.deployment_id])),
+        )
+    # A flow run on the defaults has no parameters.
+    default = signature(context.flow.fn).parameters["study"].default if context and context.flow else study
+    earlier = [other for other in found if other.id != own.id and other.parameters.get("study", default) == study]
+    return next((other.name for other in earlier if submitted_at(other) < submitted_at(own)), None)
