@@ -17,7 +17,10 @@ from typer.main import get_group
 from typer.testing import CliRunner
 
 from rampline.cli import app
-from rampline.comparison import Comparison, print_comparison, read_comparison, summarise, write_comparison
+from rampline.comparison.report import write_comparison
+from rampline.comparison.runs import Comparison, read_comparison
+from rampline.comparison.summary import summarise
+from rampline.comparison.terminal import print_comparison
 from rampline.study import built_in_studies
 
 FLOWS = ("prepare", "baseline", "finetune", "cluster", "evaluate", "study", "predict")
