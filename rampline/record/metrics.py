@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -66,7 +66,7 @@ class Output(StrEnum):
     CHART_CHOICE = "the best runs are those that crowded charts show"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
     """One metric.
 
@@ -97,6 +97,7 @@ class Metric:
     name: str
     about: str
     source: Source
+    _: KW_ONLY
     unit: Unit = NUMBER
     heading: str = ""
     better: str = ""
@@ -138,9 +139,9 @@ class Metric:
 
 def _in_all(name: str, heading: str, unit: Unit, place: int) -> Metric:
     return Metric(
-        name=f"{name}_in_all",
-        about=f"`{name}` of a run and of those whose weights it starts from.",
-        source=Source.COMPARISON,
+        f"{name}_in_all",
+        f"`{name}` of a run and of those whose weights it starts from.",
+        Source.COMPARISON,
         unit=unit,
         heading=heading,
         better="lower",
@@ -153,31 +154,30 @@ def _in_all(name: str, heading: str, unit: Unit, place: int) -> Metric:
     )
 
 
-def _explained(name: str, told_as: str, about: str, unit: Unit, heading: str = "") -> Metric:
-    return Metric(name=name, about=about, source=Source.EXPLANATION, told_as=told_as, unit=unit, heading=heading)
+def _throughput(which: str, about: str, summary: Summary) -> Metric:
+    name, of = f"images_per_second_{which}", "images_per_second"
+    return Metric(name, about, Source.COMPARISON, unit=IMAGES_PER_SECOND, logged=False, of=of, summary=summary)
+
+
+def _explained(name: str, told_as: str, about: str, unit: Unit, heading: str = "", *, in_csv: bool = True) -> Metric:
+    return Metric(name, about, Source.EXPLANATION, told_as=told_as, unit=unit, heading=heading, in_csv=in_csv)
 
 
 def _noise_of(part: str) -> Metric:
-    return Metric(
-        name=f"step_ms_{part}_noise",
-        about=f"The noise of `step_ms_{part}`, where that is not told apart from it.",
-        source=Source.EXPLANATION,
-        told_as=f"noise.{part}",
-        unit=MILLISECONDS,
-        in_csv=False,
-    )
+    about = f"The noise of `step_ms_{part}`, where that is not told apart from it."
+    return _explained(f"step_ms_{part}_noise", f"noise.{part}", about, MILLISECONDS, in_csv=False)
 
 
 def _parity(name: str, about: str, unit: Unit = NUMBER) -> Metric:
-    return Metric(name=f"parity_{name}", about=about, source=Source.PARITY, told_as=name, unit=unit, in_csv=False)
+    return Metric(f"parity_{name}", about, Source.PARITY, told_as=name, unit=unit, in_csv=False)
 
 
 # The order of the rows is that of the columns of `comparison.csv`.
 METRICS: tuple[Metric, ...] = (
     Metric(
-        name="train_loss",
-        about="Mean loss over the training examples of the epoch, without penalties on weights.",
-        source=Source.EPOCH,
+        "train_loss",
+        "Mean loss over the training examples of the epoch, without penalties on weights.",
+        Source.EPOCH,
         better="lower",
         told_in_steps="loss",
         tensorboard="train/epoch_loss",
@@ -185,24 +185,24 @@ METRICS: tuple[Metric, ...] = (
         shown={Output.EPOCH_LINE: 1, Output.EPOCH_PAGE: 1, Output.VIEW_BY_TIME: 2},
     ),
     Metric(
-        name="train_regularization_loss",
-        about="Mean penalty on weights, of a network that has one.",
-        source=Source.EPOCH,
+        "train_regularization_loss",
+        "Mean penalty on weights, of a network that has one.",
+        Source.EPOCH,
         better="lower",
         tensorboard="train/epoch_regularization_loss",
     ),
     Metric(
-        name="val_loss",
-        about="Mean loss over the validation split after the epoch.",
-        source=Source.EPOCH,
+        "val_loss",
+        "Mean loss over the validation split after the epoch.",
+        Source.EPOCH,
         better="lower",
         tensorboard="validation/epoch_loss",
         shown={Output.EPOCH_PAGE: 3},
     ),
     Metric(
-        name="val_accuracy",
-        about="Share of correct answers on the validation split after the epoch.",
-        source=Source.EPOCH,
+        "val_accuracy",
+        "Share of correct answers on the validation split after the epoch.",
+        Source.EPOCH,
         unit=ACCURACY,
         better="higher",
         tensorboard="validation/epoch_accuracy",
@@ -211,40 +211,40 @@ METRICS: tuple[Metric, ...] = (
         shown={Output.EPOCH_LINE: 3, Output.EPOCH_PAGE: 4, Output.VIEW_BY_TIME: 1, Output.VIEW_BY_EPOCH: 1},
     ),
     Metric(
-        name="learning_rate",
-        about="Learning rate of the epoch's last step, scaling included.",
-        source=Source.EPOCH,
+        "learning_rate",
+        "Learning rate of the epoch's last step, scaling included.",
+        Source.EPOCH,
         tensorboard="train/learning_rate",
         charted=True,
         shown={Output.EPOCH_PAGE: 5, Output.VIEW_BY_EPOCH: 3},
     ),
     Metric(
-        name="input_wait_fraction",
-        about="Share of the epoch's training time in which steps waited for their batch.",
-        source=Source.EPOCH,
+        "input_wait_fraction",
+        "Share of the epoch's training time in which steps waited for their batch.",
+        Source.EPOCH,
         unit=SHARE,
         better="lower",
     ),
     Metric(
-        name="validation_seconds",
-        about="Time of the validation after the epoch.",
-        source=Source.EPOCH,
+        "validation_seconds",
+        "Time of the validation after the epoch.",
+        Source.EPOCH,
         unit=SECONDS,
         better="lower",
         logged=False,
     ),
     Metric(
-        name="elapsed_seconds",
-        about="Time since training began, with evaluation and checkpoints, over all attempts.",
-        source=Source.EPOCH,
+        "elapsed_seconds",
+        "Time since training began, with evaluation and checkpoints, over all attempts.",
+        Source.EPOCH,
         unit=SECONDS,
         better="lower",
         charted=True,
     ),
     Metric(
-        name="test_accuracy",
-        about="Share of correct answers of the best checkpoint on the test split, else on the validation split.",
-        source=Source.EVALUATION,
+        "test_accuracy",
+        "Share of correct answers of the best checkpoint on the test split, else on the validation split.",
+        Source.EVALUATION,
         unit=ACCURACY,
         heading="test acc",
         better="higher",
@@ -254,30 +254,13 @@ METRICS: tuple[Metric, ...] = (
             **{Output.VIEW_COLUMN: 1, Output.VIEW_BAR: 2, Output.VIEW_PARALLEL: 2},
         },
     ),
+    Metric("test_loss", "Mean loss of the best checkpoint on the same images.", Source.EVALUATION, better="lower"),
+    Metric("test_examples", "How many images those are.", Source.EVALUATION, told_as="examples", unit=COUNT),
+    Metric("epochs", "Epochs that the run has completed.", Source.COMPARISON, unit=COUNT, logged=False),
     Metric(
-        name="test_loss",
-        about="Mean loss of the best checkpoint on the same images.",
-        source=Source.EVALUATION,
-        better="lower",
-    ),
-    Metric(
-        name="test_examples",
-        about="How many images those are.",
-        source=Source.EVALUATION,
-        told_as="examples",
-        unit=COUNT,
-    ),
-    Metric(
-        name="epochs",
-        about="Epochs that the run has completed.",
-        source=Source.COMPARISON,
-        unit=COUNT,
-        logged=False,
-    ),
-    Metric(
-        name="best_epoch",
-        about="The epoch of the best validation accuracy, from 1.",
-        source=Source.RESULT,
+        "best_epoch",
+        "The epoch of the best validation accuracy, from 1.",
+        Source.RESULT,
         unit=COUNT,
         of="val_accuracy",
         summary=Summary.BEST_EPOCH,
@@ -287,9 +270,9 @@ METRICS: tuple[Metric, ...] = (
         shown={Output.TABLE: 3},
     ),
     Metric(
-        name="best_val_accuracy",
-        about="The best validation accuracy of any epoch, whose checkpoint is scored.",
-        source=Source.RESULT,
+        "best_val_accuracy",
+        "The best validation accuracy of any epoch, whose checkpoint is scored.",
+        Source.RESULT,
         unit=ACCURACY,
         heading="best val",
         better="higher",
@@ -299,9 +282,9 @@ METRICS: tuple[Metric, ...] = (
         shown={Output.TABLE: 2, Output.STUDY_RUN: 2, Output.CHART_CHOICE: 3},
     ),
     Metric(
-        name="last_val_accuracy",
-        about="The validation accuracy after the last epoch.",
-        source=Source.COMPARISON,
+        "last_val_accuracy",
+        "The validation accuracy after the last epoch.",
+        Source.COMPARISON,
         unit=ACCURACY,
         heading="last val",
         better="higher",
@@ -312,9 +295,9 @@ METRICS: tuple[Metric, ...] = (
         shown={Output.TABLE: 4, Output.STUDY_RUN: 3},
     ),
     Metric(
-        name="train_accuracy",
-        about="Share of correct answers over the training examples of the epoch, as they were trained on.",
-        source=Source.EPOCH,
+        "train_accuracy",
+        "Share of correct answers over the training examples of the epoch, as they were trained on.",
+        Source.EPOCH,
         unit=ACCURACY,
         heading="train acc",
         better="higher",
@@ -325,9 +308,9 @@ METRICS: tuple[Metric, ...] = (
         shown={Output.EPOCH_LINE: 2, Output.EPOCH_PAGE: 2},
     ),
     Metric(
-        name="epoch_seconds",
-        about="Training time of the epoch, without validation and checkpoints.",
-        source=Source.EPOCH,
+        "epoch_seconds",
+        "Training time of the epoch, without validation and checkpoints.",
+        Source.EPOCH,
         unit=SECONDS,
         heading="epoch s",
         better="lower",
@@ -336,9 +319,9 @@ METRICS: tuple[Metric, ...] = (
         shown={Output.EPOCH_LINE: 5, Output.EPOCH_PAGE: 6},
     ),
     Metric(
-        name="train_seconds",
-        about="Training time of the run: the sum of `epoch_seconds`.",
-        source=Source.RESULT,
+        "train_seconds",
+        "Training time of the run: the sum of `epoch_seconds`.",
+        Source.RESULT,
         unit=SECONDS,
         heading="train s",
         better="lower",
@@ -346,9 +329,9 @@ METRICS: tuple[Metric, ...] = (
         shown={Output.TABLE: 5, Output.STUDY_RUN: 4, Output.VIEW_COLUMN: 5, Output.VIEW_BAR: 3},
     ),
     Metric(
-        name="wall_seconds",
-        about="Time from the start of the roles to the end of training, over all attempts.",
-        source=Source.RESULT,
+        "wall_seconds",
+        "Time from the start of the roles to the end of training, over all attempts.",
+        Source.RESULT,
         unit=SECONDS,
         heading="wall s",
         better="lower",
@@ -356,9 +339,9 @@ METRICS: tuple[Metric, ...] = (
         shown={Output.TABLE: 8, Output.STUDY_RUN: 5},
     ),
     Metric(
-        name="images_per_second",
-        about="Training throughput over all replicas.",
-        source=Source.EPOCH,
+        "images_per_second",
+        "Training throughput over all replicas.",
+        Source.EPOCH,
         unit=IMAGES_PER_SECOND,
         heading="images/s",
         better="higher",
@@ -373,30 +356,12 @@ METRICS: tuple[Metric, ...] = (
             **{Output.VIEW_COLUMN: 2, Output.VIEW_BY_EPOCH: 2, Output.VIEW_PARALLEL: 1},
         },
     ),
+    _throughput("min", "Throughput of the slowest epoch.", Summary.MIN),
+    _throughput("max", "Throughput of the fastest epoch.", Summary.MAX),
     Metric(
-        name="images_per_second_min",
-        about="Throughput of the slowest epoch.",
-        source=Source.COMPARISON,
-        unit=IMAGES_PER_SECOND,
-        better="higher",
-        logged=False,
-        of="images_per_second",
-        summary=Summary.MIN,
-    ),
-    Metric(
-        name="images_per_second_max",
-        about="Throughput of the fastest epoch.",
-        source=Source.COMPARISON,
-        unit=IMAGES_PER_SECOND,
-        better="higher",
-        logged=False,
-        of="images_per_second",
-        summary=Summary.MAX,
-    ),
-    Metric(
-        name="speedup",
-        about="Throughput divided by that of the reference run.",
-        source=Source.COMPARISON,
+        "speedup",
+        "Throughput divided by that of the reference run.",
+        Source.COMPARISON,
         unit=RATIO,
         heading="speed-up",
         better="higher",
@@ -404,9 +369,9 @@ METRICS: tuple[Metric, ...] = (
         shown={Output.TABLE: 13, Output.STUDY_RUN: 7, Output.VIEW_COLUMN: 3, Output.VIEW_BAR: 1},
     ),
     Metric(
-        name="scaling_efficiency",
-        about="Speed-up divided by the ratio of replicas to those of the reference; 1 is ideal.",
-        source=Source.COMPARISON,
+        "scaling_efficiency",
+        "Speed-up divided by the ratio of replicas to those of the reference; 1 is ideal.",
+        Source.COMPARISON,
         unit=SHARE,
         heading="efficiency",
         better="higher",
@@ -416,9 +381,9 @@ METRICS: tuple[Metric, ...] = (
         shown={Output.TABLE: 14, Output.STUDY_RUN: 8, Output.VIEW_COLUMN: 4, Output.VIEW_BAR: 4},
     ),
     Metric(
-        name="train_seconds_vs_reference",
-        about="Training time divided by that of the reference, for equal epochs on equal data.",
-        source=Source.COMPARISON,
+        "train_seconds_vs_reference",
+        "Training time divided by that of the reference, for equal epochs on equal data.",
+        Source.COMPARISON,
         unit=RATIO,
         heading="vs ref",
         better="lower",
@@ -429,9 +394,9 @@ METRICS: tuple[Metric, ...] = (
         shown={Output.TABLE: 6},
     ),
     Metric(
-        name="cost_usd",
-        about="`wall_seconds` at `cluster.price_per_hour`.",
-        source=Source.RESULT,
+        "cost_usd",
+        "`wall_seconds` at `cluster.price_per_hour`.",
+        Source.RESULT,
         unit=DOLLARS,
         heading="cost",
         better="lower",
