@@ -20,7 +20,7 @@ from rampline.record.metrics import (
 )
 from rampline.record.units import ACCURACY, NUMBER, RATIO
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NAMES = {name for metric in METRICS for name in (metric.name, metric.told_as, metric.told_in_steps) if name}
 
 
