@@ -35,7 +35,7 @@ def test_a_signal_is_the_request(number: signal.Signals, tmp_path: Path, handler
 
 
 def test_a_signal_that_is_repeated_at_once_is_one_and_a_later_one_ends_the_process(tmp_path: Path) -> None:
-    code = "import sys, time; from pathlib import Path; from rampline import stop; stop.REPEAT_SECONDS = 1.0;"
+    code = "import sys, time; from pathlib import Path; from rampline.jobs import stop; stop.REPEAT_SECONDS = 1.0;"
     code += "stop.StopRequest(Path(sys.argv[1])).listen(); print('listening', flush=True);"
     code += "[time.sleep(0.05) for _ in range(999)]"
     command = [sys.executable, "-c", code, str(tmp_path / "stop.json")]
