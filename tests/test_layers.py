@@ -5,7 +5,9 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -138,3 +140,38 @@ def test_task_bodies_are_short(path: Path) -> None:
 @pytest.mark.parametrize("path", [p for p in sources("flows") if p.stem != "__init__"], ids=lambda path: path.name)
 def test_one_file_is_one_flow_of_its_name(path: Path) -> None:
     assert [function.name for function in decorated(path, "flow")] == [path.stem]
+
+
+def named(path: Path) -> str:
+    """`rampline.jobs.roles`, or `rampline.study` for its `__init__.py`."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts if parts[0] == "rampline" else ("rampline", *parts)).removesuffix(".__init__")
+
+
+def at_run_time(path: Path) -> str:
+    """The code of a file without what only its annotations need."""
+    tree = ast.parse(path.read_text())
+    tree.body = [
+        node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+    ]
+    return ast.unparse(tree)
+
+
+@pytest.mark.parametrize("depth", [None, 2], ids=["files", "packages"])
+def test_nothing_is_imported_in_a_circle(depth: int | None) -> None:
+    files = {named(path): path for path in ALL}
+    arrows: dict[str, set[str]] = {}
+    for name, path in files.items():
+        used = {
+            max((f for f in files if f"{module}.".startswith(f"{f}.")), key=len, default="")
+            for module in modules(at_run_time(path))
+        }
+        own = ".".join(name.split(".")[:depth])
+        arrows.setdefault(own, set()).update(".".join(other.split(".")[:depth]) for other in used - {"", "rampline"})
+        arrows[own].discard(own)
+    TopologicalSorter(arrows).prepare()  # raises CycleError, with the circle
+
+
+def test_a_file_name_stands_once_in_the_library() -> None:
+    names = Counter(path.stem for path in sources("rampline") if path.stem not in ("__init__", "__main__"))
+    assert [name for name, count in names.items() if count > 1] == []
