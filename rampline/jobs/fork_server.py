@@ -27,7 +27,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rampline.imports import import_tensorflow, importing
@@ -93,7 +93,6 @@ class _Server:
     process: subprocess.Popen[bytes]
     requests: socket.socket
     environment: Mapping[str, str]
-    lost: bool = field(default=False)
 
 
 _active: list[_Server] = []
@@ -133,7 +132,7 @@ def fork_worker(
         network: to enter.
     """
     server = next(iter(_active), None)
-    if server is None or server.lost or not _fits(server.environment, environment):
+    if server is None or server.process.poll() is not None or not _fits(server.environment, environment):
         return None
     request = {"arguments": list(arguments), "environment": dict(environment), "folder": os.getcwd()}
     own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -149,7 +148,6 @@ def fork_worker(
         raise
     if not pid:
         own.close()
-        server.lost = server.process.poll() is not None
         return None
     return ForkedProcess(int(pid), own)
 
