@@ -17,7 +17,7 @@ PYTEST := .venv/bin/pytest -n 3 --dist loadfile --no-loadscope-reorder --reruns 
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: setup demo test test-all test-quick pytest lint chaos bench bench-quick bench-growth clean
+.PHONY: setup demo test test-all test-quick pytest lint chaos bench bench-quick clean
 
 setup: $(STAMP)
 
@@ -71,10 +71,6 @@ bench: setup
 bench-quick: setup
 	.venv/bin/python -m benchmarks --quick $(ARGS)
 
-bench-growth: setup
-	.venv/bin/python -m benchmarks --growth $(ARGS)
-
 clean:
-	rm -rf benchmarks/.quick benchmarks/.pytorch-venv
 	rm -rf .chaos-table.json .tools .venv .pytest_cache .ruff_cache dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -21,37 +21,26 @@ GRACE_SECONDS = 5.0
 
 
 class ContenderError(Exception):
-    """A contender gave no figures; `seconds` is how long it took."""
-
-    def __init__(self, message: str, seconds: float) -> None:
-        super().__init__(message)
-        self.seconds = seconds
+    """A contender gave no figures."""
 
 
-def run_contender(
-    arguments: Sequence[str], environment: Mapping[str, str], timeout_seconds: float
-) -> tuple[dict[str, Any], float]:
-    """Run `python -m ARGUMENTS` in the root of the project.
-
-    Returns:
-        The JSON object of its last line of standard output, and its wall seconds.
+def run_contender(arguments: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> dict[str, Any]:
+    """Run `python -m ARGUMENTS` in the root of the project; returns the JSON object of its last line of output.
 
     Raises:
         ContenderError: it did not exit with 0, printed no such line or took longer than `timeout_seconds`.
     """
-    started = time.perf_counter()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         process = _start(arguments, environment, stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
         try:
             status = process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
-            raise ContenderError(f"no end after {timeout_seconds:.0f} s", timeout_seconds) from None
+            raise ContenderError(f"no end after {timeout_seconds:.0f} s") from None
         finally:
             end_group(process)
-        seconds = time.perf_counter() - started
         if status:
-            raise ContenderError(f"exit status {status}: {_last_line(errors) or 'no message'}", seconds)
-        return _parse(_last_line(out), seconds), seconds
+            raise ContenderError(f"exit status {status}: {_last_line(errors) or 'no message'}")
+        return _parse(_last_line(out))
 
 
 class TurnTaker:
@@ -65,26 +54,19 @@ class TurnTaker:
         self.unread = b""
         self.is_ready = False
 
-    def turn(self) -> tuple[dict[str, Any], float]:
-        """Wait until it is ready, and let it time a block.
-
-        Returns:
-            The figures of the block, and the wall seconds of all this.
+    def turn(self) -> dict[str, Any]:
+        """Wait until it is ready, and let it time a block; returns the figures of the block.
 
         Raises:
             ContenderError: it has ended, or answers nothing for `timeout_seconds`.
         """
-        started = time.perf_counter()
+        deadline = time.monotonic() + self.timeout_seconds
         while not self.is_ready:
-            line = self._read_line(started)
-            self.is_ready = line == READY
-            if line.startswith("{"):  # why it is not measured
-                return _parse(line, 0.0), time.perf_counter() - started
+            self.is_ready = self._read_line(deadline) == READY
         os.write(self.process.stdin.fileno(), b"go\n")
-        while not (line := self._read_line(started)).startswith("{"):
+        while not (line := self._read_line(deadline)).startswith("{"):
             pass
-        seconds = time.perf_counter() - started
-        return _parse(line, seconds), seconds
+        return _parse(line)
 
     def end(self) -> None:
         """End it with all that it has started."""
@@ -92,17 +74,16 @@ class TurnTaker:
         for file in (self.process.stdin, self.process.stdout, self.errors):
             file.close()
 
-    def _read_line(self, started: float) -> str:
+    def _read_line(self, deadline: float) -> str:
         """The next line, without its end."""
         pipe = self.process.stdout.fileno()
         while b"\n" not in self.unread:
-            seconds = time.perf_counter() - started
-            if not select.select([pipe], [], [], max(0.0, self.timeout_seconds - seconds))[0]:
-                raise ContenderError(f"no answer after {self.timeout_seconds:.0f} s", seconds)
+            if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise ContenderError(f"no answer after {self.timeout_seconds:.0f} s")
             read = os.read(pipe, 65536)
             if not read:
                 status = self.process.wait()
-                raise ContenderError(f"exit status {status}: {_last_line(self.errors) or 'no message'}", seconds)
+                raise ContenderError(f"exit status {status}: {_last_line(self.errors) or 'no message'}")
             self.unread += read
         line, _, self.unread = self.unread.partition(b"\n")
         return line.decode(errors="replace").strip()
@@ -145,11 +126,11 @@ def _last_line(file: Any) -> str:
     return lines[-1] if lines else ""
 
 
-def _parse(line: str, seconds: float) -> dict[str, Any]:
+def _parse(line: str) -> dict[str, Any]:
     try:
         figures = json.loads(line)
     except ValueError:
         figures = None
     if not isinstance(figures, dict):
-        raise ContenderError(f"its last line is no JSON object: {line[:80]!r}", seconds)
+        raise ContenderError(f"its last line is no JSON object: {line[:80]!r}")
     return figures

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.machine import describe_host
+from benchmarks.measurement import describe_host
 from benchmarks.page import markdown_table, wrap
 from rampline.comparison.explanation_section import describe_loss, find_losses
 from rampline.comparison.recommendation import recommend

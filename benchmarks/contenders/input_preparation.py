@@ -1,10 +1,8 @@
 """How fast photographs are prepared: `python -m benchmarks.contenders.input_preparation KIND`.
 
-    product       `store_dataset`, from listing the files to the complete directory
-    by-hand       decode_jpeg and resize alone, on one core
-    by-hand-each  that on every core at once, in processes that know nothing of each other
-    as-prepared   the product's decoding and resizing alone, on one core
-    photos        make the photographs, and measure nothing: the others start it where there are none yet
+    product  `store_dataset`, from listing the files to the complete directory
+    by-hand  decode_jpeg and resize alone, on one core
+    photos   make the photographs, and measure nothing: the others start it where there are none yet
 
 Photographs are made: 500x375 JPEGs of smooth shapes and noise, about 25 KB each. RAMPLINE_BENCH_PHOTOS names a folder
 of JPEGs in a sub-folder per class to take instead. Prints examples per second and CPU seconds per 1,000 examples.
@@ -27,7 +25,6 @@ import tensorflow as tf
 
 from benchmarks.datasets import bench_folder
 from rampline.config import DataConfig
-from rampline.data.decoder import decode_and_resize
 from rampline.data.ingest import Reporter, store_dataset
 from rampline.files import complete_directory
 from rampline.record.home import Home
@@ -86,14 +83,6 @@ def decode_by_hand(content: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.round(image), tf.uint8)
 
 
-def decode_as_prepared(content: tf.Tensor) -> tf.Tensor:
-    """As the preparation does it."""
-    return decode_and_resize(content, (IMAGE_SIZE, IMAGE_SIZE, 3))
-
-
-ON_ONE_CORE = {"by-hand": decode_by_hand, "as-prepared": decode_as_prepared}
-
-
 def compile_loop(decode: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[list[bytes]], tf.Tensor]:
     """Decodes one after another; the sum of a pixel of each, so that all is done."""
 
@@ -112,35 +101,13 @@ def cpu_seconds() -> float:
     return sum(os.times()[:4])
 
 
-def measure_each_core() -> dict[str, float]:
-    """What the cores of this machine decode together, at this time; the processes begin at once."""
-    find_photos()
-    command = [sys.executable, "-m", "benchmarks.contenders.input_preparation", "by-hand", "--wait"]
-    processes = [
-        subprocess.Popen([*command, f"--core={core}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for core in sorted(os.sched_getaffinity(0))
-    ]
-    for process in processes:
-        if not process.stdout or process.stdout.readline() != "ready\n":
-            raise RuntimeError("a process did not come to decode")
-    for process in processes:
-        if process.stdin:
-            process.stdin.write("go\n")
-            process.stdin.flush()
-    outputs = [process.communicate()[0] for process in processes]
-    return {"examples_per_second": sum(json.loads(output)["examples_per_second"] for output in outputs)}
-
-
-def measure_one_core(kind: str, core: int, *, wait: bool) -> dict[str, float]:
-    """A third of the photographs, read already; with `wait` it says when it is ready, and begins at a line."""
+def measure_one_core() -> dict[str, float]:
+    """A third of the photographs, read already, on the first core."""
     # Before TensorFlow makes its threads.
-    os.sched_setaffinity(0, {core})
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     contents = [path.read_bytes() for path in list_photos()[::3]]
-    decode_all = compile_loop(ON_ONE_CORE[kind])
+    decode_all = compile_loop(decode_by_hand)
     decode_all(contents[:8])
-    if wait:
-        print("ready", flush=True)
-        sys.stdin.readline()
     return speed(lambda: decode_all(contents), len(contents))
 
 
@@ -166,18 +133,12 @@ def speed(work: Callable[[], object], examples: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("product", *ON_ONE_CORE, "by-hand-each", "photos"), metavar="KIND")
-    parser.add_argument("--core", type=int, default=min(os.sched_getaffinity(0)), help="where there is one")
-    parser.add_argument("--wait", action="store_true", help="on one core: say when it is ready, wait for a line")
-    options = parser.parse_args()
-    if options.kind == "photos":
+    parser.add_argument("kind", choices=("product", "by-hand", "photos"), metavar="KIND")
+    kind = parser.parse_args().kind
+    if kind == "photos":
         make_photos()
-    elif options.kind == "by-hand-each":
-        print(json.dumps(measure_each_core()))
-    elif options.kind == "product":
-        print(json.dumps(measure_preparation()))
     else:
-        print(json.dumps(measure_one_core(options.kind, options.core, wait=options.wait)))
+        print(json.dumps(measure_preparation() if kind == "product" else measure_one_core()))
 
 
 if __name__ == "__main__":

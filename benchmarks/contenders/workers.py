@@ -2,8 +2,6 @@
 
     product      the product's multi_worker role
     independent  the product's engine, twice, neither knowing of the other
-    in_step      the same, but each waits for the other after each step, and exchanges nothing
-    plain        MultiWorkerMirroredStrategy in a loop written by hand, one call for each step
 
 Both time each block at once, after both have warmed up. Prints the examples per second of both together.
 """
@@ -12,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import subprocess
 import sys
 from functools import partial
@@ -22,8 +19,7 @@ from benchmarks.contenders.work import WORKS, Work
 from rampline.config import BatchConfig, ClusterConfig, ModelConfig, RunConfig
 from rampline.jobs.roles import local_tasks, role_environment
 
-KINDS = ("product", "independent", "in_step", "plain")
-APART = ("independent", "in_step")
+KINDS = ("product", "independent")
 PROCESSES = 2
 
 
@@ -41,7 +37,7 @@ def main() -> None:
 def of_both(kind: str, figures: list[dict[str, float]]) -> dict[str, float]:
     """A worker of a cluster counts the examples of all."""
     rates = [each["examples_per_second"] for each in figures]
-    rate = sum(rates) if kind in APART else rates[0]
+    rate = sum(rates) if kind == "independent" else rates[0]
     return {"examples_per_second": rate, "peak_mib": max(each["peak_mib"] for each in figures)}
 
 
@@ -50,16 +46,12 @@ def start_side_by_side(kind: str, network: str) -> list[subprocess.Popen[str]]:
     config = multi_worker_config(WORKS[network])
     cores = sorted(os.sched_getaffinity(0))
     started = []
-    ends = socket.socketpair()
     for index, task in enumerate(local_tasks(config)):
         environment = {**os.environ, **role_environment(task, config), "TF_CPP_MIN_LOG_LEVEL": "3"}
         environment["RAMPLINE_BENCH_CORE"] = str(cores[index % len(cores)])
-        environment["RAMPLINE_BENCH_OTHER"] = str(ends[index].fileno())
         command = [sys.executable, "-m", "benchmarks.contenders.one_worker", kind, network]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen(command, env=environment, pass_fds=[ends[index].fileno()], **pipes))
-    for end in ends:
-        end.close()
+        started.append(subprocess.Popen(command, env=environment, **pipes))
     return started
 
 
