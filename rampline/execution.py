@@ -30,6 +30,7 @@ from rampline.jobs.evaluator import run_evaluation
 from rampline.jobs.lock import hold, hold_run
 from rampline.jobs.supervisor import supervise
 from rampline.parity.check import ParityResult, check_parity, result_file
+from rampline.record.delivery_state import RUNNING, mark_delivered, mark_undelivered, read_delivery
 from rampline.record.events import EventReader
 from rampline.record.execution_file import FILE, Execution, read_execution, resolve_weights, write_execution
 from rampline.record.home import Home
@@ -37,17 +38,7 @@ from rampline.record.provenance import git_commit
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.stages import study_of
 from rampline.study import Study, StudyRun, load_study
-from rampline.tracking.delivery import (
-    CLOSE_SECONDS,
-    RUNNING,
-    Delivery,
-    deliver_later,
-    deliver_within,
-    is_delivered,
-    mark_delivered,
-    mark_undelivered,
-    read_delivery,
-)
+from rampline.tracking.delivery import CLOSE_SECONDS, Delivery, deliver_later, deliver_within, is_delivered
 from rampline.tracking.run_artifacts import log_evaluation, log_explanation
 from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, log_figures, open_tracking
 from rampline.tracking.study_log import StudyLog, open_experiment, study_tags

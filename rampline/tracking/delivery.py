@@ -2,84 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mlflow.tracking import MlflowClient
 
 from rampline.errors import says_disk_full
-from rampline.files import read_json, write_json
-from rampline.record.provenance import process_identity, process_is_gone
+from rampline.record.delivery_state import RUNNING, STATUSES, is_undelivered, mark_delivered, mark_undelivered
 from rampline.record.run_directory import RunDirectory
-from rampline.tracking.lifecycle import STATUSES, find_run
+from rampline.tracking.lifecycle import find_run
 from rampline.tracking.run_log import EVENTS, RunLog
 from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line
-
-FILE = "delivery.json"
-RUNNING = "RUNNING"
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeliveryState:
-    """What `delivery.json` says.
-
-    Attributes:
-        status: `RUNNING`, or how it ended: a key of `rampline.tracking.lifecycle.STATUSES`.
-        failure: why it did not end well, one line.
-        process: `process_identity` of who wrote this.
-        delivered: whether MLflow had all of it, in the store that was set then.
-    """
-
-    status: str
-    failure: str | None
-    process: str
-    delivered: bool = False
-
-    @property
-    def is_running(self) -> bool:
-        """Whether a process works on it; one of another machine is taken for alive, because nobody can look."""
-        return self.status == RUNNING and not process_is_gone(self.process)
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process wrote it."""
-        return self.process == process_identity()
-
-
-def mark_undelivered(folder: Path, status: str, failure: str | None = None) -> None:
-    """Write `delivery.json` before MLflow is told.
-
-    A folder that cannot be written to is told of, because training must not fail of it.
-    """
-    try:
-        write_json(folder / FILE, {"status": status, "failure": failure, "process": process_identity()})
-    except OSError as error:
-        logger.warning("%s cannot be written: %s", folder / FILE, error)
-
-
-def read_delivery(folder: Path) -> DeliveryState | None:
-    """What `delivery.json` says, if it is there."""
-    return DeliveryState(**read_json(folder / FILE)) if (folder / FILE).is_file() else None
-
-
-def is_undelivered(folder: Path) -> bool:
-    """Whether something is to be delivered, or will be by the process that works on it."""
-    state = read_delivery(folder)
-    return state is not None and not state.delivered
-
-
-def mark_delivered(folder: Path, status: str, failure: str | None = None) -> None:
-    """MLflow has all of the folder; how it ended is kept for another store."""
-    write_json(folder / FILE, {"status": status, "failure": failure, "process": process_identity(), "delivered": True})
-
 
 # What a run waits at its end for MLflow to take the rest. One that was asked to leave has no minute.
 CLOSE_SECONDS = {"COMPLETE": 60.0, "FAILED": 60.0, "KILLED": 5.0, "PREEMPTED": 5.0}

@@ -12,13 +12,12 @@ from mlflow.tracking import MlflowClient
 from rampline.credentials import mask
 from rampline.data.dataset import PreparedDataset
 from rampline.files import read_json, write_json
+from rampline.record.delivery_state import GONE, STATUSES
 from rampline.record.events import EventReader
 from rampline.record.provenance import commit_tags, process_identity, process_is_gone, source_tags
 from rampline.record.run_directory import RunDirectory
 from rampline.tracking.store import PARENT_TAG
 
-# How a run or an execution ended, and what MLflow has for it.
-STATUSES = {"COMPLETE": "FINISHED", "FAILED": "FAILED", "KILLED": "KILLED", "PREEMPTED": "KILLED"}
 STATUS_TAG = "rampline.status"
 PROCESS_TAG = "rampline.process"
 FAILURE_TAG = "rampline.failure"
@@ -86,7 +85,7 @@ def end_abandoned(client: MlflowClient, experiment_id: str) -> list[str]:
     ended = []
     for run in _running(client, experiment_id):
         if process_is_gone(run.data.tags.get(PROCESS_TAG, "")):
-            end(client, run.info.run_id, "KILLED", "the process that ran it is gone")
+            end(client, run.info.run_id, "KILLED", GONE)
             ended.append(run.info.run_name or run.info.run_id)
     return ended
 

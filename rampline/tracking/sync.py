@@ -10,17 +10,15 @@ from pathlib import Path
 from mlflow.tracking import MlflowClient
 
 from rampline.files import read_json
+from rampline.record.delivery_state import GONE, RUNNING, DeliveryState, mark_delivered, read_delivery
 from rampline.record.execution_file import FILE, Execution, read_execution, write_execution
 from rampline.record.provenance import process_identity, process_is_gone
 from rampline.record.run_directory import RunDirectory
-from rampline.tracking.delivery import RUNNING, DeliveryState, mark_delivered, read_delivery
 from rampline.tracking.lifecycle import PROCESS_TAG, find_run
 from rampline.tracking.run_artifacts import log_evaluation, log_explanation
 from rampline.tracking.run_log import RunLog
 from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id, first_line
 from rampline.tracking.study_log import StudyLog, open_experiment, study_tags
-
-GONE = "the process that ran it is gone"
 
 Log = Callable[[str], None]
 

@@ -10,10 +10,10 @@ from rampline.data.preparation import prepare_dataset
 from rampline.execution import explain_runs, start_execution, train_run
 from rampline.explain.explanation import Explanation
 from rampline.files import read_json
+from rampline.record.delivery_state import is_undelivered
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.study import load_study
-from rampline.tracking.delivery import is_undelivered
 from rampline.tracking.store import open_tracking
 
 STUDY = """

@@ -13,7 +13,7 @@ import pytest
 from command_line import SMALL, flow_run_states, mlflow_tags, points, read_until, run_directory, wait_until
 from processes import processes_of
 
-from rampline.tracking.delivery import is_undelivered
+from rampline.record.delivery_state import is_undelivered
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -10,10 +10,11 @@ from mlflow.tracking import MlflowClient
 from small_disk import fill, small_disk
 
 from rampline.files import write_json
+from rampline.record.delivery_state import is_undelivered, read_delivery
 from rampline.record.home import Home
 from rampline.record.metrics import Source, logged
 from rampline.tracking import delivery as delivery_module
-from rampline.tracking.delivery import Delivery, deliver_within, is_delivered, is_undelivered, read_delivery
+from rampline.tracking.delivery import Delivery, deliver_within, is_delivered
 from rampline.tracking.store import TrackingError, open_tracking
 from rampline.tracking.sync import sync_execution
 

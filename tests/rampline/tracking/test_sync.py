@@ -13,12 +13,12 @@ import pytest
 from rampline.explain.explanation import Explanation, Verdict
 from rampline.explain.parts import RunParts, StepParts
 from rampline.files import write_json
+from rampline.record.delivery_state import FILE, is_undelivered, mark_undelivered
 from rampline.record.execution_file import Execution, read_execution, write_execution
 from rampline.record.metrics import Source, logged
 from rampline.record.provenance import process_identity
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.study import load_study
-from rampline.tracking.delivery import FILE, is_undelivered, mark_undelivered
 from rampline.tracking.run_log import RunLog
 from rampline.tracking.store import open_tracking
 from rampline.tracking.sync import executions, sync_execution
@@ -140,7 +140,7 @@ def test_a_fresh_store_gets_everything_and_the_first_one_nothing_twice(
 
 def test_a_run_whose_process_was_killed_ends_killed(client, home, execution, study_log, epoch):
     directory = RunDirectory(execution / "baseline-fit")
-    code = "import sys, pathlib; from rampline.tracking.delivery import mark_undelivered; "
+    code = "import sys, pathlib; from rampline.record.delivery_state import mark_undelivered; "
     code += "[mark_undelivered(pathlib.Path(folder), 'RUNNING') for folder in sys.argv[1:]]"
     subprocess.run([sys.executable, "-c", code, str(execution), str(directory.path)], check=True)
     sync_execution(client, execution, log=print)
