@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-from rampline.comparison.canvas import (
-    FONT_SIZE,
+from rampline.comparison.charts import (
     INK,
-    PAPER,
-    WIDTH,
-    RunStyle,
+    axis,
+    curve_chart,
     describe_drawn,
-    grid,
-    make_axes,
-    make_row_axes,
+    dumbbell,
+    label,
     pick_drawn,
-    shorten,
-    spread,
+    points,
+    row_chart,
+    run_lines,
     style_runs,
-    write_svg,
+    tooltip,
 )
 from rampline.comparison.runs import Comparison, is_missing, steady_throughput
 from rampline.comparison.section import Chart, Section
 from rampline.record.units import write_accuracy, write_quantity, write_ratio
 
-HEIGHT = 250  # SVG units
-NAMED_RUNS = 12  # more lines than that are told apart by the legend above the charts alone
-NAME_INDENT = 36  # SVG units from the axes to the names, with a piece of the line between: long enough for its dashes
-NAME_GAP = 15  # SVG units between the names of two lines
-SHARED_DASH = 5  # length of one run's part of a line that several runs share, in line widths
 MIN_WINDOW = 0.05  # the smallest range of validation accuracy that a chart shows
-Line = tuple[tuple[float, float], ...]
+ZOOM_NOTE = "Hold shift to zoom with the wheel or to drag; a double click shows all again."
 
 
 def make_charts_section(comparison: Comparison) -> Section:
@@ -67,114 +57,110 @@ def make_charts(comparison: Comparison) -> list[Chart]:
 
 
 def _by_epoch(comparison: Comparison) -> Chart:
-    axes = draw_lines(comparison, "epoch", "val_accuracy", "validation accuracy", accuracy_limits(comparison))
-    axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     return Chart(
         title="Validation accuracy by epoch",
-        caption="Equal epochs are equal numbers of images seen, whatever they cost.",
-        svg=write_svg(axes, "by-epoch"),
+        caption=f"Equal epochs are equal numbers of images seen, whatever they cost. {ZOOM_NOTE}",
+        spec=_curves(comparison, axis("epoch", "epoch", tickMinStep=1), _accuracy_axis(comparison)),
     )
 
 
 def _by_time(comparison: Comparison) -> Chart:
-    limits = accuracy_limits(comparison)
-    seconds_before = {row["run"]: row["seconds_before"] for row in comparison.rows}
-    before = [seconds_before[run] for run in comparison.epochs["run"].tolist()]
-    shifted = comparison.epochs.assign(elapsed_seconds=comparison.epochs["elapsed_seconds"] + before)
-    shown = dataclasses.replace(comparison, epochs=shifted)
-    axes = draw_lines(shown, "elapsed_seconds", "val_accuracy", "validation accuracy", limits)
-    axes.set_xlabel("seconds since training began")
-    axes.set_xlim(left=0)
-    after = " A run begins where the run ends whose weights it starts from." if any(before) else ""
+    before = {row["run"]: row["seconds_before"] for row in comparison.rows}
+    after = " A run begins where the run ends whose weights it starts from." if any(before.values()) else ""
     return Chart(
         title="Validation accuracy by wall-clock",
         caption="The same points against time: what a run has reached if you stop waiting." + after,
-        svg=write_svg(axes, "by-time"),
+        spec=_curves(
+            comparison,
+            axis("elapsed_seconds", "seconds since training began", scale={"domainMin": 0}),
+            _accuracy_axis(comparison),
+            before,
+        ),
     )
 
 
 def _learning_rate(comparison: Comparison) -> Chart:
     highest = max(comparison.epochs["learning_rate"].dropna().tolist())
-    axes = draw_lines(comparison, "epoch", "learning_rate", "learning rate", (0, 1.06 * highest or 1))
-    axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    axes.yaxis.set_major_formatter(FuncFormatter(_write_learning_rate))
     return Chart(
         title="Learning rate by epoch",
         caption="At the end of each epoch, scaling included. Runs with the same curve share one line.",
-        svg=write_svg(axes, "learning-rate"),
+        spec=_curves(
+            comparison,
+            axis("epoch", "epoch", tickMinStep=1),
+            axis(
+                "learning_rate", "learning rate", scale={"domain": [0, 1.06 * highest or 1], "nice": False}, format="~g"
+            ),
+        ),
     )
 
 
-def _write_learning_rate(value: float, _: int) -> str:
-    mantissa, exponent = f"{value:.1e}".split("e")
-    return f"{mantissa.removesuffix('.0')}e{int(exponent)}" if value else "0"
+def _accuracy_axis(comparison: Comparison) -> dict[str, Any]:
+    return axis(
+        "val_accuracy", "validation accuracy", scale={"domain": list(accuracy_limits(comparison)), "nice": False}
+    )
+
+
+def _curves(
+    comparison: Comparison, x: dict[str, Any], y: dict[str, Any], before: dict[str, float] | None = None
+) -> dict[str, Any]:
+    """One line per run over its epochs; `before` is what each run's x begins with."""
+    names, rows = (x["field"], y["field"]), []
+    styles = style_runs(comparison.runs["run"].tolist())
+    for run in comparison.runs["run"].tolist():
+        for values in comparison.epochs_of(run).dropna(subset=list(names)).to_dict("records"):
+            rows.append({"run": run, "color": styles[run].color, **{name: float(values[name]) for name in names}})
+            rows[-1][x["field"]] += before[run] if before else 0
+    return curve_chart(rows, x, y, run_lines(rows, x, y, styles), points(x, y))
 
 
 def _throughput(comparison: Comparison) -> Chart:
     runs = comparison.runs.dropna(subset=["images_per_second"])
     styles = style_runs(comparison.runs["run"].tolist())
-    axes = make_row_axes(runs["run"].tolist(), "training throughput, images/s", right=92)
-    for row, figures in enumerate(runs.to_dict("records")):
-        run, height = figures["run"], figures["images_per_second"]
-        axes.barh(row, height, height=0.5, color=styles[run].color, alpha=0.75, linewidth=0)
-        epochs = steady_throughput(comparison.epochs_of(run))
-        axes.plot(epochs, [row] * len(epochs), "|", color=INK, markersize=9, markeredgewidth=0.9, alpha=0.55)
-        label = write_quantity(height)
-        if not is_missing(figures["speedup"]):
-            label += f"\N{EN SPACE}{write_ratio(figures['speedup'])}"
-        end = max(height, figures["images_per_second_max"])
-        axes.annotate(label, (end, row), (6, 0), textcoords="offset points", va="center", color=INK, fontsize=FONT_SIZE)
-    axes.set_xlim(0, max(runs["images_per_second_max"].tolist()) * 1.04)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    against = f" The factor is the speed-up against {comparison.reference}." if comparison.reference else ""
+    rows, ticks = [], []
+    for figures in runs.to_dict("records"):
+        run, rate, speedup = figures["run"], float(figures["images_per_second"]), figures["speedup"]
+        text = write_quantity(rate) + ("" if is_missing(speedup) else f"\N{EN SPACE}{write_ratio(speedup)}")
+        end = max(rate, float(figures["images_per_second_max"]))
+        rows.append({"run": run, "color": styles[run].color, "images_per_second": rate, "end": end, "text": text})
+        ticks += [
+            {"run": run, "images_per_second": float(each)} for each in steady_throughput(comparison.epochs_of(run))
+        ]
+    highest = max(row["end"] for row in rows)
+    reference = f" The factor is the speed-up against {comparison.reference}." if comparison.reference else ""
+    bars = {
+        "mark": {"type": "bar", "opacity": 0.75, "height": {"band": 0.5}},
+        "encoding": {"tooltip": tooltip(images_per_second="images/s")},
+    }
+    each_epoch = {
+        "data": {"values": ticks},
+        "mark": {"type": "tick", "thickness": 1, "opacity": 0.55, "size": 11},
+        "encoding": {"color": {"value": INK}},
+    }
+    x = axis("images_per_second", "training throughput, images/s", scale={"domain": [0, 1.5 * highest], "nice": False})
     return Chart(
         title="Throughput",
-        caption=f"Median over epochs without the first, which holds tracing; each tick is one epoch.{against}",
-        svg=write_svg(axes, "throughput"),
+        caption="Median over epochs without the first, which holds tracing; each tick is one epoch." + reference,
+        spec=row_chart(rows, x, bars, each_epoch, label("end", "text")),
     )
 
 
 def _best_and_last(comparison: Comparison) -> Chart:
-    runs = comparison.runs.dropna(subset=["best_val_accuracy"])
-    styles = style_runs(comparison.runs["run"].tolist())
-    axes = make_row_axes(runs["run"].tolist(), "validation accuracy", right=112)
-    for row, figures in enumerate(runs.to_dict("records")):
+    rows, styles = [], style_runs(comparison.runs["run"].tolist())
+    for figures in comparison.runs.dropna(subset=["best_val_accuracy"]).to_dict("records"):
+        best, last = float(figures["best_val_accuracy"]), float(figures["last_val_accuracy"])
         color = styles[figures["run"]].color
-        best, last = figures["best_val_accuracy"], figures["last_val_accuracy"]
-        axes.plot([last, best], [row, row], color=color, linewidth=2, alpha=0.6)
-        axes.plot(last, row, "o", markerfacecolor=PAPER, markeredgecolor=color, markeredgewidth=1.6, markersize=7)
-        axes.plot(best, row, "o", color=color, markersize=7, markeredgewidth=0)
-        text = f"{write_accuracy(best)}\N{EN SPACE}epoch {figures['best_epoch']}"
-        axes.text(1.03, row, text, transform=axes.get_yaxis_transform(), va="center", color=INK, fontsize=FONT_SIZE)
-    low, high = min(runs["last_val_accuracy"].tolist()), max(runs["best_val_accuracy"].tolist())
-    room = max(0.08 * (high - low), 0.002)
-    axes.set_xlim(low - room, high + room)
+        rows.append({"run": figures["run"], "color": color, "best": best, "last": last, "text": write_accuracy(best)})
     return Chart(
         title="Best against last epoch",
         caption="Filled: the best epoch, whose checkpoint is scored. Open: the last. A gap is training too long.",
-        svg=write_svg(axes, "best-last"),
+        spec=dumbbell(
+            rows,
+            "last",
+            "best",
+            "validation accuracy",
+            tooltip(best="best epoch", last="last epoch"),
+        ),
     )
-
-
-def draw_lines(comparison: Comparison, x: str, y: str, title: str, limits: tuple[float, float]) -> Axes:
-    """Column `y` of the epochs over column `x`, one line per run, in the range `limits` of y."""
-    styles = style_runs(comparison.runs["run"].tolist())
-    named = len(styles) <= NAMED_RUNS
-    right = NAME_INDENT + 6.2 * max(len(shorten(run)) for run in styles) if named else 10
-    axes = make_axes(HEIGHT, left=44, right=right, title=title)
-    grid(axes, "y")
-    lines = _read_lines(comparison, x, y)
-    for run, line in lines.items():
-        sharing = [other for other in lines if lines[other] == line]
-        _draw_line(axes, line, styles[run], place=sharing.index(run), sharing=len(sharing))
-    axes.margins(x=0.02)
-    axes.set_ylim(*limits)
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
-    if named:
-        _name_lines(axes, lines, styles)
-    return axes
 
 
 def accuracy_limits(comparison: Comparison) -> tuple[float, float]:
@@ -191,37 +177,3 @@ def accuracy_limits(comparison: Comparison) -> tuple[float, float]:
     margin = 0.05 * window
     low = min(max(every) - window, min(later) - margin)
     return max(low, min(every) - margin), max(every) + margin
-
-
-def _read_lines(comparison: Comparison, x: str, y: str) -> dict[str, Line]:
-    lines: dict[str, Line] = {}
-    for run in comparison.runs["run"].tolist():
-        points = comparison.epochs_of(run).dropna(subset=[x, y])
-        if len(points):
-            lines[run] = tuple(zip(points[x].tolist(), points[y].tolist(), strict=True))
-    return lines
-
-
-def _draw_line(axes: Axes, line: Line, style: RunStyle, *, place: int, sharing: int) -> None:
-    """A line; where several runs have the very same one, their colours take turns along it."""
-    dashes, offset = style.dashes, 0
-    if sharing > 1:
-        dashes, offset = (SHARED_DASH, SHARED_DASH * (sharing - 1)), SHARED_DASH * (sharing - place)
-    drawn = axes.plot(*zip(*line, strict=True), color=style.color, linewidth=1.7, dash_capstyle="butt")[0]
-    drawn.set_linestyle((offset, dashes) if dashes else "-")
-    if sharing == 1 or len(line) == 1:
-        axes.plot(*line[-1], "o", color=style.color, markersize=4.5)
-
-
-def _name_lines(axes: Axes, lines: dict[str, Line], styles: dict[str, RunStyle]) -> None:
-    """Each run's colour and name, as near to the height of its last point as the others let it."""
-    low, high = axes.get_ylim()
-    gap = (high - low) * NAME_GAP / (axes.get_position().height * HEIGHT)
-    heights = spread([max(line[-1][1], low) for line in lines.values()], gap, low, high)
-    across, unit = axes.get_yaxis_transform(), 1 / (axes.get_position().width * WIDTH)
-    sample, indent = (1 + 8 * unit, 1 + (NAME_INDENT - 6) * unit), 1 + NAME_INDENT * unit
-    for run, height in zip(lines, heights, strict=True):
-        drawn = axes.plot(sample, [height, height], color=styles[run].color, transform=across, clip_on=False)[0]
-        drawn.set(linewidth=1.9, linestyle=(0, styles[run].dashes) if styles[run].dashes else "-")
-        name = axes.text(indent, height, shorten(run), transform=across, va="center", color=INK, fontsize=FONT_SIZE)
-        name.set_parse_math(False)

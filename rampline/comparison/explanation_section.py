@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rampline.comparison.canvas import pick_drawn, stacked_bars
+from rampline.comparison.charts import pick_drawn, stacked_bars
 from rampline.comparison.runs import Comparison, is_missing
 from rampline.comparison.scaling_curves import STEADY
 from rampline.comparison.section import Chart, ReportTable, Section
@@ -56,21 +56,30 @@ def make_explanation_section(comparison: Comparison) -> Section | None:
             _table("The whole run, seconds", RUN_PARTS, runs, {}),
         ),
         charts=(
-            Chart(
-                title="One training step",
-                caption="Milliseconds per update of the weights, by what they went into.",
-                svg=stacked_bars(
-                    [bar for bar in steps.items() if bar[0] in drawn], STEP_PARTS, "milliseconds per step", "step-parts"
-                ),
+            _bars(
+                "One training step",
+                "Milliseconds per update of the weights, by what they went into.",
+                STEP_PARTS,
+                "milliseconds per step",
+                {run: parts for run, parts in steps.items() if run in drawn},
             ),
-            Chart(
-                title="The whole run",
-                caption="Seconds from the start of the roles to the end of training.",
-                svg=stacked_bars([bar for bar in runs.items() if bar[0] in drawn], RUN_PARTS, "seconds", "run-parts"),
+            _bars(
+                "The whole run",
+                "Seconds from the start of the roles to the end of training.",
+                RUN_PARTS,
+                "seconds",
+                {run: parts for run, parts in runs.items() if run in drawn},
             ),
         ),
         about=ABOUT,
     )
+
+
+def _bars(
+    title: str, caption: str, parts: Sequence[tuple[str, str]], unit: str, rows: Mapping[str, Mapping[str, float]]
+) -> Chart:
+    spec, legend = stacked_bars(list(rows.items()), parts, unit)
+    return Chart(title=title, caption=caption, spec=spec, legend=legend)
 
 
 def _best_loss(losses: Sequence[Loss]) -> Iterator[str]:

@@ -12,8 +12,17 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from rampline.comparison.canvas import DARK, DARK_PARTS, LIGHT, LIGHT_PARTS, declare_colors, pick_drawn, style_runs
-from rampline.comparison.charts_section import NAMED_RUNS, make_charts_section
+from rampline.comparison.charts import (
+    CONFIG,
+    DARK,
+    DARK_PARTS,
+    LIGHT,
+    LIGHT_PARTS,
+    declare_colors,
+    pick_drawn,
+    style_runs,
+)
+from rampline.comparison.charts_section import make_charts_section
 from rampline.comparison.explanation_section import make_explanation_section
 from rampline.comparison.recommendation import make_recommendation_section
 from rampline.comparison.run_table import make_columns, make_run_rows, own_columns
@@ -85,7 +94,8 @@ def render_report(comparison: Comparison, *, data_tables: Mapping[str, pd.DataFr
         columns=own_columns(columns),
         rows=make_run_rows(comparison, columns),
         styles=style_runs(pick_drawn(comparison).runs["run"].tolist()),
-        legend=len(comparison.runs) > NAMED_RUNS,
+        vega=Markup((TEMPLATES / "vega.js").read_text(encoding="utf-8")),
+        chart_config=CONFIG,
         before=before,
         after=after,
         environment=_environment(comparison.environment),

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from rampline.comparison.canvas import (
-    FONT_SIZE,
-    INK,
-    MUTED,
-    grid,
-    make_axes,
-    pick_drawn,
-    shorten,
-    spread,
-    style_runs,
-    write_svg,
-)
+from rampline.comparison.charts import MUTED, axis, curve_chart, finite, pick_drawn, points, style_runs
 from rampline.comparison.runs import Comparison, is_missing
 from rampline.comparison.scaling_curves import (
     KINDS,
@@ -54,11 +41,7 @@ ABOUT = (
     "times the gradients. Under strong scaling that volume cannot be told from a fixed cost and is part of it; under "
     "weak scaling a fixed cost cannot be told from compute and is part of that."
 ).replace(" - ", " \N{MINUS SIGN} ")
-HEIGHT = 250  # SVG units
-LEFT = 48
-NAME_GAP = 15  # SVG units between two names
 FIT_POINTS = 60
-IDEAL = (5, 2)
 Named = Sequence[tuple[str, ScalingCurve]]
 
 
@@ -189,102 +172,86 @@ def write_formula(fit: ScalingFit) -> str:
     return " + ".join(f"{name} {text}" for name, text in written.items()).replace("-", "\N{MINUS SIGN}")
 
 
-class _End(NamedTuple):
-    """Where a line ends, and how it is named there."""
-
-    name: str
-    height: float
-    color: str
-    dashes: tuple[float, ...] = ()
-
-
 def chart_speedup(kind: str, curves: Named, runs: Sequence[str]) -> Chart:
     """Speed-up of each named curve; `runs` are all runs of the comparison, whose colours the points have."""
-    axes = _make_axes("speed-up", [name for name, _ in curves] + ["ideal"])
-    styles = style_runs(list(runs))
-    ends: list[_End] = []
-    for name, curve in curves:
-        color = styles[curve.points[-1].run].color
-        replicas = [point.replicas for point in curve.points]
-        axes.plot(replicas, [point.speedup for point in curve.points], color=color, linewidth=1.7)
-        for point in curve.points:
-            axes.plot(point.replicas, point.speedup, "o", color=styles[point.run].color, markersize=5)
-        ceiling = [(point.replicas, point.ceiling) for point in curve.points if math.isfinite(point.ceiling)]
-        if len(ceiling) > 1:
-            axes.plot(*zip(*ceiling, strict=True), color=color, linewidth=1.2, linestyle=(0, (1.5, 1.5)))
-        ends.append(_End(name, curve.points[-1].speedup, color))
-    first, last = _range(curves)
-    base = _base(curves)
-    axes.plot([first, last], [first / base, last / base], color=MUTED, linewidth=1.2, linestyle=(0, IDEAL))
-    axes.set_ylim(bottom=0)
-    _name_ends(axes, [*ends, _End("ideal", last / base, MUTED, IDEAL)])
-    _replica_ticks(axes, curves)
+    rows = [
+        {
+            "curve": name,
+            "run": point.run,
+            "replicas": point.replicas,
+            "speedup": point.speedup,
+            "ceiling": point.ceiling,
+        }
+        for name, curve in curves
+        for point in curve.points
+    ]
+    ceilings = [{**row, "speedup": row["ceiling"]} for row in rows if math.isfinite(row["ceiling"])]
+    # Replicas of the runs that speed-up is measured against: one, or as many as the reference has.
+    base = next(point.replicas for point in curves[0][1].points if point.speedup == 1)
+    ideal = [
+        {"curve": "ideal", "replicas": count, "speedup": count / base}
+        for count in (pick(row["replicas"] for row in rows) for pick in (min, max))
+    ]
     return Chart(
         title=f"{kind.capitalize()} scaling: speed-up",
         caption="Dashed: ideal. Dotted: the same work in independent processes at once, the most the machine gives.",
-        svg=write_svg(axes, f"{kind}-speedup"),
+        spec=_chart(
+            rows,
+            axis("speedup", "speed-up", scale={"domainMin": 0}, tickCount=4),
+            runs,
+            _lines(rows, _legend(curves, runs), strokeWidth=1.7),
+            _lines(ceilings, _legend(curves, runs), strokeWidth=1.2, strokeDash=[1.5, 1.5]),
+            _lines(ideal, {"ideal": MUTED}, strokeWidth=1.2, strokeDash=[5, 2]),
+        ),
+        legend=tuple(_legend(curves, runs).items()),
     )
 
 
 def chart_throughput(kind: str, fitted: Sequence[tuple[str, ScalingCurve, ScalingFit]], runs: Sequence[str]) -> Chart:
     """Measured throughput as points, and the fit of each curve as a line between its first and last point."""
     curves = [(name, curve) for name, curve, _ in fitted]
-    axes = _make_axes("images/s", [name for name, _ in curves])
-    styles = style_runs(list(runs))
-    ends: list[_End] = []
-    for name, curve, fit in fitted:
-        color = styles[curve.points[-1].run].color
-        for point in curve.points:
-            axes.plot(point.replicas, point.images_per_second, "o", color=styles[point.run].color, markersize=5)
-        replicas = np.linspace(curve.points[0].replicas, curve.points[-1].replicas, FIT_POINTS)
-        throughput = [fit.images_per_second(float(count)) for count in replicas]
-        axes.plot(replicas, throughput, color=color, linewidth=1.4)
-        ends.append(_End(name, curve.points[-1].images_per_second, color))
-    highest = max(point.images_per_second for _, curve in curves for point in curve.points)
-    axes.set_ylim(0, 1.06 * highest)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    _name_ends(axes, ends)
-    _replica_ticks(axes, curves)
+    rows = [
+        {"run": point.run, "replicas": point.replicas, "speed": point.images_per_second}
+        for _, curve in curves
+        for point in curve.points
+    ]
+    fits = [
+        {"curve": name, "replicas": float(count), "speed": fit.images_per_second(float(count))}
+        for name, curve, fit in fitted
+        for count in np.linspace(curve.points[0].replicas, curve.points[-1].replicas, FIT_POINTS)
+    ]
+    y = axis("speed", "images/s", scale={"domainMin": 0}, tickCount=4)
     return Chart(
         title=f"{kind.capitalize()} scaling: throughput",
         caption="Points are measured, lines are the fit of the step time.",
-        svg=write_svg(axes, f"{kind}-throughput"),
+        spec=_chart(rows, y, runs, _lines(fits, _legend(curves, runs), strokeWidth=1.4)),
+        legend=tuple(_legend(curves, runs).items()),
     )
 
 
-def _make_axes(title: str, names: Sequence[str]) -> Axes:
-    axes = make_axes(HEIGHT, left=LEFT, right=38 + 6 * max(len(shorten(name)) for name in names), title=title)
-    grid(axes, "y")
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
-    axes.set_xlabel("replicas")
-    return axes
+def _chart(
+    rows: list[dict[str, Any]], y: dict[str, Any], runs: Sequence[str], *lines: dict[str, Any]
+) -> dict[str, Any]:
+    """Lines of curves, and points in the colours of their runs, over replicas."""
+    styles = style_runs(runs)
+    counts = sorted({row["replicas"] for row in rows})
+    x = axis(
+        "replicas", "replicas", scale={"domain": [counts[0], counts[-1]], "nice": False}, values=counts, format="d"
+    )
+    shown = [finite({**row, "color": styles[row["run"]].color}) for row in rows]
+    return curve_chart(shown, x, y, *lines, points(x, y))
 
 
-def _replica_ticks(axes: Axes, curves: Named) -> None:
-    counts = sorted({point.replicas for _, curve in curves for point in curve.points})
-    axes.xaxis.set_major_locator(FixedLocator(counts))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.margins(x=0.03)
+def _lines(rows: list[dict[str, Any]], colors: Mapping[str, str], **mark: Any) -> dict[str, Any]:
+    values = [finite({**row, "color": colors[row["curve"]]}) for row in rows]
+    return {
+        "data": {"values": values},
+        "mark": {"type": "line", **mark},
+        "encoding": {"detail": {"field": "curve", "type": "nominal"}},
+    }
 
 
-def _name_ends(axes: Axes, ends: Sequence[_End]) -> None:
-    """Colour and name of each line at the right, as near to the height of its end as the others let them."""
-    low, high = axes.get_ylim()
-    gap = (high - low) * NAME_GAP / (axes.get_position().height * HEIGHT)
-    across = axes.get_yaxis_transform()
-    for end, height in zip(ends, spread([end.height for end in ends], gap, low, high), strict=True):
-        sample = axes.plot([1.03, 1.075], [height, height], color=end.color, transform=across, clip_on=False)[0]
-        sample.set(linewidth=2.4, linestyle=(0, end.dashes) if end.dashes else "-")
-        name = axes.text(1.1, height, shorten(end.name), transform=across, va="center", color=INK, fontsize=FONT_SIZE)
-        name.set_parse_math(False)
-
-
-def _range(curves: Named) -> tuple[int, int]:
-    counts = [point.replicas for _, curve in curves for point in curve.points]
-    return min(counts), max(counts)
-
-
-def _base(curves: Named) -> int:
-    """Replicas of the runs that speed-up is measured against: one, or as many as the reference has."""
-    first = curves[0][1].points
-    return next(point.replicas for point in first if point.speedup == 1)
+def _legend(curves: Named, runs: Sequence[str]) -> dict[str, str]:
+    """CSS colours by curve: that of its last point's run."""
+    styles = style_runs(runs)
+    return {name: styles[curve.points[-1].run].color for name, curve in curves}

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 GAP = 2  # between columns, in characters
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """One chart of the report: `svg` is a complete element for HTML, `caption` says how to read it."""
+    """One chart of the report.
+
+    Args:
+        title: its heading.
+        caption: how to read it.
+        spec: in Vega-Lite, from `rampline.comparison.charts`.
+        legend: words and CSS colour of what is not told apart by run.
+    """
 
     title: str
     caption: str
-    svg: str
+    spec: dict[str, Any] = field(hash=False)
+    legend: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from rampline.comparison.canvas import FONT_SIZE, INK, LABEL_LENGTH, make_row_axes, pick_drawn, style_runs, write_svg
+from rampline.comparison.charts import INK, axis, finite, label, pick_drawn, row_chart, style_runs
 from rampline.comparison.runs import Comparison, is_missing
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.record.units import NONE, TIMES, write_quantity, write_ratio
@@ -126,29 +126,29 @@ def _balance_cells(balance: Balance) -> tuple[str, ...]:
 
 def _utilization(runs: list[str], gpus: list[dict[str, Any]]) -> Chart:
     styles = style_runs(runs)
-    axes = make_row_axes([_label(gpu) for gpu in gpus], "GPU utilisation, %", right=44)
-    for row, gpu in enumerate(gpus):
-        busy, access = gpu["utilization_percent_mean"], gpu["memory_access_percent_mean"]
-        axes.barh(row, busy, height=0.5, color=styles[gpu["run"]].color, alpha=0.75, linewidth=0)
-        if not is_missing(access):
-            axes.barh(row, access, height=0.12, color=INK, alpha=0.7, linewidth=0)
-        end = max(busy, 0 if is_missing(access) else access)
-        text = {"textcoords": "offset points", "va": "center", "color": INK, "fontsize": FONT_SIZE}
-        axes.annotate(_percent(busy), (end, row), (6, 0), **text)
-    axes.set_xlim(0, 100)
+    rows = [
+        finite(
+            {
+                "color": styles[gpu["run"]].color,
+                "run": f"{gpu['run']} {gpu['number']}",
+                "busy": float(gpu["utilization_percent_mean"]),
+                "access": float(gpu["memory_access_percent_mean"]),
+                "text": _percent(gpu["utilization_percent_mean"]),
+            }
+        )
+        for gpu in gpus
+    ]
+    bars = {"mark": {"type": "bar", "opacity": 0.75, "height": {"band": 0.5}}}
+    access = {
+        "mark": {"type": "bar", "opacity": 0.7, "height": {"band": 0.12}},
+        "encoding": {"x": {"field": "access", "type": "quantitative"}, "color": {"value": INK}},
+    }
+    x = axis("busy", "GPU utilisation, %", scale={"domain": [0, 115], "nice": False}, values=[0, 25, 50, 75, 100])
     return Chart(
         title="GPU utilisation by GPU",
         caption="Bar: a kernel ran. Dark line in it: memory was read or written. GPUs of one run should look the same.",
-        svg=write_svg(axes, "gpu-utilization"),
+        spec=row_chart(rows, x, bars, access, label("busy", "text")),
     )
-
-
-def _label(gpu: dict[str, Any]) -> str:
-    """`mirrored 1`; of a long name the run is cut, not the number."""
-    number = f" {gpu['number']}"
-    room = LABEL_LENGTH - len(number)
-    run = gpu["run"] if len(gpu["run"]) <= room else f"{gpu['run'][: room - 1]}…"
-    return run + number
 
 
 def _cores(percent: float) -> str:

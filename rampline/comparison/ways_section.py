@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rampline.comparison.canvas import FONT_SIZE, INK, PAPER, make_row_axes, pick_drawn, style_runs, write_svg
+from rampline.comparison.charts import dumbbell, finite, pick_drawn, style_runs, tooltip
 from rampline.comparison.mlflow_reader import SAME_DATA
 from rampline.comparison.runs import Comparison, is_missing
 from rampline.comparison.section import Chart, ReportTable, Section
@@ -180,18 +180,24 @@ def _accuracy(value: float) -> str:
 
 
 def _chart(views: Views, runs: Sequence[str]) -> Chart:
-    styles = style_runs(list(runs))
-    drawn = [view for view in views.runs if view.run in styles]
-    axes = make_row_axes([view.run for view in drawn], "validation accuracy reached", right=60)
-    for row, view in enumerate(drawn):
-        color, ends = styles[view.run].color, (view.at_equal_epochs, view.at_equal_time)
-        axes.plot(ends, [row, row], color=color, linewidth=2, alpha=0.6)
-        axes.plot(ends[0], row, "o", markerfacecolor=PAPER, markeredgecolor=color, markeredgewidth=1.6, markersize=7)
-        axes.plot(ends[1], row, "o", color=color, markersize=7, markeredgewidth=0)
-        text, across = _accuracy(view.at_equal_time), axes.get_yaxis_transform()
-        axes.text(1.03, row, text, transform=across, va="center", color=INK, fontsize=FONT_SIZE)
+    styles = style_runs(runs)
+    rows = [
+        finite(
+            {
+                "run": view.run,
+                "color": styles[view.run].color,
+                "epochs": view.at_equal_epochs,
+                "time": view.at_equal_time,
+                "text": _accuracy(view.at_equal_time),
+            }
+        )
+        for view in views.runs
+        if view.run in styles
+    ]
+    within, after = f"within {write_duration(views.seconds)}", _after(views)
+    shown = tooltip(time=within, epochs=after)
     return Chart(
         title="Accuracy at equal time and at equal epochs",
-        caption=f"Filled: within {write_duration(views.seconds)}, the time that all had. Open: {_after(views)}.",
-        svg=write_svg(axes, "equal-time"),
+        caption=f"Filled: {within}, the time that all had. Open: {after}.",
+        spec=dumbbell(rows, "epochs", "time", "validation accuracy reached", shown),
     )

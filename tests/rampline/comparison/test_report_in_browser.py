@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from browser import PHONE, open_page, start_browser
@@ -26,10 +28,11 @@ FIND_OVERFLOW = """() => {
   const page = {left: 0, right: document.documentElement.clientWidth};
   const found = [];
   for (const element of document.querySelectorAll("body *")) {
-    const box = element.closest("figure svg") ?? element.closest(".scroll");
+    const box = element.closest(".chart svg") ?? element.closest(".scroll");
     const outer = box && box !== element && !box.matches(".scroll") ? box.getBoundingClientRect() : page;
     const scrolls = box && box !== element && box.matches(".scroll");
-    if (!scrolls && !element.matches("figure svg g, clipPath *") && outside(element.getBoundingClientRect(), outer))
+    const moves = element.matches(".chart svg g, .chart path, clipPath *");
+    if (!scrolls && !moves && outside(element.getBoundingClientRect(), outer))
       found.push(name(element));
   }
   for (const cell of document.querySelectorAll(".comparison td, .cards td"))
@@ -39,7 +42,7 @@ FIND_OVERFLOW = """() => {
 # Texts of one chart that lie on each other.
 FIND_OVERLAP = """() => {
   const found = [];
-  for (const svg of document.querySelectorAll("figure svg")) {
+  for (const svg of document.querySelectorAll(".chart svg")) {
     const texts = [...svg.querySelectorAll("text")].map(text => [text.textContent, text.getBoundingClientRect()]);
     texts.forEach(([first, one], index) => texts.slice(index + 1).forEach(([second, other]) => {
       const across = Math.min(one.right, other.right) - Math.max(one.left, other.left);
@@ -68,6 +71,14 @@ GPU = {
 def browser() -> Iterator[Browser]:
     with start_browser() as started:
         yield started
+
+
+@contextmanager
+def open_report(browser: Browser, file: Path, **options: Any) -> Iterator[Page]:
+    """The page with its charts drawn."""
+    with open_page(browser, file, **options) as page:
+        page.wait_for_function("document.querySelectorAll('.chart:not([data-drawn])').length === 0")
+        yield page
 
 
 @pytest.fixture
@@ -109,16 +120,16 @@ def _background(page: Page) -> tuple[int, ...]:
 
 
 def test_every_section_is_there_and_shown(browser, report):
-    with open_page(browser, report) as page:
+    with open_report(browser, report) as page:
         shown = page.eval_on_selector_all("main > section", "all => all.map(one => one.id)")
         assert shown == SECTIONS
         links = page.eval_on_selector_all("nav a", "all => all.map(one => one.getAttribute('href'))")
         assert links == [f"#{section}" for section in shown]
         assert page.locator("#runs tbody tr").count() == 4
-        assert page.locator("#charts figure svg").count() == 5
-        assert page.locator("#explanation figure svg").count() == 2
-        assert "62.0" in page.locator("#explanation figure svg text").all_text_contents()  # the whole step
-        for chart in page.locator("figure svg").all():
+        assert page.locator("#charts .chart svg").count() == 5
+        assert page.locator("#explanation .chart svg").count() == 2
+        assert "62.0" in page.locator("#explanation .chart svg text").all_text_contents()  # the whole step
+        for chart in page.locator(".chart svg").all():
             box = chart.bounding_box()
             assert box is not None
             assert box["width"] > 300
@@ -132,14 +143,14 @@ def test_every_section_is_there_and_shown(browser, report):
 
 @pytest.mark.parametrize("width", [PHONE, 768, 1121, 1280])
 def test_nothing_overflows(browser, report, width):
-    with open_page(browser, report, width=width) as page:
+    with open_report(browser, report, width=width) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate(FIND_OVERFLOW) == []
         assert page.evaluate(FIND_OVERLAP) == []
 
 
 def test_rows_are_cards_on_a_phone(browser, report):
-    with open_page(browser, report, width=PHONE) as page:
+    with open_report(browser, report, width=PHONE) as page:
         assert not page.locator("#runs thead").is_visible()
         cell = page.locator("#runs tbody tr").first.locator("td.test_accuracy")
         assert cell.evaluate("cell => getComputedStyle(cell, '::before').content") == '"test acc"'
@@ -150,16 +161,16 @@ def test_rows_are_cards_on_a_phone(browser, report):
 
 
 def test_light_and_dark(browser, report):
-    with open_page(browser, report, scheme="light") as page:
+    with open_report(browser, report, scheme="light") as page:
         assert min(_background(page)) > 240
-        light = page.locator("#charts svg text").first.evaluate("text => getComputedStyle(text).fill")
-    with open_page(browser, report, scheme="dark") as page:
+        light = page.locator("#charts .chart svg text").first.evaluate("text => getComputedStyle(text).fill")
+    with open_report(browser, report, scheme="dark") as page:
         assert max(_background(page)) < 60
-        assert page.locator("#charts svg text").first.evaluate("text => getComputedStyle(text).fill") != light
+        assert page.locator("#charts .chart svg text").first.evaluate("text => getComputedStyle(text).fill") != light
 
 
 def test_print_is_on_white_paper_and_whole(browser, report, tmp_path):
-    with open_page(browser, report, scheme="dark") as page:
+    with open_report(browser, report, scheme="dark") as page:
         page.emulate_media(media="print")
         assert _background(page) == (255, 255, 255)
         assert not page.locator("nav").is_visible()
@@ -170,3 +181,23 @@ def test_print_is_on_white_paper_and_whole(browser, report, tmp_path):
         printed = page.pdf(path=tmp_path / "report.pdf", format="A4")
     assert printed.startswith(b"%PDF")
     assert 2 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 8
+
+
+def test_the_pointer_shows_figures_and_the_wheel_zooms(browser, report):
+    with open_report(browser, report) as page:
+        chart = page.locator("#charts .chart").first
+        chart.scroll_into_view_if_needed()
+        chart.locator("path[aria-roledescription=point]").nth(1).hover()
+        shown = page.locator("#vg-tooltip-element.visible")
+        shown.wait_for()
+        assert shown.inner_text().split() == ["run", "baseline", "epoch", "2", "validation", "accuracy", "0.95"]
+        before = chart.locator("svg text").all_text_contents()
+        page.keyboard.down("Shift")
+        page.mouse.wheel(0, -300)
+        page.keyboard.up("Shift")
+        page.wait_for_timeout(200)
+        assert chart.locator("svg text").all_text_contents() != before
+
+
+def test_the_file_is_small_enough_to_send(report):
+    assert report.stat().st_size < 5e6

@@ -87,10 +87,13 @@ def test_gpus_have_a_table_a_chart_and_a_judgement(comparison):
     )
     assert balance.rows == (("mirrored", "2 GPUs", "60 %", "96 %", f"1.60{TIMES}", "uneven"),)
     (chart,) = section.charts
-    assert all(text in chart.svg for text in ("mirrored 0", "mirrored 1", "96 %", "60 %", "var(--run-2)"))
+    assert [(row["run"], row["text"], row["color"]) for row in chart.spec["data"]["values"]] == [
+        ("mirrored 0", "96 %", "var(--run-2)"),
+        ("mirrored 1", "60 %", "var(--run-2)"),
+    ]
 
 
-def test_even_loads_are_called_even_and_a_long_name_keeps_its_number(comparison):
+def test_even_loads_are_called_even(comparison):
     name = "mirrored-with-a-very-long-name"
     runs = comparison.runs.assign(run=[name, *comparison.runs["run"].tolist()[1:]])
     workers = [gpu(name, f"worker-{index}", 0, 90) for index in range(2)]
@@ -99,8 +102,6 @@ def test_even_loads_are_called_even_and_a_long_name_keeps_its_number(comparison)
     assert section is not None
     assert section.sentences == ("Where a run has several GPUs or equal roles, they are evenly loaded.",)
     assert [row[2] for row in section.tables[1].rows] == ["0 Tesla T4", "1 Tesla T4"]
-    assert "mirrored-with-a… 0" in section.charts[0].svg
-    assert "mirrored-with-a… 1" in section.charts[0].svg
 
 
 def test_runs_without_system_metrics_have_no_section(comparison):

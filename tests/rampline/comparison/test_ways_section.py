@@ -63,7 +63,12 @@ def test_section_says_where_the_ways_disagree(client, log_study):
     assert table.rows[0] == ("steady", "3", "0.9600", "0.9500", "0.9600", "0.8000", "30.0 s")
     assert table.rows[2] == ("late", "3", "0.7000", "0.7000", "0.7000", DASH, DASH)
     assert len(section.charts) == 1
-    assert ">0.8000</text>" in section.charts[0].svg
+    rows = section.charts[0].spec["data"]["values"]
+    assert [(row["run"], row["text"], row["epochs"], row.get("time")) for row in rows] == [
+        ("steady", "0.8000", 0.96, 0.80),
+        ("quick", "0.9550", 0.955, 0.955),
+        ("late", DASH, 0.70, None),
+    ]
 
 
 def test_section_says_where_they_agree(client, log_study):
