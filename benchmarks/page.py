@@ -22,8 +22,8 @@ UNITS = {
 }
 INTRODUCTION = """# Performance
 
-What `make bench` has measured. Each line of the first table is a ratio of two ways of doing the same work, which take
-turns within one run: the median over the rounds, with the least and the greatest. A round of five is fresh processes,
+This page shows what `make bench` measured. Each line of the first table is a ratio of two ways of doing the same work,
+which take turns within one run: the median over the rounds, with the least and the greatest. A round of five is fresh processes,
 one after the other; a round of ten is a block of steps of each of several processes that are all warm, within seconds,
 and after five of them all begin afresh. Speeds in examples/s change with the machine and with what else it does; ratios
 of one round change far less, and they alone count. A target is missed or met by the median.

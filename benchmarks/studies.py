@@ -36,7 +36,7 @@ COLUMNS = (
 )
 INTRODUCTION = """# Results
 
-What `python -m benchmarks.studies DATA` has measured on a small machine without a GPU, with real images. Every table
+`python -m benchmarks.studies DATA` measured these figures on a small machine without a GPU, with real images. Every table
 stands under the command that makes it again. Published figures are other people's, on other hardware.
 
 Two cores are not two GPUs. All replicas here, virtual devices and worker processes alike, share the same two cores,
