@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rampline.config import RunConfig, flatten
+from rampline.config.formats import keys_that_keep_epoch_time
 from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import locate_prepared
 from rampline.devices import Devices, find_devices
@@ -19,25 +20,6 @@ from rampline.jobs.roles import role_counts
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.study import Study, StudyRun
-
-# They change what a training leads to, not how long an epoch of it takes.
-WITHOUT_EFFECT_ON_TIME = (
-    "epochs",
-    "seed",
-    "checkpoint_keep",
-    "explain.",
-    "learning_rate.",
-    "log_examples",
-    "model.weights",
-    "parity.",
-    "profile",
-    "cluster.heartbeat",
-    "cluster.max_restarts",
-    "cluster.preempted",
-    "cluster.price_per_hour",
-    "cluster.rendezvous",
-    "cluster.run_timeout",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,4 +134,4 @@ def _leaf(values: Any, key: str, default: object) -> object:
 
 
 def _settings(config: RunConfig) -> dict[str, object]:
-    return {key: value for key, value in flatten(config).items() if not key.startswith(WITHOUT_EFFECT_ON_TIME)}
+    return {key: value for key, value in flatten(config).items() if key not in keys_that_keep_epoch_time()}

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
-from rampline.config import DataConfig
-from rampline.config.sections import OWN_NETWORKS
+from rampline.config import DataConfig, run_config
+from rampline.config.choices import MODELS
 from rampline.devices import check_devices, resolve_virtual_devices
 from rampline.errors import ConfigError, InputError
 from rampline.imports import locate_own
@@ -31,8 +31,8 @@ def check_name(name: str) -> None:
         if not locate_own(name, Path.cwd()):
             places = f"{Path.cwd()}, PYTHONPATH and what is installed"
             raise ConfigError(f"model.name={name!r} is not found: looked in {places}")
-    elif name not in (*OWN_NETWORKS, *keras_applications()):
-        known = ", ".join(OWN_NETWORKS)
+    elif name not in (*MODELS, *keras_applications()):
+        known = ", ".join(MODELS)
         allowed = f"{known}, a keras.applications name, or package.module:function"
         raise ConfigError(f"model.name={name!r} is not known: it must be {allowed}")
 
@@ -60,8 +60,8 @@ def keras_applications() -> frozenset[str]:
 
 # What forms offer; `with_values` passes over `AS_IN_STUDY`.
 AS_IN_STUDY: Final = "as in the study"
-Engine = Literal["as in the study", "loop", "fit"]
-Precision = Literal["as in the study", "float32", "mixed_float16", "mixed_bfloat16"]
+Engine = Literal["as in the study", run_config.Engine]
+Precision = Literal["as in the study", run_config.Precision]
 
 FLOW_OF_STRATEGY = {
     "single": "baseline",

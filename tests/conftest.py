@@ -10,6 +10,7 @@ import pytest
 from runs import role_environment
 
 from rampline.config import DataConfig
+from rampline.config.sections import Cache
 from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import prepare_dataset
 from rampline.jobs.fork_server import fork_server
@@ -50,7 +51,7 @@ def usual_umask() -> Iterator[None]:
     os.umask(before)
 
 
-def _prepare(root: Path, cache: str) -> PreparedDataset:
+def _prepare(root: Path, cache: Cache) -> PreparedDataset:
     return prepare_dataset(DataConfig(limit=EXAMPLES_PER_CLASS, cache=cache), Home(root=root))
 
 

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import re
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter
 
 from rampline.config.run_config import RunConfig
+from rampline.config.setting import Settings, unknown_key
 from rampline.credentials import hide_credentials
 from rampline.errors import ConfigError
 
-SECTIONS: dict[str, type] = {
-    f.name: f.default_factory  # type: ignore[misc]
-    for f in dataclasses.fields(RunConfig)
-    if f.default_factory is not dataclasses.MISSING
-}
 
-
+@functools.cache
 def known_keys() -> list[str]:
     """Every dotted key that a study or `--set` may set."""
-    return [key for key, _ in _leaves(to_dict(RunConfig()))]
+    return [key for key, _ in _keys(RunConfig)]
+
+
+@functools.cache
+def keys_that_keep_epoch_time() -> frozenset[str]:
+    """Dotted keys of settings that change what a training leads to, not how long an epoch of it takes."""
+    return frozenset(key for key, changes_epoch_time in _keys(RunConfig) if not changes_epoch_time)
+
+
+def _keys(settings: Any, prefix: str = "") -> Iterator[tuple[str, bool]]:
+    """Dotted keys, each with whether it changes the time of an epoch."""
+    for name, field in settings.__pydantic_fields__.items():
+        changes = field.json_schema_extra.get("changes_epoch_time", True)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+            yield from ((key, changes and inner) for key, inner in _keys(field.annotation, f"{prefix}{name}."))
+        else:
+            yield f"{prefix}{name}", changes
 
 
 def to_dict(config: RunConfig) -> dict[str, Any]:
@@ -37,36 +49,7 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: on an unknown key, a section that is no mapping, or a value that is not allowed.
     """
-    arguments: dict[str, Any] = {}
-    for key, value in values.items():
-        _check_known(key, [f.name for f in dataclasses.fields(RunConfig)], prefix="")
-        section = SECTIONS.get(key)
-        arguments[key] = _build_section(section, key, value) if section else _exponents(value)
-    return RunConfig(**arguments)
-
-
-def _build_section(section: type, name: str, values: Any) -> Any:
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{name}={values!r} is not allowed: it must be a mapping of keys, such as {name}: {{…}}")
-    for key in values:
-        _check_known(key, [f.name for f in dataclasses.fields(section)], prefix=f"{name}.")
-    # YAML 1.1 reads off as false.
-    values = {k: "off" if k == "prefetch" and v is False else v for k, v in values.items()}
-    return section(**{k: tuple(v) if isinstance(v, list) else _exponents(v) for k, v in values.items()})
-
-
-def _exponents(value: Any) -> Any:
-    """YAML 1.1 reads 1e-3 as text; people write it for learning rates."""
-    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value):
-        return float(value)
-    return value
-
-
-def _check_known(key: Any, known: list[str], *, prefix: str) -> None:
-    if key not in known:
-        near = difflib.get_close_matches(str(key), known, n=1)
-        hint = f"did you mean {prefix}{near[0]}?" if near else f"known: {', '.join(prefix + k for k in known)}"
-        raise ConfigError(f"unknown key {prefix}{key}: {hint}")
+    return TypeAdapter(RunConfig).validate_python(values)
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +97,8 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, str]) -> 
         ConfigError: on a key that is not known or a value that is not YAML.
     """
     for key, text in overrides.items():
-        _check_known(key, known_keys(), prefix="")
+        if key not in known_keys():
+            raise ConfigError(unknown_key(key, known_keys()))
         try:
             value = yaml.safe_load(text) if isinstance(text, str) else text
         except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist

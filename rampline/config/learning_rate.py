@@ -112,11 +112,27 @@ SCHEDULES = {
 }
 
 
-def learning_rate_at(config: RunConfig, steps_per_epoch: int, step: tf.Tensor) -> tf.Tensor:
-    """Rate at 0-based `step` (any shape), same shape, float32 unless `keras.config.floatx()` is another.
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """What the peak is multiplied by: for a run, and in words."""
 
-    Linear scaling of the peak: Goyal et al. 2017.
-    """
+    factor: Callable[[RunConfig], float]
+    words: str
+
+
+# Linear scaling: Goyal et al. 2017.
+SCALINGS = {
+    "none": Scaling(factor=lambda config: 1.0, words="nothing"),
+    "replicas": Scaling(factor=lambda config: float(config.num_replicas_in_sync), words="the replicas in sync"),
+    "global_batch": Scaling(
+        factor=lambda config: config.global_batch_size / config.learning_rate.base_batch_size,
+        words="global batch / `base_batch_size`",
+    ),
+}
+
+
+def learning_rate_at(config: RunConfig, steps_per_epoch: int, step: tf.Tensor) -> tf.Tensor:
+    """Rate at 0-based `step` (any shape), same shape, float32 unless `keras.config.floatx()` is another."""
     import keras
     import tensorflow as tf
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from typing import Literal
 
+from rampline.config.learning_rate import SCALINGS
 from rampline.config.sections import (
     BatchConfig,
     ClusterConfig,
@@ -14,71 +15,73 @@ from rampline.config.sections import (
     ModelConfig,
     OptimizerConfig,
     ParityConfig,
-    check,
-    check_choice,
-    check_flag,
-    check_integer,
 )
+from rampline.config.setting import Count, Flag, Settings, Whole, check, setting, settings
 
-STRATEGIES = ("single", "mirrored", "multi_worker", "parameter_server")
-ENGINES = ("loop", "fit")
-PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
+Strategy = Literal["single", "mirrored", "multi_worker", "parameter_server"]
+Engine = Literal["loop", "fit"]
+Precision = Literal["float32", "mixed_float16", "mixed_bfloat16"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """One training: one `RunConfig` = one MLflow run = one run directory.
+@settings("")
+class RunConfig(Settings):
+    """One training: one `RunConfig` = one MLflow run = one run directory."""
 
-    Attributes:
-        strategy: `single`, `mirrored`, `multi_worker` or `parameter_server`.
-        engine: `loop` (ours, all strategies) or `fit` (`Model.fit`, single and mirrored).
-        epochs: passes over the training split.
-        seed: decides initial weights, order of examples and augmentation.
-        precision: `float32`, `mixed_float16` or `mixed_bfloat16`.
-        steps_per_call: training steps in one call of the compiled loop; `auto`: as many as take about a second.
-        xla: compile the forward and backward pass with XLA (`loop` only).
-        checkpoint_every_steps: extra checkpoints inside an epoch, in steps; 0 for one per epoch.
-        checkpoint_keep: checkpoints that are kept besides the last and the best: what a damaged last one falls back to.
-        log_examples: write down which examples every step used (`RUN_DIR/examples/`; `loop` only).
-        profile: capture a TensorBoard trace of a few steps of the chief, after the last epoch.
-    """
-
-    strategy: str = "single"
-    engine: str = "loop"
-    epochs: int = 5
-    seed: int = 0
-    precision: str = "float32"
-    steps_per_call: int | str = "auto"
-    xla: bool = False
-    checkpoint_every_steps: int = 0
-    checkpoint_keep: int = 1
-    log_examples: bool = False
-    profile: bool = False
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    batch: BatchConfig = field(default_factory=BatchConfig)
-    learning_rate: LearningRateConfig = field(default_factory=LearningRateConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    cluster: ClusterConfig = field(default_factory=ClusterConfig)
-    parity: ParityConfig = field(default_factory=ParityConfig)
-    explain: ExplainConfig = field(default_factory=ExplainConfig)
+    strategy: Strategy = setting(
+        "single",
+        "`single`: one device; `mirrored`: several devices of one machine; `multi_worker`: several worker processes "
+        "that all-reduce; `parameter_server`: a chief, workers and parameter servers",
+    )
+    engine: Engine = setting(
+        "loop", "`loop`: Rampline's training loop (all strategies); `fit`: `Model.fit` (`single` and `mirrored`)"
+    )
+    epochs: Count = setting(5, "passes over the training images", changes_epoch_time=False)
+    seed: Whole = setting(0, "decides initial weights, order of examples and augmentation", changes_epoch_time=False)
+    precision: Precision = setting(
+        "float32",
+        "number format of the computation (Keras' policy); `mixed_float16` scales the loss, and a step that overflows "
+        "in one replica is skipped by all",
+    )
+    steps_per_call: Literal["auto"] | Count = setting(
+        "auto",
+        "training steps in one call of the compiled loop (`loop`); `auto`: as many as take about a second",
+    )
+    xla: Flag = setting(False, "compile the forward and backward pass with XLA (`loop` only)")
+    checkpoint_every_steps: Whole = setting(
+        0, "extra checkpoints inside an epoch, in steps; 0 for one per epoch (`fit`: 0 only)"
+    )
+    checkpoint_keep: Whole = setting(
+        1,
+        "checkpoints that are kept besides the last and the best: what a damaged last one falls back to",
+        changes_epoch_time=False,
+    )
+    log_examples: Flag = setting(
+        False,
+        "write down which examples every step used, in `examples/` of the run directory (`loop` only; not with "
+        "`parameter_server`)",
+        changes_epoch_time=False,
+    )
+    profile: Flag = setting(
+        False,
+        "capture a TensorBoard trace of a few steps of the chief, after the last epoch",
+        changes_epoch_time=False,
+    )
+    data: DataConfig = setting(DataConfig, "images, and how they are prepared and fed")
+    model: ModelConfig = setting(ModelConfig, "the network, and what it starts from")
+    batch: BatchConfig = setting(BatchConfig, "examples per step")
+    learning_rate: LearningRateConfig = setting(
+        LearningRateConfig, "the learning rate over the run", changes_epoch_time=False
+    )
+    optimizer: OptimizerConfig = setting(OptimizerConfig, "the update rule")
+    cluster: ClusterConfig = setting(ClusterConfig, "processes and devices, and what they cost")
+    parity: ParityConfig = setting(
+        ParityConfig, "the check that a scaled run trains as one replica would", changes_epoch_time=False
+    )
+    explain: ExplainConfig = setting(
+        ExplainConfig, "the probes that tell where a run's time went", changes_epoch_time=False
+    )
 
     def __post_init__(self) -> None:
-        check_choice("strategy", self.strategy, STRATEGIES)
-        check_choice("engine", self.engine, ENGINES)
-        check_integer("epochs", self.epochs, 1)
-        check_integer("seed", self.seed, 0)
-        check_choice("precision", self.precision, PRECISIONS)
-        if isinstance(self.steps_per_call, str):
-            allowed = "auto or a whole number of at least 1"
-            check(self.steps_per_call == "auto", "steps_per_call", self.steps_per_call, allowed)
-        else:
-            check_integer("steps_per_call", self.steps_per_call, 1)
-        check_flag("xla", self.xla)
-        check_integer("checkpoint_every_steps", self.checkpoint_every_steps, 0)
-        check_integer("checkpoint_keep", self.checkpoint_keep, 0)
-        check_flag("log_examples", self.log_examples)
-        check_flag("profile", self.profile)
         self._check_engine()
         self._check_cluster()
         enough = self.global_batch_size >= self.num_replicas_in_sync
@@ -160,9 +163,4 @@ class RunConfig:
     def peak_learning_rate(self) -> float:
         """The peak after `learning_rate.scale_with`."""
         rate = self.learning_rate
-        factors = {
-            "none": 1.0,
-            "replicas": float(self.num_replicas_in_sync),
-            "global_batch": self.global_batch_size / rate.base_batch_size,
-        }
-        return rate.peak * factors[rate.scale_with]
+        return rate.peak * SCALINGS[rate.scale_with].factor(self)

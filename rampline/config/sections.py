@@ -1,317 +1,234 @@
-"""The parts of a `RunConfig` that decide what is computed: data, model, batch, learning rate, optimizer."""
+"""The sections of a `RunConfig`: data, model, batch, learning rate, optimizer, cluster, parity, explain."""
 
 from __future__ import annotations
 
-import math
-import sys
-from dataclasses import dataclass
+from typing import Annotated, Final, Literal
 
-from rampline.config.learning_rate import SCHEDULES
-from rampline.credentials import check_no_credentials
-from rampline.errors import ConfigError
+from pydantic import AfterValidator, BeforeValidator
 
-# What TensorFlow, and the files that a setting is written to, can hold.
-LARGEST_INTEGER = 2**63 - 1
+from rampline.config.choices import AUGMENTATIONS, MODELS, OPTIMIZERS, SOURCES
+from rampline.config.learning_rate import SCALINGS, SCHEDULES
+from rampline.config.setting import (
+    Count,
+    Integer,
+    NotNegative,
+    Number,
+    OneOf,
+    Positive,
+    Settings,
+    Text,
+    Whole,
+    check,
+    setting,
+    settings,
+)
+
+AUTO: Final = "auto"
+Cache = Literal["none", "memory", "disk", "auto"]
+WRITTEN_SOURCES = [f"{name}:{source.argument}" if source.argument else name for name, source in SOURCES.items()]
 
 
-def check(condition: bool, name: str, value: object, allowed: str) -> None:
-    if not condition:
-        raise ConfigError(f"{name}={value!r} is not allowed: it must be {allowed}")
+def _check_source(source: str) -> str:
+    kind, colon, argument = source.partition(":")
+    if kind not in SOURCES or bool(SOURCES[kind].argument) != bool(argument) or bool(colon) != bool(argument):
+        raise ValueError(source)
+    return source
 
 
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    check(value in choices, name, value, "one of " + ", ".join(choices))
+# YAML 1.1 reads off as false.
+Prefetch = Annotated[
+    Literal["auto", "off"] | Count,
+    BeforeValidator(lambda value: value if value is not False else "off"),
+]
 
 
-def check_integer(name: str, value: object, minimum: int) -> None:
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
-    allowed = f"a whole number of at least {minimum}"
-    check(is_integer and minimum <= value <= LARGEST_INTEGER, name, value, allowed)  # type: ignore[operator]
+@settings("data")
+class DataConfig(Settings):
+    """Which images, how they are prepared, and how they are fed."""
 
-
-def check_number(name: str, value: object, minimum: float, maximum: float = math.inf, *, open_at: str = "") -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-    inside = is_number and minimum <= value <= maximum  # type: ignore[operator]
-    inside = (
-        inside and not ("minimum" in open_at and value == minimum) and not ("maximum" in open_at and value == maximum)
+    source: Annotated[Text, AfterValidator(_check_source)] = setting("digits", "which images", allowed=WRITTEN_SOURCES)
+    manual_dir: Text | None = setting(
+        None, "folder of the files that TFDS would download, for machines without a network (`tfds:` only)"
     )
-    low = f"greater than {minimum:g}" if "minimum" in open_at else f"at least {minimum:g}"
-    high = (
-        ""
-        if maximum == math.inf
-        else (f" and less than {maximum:g}" if "maximum" in open_at else f" and at most {maximum:g}")
+    image_size: Integer = setting(
+        28,
+        "height and width after resizing, in pixels; the aspect ratio is not kept. A pixel is the mean of the area it "
+        "covers",
+        ge=8,
     )
-    check(inside, name, value, f"a number {low}{high}")
-
-
-def check_text(name: str, value: object) -> None:
-    check(isinstance(value, str) and bool(value), name, value, "a non-empty text")
-    check_no_credentials(name, value)
-
-
-def check_flag(name: str, value: object) -> None:
-    check(isinstance(value, bool), name, value, "true or false")
-
-
-DATA_SOURCES = ("digits", "tfds:NAME", "folder:PATH", "csv:PATH")
-CACHES = ("none", "memory", "disk", "auto")
-AUGMENTATIONS = ("none", "flip", "crop", "flip_crop")
-LR_SCALINGS = ("none", "replicas", "global_batch")
-OWN_NETWORKS = ("convnet", "convnet7")
-OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """Which images, how they are prepared, and how they are fed.
-
-    Attributes:
-        source: `digits`, `tfds:NAME`, `folder:PATH` or `csv:PATH`.
-        manual_dir: directory with the files TFDS would download (air-gapped machines); `tfds:` only.
-        image_size: height and width in pixels after resizing.
-        channels: 1 (grey) or 3 (RGB); `None` keeps what the source has (folders and CSV: 3).
-        limit: at most this many examples per class, in every split; `None` keeps all.
-        validation_fraction: share of the training split that becomes validation where the source has none; stratified.
-        split_seed: seed of that split and of `limit`; apart from `seed` so that runs with other seeds keep the same
-            split.
-        max_undecodable_share: preparation fails if a larger share of the files does not decode, in [0, 1].
-        cache: `memory` (decoded images in RAM), `disk` (decoded images, read per batch), `none` (decoded every epoch),
-            `auto` (the first of these that there is room for when the dataset is prepared).
-        prefetch: `auto`, `off`, or the number of batches prepared ahead of the training step.
-        augment: `none`, `flip` (left-right), `crop` (random crop after 1/8 padding) or `flip_crop`.
-    """
-
-    source: str = "digits"
-    manual_dir: str | None = None
-    image_size: int = 28
-    channels: int | None = None
-    limit: int | None = None
-    validation_fraction: float = 0.1
-    split_seed: int = 0
-    max_undecodable_share: float = 0.01
-    cache: str = "memory"
-    prefetch: str | int = "auto"
-    augment: str = "none"
+    channels: Annotated[Whole, OneOf({1: "grey", 3: "RGB"})] | None = setting(
+        None, "grey or RGB; `null` keeps what the source has (`folder:` and `csv:`: 3)"
+    )
+    limit: Count | None = setting(None, "at most this many examples per class, in every split")
+    validation_fraction: Number = setting(
+        0.1,
+        "share of the training images that becomes the validation split, stratified, where the source has none",
+        gt=0,
+        lt=1,
+    )
+    split_seed: Whole = setting(
+        0,
+        "seed of that split and of `limit`; apart from `seed`, so that runs with other seeds keep the same split",
+    )
+    max_undecodable_share: Number = setting(
+        0.01,
+        "preparation fails if a larger share of the files does not decode; up to it they are left out and listed",
+        ge=0,
+        le=1,
+    )
+    cache: Cache = setting(
+        "memory",
+        "`memory`: decoded images in memory; `disk`: decoded images on disk, read per batch; `none`: original files, "
+        "decoded in every epoch; `auto`: the first of these that there is room for when the data is prepared",
+    )
+    prefetch: Prefetch = setting("auto", "batches prepared ahead of the training step")
+    augment: Annotated[str, OneOf(AUGMENTATIONS)] = setting("none", "what is done to training images")
 
     def __post_init__(self) -> None:
-        check_text("data.source", self.source)
-        kind, _, rest = self.source.partition(":")
-        known = self.source == "digits" or (kind in ("tfds", "folder", "csv") and bool(rest))
-        check(known, "data.source", self.source, "one of " + ", ".join(DATA_SOURCES))
-        if self.manual_dir is not None:
-            check_text("data.manual_dir", self.manual_dir)
-            check(kind == "tfds", "data.manual_dir", self.manual_dir, "left out unless data.source is tfds:NAME")
-        check_integer("data.image_size", self.image_size, 8)
-        is_whole = isinstance(self.channels, int) and not isinstance(self.channels, bool)
-        fits = self.channels is None or (is_whole and self.channels in (1, 3))
-        check(fits, "data.channels", self.channels, "1, 3 or null")
-        if self.limit is not None:
-            check_integer("data.limit", self.limit, 1)
-        check_number("data.validation_fraction", self.validation_fraction, 0, 1, open_at="minimum maximum")
-        check_integer("data.split_seed", self.split_seed, 0)
-        check_number("data.max_undecodable_share", self.max_undecodable_share, 0, 1)
-        check_choice("data.cache", self.cache, CACHES)
-        if isinstance(self.prefetch, str):
-            check(self.prefetch in ("auto", "off"), "data.prefetch", self.prefetch, "auto, off or a number of batches")
-        else:
-            check_integer("data.prefetch", self.prefetch, 1)
-        check_choice("data.augment", self.augment, AUGMENTATIONS)
+        fits = self.manual_dir is None or self.source.startswith("tfds:")
+        check(fits, "data.manual_dir", self.manual_dir, "left out unless data.source is tfds:NAME")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """Which network, and what it starts from.
+@settings("model")
+class ModelConfig(Settings):
+    """Which network, and what it starts from."""
 
-    Attributes:
-        name: `convnet`, `convnet7`, a `keras.applications` name such as `MobileNetV2`, or `package.module:function`
-            (called with `input_shape` and `classes`, returns a `keras.Model` from uint8 images to logits).
-        weights: `none`, `imagenet`, a weight file or checkpoint path, or `run:NAME` (best checkpoint of that run of the
-            study).
-        trainable: `all` layers or only the `head` (what follows the pretrained backbone).
-        head_units: width of a dense relu layer before the classifier of a `keras.applications` model; 0 for none.
-        dropout: share of units dropped before the classifier of a `keras.applications` model, in [0, 1).
-    """
-
-    name: str = "convnet"
-    weights: str = "none"
-    trainable: str = "all"
-    head_units: int = 512
-    dropout: float = 0.5
+    name: Text = setting(
+        "convnet",
+        "the network; a name or module that is not found is refused before anything is prepared",
+        allowed=[*MODELS, "a keras.applications name such as MobileNetV2", "package.module:function"],
+    )
+    weights: Text = setting(
+        "none",
+        "what it starts from; `imagenet` and `.h5` (weights without the top) are for `keras.applications` models",
+        changes_epoch_time=False,
+        allowed=["none", "imagenet", "the path of a .h5 weight file", "the path of a checkpoint folder", "run:NAME"],
+    )
+    trainable: Literal["all", "head"] = setting(
+        "all", "`head` keeps the backbone of a `keras.applications` model as it is"
+    )
+    head_units: Whole = setting(
+        512, "dense relu layer before the classifier of a `keras.applications` model; 0 for none"
+    )
+    dropout: Number = setting(0.5, "share of units dropped before that classifier", ge=0, lt=1)
 
     def __post_init__(self) -> None:
-        check_text("model.name", self.name)
-        check_text("model.weights", self.weights)
-        check_choice("model.trainable", self.trainable, ("all", "head"))
-        if ":" in self.name or self.name in OWN_NETWORKS:
+        if ":" in self.name or self.name in MODELS:
             only = f"for {self.name}: only a keras.applications model has pretrained weights and a head"
             check(self.trainable == "all", "model.trainable", self.trainable, f"all {only}")
             pretrained = self.weights == "imagenet" or self.weights.endswith(".h5")
             check(not pretrained, "model.weights", self.weights, f"none, a checkpoint or run:NAME {only}")
-        check_integer("model.head_units", self.head_units, 0)
-        check_number("model.dropout", self.dropout, 0, 1, open_at="maximum")
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchConfig:
-    """Examples per step: `size` counts either one replica's share (`replica`) or the sum over replicas (`global`)."""
+@settings("batch")
+class BatchConfig(Settings):
+    """Examples per step."""
 
-    size: int = 64
-    per: str = "global"
-
-    def __post_init__(self) -> None:
-        check_integer("batch.size", self.size, 1)
-        check_choice("batch.per", self.per, ("replica", "global"))
+    size: Count = setting(64, "examples per step")
+    per: Literal["replica", "global"] = setting(
+        "global", "whether `size` counts all replicas together (`global`) or one of them"
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LearningRateConfig:
-    """The learning rate as a function of the step; see `rampline.config.learning_rate`.
+@settings("learning_rate")
+class LearningRateConfig(Settings):
+    """The learning rate as a function of the step; see `rampline.config.learning_rate`."""
 
-    Attributes:
-        schedule: `constant` (= peak), `ramp` (start → peak over `ramp_epochs`, hold, exponential decay to `floor`),
-            `steps` (peak * decay^k after the k-th of `step_epochs`) or `cosine` (ramp, hold, half cosine to `floor`).
-        start: rate at step 0 of a ramp.
-        peak: highest rate, before scaling.
-        floor: lowest rate after decay.
-        ramp_epochs: length of the linear ramp, in epochs.
-        hold_epochs: time at the peak, in epochs.
-        decay: factor per epoch (`ramp`) or per boundary (`steps`), in (0, 1].
-        step_epochs: boundaries of `steps`, in epochs, rising.
-        scale_with: what the peak is multiplied by: `none`, `replicas`, or `global_batch` (global batch /
-            base_batch_size).
-        base_batch_size: global batch for which `peak` was chosen (`scale_with: global_batch`; Goyal et al. 2017 use
-            256).
-    """
-
-    schedule: str = "constant"
-    start: float = 1e-5
-    peak: float = 1e-3
-    floor: float = 1e-6
-    ramp_epochs: float = 2.0
-    hold_epochs: float = 0.0
-    decay: float = 0.8
-    step_epochs: tuple[float, ...] = (3.0, 7.0)
-    scale_with: str = "none"
-    base_batch_size: int = 256
+    schedule: Annotated[str, OneOf(SCHEDULES)] = setting("constant", "how the rate changes over the run, see below")
+    start: NotNegative = setting(1e-5, "rate at the first step of `ramp` and `cosine`")
+    peak: Positive = setting(1e-3, "highest rate, before `scale_with`")
+    floor: NotNegative = setting(1e-6, "lowest rate after the decay of `ramp` and `cosine`; at most `peak`")
+    ramp_epochs: NotNegative = setting(2.0, "length of the linear ramp, in epochs")
+    hold_epochs: NotNegative = setting(0.0, "time at the peak, in epochs")
+    decay: Number = setting(0.8, "factor per epoch (`ramp`) or per boundary (`steps`)", gt=0, le=1)
+    step_epochs: tuple[Positive, ...] = setting(
+        (3.0, 7.0), "boundaries of `steps`, in epochs", allowed="a list of rising numbers greater than 0"
+    )
+    scale_with: Annotated[str, OneOf(SCALINGS)] = setting("none", "what the peak is multiplied by")
+    base_batch_size: Count = setting(256, "global batch for which `peak` was chosen (`global_batch` only)")
 
     def __post_init__(self) -> None:
-        check_choice("learning_rate.schedule", self.schedule, tuple(SCHEDULES))
-        check_number("learning_rate.start", self.start, 0)
-        check_number("learning_rate.peak", self.peak, 0, open_at="minimum")
-        check_number("learning_rate.floor", self.floor, 0, self.peak)
-        check_number("learning_rate.ramp_epochs", self.ramp_epochs, 0)
-        check_number("learning_rate.hold_epochs", self.hold_epochs, 0)
-        check_number("learning_rate.decay", self.decay, 0, 1, open_at="minimum")
-        check(isinstance(self.step_epochs, tuple), "learning_rate.step_epochs", self.step_epochs, "a list of epochs")
-        for boundary in self.step_epochs:
-            check_number("learning_rate.step_epochs", boundary, 0, open_at="minimum")
+        allowed = f"a number at least 0 and at most {self.peak:g}"
+        check(self.floor <= self.peak, "learning_rate.floor", self.floor, allowed)
         rising = list(self.step_epochs) == sorted(set(self.step_epochs))
-        check(rising, "learning_rate.step_epochs", self.step_epochs, "rising")
-        check_choice("learning_rate.scale_with", self.scale_with, LR_SCALINGS)
-        check_integer("learning_rate.base_batch_size", self.base_batch_size, 1)
+        check(rising, "learning_rate.step_epochs", self.step_epochs, "a list of rising numbers greater than 0")
 
 
-@dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """The update rule; `momentum` is used by `sgd` and `rmsprop`, `weight_decay` (decoupled) by all."""
+@settings("optimizer")
+class OptimizerConfig(Settings):
+    """The update rule."""
 
-    name: str = "adam"
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_choice("optimizer.name", self.name, OPTIMIZERS)
-        check_number("optimizer.momentum", self.momentum, 0, 1, open_at="maximum")
-        check_number("optimizer.weight_decay", self.weight_decay, 0)
+    name: Annotated[str, OneOf(OPTIMIZERS)] = setting("adam", "the Keras optimizer")
+    momentum: Number = setting(0.9, "used by `sgd` and `rmsprop`", ge=0, lt=1)
+    weight_decay: NotNegative = setting(0.0, "decoupled weight decay, used by all")
 
 
-AUTO = "auto"
+@settings("cluster")
+class ClusterConfig(Settings):
+    """Processes and devices."""
+
+    replicas: Count = setting(
+        1, "model replicas in one process, one device each (`mirrored`, and per worker for `multi_worker`)"
+    )
+    workers: Count = setting(1, "worker processes (`multi_worker`, `parameter_server`)")
+    parameter_servers: Whole = setting(0, "processes that hold the variables (`parameter_server`: at least 1)")
+    virtual_devices: Literal["auto"] | Whole = setting(
+        0,
+        "logical CPU devices in each process, to run several replicas without GPUs: 0, or at least `replicas`. `auto` "
+        "is `replicas` for `mirrored` on a machine without a GPU, else 0; the run's `config.json` and MLflow hold the "
+        "number",
+    )
+    rendezvous_timeout_seconds: Count = setting(
+        120, "how long the roles may take to find each other", changes_epoch_time=False
+    )
+    run_timeout_seconds: Count | None = setting(
+        None,
+        "the run is ended after this long, counted from the start of each attempt; `null` for no limit",
+        changes_epoch_time=False,
+    )
+    max_restarts: Whole = setting(
+        3,
+        "how often a run that lost a role is started again from its last checkpoint",
+        changes_epoch_time=False,
+    )
+    heartbeat_timeout_seconds: Integer = setting(
+        60, "a role that does not move for this long counts as frozen, and as lost", changes_epoch_time=False, ge=5
+    )
+    preempted_exit_status: Integer = setting(
+        143,
+        "exit status of `rampline run` after SIGTERM, when the checkpoint is saved",
+        changes_epoch_time=False,
+        ge=0,
+        le=255,
+    )
+    price_per_hour: NotNegative | None = setting(
+        None,
+        "price of the whole set-up per hour in USD; the run costs this times its wall time. `null` takes it from the "
+        "study's `prices`, and leaves costs out without a machine",
+        changes_epoch_time=False,
+    )
+    machine: Text | None = setting(None, "machine type: a key of the study's `prices`")
+    machines: Count = setting(1, "how many of these the run needs")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClusterConfig:
-    """Processes and devices.
+@settings("parity")
+class ParityConfig(Settings):
+    """The check, before a scaled run, that its replicas train as one would; see `rampline.parity`."""
 
-    Attributes:
-        replicas: model replicas in one process, one device each (`mirrored`, and per worker for `multi_worker`).
-        workers: worker processes (`multi_worker`, `parameter_server`).
-        parameter_servers: processes that hold the variables (`parameter_server`).
-        virtual_devices: logical CPU devices in each process, to run several replicas without GPUs; 0 for none, `auto`
-            for `replicas` where the machine has no GPU. `rampline.devices` puts a number for `auto`.
-        rendezvous_timeout_seconds: how long the roles may take to find each other.
-        run_timeout_seconds: the run is ended after this long; `None` for no limit.
-        max_restarts: how often a run that lost a role is started again from its last checkpoint.
-        heartbeat_timeout_seconds: a role that does not move for this long counts as frozen, and as lost.
-        preempted_exit_status: exit status of a run that was asked to stop and saved a checkpoint first.
-        price_per_hour: what the whole set-up costs per hour in USD; `None` takes it from the study's prices for
-            `machine`, and leaves costs out without one.
-        machine: machine type, a key of the study's prices.
-        machines: how many of them the run needs.
-    """
-
-    replicas: int = 1
-    workers: int = 1
-    parameter_servers: int = 0
-    virtual_devices: int | str = 0
-    rendezvous_timeout_seconds: int = 120
-    run_timeout_seconds: int | None = None
-    max_restarts: int = 3
-    heartbeat_timeout_seconds: int = 60
-    preempted_exit_status: int = 143
-    price_per_hour: float | None = None
-    machine: str | None = None
-    machines: int = 1
-
-    def __post_init__(self) -> None:
-        check_integer("cluster.replicas", self.replicas, 1)
-        check_integer("cluster.workers", self.workers, 1)
-        check_integer("cluster.parameter_servers", self.parameter_servers, 0)
-        if isinstance(self.virtual_devices, str):
-            allowed = f"{AUTO} or a whole number of at least 0"
-            check(self.virtual_devices == AUTO, "cluster.virtual_devices", self.virtual_devices, allowed)
-        else:
-            check_integer("cluster.virtual_devices", self.virtual_devices, 0)
-        check_integer("cluster.rendezvous_timeout_seconds", self.rendezvous_timeout_seconds, 1)
-        if self.run_timeout_seconds is not None:
-            check_integer("cluster.run_timeout_seconds", self.run_timeout_seconds, 1)
-        check_integer("cluster.max_restarts", self.max_restarts, 0)
-        check_integer("cluster.heartbeat_timeout_seconds", self.heartbeat_timeout_seconds, 5)
-        check_integer("cluster.preempted_exit_status", self.preempted_exit_status, 0)
-        is_status = self.preempted_exit_status <= 255
-        check(is_status, "cluster.preempted_exit_status", self.preempted_exit_status, "0 to 255")
-        if self.price_per_hour is not None:
-            check_number("cluster.price_per_hour", self.price_per_hour, 0)
-        if self.machine is not None:
-            check_text("cluster.machine", self.machine)
-        check_integer("cluster.machines", self.machines, 1)
+    steps: Whole = setting(
+        10,
+        "training steps that are compared with one replica before a scaled run trains; 0 leaves the check out",
+    )
+    on_failure: Literal["stop", "continue"] = setting(
+        "stop",
+        "`stop` fails the run before it trains; `continue` trains it with the tag `rampline.parity=fail`",
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ParityConfig:
-    """The check, before a scaled run, that its replicas train as one would; see `rampline.parity`.
+@settings("explain")
+class ExplainConfig(Settings):
+    """The probes at the end of a run that tell where its time went; see `rampline.explain`."""
 
-    Attributes:
-        steps: training steps that are compared; 0 leaves the check out.
-        on_failure: `stop` the run before it trains, or `continue` with the tag `rampline.parity=fail`.
-    """
-
-    steps: int = 10
-    on_failure: str = "stop"
-
-    def __post_init__(self) -> None:
-        check_integer("parity.steps", self.steps, 0)
-        check_choice("parity.on_failure", self.on_failure, ("stop", "continue"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExplainConfig:
-    """The probes at the end of a run that tell where its time went; see `rampline.explain`.
-
-    Attributes:
-        steps: training steps of each probe; 0 leaves the probes out.
-    """
-
-    steps: int = 20
-
-    def __post_init__(self) -> None:
-        check_integer("explain.steps", self.steps, 0)
+    steps: Whole = setting(
+        20, "training steps of each probe that tells where a run's time went; 0 leaves the probes out"
+    )

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from rampline.config import apply_overrides, from_dict, merge
+from pydantic import TypeAdapter
+
+from rampline.config import RunConfig, apply_overrides, from_dict, merge
 from rampline.config.formats import known_keys
-from rampline.config.sections import check_integer, check_number, check_text
+from rampline.config.setting import Settings, check, unknown_key
 from rampline.credentials import check_no_credentials, hide_credentials
 from rampline.errors import ConfigError
-from rampline.study.definition import Study, StudyRun, check_mapping, check_name, read_text
+from rampline.study.definition import GridKeys, RunKeys, Study, StudyKeys, StudyRun, StudyTexts
 from rampline.study.yaml_file import read_yaml
 
-GRID_KEYS = ("name", "description", "set", "over", "published", "train_examples")
 PLACE = re.compile(r"\{([^{}]*)\}")
 # A few lines of axes can ask for more runs than anybody trains, and than fit into memory.
 MAX_RUNS = 1000
@@ -34,31 +34,25 @@ def expand_grid(name: str, grid: Any) -> dict[str, dict[str, Any]]:
     Raises:
         ConfigError: naming the grid and what is wrong with it.
     """
-    try:
-        check_mapping("its settings", grid, GRID_KEYS)
-        return _expand(name, grid, _read_axes(grid.get("over")))
-    except ConfigError as error:
-        raise ConfigError(f"grid {name}: {error}") from error
+    with _told_of(f"grid {name}"):
+        keys = read_keys(GridKeys, grid)
+        return _expand(name, keys, _read_axes(keys.over))
 
 
-def _expand(grid_name: str, grid: Mapping[str, Any], axes: Axes) -> dict[str, dict[str, Any]]:
-    shared, published = grid.get("set") or {}, grid.get("published") or {}
-    check_mapping("set", shared)
-    check_mapping("published", published)
-    template = grid.get("name") or "-".join([str(grid_name), *(f"{{{axis}}}" for axis in axes)])
+def _expand(grid_name: str, grid: GridKeys, axes: Axes) -> dict[str, dict[str, Any]]:
+    template = grid.name or "-".join([str(grid_name), *(f"{{{axis}}}" for axis in axes)])
     runs: dict[str, dict[str, Any]] = {}
     for labels in itertools.product(*axes.values()):
         chosen = dict(zip(axes, labels, strict=True))
         name = _fill(template, chosen)
         if name in runs:
             raise ConfigError(f"it makes two runs {name}: its name must hold every axis, such as {_whole(axes)}")
-        settings = shared
+        settings = grid.set
         for axis, label in chosen.items():
             settings = merge(settings, axes[axis][label])
-        runs[name] = {"set": settings, "description": _fill(grid.get("description") or "", chosen)}
-        if grid.get("train_examples") is not None:
-            runs[name]["train_examples"] = grid["train_examples"]
-    for name, figures in published.items():
+        description = _fill(grid.description, chosen)
+        runs[name] = {"set": settings, "description": description, "train_examples": grid.train_examples}
+    for name, figures in grid.published.items():
         if name not in runs:
             raise ConfigError(f"published names {name}, which it does not make: it makes {', '.join(runs)}")
         runs[name]["published"] = figures
@@ -83,69 +77,62 @@ def _read_axis(axis: str, values: Any) -> dict[str, Mapping[str, Any]]:
     if len(set(labels)) < len(labels):
         raise ConfigError(f"over.{axis} has a value twice: {', '.join(labels)}")
     for label, changes in zip(labels, settings, strict=True):
-        check_mapping(f"over.{axis}.{label}", changes)
+        check(isinstance(changes, Mapping), f"over.{axis}.{label}", changes, "a mapping of keys")
     return dict(zip(labels, settings, strict=True))
 
 
 def _nest(key: str, value: Any) -> Any:
     """`{"batch": {"size": 64}}` from `batch.size` and 64."""
     if key not in known_keys():
-        near = difflib.get_close_matches(key, known_keys(), n=1)
-        hint = f"did you mean {near[0]}?" if near else "a list is for a key, such as batch.size"
-        raise ConfigError(f"unknown key {key}: {hint}")
+        raise ConfigError(unknown_key(key, known_keys(), otherwise="a list is for a key, such as batch.size"))
     for part in reversed(key.split(".")):
         value = {part: value}
     return value
 
 
-def _fill(template: Any, labels: Mapping[str, str]) -> str:
+def _fill(template: str, labels: Mapping[str, str]) -> str:
     """`template` with the label of each axis for its `{axis}`."""
-    unknown = [axis for axis in PLACE.findall(str(template)) if axis not in labels]
+    unknown = [axis for axis in PLACE.findall(template) if axis not in labels]
     if unknown:
         raise ConfigError(f"{{{unknown[0]}}} is no axis: there is {_whole(labels)}")
-    return PLACE.sub(lambda place: labels[place[1]], str(template))
+    return PLACE.sub(lambda place: labels[place[1]], template)
 
 
 def _whole(axes: Mapping[str, Any]) -> str:
     return "-".join(f"{{{axis}}}" for axis in axes)
 
 
-def read_prices(prices: Any) -> Mapping[str, float]:
-    """USD per hour by machine type; empty where the study has none.
-
-    Raises:
-        ConfigError: when it is no mapping of texts to numbers of at least 0.
-    """
-    prices = {} if prices is None else prices
-    check_mapping("prices", prices)
-    for machine, price in prices.items():
-        check_text("a machine type of prices", machine)
-        check_number(f"prices.{machine}", price, 0)
-    return prices
-
-
-def with_price(run: StudyRun, prices: Mapping[str, float]) -> StudyRun:
-    """`run` with the price per hour of its machines, unless it has a price of its own or names no machine.
-
-    Raises:
-        ConfigError: when the price of its machine is not known.
-    """
-    cluster = run.config.cluster
+def _with_price(config: RunConfig, prices: Mapping[str, float]) -> RunConfig:
+    """`config` with the price per hour of its machines, unless it has a price of its own or names no machine."""
+    cluster = config.cluster
     if cluster.price_per_hour is not None or cluster.machine is None:
-        return run
-    if cluster.machine not in prices:
-        known = f"one of the study's prices: {', '.join(prices)}" if prices else "null, as the study has no prices"
-        raise ConfigError(f"run {run.name}: cluster.machine={cluster.machine!r} is not allowed: it must be {known}")
+        return config
+    known = f"one of the study's prices: {', '.join(prices)}" if prices else "null, as the study has no prices"
+    check(cluster.machine in prices, "cluster.machine", cluster.machine, known)
     priced = dataclasses.replace(cluster, price_per_hour=prices[cluster.machine] * cluster.machines)
-    return dataclasses.replace(run, config=dataclasses.replace(run.config, cluster=priced))
+    return dataclasses.replace(config, cluster=priced)
 
 
-TEXTS = ("description", "teaches", "hardware", "expected_hours", "published_source")
-STUDY_KEYS = ("name", *TEXTS, "reference", "prices", "recommend", "train_examples", "base", "runs", "grid")
-RUN_KEYS = ("description", "set", "published", "train_examples")
-RECOMMEND_KEYS = ("deadline_hours", "accuracy_tolerance")
 # With another value of these, there are other training images than the study says.
 SIZE_OF_DATA = ("data.source", "data.limit", "data.validation_fraction")
+
+Keys = TypeVar("Keys", bound=Settings)
+
+
+def read_keys(kind: type[Keys], content: Any) -> Keys:
+    """Checked keys of a study, a run or a grid; one without a value is as one that is left out."""
+    if isinstance(content, Mapping):
+        content = {key: value for key, value in content.items() if value is not None}
+    return TypeAdapter(kind).validate_python(content)
+
+
+@contextlib.contextmanager
+def _told_of(what: str) -> Iterator[None]:
+    """Say which part of the study an error is about."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{what}: {error}") from error
 
 
 def read_study(content: Any, *, default_name: str, only: Sequence[str], overrides: Mapping[str, str]) -> Study:
@@ -154,26 +141,17 @@ def read_study(content: Any, *, default_name: str, only: Sequence[str], override
     Raises:
         ConfigError: naming the run and the key.
     """
-    check_mapping("the study", content, STUDY_KEYS)
     check_no_credentials("", content)
     check_no_credentials("", overrides)
-    prices = read_prices(content.get("prices"))
-    runs, listed = [], _list_runs(content)
+    keys = read_keys(StudyKeys, content)
+    runs, listed = [], _list_runs(keys)
     _check_runs_of(overrides, listed)
-    for name, settings in listed.items():
+    for name, run_keys in listed.items():
         changes = _of_run(overrides, name) if not only or name in only else {}
-        run = _read_run(name, {"train_examples": content.get("train_examples")} | settings, content, changes)
-        runs.append(with_price(run, prices))
-    recommend = _read_recommend(content.get("recommend") or {})
-    study = Study(
-        name=str(content.get("name") or default_name),
-        reference=str(content.get("reference") or runs[0].name),
-        runs=tuple(runs),
-        prices=prices,
-        **{key: read_text(key, content) for key in TEXTS},
-        deadline_hours=recommend.get("deadline_hours"),
-        accuracy_tolerance=recommend.get("accuracy_tolerance", Study.accuracy_tolerance),
-    )
+        runs.append(_make_run(name, run_keys, keys, changes))
+    about = {field.name: getattr(keys, field.name) for field in dataclasses.fields(StudyTexts)}
+    about |= dataclasses.asdict(keys.recommend) | {"name": keys.name or default_name}
+    study = Study(**about, reference=keys.reference or runs[0].name, runs=tuple(runs))
     study.run(study.reference)
     return _keep_only(_check_order(study), only)
 
@@ -191,69 +169,35 @@ def _of_run(overrides: Mapping[str, str], run: str) -> dict[str, str]:
     return {key: value for key, value in overrides.items() if ":" not in key} | own
 
 
-def _list_runs(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by name: those of `runs`, then those that each grid makes."""
-    runs, grids = content.get("runs"), content.get("grid") or {}
-    check_mapping("grid", grids)
-    if not (isinstance(runs, Mapping) or (runs is None and grids)) or not (runs or grids):
+def _list_runs(keys: StudyKeys) -> dict[str, RunKeys]:
+    """Keys by name: those of `runs`, then those that each grid makes."""
+    if not keys.runs and not keys.grid:
         raise ConfigError("runs is missing: it must map the name of each run to its settings")
-    listed: dict[str, Any] = {}
-    for name, settings in (runs or {}).items():
-        listed[name] = {} if settings is None else settings
-        _check_run_settings(name, listed[name])
-    for grid, settings in grids.items():
+    listed: dict[str, RunKeys] = {}
+    for name, settings in keys.runs.items():
+        with _told_of(f"run {name}"):
+            listed[name] = read_keys(RunKeys, {} if settings is None else settings)
+    for grid, settings in keys.grid.items():
         for name, made in expand_grid(grid, settings).items():
             if name in listed:
                 raise ConfigError(
                     f"grid {grid}: there is another run {name}: give the grid a name that tells them apart"
                 )
-            listed[name] = made
+            with _told_of(f"run {name}"):
+                listed[name] = read_keys(RunKeys, made)
     return listed
 
 
-def _check_run_settings(name: str, settings: Any) -> None:
-    try:
-        check_mapping("its settings", settings, RUN_KEYS)
-    except ConfigError as error:
-        raise ConfigError(f"run {name}: {error}") from error
-
-
-def _read_run(name: str, settings: Any, content: Mapping[str, Any], overrides: Mapping[str, str]) -> StudyRun:
-    try:
-        base, changes = content.get("base") or {}, settings.get("set") or {}
-        check_mapping("base", base)
-        check_mapping("set", changes)
-        own = merge(base, changes)
-        config = from_dict(apply_overrides(own, overrides))
+def _make_run(name: str, keys: RunKeys, study: StudyKeys, overrides: Mapping[str, str]) -> StudyRun:
+    own = merge(study.base, keys.set)
+    with _told_of(f"run {name}"):
+        config = _with_price(from_dict(apply_overrides(own, overrides)), study.prices)
         _check_import(config.model.name, own)
-        examples = settings.get("train_examples")
-        if examples is not None:
-            check_integer("train_examples", examples, 1)
-        published = _read_published(settings.get("published") or {})
-        description = read_text("description", settings)
-    except ConfigError as error:
-        raise ConfigError(f"run {name}: {error}") from error
-    if any(key in overrides for key in SIZE_OF_DATA):
-        examples = None
-    return StudyRun(name=name, config=config, description=description, published=published, train_examples=examples)
-
-
-def _read_published(published: Any) -> Mapping[str, float]:
-    check_mapping("published", published)
-    for metric, value in published.items():
-        check_name("published metric", metric)
-        check_number(f"published.{metric}", value, 0)
-    return published
-
-
-def _read_recommend(recommend: Any) -> dict[str, float]:
-    check_mapping("recommend", recommend, RECOMMEND_KEYS)
-    given = {key: value for key, value in recommend.items() if value is not None}
-    if "deadline_hours" in given:
-        check_number("recommend.deadline_hours", given["deadline_hours"], 0, open_at="minimum")
-    if "accuracy_tolerance" in given:
-        check_number("recommend.accuracy_tolerance", given["accuracy_tolerance"], 0, 1)
-    return given
+    # `--set` may have changed the data.
+    examples = None if any(key in overrides for key in SIZE_OF_DATA) else keys.train_examples or study.train_examples
+    return StudyRun(
+        name=name, config=config, description=keys.description, published=keys.published, train_examples=examples
+    )
 
 
 def _check_import(name: str, own: Mapping[str, Any]) -> None:

@@ -1,27 +1,19 @@
-"""A study: a dataset, a base configuration and a list of runs, as it was read and checked."""
+"""A study: a dataset, a base configuration and a list of runs, as it was read and checked; and the keys of its file."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema
 
 from rampline.config import RunConfig
+from rampline.config.setting import Count, Holds, NotNegative, Number, Positive, Settings, Text, setting, settings
 from rampline.errors import ConfigError
 
 # They become names of folders, MLflow experiments and runs.
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 LONGEST_NAME = 100
-
-
-def check_mapping(what: str, value: Any, known: Sequence[str] | None = None) -> None:
-    """Refuse what is no mapping, and keys that are not in `known` (`None`: any)."""
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{what} must be a mapping, not {value!r}")
-    unknown = [str(key) for key in value if known is not None and key not in known]
-    if unknown:
-        raise ConfigError(f"unknown key {unknown[0]}: {what} may have {', '.join(known or ())}")
 
 
 def check_name(what: str, name: Any) -> None:
@@ -31,35 +23,131 @@ def check_name(what: str, name: Any) -> None:
         raise ConfigError(f"{what} {name!r} is not allowed: it must be {allowed}")
 
 
-def read_text(key: str, content: Mapping[str, Any]) -> str:
-    """The free text under `key`, without blanks around it; empty where there is none."""
-    value = content.get(key)
-    if isinstance(value, Mapping | list):
-        raise ConfigError(f"{key} must be a text, not {value!r}")
-    return "" if value is None else str(value).strip()
+def _named(what: str) -> BeforeValidator:
+    def check(name: Any) -> Any:
+        check_name(what, name)
+        return name
+
+    return BeforeValidator(check)
 
 
-@dataclass(frozen=True, kw_only=True)
-class StudyRun:
-    """One run of a study: its name, its checked configuration and what others published for it.
+def _read_words(value: Any) -> str:
+    if isinstance(value, dict | list | tuple):
+        raise ValueError(value)
+    return str(value).strip()
 
-    Attributes:
-        name: its name, also that of its folder.
-        config: its settings; `cluster.virtual_devices` may still be `auto`, see `rampline.devices`.
-        description: free text.
-        published: figures by metric name, such as `{"train_seconds": 2090, "test_accuracy": 0.94}`.
-        train_examples: images of the training split as the study gives it, for a plan before the data is there; `None`
-            where it does not, or where `--set` has changed the data.
-    """
 
-    name: str
-    config: RunConfig
-    description: str = ""
-    published: Mapping[str, float] = field(default_factory=dict)
-    train_examples: int | None = None
+Words = Annotated[
+    str,
+    BeforeValidator(_read_words),
+    WithJsonSchema({"type": ["string", "number", "boolean", "null"], "allowed": "a text"}),
+]
+Prices = dict[Text, NotNegative]
+Figures = dict[Annotated[str, _named("published metric")], NotNegative]
+RunSettings = Annotated[dict[Any, Any], Holds(RunConfig)]
 
-    def __post_init__(self) -> None:
-        check_name("run name", self.name)
+
+@settings("")
+class RunTexts(Settings):
+    """What a run of a study has besides its settings."""
+
+    description: Words = setting("", "free text")
+    published: Figures = setting(
+        dict,
+        "figures that others have published for this run, by metric name, such as `{train_seconds: 2090, "
+        "test_accuracy: 0.94}`. They are shown beside your own and marked as published, never mixed with them",
+    )
+    train_examples: Count | None = setting(
+        None,
+        "number of images in the training split. With it, `rampline plan` shows the steps per epoch before the data is "
+        "prepared, marked with `*`. It is not used with `--set data.source`, `data.limit` or "
+        "`data.validation_fraction`",
+    )
+
+
+@settings("")
+class RunKeys(RunTexts):
+    """The keys of a run in a study file."""
+
+    set: RunSettings = setting(
+        dict, "settings laid over `base`, section by section: what is not named keeps the value of `base`"
+    )
+
+
+@settings("")
+class GridKeys(Settings):
+    """The keys of a grid in a study file."""
+
+    over: Annotated[Any, WithJsonSchema({"type": "object", "additionalProperties": {"type": ["array", "object"]}})] = (
+        setting(
+            None,
+            "the axes. One is a name of your own with settings by label, or a dotted key with a list of values, whose "
+            "labels are the values",
+        )
+    )
+    name: Words = setting(
+        "", "name of each run, with `{AXIS}` for the label of each axis; the grid's name and the labels, joined by `-`"
+    )
+    description: Words = setting("", "as in a run, with `{AXIS}` too")
+    set: RunSettings = setting(
+        dict,
+        "settings of all its runs, laid over `base`; those of the axes are laid over them, the last axis last",
+    )
+    published: dict[Any, dict[Any, Any]] = setting(dict, "figures of others by the name of the run, then by metric")
+    train_examples: Count | None = setting(None, "as in a run")
+
+
+@settings("recommend")
+class Recommend(Settings):
+    """What a recommended set-up must keep to."""
+
+    deadline_hours: Positive | None = setting(None, "hours that it may take at most; `null` for no limit")
+    accuracy_tolerance: Number = setting(
+        0.01, "accuracy that it may lose against the most accurate run; 0.01 is one point", ge=0, le=1
+    )
+
+
+@settings("")
+class StudyTexts(Settings):
+    """What a study has besides its runs."""
+
+    name: Words = setting(
+        "",
+        "name of the study and of its MLflow experiment: lower-case letters, digits, `-`, `_`; the file's name without "
+        "`.yaml`",
+    )
+    description: Words = setting("", "free text")
+    teaches: Words = setting("", "free text: what it is there to show")
+    hardware: Words = setting("", "free text: what it was written for")
+    expected_hours: Words = setting("", "free text: how long it takes there")
+    published_source: Words = setting(
+        "", "free text: where the `published` figures of the runs come from, and on what they were measured"
+    )
+    prices: Prices = setting(dict, "USD per hour by machine type")
+
+
+@settings("")
+class StudyKeys(StudyTexts):
+    """The keys of a study file."""
+
+    reference: Words = setting("", "name of the run that speed-up and efficiency are measured against; the first run")
+    recommend: Recommend = setting(Recommend, "what a recommended set-up must keep to")
+    train_examples: Count | None = setting(None, "number of training images, for every run that does not give its own")
+    base: RunSettings = setting(dict, "settings of every run")
+    runs: Annotated[dict[Any, Any], Holds(RunKeys, by_name=True)] = setting(
+        dict, "the runs by name, trained in this order, one after the other"
+    )
+    grid: Annotated[dict[Any, Any], Holds(GridKeys, by_name=True)] = setting(
+        dict, "sets of runs, made from every combination of some settings; trained after `runs`"
+    )
+
+
+@settings("")
+class StudyRun(RunTexts):
+    """One run of a study: its name, its checked configuration and what others published for it."""
+
+    name: Annotated[str, _named("run name")]
+    config: RunConfig = setting(RunConfig, "its settings; `cluster.virtual_devices` may still be `auto`")
 
     @property
     def starts_from(self) -> str | None:
@@ -68,39 +156,13 @@ class StudyRun:
         return name if kind == "run" else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Study:
-    """A named list of runs, in the order they are trained, and the run that the others are compared with.
+@settings("")
+class Study(StudyTexts, Recommend):
+    """A named list of runs, in the order they are trained, and the run that the others are compared with."""
 
-    Attributes:
-        name: its name, also that of its MLflow experiment.
-        description: free text.
-        reference: name of the run that speed-up and efficiency are measured against.
-        runs: in the order in which they are trained.
-        teaches: what it is there to show.
-        hardware: what it was written for.
-        expected_hours: how long it takes there.
-        published_source: where the published figures come from, and on what they were measured.
-        prices: USD per hour by machine type.
-        deadline_hours: what a recommended set-up may take at most; `None` for no limit.
-        accuracy_tolerance: accuracy that a recommended set-up may lose against the most accurate run, in [0, 1]; 0.01
-            is one point.
-    """
-
-    name: str
-    description: str
+    name: Annotated[str, _named("name")]  # type: ignore[misc]  # of a study it must be given
     reference: str
     runs: tuple[StudyRun, ...]
-    teaches: str = ""
-    hardware: str = ""
-    expected_hours: str = ""
-    published_source: str = ""
-    prices: Mapping[str, float] = field(default_factory=dict)
-    deadline_hours: float | None = None
-    accuracy_tolerance: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_name("name", self.name)
 
     @property
     def published_metrics(self) -> tuple[str, ...]:

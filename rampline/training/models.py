@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from rampline.config import ModelConfig
+from rampline.config.choices import MODELS
 from rampline.errors import ConfigError
 from rampline.imports import import_own
 from rampline.stages import check_name, check_weights
@@ -41,7 +42,7 @@ def make_model(config: ModelConfig, *, image_shape: ImageShape, classes: int) ->
         for output in getattr(model, "outputs", None) or ():  # of a subclass nothing is known before a call
             _check_classes(config.name, output.shape, classes)
         return model
-    if config.name in BUILT_IN:
+    if config.name in MODELS:
         return _make_built_in(config.name, image_shape, classes)
     return _make_application(config, image_shape, classes)
 
@@ -69,12 +70,9 @@ def convnet7(image_shape: ImageShape, classes: int) -> keras.Model:
     return keras.Model(inputs, _logits(x, classes), name="convnet7")
 
 
-BUILT_IN: dict[str, Callable[[ImageShape, int], keras.Model]] = {"convnet": convnet, "convnet7": convnet7}
-
-
 def _make_built_in(name: str, image_shape: ImageShape, classes: int) -> keras.Model:
     try:
-        return BUILT_IN[name](image_shape, classes)
+        return MODELS[name].load()(image_shape, classes)
     except ValueError as error:
         raise ConfigError(f"data.image_size={image_shape[0]} is too small for {name}") from error
 

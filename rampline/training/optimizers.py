@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from rampline.config import OptimizerConfig, RunConfig
+from rampline.config.choices import OPTIMIZERS
 from rampline.config.learning_rate import learning_rate_at
 
 Rate = float | keras.optimizers.schedules.LearningRateSchedule
@@ -106,14 +107,25 @@ class StepLearningRate(keras.optimizers.schedules.LearningRateSchedule):
 
 def make_optimizer(config: OptimizerConfig, learning_rate: Rate) -> keras.optimizers.Optimizer:
     """The optimizer of that name, with the variables that Keras' own has."""
+    return OPTIMIZERS[config.name].load()(config, learning_rate)
+
+
+def make_adam(config: OptimizerConfig, learning_rate: Rate) -> keras.optimizers.Optimizer:
+    return FusedAdam(learning_rate, weight_decay=config.weight_decay or None, name="adam")
+
+
+def make_adamw(config: OptimizerConfig, learning_rate: Rate) -> keras.optimizers.Optimizer:
+    return FusedAdamW(learning_rate, weight_decay=config.weight_decay, name="adamw")
+
+
+def make_sgd(config: OptimizerConfig, learning_rate: Rate) -> keras.optimizers.Optimizer:
     decay = config.weight_decay or None
-    if config.name == "sgd":
-        return FusedSGD(learning_rate, momentum=config.momentum, weight_decay=decay, name="sgd")
-    if config.name == "rmsprop":
-        return keras.optimizers.RMSprop(learning_rate, momentum=config.momentum, weight_decay=decay)
-    if config.name == "adamw":
-        return FusedAdamW(learning_rate, weight_decay=config.weight_decay, name="adamw")
-    return FusedAdam(learning_rate, weight_decay=decay, name="adam")
+    return FusedSGD(learning_rate, momentum=config.momentum, weight_decay=decay, name="sgd")
+
+
+def make_rmsprop(config: OptimizerConfig, learning_rate: Rate) -> keras.optimizers.Optimizer:
+    decay = config.weight_decay or None
+    return keras.optimizers.RMSprop(learning_rate, momentum=config.momentum, weight_decay=decay)
 
 
 class LossScaleOptimizer(keras.mixed_precision.LossScaleOptimizer):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from rampline.config import RunConfig, flatten
-from rampline.config.sections import CACHES
+from rampline.config.sections import Cache
 from rampline.errors import ConfigError
 from rampline.tuning.trial import with_changes
 
@@ -99,7 +99,7 @@ def _proposed(group: str, config: RunConfig, limits: Limits) -> Iterable[dict[st
     if group == XLA:
         return ({"xla": not config.xla},)
     if group == INPUT:
-        caches = ({"data.cache": cache} for cache in CACHES if cache != "auto")
+        caches = ({"data.cache": cache} for cache in get_args(Cache) if cache != "auto")
         return (*({"data.prefetch": prefetch} for prefetch in PREFETCH), *caches)
     if group == BATCH:
         return _batches(config, limits)

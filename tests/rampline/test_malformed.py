@@ -55,7 +55,7 @@ MERGE_BOMB = "a: &a {x: 1}\n" + "".join(
     f"{new}: &{new} {{<<: [{', '.join([f'*{old}'] * 9)}]}}\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 )
 STUDIES: dict[str, tuple[str | bytes, str]] = {
-    "empty": ("", "the study must be a mapping, not None"),
+    "empty": ("", "None is not allowed: it must be a mapping of keys"),
     "binary": (bytes(range(256)), "cannot be read: 'utf-8' codec can't decode"),
     "Latin-1": ("description: Größe\nruns: {a: {}}".encode("latin-1"), "cannot be read: 'utf-8' codec can't decode"),
     "null bytes": ("name: x\0\nruns: {a: {}}", "not YAML: unacceptable character #x0000"),
@@ -83,7 +83,7 @@ STUDIES: dict[str, tuple[str | bytes, str]] = {
     "true epochs": ("runs: {a: {set: {epochs: yes}}}", "epochs=True is not allowed: it must be a whole number"),
     "text epochs": ("runs: {a: {set: {epochs: ten}}}", "epochs='ten' is not allowed: it must be a whole number"),
     "a date": ("runs: {a: {set: {seed: 2026-01-01}}}", "seed=datetime.date(2026, 1, 1) is not allowed"),
-    "a list of runs": ("runs: [{name: a}]", "runs is missing: it must map the name of each run to its settings"),
+    "a list of runs": ("runs: [{name: a}]", "runs=[{'name': 'a'}] is not allowed: it must be a mapping"),
     "path as a name": ("name: ../../escaped\nruns: {a: {}}", "name '../../escaped' is not allowed"),
     "path as a run": ("runs: {../escaped: {}}", "run name '../escaped' is not allowed"),
     "name of 200 KB": ("name: " + "n" * 200_000 + "\nruns: {a: {}}", "is not allowed: it must be lower-case"),

@@ -10,11 +10,9 @@ from __future__ import annotations
 from types import ModuleType
 
 from rampline.config import DataConfig
-from rampline.data.sources import csv_file, digits, folder, tfds_set
-
-_MODULES = {"digits": digits, "folder": folder, "csv": csv_file, "tfds": tfds_set}
+from rampline.config.choices import SOURCES
 
 
 def source_module(config: DataConfig) -> ModuleType:
     """The module that reads `config.source`."""
-    return _MODULES[config.source.partition(":")[0]]
+    return SOURCES[config.source.partition(":")[0]].load()

@@ -12,7 +12,7 @@ WRONG = [
     ("epochs", 2.5, "a whole number of at least 1"),
     ("seed", -1, "a whole number of at least 0"),
     ("precision", "float16", "one of float32, mixed_float16, mixed_bfloat16"),
-    ("steps_per_call", 0, "a whole number of at least 1"),
+    ("steps_per_call", 0, "auto or a whole number of at least 1"),
     ("steps_per_call", "many", "auto or a whole number of at least 1"),
     ("xla", 1, "true or false"),
     ("checkpoint_every_steps", -1, "a whole number of at least 0"),

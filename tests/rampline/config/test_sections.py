@@ -17,11 +17,13 @@ from rampline.errors import ConfigError
 SOURCES = "one of digits, tfds:NAME, folder:PATH, csv:PATH"
 AT_LEAST_1 = "a whole number of at least 1"
 AT_LEAST_0 = "a whole number of at least 0"
+MODELS = "one of convnet, convnet7, a keras.applications name such as MobileNetV2, package.module:function"
+WEIGHTS = "one of none, imagenet, the path of a .h5 weight file, the path of a checkpoint folder, run:NAME"
 FRACTION = "a number greater than 0 and less than 1"
 
 WRONG = [
-    (DataConfig, "data.source", "", "a non-empty text"),
-    (DataConfig, "data.source", 5, "a non-empty text"),
+    (DataConfig, "data.source", "", SOURCES),
+    (DataConfig, "data.source", 5, SOURCES),
     (DataConfig, "data.source", "mnist", SOURCES),
     (DataConfig, "data.source", "folder:", SOURCES),
     (DataConfig, "data.source", "Digits", SOURCES),
@@ -32,8 +34,8 @@ WRONG = [
     (DataConfig, "data.channels", 2, "1, 3 or null"),
     (DataConfig, "data.channels", True, "1, 3 or null"),
     (DataConfig, "data.channels", 3.0, "1, 3 or null"),
-    (DataConfig, "data.limit", 0, AT_LEAST_1),
-    (DataConfig, "data.limit", True, AT_LEAST_1),
+    (DataConfig, "data.limit", 0, f"{AT_LEAST_1} or null"),
+    (DataConfig, "data.limit", True, f"{AT_LEAST_1} or null"),
     (DataConfig, "data.validation_fraction", 0, FRACTION),
     (DataConfig, "data.validation_fraction", 1, FRACTION),
     (DataConfig, "data.validation_fraction", math.nan, FRACTION),
@@ -41,12 +43,12 @@ WRONG = [
     (DataConfig, "data.split_seed", -1, AT_LEAST_0),
     (DataConfig, "data.max_undecodable_share", 1.5, "a number at least 0 and at most 1"),
     (DataConfig, "data.cache", "ram", "one of none, memory, disk, auto"),
-    (DataConfig, "data.prefetch", "on", "auto, off or a number of batches"),
-    (DataConfig, "data.prefetch", 0, AT_LEAST_1),
-    (DataConfig, "data.prefetch", True, AT_LEAST_1),
+    (DataConfig, "data.prefetch", "on", f"auto, off or {AT_LEAST_1}"),
+    (DataConfig, "data.prefetch", 0, f"auto, off or {AT_LEAST_1}"),
+    (DataConfig, "data.prefetch", True, f"auto, off or {AT_LEAST_1}"),
     (DataConfig, "data.augment", "rotate", "one of none, flip, crop, flip_crop"),
-    (ModelConfig, "model.name", "", "a non-empty text"),
-    (ModelConfig, "model.weights", None, "a non-empty text"),
+    (ModelConfig, "model.name", "", MODELS),
+    (ModelConfig, "model.weights", None, WEIGHTS),
     (ModelConfig, "model.trainable", "backbone", "one of all, head"),
     (ModelConfig, "model.head_units", -1, AT_LEAST_0),
     (ModelConfig, "model.dropout", 1, "a number at least 0 and less than 1"),
@@ -63,9 +65,9 @@ WRONG = [
     (LearningRateConfig, "learning_rate.hold_epochs", "1", "a number at least 0"),
     (LearningRateConfig, "learning_rate.decay", 0, "a number greater than 0 and at most 1"),
     (LearningRateConfig, "learning_rate.decay", 1.1, "a number greater than 0 and at most 1"),
-    (LearningRateConfig, "learning_rate.step_epochs", 3, "a list of epochs"),
-    (LearningRateConfig, "learning_rate.step_epochs", (6, 3), "rising"),
-    (LearningRateConfig, "learning_rate.step_epochs", (3, 3), "rising"),
+    (LearningRateConfig, "learning_rate.step_epochs", 3, "a list of rising numbers greater than 0"),
+    (LearningRateConfig, "learning_rate.step_epochs", (6, 3), "a list of rising numbers greater than 0"),
+    (LearningRateConfig, "learning_rate.step_epochs", (3, 3), "a list of rising numbers greater than 0"),
     (LearningRateConfig, "learning_rate.scale_with", "batch", "one of none, replicas, global_batch"),
     (LearningRateConfig, "learning_rate.base_batch_size", 0, AT_LEAST_1),
     (OptimizerConfig, "optimizer.name", "adagrad", "one of adam, adamw, sgd, rmsprop"),
@@ -75,13 +77,14 @@ WRONG = [
     (ClusterConfig, "cluster.workers", -1, AT_LEAST_1),
     (ClusterConfig, "cluster.parameter_servers", -1, AT_LEAST_0),
     (ClusterConfig, "cluster.virtual_devices", "two", f"auto or {AT_LEAST_0}"),
-    (ClusterConfig, "cluster.virtual_devices", -1, AT_LEAST_0),
-    (ClusterConfig, "cluster.virtual_devices", None, AT_LEAST_0),
-    (ClusterConfig, "cluster.machine", "", "a non-empty text"),
+    (ClusterConfig, "cluster.virtual_devices", -1, f"auto or {AT_LEAST_0}"),
+    (ClusterConfig, "cluster.virtual_devices", None, f"auto or {AT_LEAST_0}"),
+    (ClusterConfig, "cluster.machine", "", "a non-empty text or null"),
     (ClusterConfig, "cluster.machines", 0, AT_LEAST_1),
     (ClusterConfig, "cluster.rendezvous_timeout_seconds", 0, AT_LEAST_1),
-    (ClusterConfig, "cluster.run_timeout_seconds", 0, AT_LEAST_1),
-    (ClusterConfig, "cluster.price_per_hour", -1, "a number at least 0"),
+    (ClusterConfig, "cluster.run_timeout_seconds", 0, f"{AT_LEAST_1} or null"),
+    (ClusterConfig, "cluster.price_per_hour", -1, "a number at least 0 or null"),
+    (ClusterConfig, "cluster.preempted_exit_status", 256, "a whole number of at least 0 and at most 255"),
 ]
 
 

@@ -148,47 +148,59 @@ def test_only_yaml_files_are_studies(write):
 
 
 STUDY_KEYS = (
-    "name, description, teaches, hardware, expected_hours, published_source, reference, prices, recommend, "
+    "name, description, teaches, hardware, expected_hours, published_source, prices, reference, recommend, "
     "train_examples, base, runs, grid"
 )
 WRONG = {
-    "a list": ("- epochs: 3\n", "the study must be a mapping, not [{'epochs': 3}]"),
-    "empty": ("", "the study must be a mapping, not None"),
-    "a text": ("hello", "the study must be a mapping, not 'hello'"),
+    "a list": ("- epochs: 3\n", "[{'epochs': 3}] is not allowed: it must be a mapping of keys"),
+    "empty": ("", "None is not allowed: it must be a mapping of keys"),
+    "a text": ("hello", "'hello' is not allowed: it must be a mapping of keys"),
     "no runs": ("name: x", "runs is missing: it must map the name of each run to its settings"),
     "empty runs": ("runs: {}", "runs is missing: it must map the name of each run to its settings"),
-    "runs are a list": ("runs: [a]", "runs is missing: it must map the name of each run to its settings"),
-    "an unknown key": ("run: {a: {}}", f"unknown key run: the study may have {STUDY_KEYS}"),
-    "a numeric key": ("1: 2", f"unknown key 1: the study may have {STUDY_KEYS}"),
+    "runs are a list": ("runs: [a]", "runs=['a'] is not allowed: it must be a mapping of keys, such as runs: {…}"),
+    "an unknown key": ("run: {a: {}}", "unknown key run: did you mean runs?"),
+    "a numeric key": ("1: 2", f"unknown key 1: known: {STUDY_KEYS}"),
     "an unknown run key": (
         "runs: {a: {epochs: 3}}",
-        "run a: unknown key epochs: its settings may have description, set, published, train_examples",
+        "run a: unknown key epochs: known: description, published, train_examples, set",
     ),
-    "settings are a number": ("runs: {a: 5}", "run a: its settings must be a mapping, not 5"),
-    "set is a list": ("runs: {a: {set: [1]}}", "run a: set must be a mapping, not [1]"),
-    "base is a list": ("base: [1]\nruns: {a: {}}", "run a: base must be a mapping, not [1]"),
+    "settings are a number": ("runs: {a: 5}", "run a: 5 is not allowed: it must be a mapping of keys"),
+    "set is a list": (
+        "runs: {a: {set: [1]}}",
+        "run a: set=[1] is not allowed: it must be a mapping of keys, such as set: {…}",
+    ),
+    "base is a list": (
+        "base: [1]\nruns: {a: {}}",
+        "base=[1] is not allowed: it must be a mapping of keys, such as base: {…}",
+    ),
     "a wrong value": (
         "runs: {a: {set: {epochs: 0}}}",
         "run a: epochs=0 is not allowed: it must be a whole number of at least 1",
     ),
-    "published is a number": ("runs: {a: {published: 5}}", "run a: published must be a mapping, not 5"),
+    "published is a number": (
+        "runs: {a: {published: 5}}",
+        "run a: published=5 is not allowed: it must be a mapping of keys, such as published: {…}",
+    ),
     "a published text": (
         "runs: {a: {published: {accuracy: high}}}",
         "run a: published.accuracy='high' is not allowed: it must be a number at least 0",
     ),
     "no training images": (
         "runs: {a: {train_examples: 0}}",
-        "run a: train_examples=0 is not allowed: it must be a whole number of at least 1",
+        "run a: train_examples=0 is not allowed: it must be a whole number of at least 1 or null",
     ),
-    "a text that is a list": ("teaches: [a]\nruns: {a: {}}", "teaches must be a text, not ['a']"),
-    "recommend is a number": ("recommend: 3\nruns: {a: {}}", "recommend must be a mapping, not 3"),
+    "a text that is a list": ("teaches: [a]\nruns: {a: {}}", "teaches=['a'] is not allowed: it must be a text"),
+    "recommend is a number": (
+        "recommend: 3\nruns: {a: {}}",
+        "recommend=3 is not allowed: it must be a mapping of keys, such as recommend: {…}",
+    ),
     "an unknown recommend key": (
         "recommend: {hours: 3}\nruns: {a: {}}",
-        "unknown key hours: recommend may have deadline_hours, accuracy_tolerance",
+        "unknown key recommend.hours: known: recommend.deadline_hours, recommend.accuracy_tolerance",
     ),
     "no time": (
         "recommend: {deadline_hours: 0}\nruns: {a: {}}",
-        "recommend.deadline_hours=0 is not allowed: it must be a number greater than 0",
+        "recommend.deadline_hours=0 is not allowed: it must be a number greater than 0 or null",
     ),
     "a tolerance in per cent": (
         "recommend: {accuracy_tolerance: 5}\nruns: {a: {}}",

@@ -75,11 +75,11 @@ def test_a_grid_of_a_file_names_code_to_import(write):
 
 
 WRONG = {
-    "a number": ("grid: 5", "grid must be a mapping, not 5"),
-    "its settings": ("grid: {g: 5}", "grid g: its settings must be a mapping, not 5"),
+    "a number": ("grid: 5", "grid=5 is not allowed: it must be a mapping of keys, such as grid: {…}"),
+    "its settings": ("grid: {g: 5}", "grid g: 5 is not allowed: it must be a mapping of keys"),
     "an unknown key": (
         "grid: {g: {axes: {}}}",
-        "grid g: unknown key axes: its settings may have name, description, set, over, published, train_examples",
+        "grid g: unknown key axes: known: over, name, description, set, published, train_examples",
     ),
     "no axes": ("grid: {g: {}}", "grid g: over is missing: it must map each axis to its values"),
     "axes in a list": ("grid: {g: {over: [seed]}}", "grid g: over is missing: it must map each axis to its values"),
@@ -105,7 +105,7 @@ WRONG = {
     ),
     "settings that are no settings": (
         "grid: {g: {over: {gpus: {1: 5}}}}",
-        "grid g: over.gpus.1 must be a mapping, not 5",
+        "grid g: over.gpus.1=5 is not allowed: it must be a mapping of keys",
     ),
     "a value twice": ("grid: {g: {over: {seed: [1, 1]}}}", "grid g: over.seed has a value twice: 1, 1"),
     "a label twice": (

@@ -45,8 +45,8 @@ def test_machines_can_be_set(write):
         ),
         ("prices: {a: -1}\nruns: {r: {}}", "prices.a=-1 is not allowed: it must be a number at least 0"),
         ("prices: {a: cheap}\nruns: {r: {}}", "prices.a='cheap' is not allowed: it must be a number at least 0"),
-        ("prices: {4: 1}\nruns: {r: {}}", "a machine type of prices=4 is not allowed: it must be a non-empty text"),
-        ("prices: [1]\nruns: {r: {}}", "prices must be a mapping, not [1]"),
+        ("prices: {4: 1}\nruns: {r: {}}", "a key of prices=4 is not allowed: it must be a non-empty text"),
+        ("prices: [1]\nruns: {r: {}}", "prices=[1] is not allowed: it must be a mapping of keys, such as prices: {…}"),
     ],
 )
 def test_wrong_prices(write, content, message):
