@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -168,8 +169,16 @@ def studies(
     study: Annotated[
         str | None, typer.Argument(metavar="[STUDY]", help="Show all about one: its name, or the path of a study file.")
     ] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of study files, for an editor.")
+    ] = False,
 ) -> None:
     """List the studies that come with Rampline, or show one: what it teaches, its runs, what others have measured."""
+    if schema:
+        from rampline.study.schema import study_schema
+
+        typer.echo(json.dumps(study_schema(), indent=2))
+        return
     console = Console()
     if not console.is_terminal:
         console = Console(width=LIST_WIDTH)

@@ -15,12 +15,12 @@ class Choice:
     """An entry.
 
     Attributes:
-        words: what it is, for people.
+        about: what it is, for people.
         at: where its function is, `module:function`, or the module itself; empty where there is nothing to do.
         argument: what follows its name and a colon; empty for nothing.
     """
 
-    words: str
+    about: str
     at: str = ""
     argument: str = ""
 
@@ -33,30 +33,30 @@ class Choice:
 
 # Functions of (image_shape, classes) that make a network; `model.name` may name other networks as well.
 MODELS = {
-    "convnet": Choice(words="two convolutions and a dense layer", at="rampline.training.models:convnet"),
-    "convnet7": Choice(words="seven weight layers", at="rampline.training.models:convnet7"),
+    "convnet": Choice(about="two convolutions and a dense layer", at="rampline.training.models:convnet"),
+    "convnet7": Choice(about="seven weight layers", at="rampline.training.models:convnet7"),
 }
 
 # Functions of (OptimizerConfig, learning rate).
 OPTIMIZERS = {
-    "adam": Choice(words="Adam", at="rampline.training.optimizers:make_adam"),
-    "adamw": Choice(words="Adam, with the decay applied before the step", at="rampline.training.optimizers:make_adamw"),
-    "sgd": Choice(words="gradient descent with momentum", at="rampline.training.optimizers:make_sgd"),
-    "rmsprop": Choice(words="RMSprop", at="rampline.training.optimizers:make_rmsprop"),
+    "adam": Choice(about="Adam", at="rampline.training.optimizers:make_adam"),
+    "adamw": Choice(about="Adam, with the decay applied before the step", at="rampline.training.optimizers:make_adamw"),
+    "sgd": Choice(about="gradient descent with momentum", at="rampline.training.optimizers:make_sgd"),
+    "rmsprop": Choice(about="RMSprop", at="rampline.training.optimizers:make_rmsprop"),
 }
 
 # Functions of (images, draws): three uniform random numbers per image.
 AUGMENTATIONS = {
-    "none": Choice(words="the images as they are"),
-    "flip": Choice(words="left-right flip with probability 1/2", at="rampline.pipeline.augment:flip"),
-    "crop": Choice(words="random crop after 1/8 reflected padding", at="rampline.pipeline.augment:crop"),
-    "flip_crop": Choice(words="both", at="rampline.pipeline.augment:flip_and_crop"),
+    "none": Choice(about="the images as they are"),
+    "flip": Choice(about="left-right flip with probability 1/2", at="rampline.pipeline.augment:flip"),
+    "crop": Choice(about="random crop after 1/8 reflected padding", at="rampline.pipeline.augment:crop"),
+    "flip_crop": Choice(about="both", at="rampline.pipeline.augment:flip_and_crop"),
 }
 
 # Modules: see `rampline.data.sources`.
 SOURCES = {
-    "digits": Choice(words="handwritten digits that come with scikit-learn", at="rampline.data.sources.digits"),
-    "tfds": Choice(words="a set of TensorFlow Datasets", at="rampline.data.sources.tfds_set", argument="NAME"),
-    "folder": Choice(words="a folder per class", at="rampline.data.sources.folder", argument="PATH"),
-    "csv": Choice(words="a table of images and labels", at="rampline.data.sources.csv_file", argument="PATH"),
+    "digits": Choice(about="handwritten digits that come with scikit-learn", at="rampline.data.sources.digits"),
+    "tfds": Choice(about="a set of TensorFlow Datasets", at="rampline.data.sources.tfds_set", argument="NAME"),
+    "folder": Choice(about="a folder per class", at="rampline.data.sources.folder", argument="PATH"),
+    "csv": Choice(about="a table of images and labels", at="rampline.data.sources.csv_file", argument="PATH"),
 }

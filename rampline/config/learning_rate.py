@@ -24,10 +24,12 @@ class Schedule:
         rate: the rate at an epoch, which is a float tensor of any shape, such as 2.5 in the middle of the third; same
             shape and dtype.
         words: the rate over a run, for people.
+        about: its formula, for documents, in the names of the settings; the epoch is a fraction that grows every step.
     """
 
     rate: Callable[[RunConfig, tf.Tensor], tf.Tensor]
     words: Callable[[RunConfig], str]
+    about: str
 
 
 def describe_schedule(config: RunConfig) -> str:
@@ -105,10 +107,21 @@ def _ramp_and_fall_words(config: RunConfig, fall: str) -> str:
 
 
 SCHEDULES = {
-    "constant": Schedule(rate=_constant, words=_constant_words),
-    "ramp": Schedule(rate=_ramp, words=_ramp_words),
-    "steps": Schedule(rate=_steps, words=_steps_words),
-    "cosine": Schedule(rate=_cosine, words=_cosine_words),
+    "constant": Schedule(rate=_constant, words=_constant_words, about="`peak`"),
+    "ramp": Schedule(
+        rate=_ramp,
+        words=_ramp_words,
+        about="linear from `start` to `peak` over `ramp_epochs`, `peak` for `hold_epochs`, then "
+        "`(peak - floor) * decay ** epochs_since + floor`",
+    ),
+    "steps": Schedule(
+        rate=_steps, words=_steps_words, about="`peak * decay ** k` after `k` boundaries of `step_epochs`"
+    ),
+    "cosine": Schedule(
+        rate=_cosine,
+        words=_cosine_words,
+        about="ramp and hold as in `ramp`, then half a cosine down to `floor` at the last epoch",
+    ),
 }
 
 
@@ -117,16 +130,16 @@ class Scaling:
     """What the peak is multiplied by: for a run, and in words."""
 
     factor: Callable[[RunConfig], float]
-    words: str
+    about: str
 
 
 # Linear scaling: Goyal et al. 2017.
 SCALINGS = {
-    "none": Scaling(factor=lambda config: 1.0, words="nothing"),
-    "replicas": Scaling(factor=lambda config: float(config.num_replicas_in_sync), words="the replicas in sync"),
+    "none": Scaling(factor=lambda config: 1.0, about="nothing"),
+    "replicas": Scaling(factor=lambda config: float(config.num_replicas_in_sync), about="the replicas in sync"),
     "global_batch": Scaling(
         factor=lambda config: config.global_batch_size / config.learning_rate.base_batch_size,
-        words="global batch / `base_batch_size`",
+        about="global batch / `base_batch_size`",
     ),
 }
 

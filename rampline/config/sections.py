@@ -25,7 +25,20 @@ from rampline.config.setting import (
 
 AUTO: Final = "auto"
 Cache = Literal["none", "memory", "disk", "auto"]
-WRITTEN_SOURCES = [f"{name}:{source.argument}" if source.argument else name for name, source in SOURCES.items()]
+WRITTEN_SOURCES = {
+    f"{name}:{source.argument}" if source.argument else name: source.about for name, source in SOURCES.items()
+}
+NETWORKS = {name: model.about for name, model in MODELS.items()} | {
+    "a keras.applications name such as MobileNetV2": "a backbone with a head",
+    "package.module:function": "a function of yours",
+}
+WEIGHTS = {
+    "none": "weights drawn at random",
+    "imagenet": "downloaded by Keras at the first use, `keras.applications` models only",
+    "the path of a .h5 weight file": "weights without the top, `keras.applications` models only",
+    "the path of a checkpoint folder": "of a run with the same model",
+    "run:NAME": "the best checkpoint of another run of the study",
+}
 
 
 def _check_source(source: str) -> str:
@@ -57,7 +70,7 @@ class DataConfig(Settings):
         ge=8,
     )
     channels: Annotated[Whole, OneOf({1: "grey", 3: "RGB"})] | None = setting(
-        None, "grey or RGB; `null` keeps what the source has (`folder:` and `csv:`: 3)"
+        None, "colours of an image; `null` keeps what the source has (`folder:` and `csv:`: 3)"
     )
     limit: Count | None = setting(None, "at most this many examples per class, in every split")
     validation_fraction: Number = setting(
@@ -96,13 +109,13 @@ class ModelConfig(Settings):
     name: Text = setting(
         "convnet",
         "the network; a name or module that is not found is refused before anything is prepared",
-        allowed=[*MODELS, "a keras.applications name such as MobileNetV2", "package.module:function"],
+        allowed=NETWORKS,
     )
     weights: Text = setting(
         "none",
-        "what it starts from; `imagenet` and `.h5` (weights without the top) are for `keras.applications` models",
+        "what it starts from",
         changes_epoch_time=False,
-        allowed=["none", "imagenet", "the path of a .h5 weight file", "the path of a checkpoint folder", "run:NAME"],
+        allowed=WEIGHTS,
     )
     trainable: Literal["all", "head"] = setting(
         "all", "`head` keeps the backbone of a `keras.applications` model as it is"
@@ -126,7 +139,7 @@ class BatchConfig(Settings):
 
     size: Count = setting(64, "examples per step")
     per: Literal["replica", "global"] = setting(
-        "global", "whether `size` counts all replicas together (`global`) or one of them"
+        "global", "whose examples `size` counts: those of all replicas together, or of one of them"
     )
 
 
@@ -134,7 +147,9 @@ class BatchConfig(Settings):
 class LearningRateConfig(Settings):
     """The learning rate as a function of the step; see `rampline.config.learning_rate`."""
 
-    schedule: Annotated[str, OneOf(SCHEDULES)] = setting("constant", "how the rate changes over the run, see below")
+    schedule: Annotated[str, OneOf(SCHEDULES)] = setting(
+        "constant", "the rate over the run, with `peak` as it is scaled"
+    )
     start: NotNegative = setting(1e-5, "rate at the first step of `ramp` and `cosine`")
     peak: Positive = setting(1e-3, "highest rate, before `scale_with`")
     floor: NotNegative = setting(1e-6, "lowest rate after the decay of `ramp` and `cosine`; at most `peak`")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from pydantic import (
@@ -30,6 +30,7 @@ from rampline.errors import ConfigError
 # What TensorFlow, and the files that a setting is written to, can hold.
 LARGEST_INTEGER = 2**63 - 1
 UNKNOWN_KEY = ("unexpected_keyword_argument", "invalid_key")
+NULL = {"type": "null"}
 NO_MAPPING = ("dataclass_type", "dict_type", "mapping_type")
 
 T = TypeVar("T")
@@ -38,14 +39,15 @@ T = TypeVar("T")
 class OneOf:
     """For `Annotated[str, OneOf(REGISTRY)]`: a key that the registry has when the value is checked."""
 
-    def __init__(self, registry: Mapping[Any, object]) -> None:
+    def __init__(self, registry: Mapping[Any, Any]) -> None:
         self.registry = registry
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable) -> core_schema.CoreSchema:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Callable) -> dict[str, Any]:
-        return handler(schema) | {"enum": list(self.registry)}
+        about = {name: entry if isinstance(entry, str) else entry.about for name, entry in self.registry.items()}
+        return handler(schema) | {"enum": list(about), "meanings": about}
 
     def _check(self, name: Any) -> Any:
         if name not in self.registry:
@@ -60,8 +62,9 @@ class Holds:
         self.settings, self.by_name = settings, by_name
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Callable) -> dict[str, Any]:
-        inner = handler(TypeAdapter(self.settings).core_schema)
-        return {"type": "object", "additionalProperties": inner} if self.by_name else inner
+        # Not $ref: pydantic knows only those that it has made. `rampline.study.schema` writes it.
+        inner = {"holds": f"#/$defs/{self.settings.__name__}"}
+        return {"type": "object", "additionalProperties": {"anyOf": [inner, NULL]}} if self.by_name else inner
 
 
 def _check_number(value: Any, check: Callable[[Any], float]) -> Any:
@@ -74,7 +77,7 @@ def _check_number(value: Any, check: Callable[[Any], float]) -> Any:
 
 
 def _check_text(text: str, info: ValidationInfo) -> str:
-    check_no_credentials(_dotted((info.config or {}).get("title", ""), info.field_name or ""), text)
+    check_no_credentials(_dotted((info.config or {}).get("title") or "", info.field_name or ""), text)
     return text
 
 
@@ -100,7 +103,7 @@ def setting(
     about: str,
     *,
     changes_epoch_time: bool = True,
-    allowed: str | Sequence[str] = (),
+    allowed: str | Mapping[str, str] = "",
     **bounds: float,
 ) -> Any:
     """A field of settings.
@@ -109,11 +112,14 @@ def setting(
         default: its value where it is left out; a class of settings stands for its defaults.
         about: what it is, with its unit, for documents, editors and forms.
         changes_epoch_time: whether an epoch may take another time with another value.
-        allowed: what it may be, where type and bounds do not say it: in words, or forms of it.
+        allowed: what it may be, where type and bounds do not say it: in words, or its forms, each with what it means.
         bounds: `ge`, `gt`, `le`, `lt`.
     """
-    words = {} if changes_epoch_time else {"changes_epoch_time": False}
-    words |= {"allowed" if isinstance(allowed, str) else "examples": allowed} if allowed else {}
+    words: dict[str, Any] = {} if changes_epoch_time else {"changes_epoch_time": False}
+    if isinstance(allowed, Mapping):
+        words |= {"examples": list(allowed), "meanings": allowed}
+    elif allowed:
+        words["allowed"] = allowed
     how = {"default_factory": default} if isinstance(default, type) else {"default": default}
     return Field(**how, description=about, json_schema_extra=words, **bounds)  # type: ignore[arg-type]
 
@@ -121,7 +127,7 @@ def setting(
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def settings(section: str) -> Callable[[type[T]], type[T]]:
     """Make a class of settings of a subclass of `Settings`; `section` is the dotted name before those of its fields."""
-    config = ConfigDict(extra="forbid", title=section, defer_build=True)
+    config = ConfigDict(extra="forbid", title=section or None, defer_build=True)
     return pydantic_dataclasses.dataclass(frozen=True, kw_only=True, config=config)  # type: ignore[return-value]
 
 
@@ -138,7 +144,7 @@ class Settings:
 
 
 def _one_line(settings: type, error: ValidationError) -> str:
-    schema, section = schema_of(settings), settings.__pydantic_config__.get("title", "")  # type: ignore[attr-defined]
+    schema, section = schema_of(settings), settings.__pydantic_config__["title"] or ""  # type: ignore[attr-defined]
     wrong = error.errors(include_url=False, include_context=False)
     first = next((one for one in wrong if one["type"] in UNKNOWN_KEY), wrong[0])
     where, value = [str(part) for part in first["loc"]], first["input"]

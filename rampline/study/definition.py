@@ -81,12 +81,14 @@ class GridKeys(Settings):
     over: Annotated[Any, WithJsonSchema({"type": "object", "additionalProperties": {"type": ["array", "object"]}})] = (
         setting(
             None,
-            "the axes. One is a name of your own with settings by label, or a dotted key with a list of values, whose "
-            "labels are the values",
+            "the axes, which must be given. One is a name of your own with settings by label, or a dotted key with a "
+            "list of values, whose labels are the values",
         )
     )
     name: Words = setting(
-        "", "name of each run, with `{AXIS}` for the label of each axis; the grid's name and the labels, joined by `-`"
+        "",
+        "name of each run, with `{AXIS}` for the label of each axis; the grid's name and the labels, joined "
+        "by `-`, if left out",
     )
     description: Words = setting("", "as in a run, with `{AXIS}` too")
     set: RunSettings = setting(
@@ -114,7 +116,7 @@ class StudyTexts(Settings):
     name: Words = setting(
         "",
         "name of the study and of its MLflow experiment: lower-case letters, digits, `-`, `_`; the file's name without "
-        "`.yaml`",
+        "`.yaml` if left out",
     )
     description: Words = setting("", "free text")
     teaches: Words = setting("", "free text: what it is there to show")
@@ -130,7 +132,9 @@ class StudyTexts(Settings):
 class StudyKeys(StudyTexts):
     """The keys of a study file."""
 
-    reference: Words = setting("", "name of the run that speed-up and efficiency are measured against; the first run")
+    reference: Words = setting(
+        "", "name of the run that speed-up and efficiency are measured against; the first run if left out"
+    )
     recommend: Recommend = setting(Recommend, "what a recommended set-up must keep to")
     train_examples: Count | None = setting(None, "number of training images, for every run that does not give its own")
     base: RunSettings = setting(dict, "settings of every run")

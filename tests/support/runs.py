@@ -13,20 +13,19 @@ from typing import Any
 import numpy as np
 
 from rampline.config import BatchConfig, ClusterConfig, LearningRateConfig, OptimizerConfig, RunConfig
-from rampline.config.run_config import Strategy
 from rampline.jobs.tf_config import Task
 
 SUPPORT = Path(__file__).parent
 Steps = Callable[..., list[dict[str, np.ndarray]]]
 
 
-def make_config(strategy: Strategy, *, model: str = "convnet", batch: int = 28, **cluster: Any) -> RunConfig:
+def make_config(strategy: str, *, model: str = "convnet", batch: int = 28, **cluster: Any) -> RunConfig:
     """A run of that strategy on the `digits` fixture; 28 does not divide its training split.
 
     SGD with momentum: Adam divides gradients of 1e-9 by their own size, and turns the rounding of a sum into an update.
     """
     config = RunConfig(
-        strategy=strategy,
+        strategy=strategy,  # type: ignore[arg-type]  # it is checked
         batch=BatchConfig(size=batch, per="global"),
         steps_per_call=8,
         optimizer=OptimizerConfig(name="sgd"),

@@ -101,7 +101,9 @@ def test_the_schedule_follows_our_counter_or_the_optimizers():
 
 
 def test_a_schedule_is_allowed_trained_and_described_by_its_one_entry(monkeypatch):
-    halved = Schedule(rate=lambda config, epoch: config.peak_learning_rate / (1 + epoch), words=lambda _: "halved")
+    halved = Schedule(
+        rate=lambda config, epoch: config.peak_learning_rate / (1 + epoch), words=lambda _: "halved", about=""
+    )
     monkeypatch.setitem(SCHEDULES, "halving", halved)
     config = make_config(schedule="halving", peak=0.4)
     assert rates(config, [0, STEPS_PER_EPOCH, 3 * STEPS_PER_EPOCH]) == pytest.approx([0.4, 0.2, 0.1])
