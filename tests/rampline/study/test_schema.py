@@ -24,9 +24,8 @@ def refused(content: str) -> list[str]:
 def test_the_document_has_the_keys_as_they_are():
     document = DOCUMENT.read_text(encoding="utf-8")
     assert write_tables(document) == document
-    for name, keys in study_schema()["$defs"].items():
+    for name in study_schema()["$defs"]:
         assert f"<!-- keys of {name} -->\n| key |" in document
-        assert all(f"{key}` | " in document for key in keys["properties"] if not name.startswith("RunConfig"))
 
 
 @pytest.mark.parametrize("name", built_in_studies())
