@@ -1,18 +1,19 @@
 """What all tests share: a home of their own, and small prepared copies of the `digits` dataset."""
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from runs import role_environment
+from runs import SUPPORT
 
 from rampline.config import DataConfig
 from rampline.config.sections import Cache
 from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import prepare_dataset
+from rampline.imports import importing
 from rampline.jobs.fork_server import fork_server
 from rampline.record.home import Home
 
@@ -20,8 +21,26 @@ pytest_plugins = ["prefect_server_fixture", "deployments_fixture", "command_line
 
 # Before anything imports TensorFlow.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Roles, and whatever else a test starts, import networks from there.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 EXAMPLES_PER_CLASS = 12
+# Of the mirrored replicas that are in the process of the tests.
+VIRTUAL_DEVICES = 4
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """All test files are imported: without the garbage collector, which then leaves what they hold alone."""
+    with importing():
+        return (yield)
+
+
+def pytest_collection_finish() -> None:
+    """Whatever test comes first: with its first operation TensorFlow makes its devices, once in a process."""
+    if tf := sys.modules.get("tensorflow"):
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * VIRTUAL_DEVICES)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -35,11 +54,8 @@ def rampline_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def forks() -> Iterator[None]:
-    """Workers whose PYTHONPATH is that of `role_environment` are forks of one process from now on."""
-    with ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
-            stack.enter_context(fork_server())
+    """Workers are forks of one process from now on, unless a test changes what TensorFlow reads when it is imported."""
+    with fork_server():
         yield
 
 

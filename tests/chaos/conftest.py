@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from runs import make_config, role_environment
+from runs import make_config
 from table import Table
 
 from rampline.config import DataConfig, LearningRateConfig, OptimizerConfig, RunConfig
@@ -60,11 +60,8 @@ def chaos_dataset(rampline_home: Path) -> Path:
 
 
 @pytest.fixture
-def make_run(
-    chaos_dataset: Path, forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., RunDirectory]:
+def make_run(chaos_dataset: Path, forks: None, tmp_path: Path) -> Callable[..., RunDirectory]:
     """`make_run(strategy)`: a run directory that nothing has run yet."""
-    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
 
     def make(strategy: str, **changes: object) -> RunDirectory:
         return _create(tmp_path / f"{strategy}-run", make_chaos_config(strategy), chaos_dataset, **changes)
@@ -81,9 +78,7 @@ def uninterrupted(chaos_dataset: Path, tmp_path_factory: pytest.TempPathFactory)
         if strategy not in trained:
             path = tmp_path_factory.mktemp("uninterrupted") / strategy
             directory = _create(path, make_chaos_config(strategy), chaos_dataset)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
-                supervise(directory, on_event=lambda event: None, log=print)
+            supervise(directory, on_event=lambda event: None, log=print)
             trained[strategy] = directory
         return trained[strategy]
 

@@ -9,7 +9,6 @@ import time
 import pytest
 from faults import Faults, assert_bit_equal, examples_seen, run_with
 from processes import processes_of
-from runs import role_environment
 from table import Table
 
 from rampline.files import read_json
@@ -60,7 +59,7 @@ except RamplineError as error:
 
 def launch(directory: RunDirectory) -> subprocess.Popen[bytes]:
     """A launcher as a process of its own."""
-    return subprocess.Popen([sys.executable, "-c", LAUNCH, str(directory.path)], env=role_environment())
+    return subprocess.Popen([sys.executable, "-c", LAUNCH, str(directory.path)])
 
 
 def wait_for_step(directory: RunDirectory, epoch: int) -> None:
@@ -152,7 +151,7 @@ def test_a_second_launcher_is_turned_away(make_run) -> None:
     launcher = launch(directory)
     wait_for_step(directory, epoch=1)
     command = [sys.executable, "-c", LAUNCH, str(directory.path)]
-    second = subprocess.run(command, env=role_environment(), capture_output=True, text=True, check=False)
+    second = subprocess.run(command, capture_output=True, text=True, check=False)
     assert second.returncode == 2
     assert f"is in use by process {launcher.pid}" in second.stdout
     assert launcher.wait(120) == 0

@@ -1,27 +1,25 @@
-"""Running a few steps of any strategy as real processes."""
+"""A few steps of any strategy, with what the roles have told of them."""
 
-import json
+from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
+
 import pytest
-from runs import SUPPORT, Steps, run_role_scripts
 
-from rampline.config import RunConfig, to_dict
+from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
-from rampline.jobs.roles import local_tasks
 
-SCRIPT = SUPPORT / "steps_process.py"
+if TYPE_CHECKING:
+    from role_functions import RunRoles
 
 
 @pytest.fixture(scope="session")
-def run_steps(digits: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> Steps:
-    """`run_steps(config, steps)` trains in one process per synchronous role and returns what each wrote."""
+def run_roles(digits: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> RunRoles:
+    """`run_roles(function, config, ...)`: what that function of `role_functions` returns in each role that trains."""
+    import role_functions
 
-    def run(config: RunConfig, steps: int) -> list[dict[str, np.ndarray]]:
-        tasks, folder = local_tasks(config), tmp_path_factory.mktemp("steps")
-        outputs = [folder / f"{task.name}.npz" for task in tasks]
-        arguments = [json.dumps(to_dict(config)), str(digits.directory), str(steps)]
-        run_role_scripts([[str(SCRIPT), *arguments, str(output)] for output in outputs], tasks)
-        return [dict(np.load(output)) for output in outputs]
+    def run(function: role_functions.Function, config: RunConfig, *arguments: object) -> list[role_functions.Arrays]:
+        folder = tmp_path_factory.mktemp(function.__name__)
+        return role_functions.run_roles(function, config, digits, folder, *arguments)
 
     return run

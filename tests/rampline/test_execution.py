@@ -11,25 +11,24 @@ import numpy as np
 import psutil
 import pytest
 
-from rampline.data.preparation import prepare_dataset
+from rampline.data.dataset import PreparedDataset
 from rampline.errors import DatasetError, RunFailed
 from rampline.execution import close_execution, compare_runs, evaluate_runs, start_execution, train_run
 from rampline.files import read_json
 from rampline.record.checkpoints import last_checkpoint
-from rampline.record.execution_file import read_execution
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
-from rampline.study import load_study
 from rampline.tracking.store import open_tracking
 
 STUDY = """
 name: small
 base:
   epochs: 6
-  data: {source: digits, limit: 12}
+  data: {source: digits, limit: 12, cache: memory}
   batch: {size: 28}
   steps_per_call: 2
   parity: {steps: 0}
+  explain: {steps: 0}
   cluster: {max_restarts: 0}
 runs:
   whole: {}
@@ -44,10 +43,9 @@ def home(rampline_home: Path) -> Home:
 
 
 @pytest.fixture
-def execution(home: Home, tmp_path: Path) -> Path:
+def execution(digits: PreparedDataset, home: Home, forks: None, tmp_path: Path) -> Path:
     study = tmp_path / "small.yaml"
     study.write_text(STUDY)
-    prepare_dataset(load_study(str(study)).run("whole").config.data, home)
     return start_execution(str(study), home=home, name=f"x-{tmp_path.name}")
 
 
@@ -70,7 +68,7 @@ def kill_the_evaluation() -> None:
     """The process that scores, as soon as there is one: another takes its place."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        for process in psutil.Process().children():
+        for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):  # one that has just ended
                 if any(part.startswith("--evaluate") for part in process.cmdline()):
                     process.kill()
@@ -83,9 +81,8 @@ def train(execution: Path, run: str) -> dict:
     return train_run(execution, run, on_event=lambda event: None, log=print)
 
 
-def test_a_damaged_dataset_is_found_before_a_role_starts(execution: Path, home: Home) -> None:
-    opened = read_execution(execution)
-    images = prepare_dataset(opened.study.run("whole").config.data, home).images_file("train")
+def test_a_damaged_dataset_is_found_before_a_role_starts(execution: Path, digits: PreparedDataset) -> None:
+    images = digits.images_file("train")
     content = images.read_bytes()
     images.write_bytes(bytes([content[0] ^ 1]) + content[1:])
     try:

@@ -4,21 +4,19 @@ import logging
 from pathlib import Path
 
 import pytest
-from runs import role_environment
 
-from rampline.data.preparation import prepare_dataset
+from rampline.data.dataset import PreparedDataset
 from rampline.execution import explain_runs, start_execution, train_run
 from rampline.explain.explanation import Explanation
 from rampline.files import read_json
 from rampline.record.delivery_state import is_undelivered
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
-from rampline.study import load_study
 from rampline.tracking.store import open_tracking
 
 STUDY = """
 name: explained
-base: {epochs: 1, data: {source: digits, limit: 12}, batch: {size: 28}}
+base: {epochs: 1, data: {source: digits, limit: 12, cache: memory}, batch: {size: 28}}
 runs:
   probed: {set: {model: {name: "small_models:smooth"}}}
   quiet: {set: {explain: {steps: 0}}}
@@ -26,11 +24,10 @@ runs:
 
 
 @pytest.fixture
-def execution(rampline_home: Path, tmp_path: Path) -> Path:
-    study, home = tmp_path / "explained.yaml", Home(root=rampline_home)
+def execution(digits: PreparedDataset, rampline_home: Path, forks: None, tmp_path: Path) -> Path:
+    study = tmp_path / "explained.yaml"
     study.write_text(STUDY)
-    prepare_dataset(load_study(str(study)).run("quiet").config.data, home)
-    return start_execution(str(study), home=home, name=f"x-{tmp_path.name}")
+    return start_execution(str(study), home=Home(root=rampline_home), name=f"x-{tmp_path.name}")
 
 
 def logged(execution: Path, run: str) -> tuple[dict[str, float], dict[str, str]]:
@@ -45,11 +42,11 @@ def test_what_fails_is_a_warning(
     execution: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     caplog.set_level(logging.WARNING)
-    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
     train_run(execution, "probed", on_event=lambda event: None, log=print)
-    monkeypatch.delenv("PYTHONPATH")
     # The network is not to be found any more: its parts are not known, what the run has measured itself is.
-    verdicts = explain_runs(execution, ["probed", "quiet"], log=print)
+    with monkeypatch.context() as patch:
+        patch.delenv("PYTHONPATH")
+        verdicts = explain_runs(execution, ["probed", "quiet"], log=print)
     warned = [record.getMessage() for record in caplog.records if record.name == "rampline.execution"]
     assert len(warned) == 1
     assert warned[0].startswith("where a step's time goes is known in part only: a probe of one replica failed: ")
@@ -67,7 +64,6 @@ def test_what_fails_is_a_warning(
     )
 
     # Once it is there again, the rest is measured; a store that is away gets it later.
-    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:////{tmp_path}/nowhere/mlflow.db")
     caplog.clear()
     explain_runs(execution, ["probed"], log=print)

@@ -3,15 +3,13 @@
 from pathlib import Path
 
 import pytest
-from runs import role_environment
 
-from rampline.data.preparation import prepare_dataset
+from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
 from rampline.execution import start_execution, train_run
 from rampline.files import read_json
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
-from rampline.study import load_study
 from rampline.tracking.store import open_tracking
 
 STUDY = """
@@ -19,8 +17,9 @@ name: checked
 base:
   strategy: mirrored
   epochs: 1
-  data: {source: digits, limit: 12}
+  data: {source: digits, limit: 12, cache: memory}
   batch: {size: 28}
+  explain: {steps: 0}
   cluster: {replicas: 2, virtual_devices: 2}
 runs:
   wrong: {set: {model: {name: "parity_models:with_other_examples"}}}
@@ -30,13 +29,10 @@ runs:
 
 
 @pytest.fixture
-def execution(rampline_home: Path, forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
+def execution(digits: PreparedDataset, rampline_home: Path, forks: None, tmp_path: Path) -> Path:
     study = tmp_path / "checked.yaml"
     study.write_text(STUDY)
-    home = Home(root=rampline_home)
-    prepare_dataset(load_study(str(study)).run("right").config.data, home)
-    return start_execution(str(study), home=home, name=f"x-{tmp_path.name}")
+    return start_execution(str(study), home=Home(root=rampline_home), name=f"x-{tmp_path.name}")
 
 
 def logged(execution: Path, run: str) -> tuple[str, dict[str, str], dict[str, float]]:

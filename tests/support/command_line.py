@@ -18,7 +18,7 @@ from mlflow.tracking import MlflowClient
 from mlflow_server import MlflowServer
 
 RAMPLINE = Path(sys.executable).with_name("rampline")
-UNSET = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "TF_CONFIG", "CUDA_VISIBLE_DEVICES")
+UNSET = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "TF_CONFIG", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
 Rampline = Callable[..., subprocess.CompletedProcess[str]]
 SMALL = ("run", "digits", "--only", "baseline", "--set", "data.limit=20")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rampline.files import read_json
+from rampline.files import read_json, write_json
 from rampline.jobs.supervisor import supervise
 from rampline.record.checkpoints import last_checkpoint
 from rampline.record.run_directory import RunDirectory
@@ -23,6 +23,36 @@ CALLS = {"mid-epoch": "train", "checkpoint": "save", "evaluation": "evaluate"}
 WAIT_SECONDS = 180
 
 
+@dataclass(frozen=True)
+class Hold:
+    """A role of a run of `small_models:with_all_state` that stands still in a step, until it is killed or let go.
+
+    Attributes:
+        directory: the run, not started yet.
+        role: `ROLE-INDEX`.
+        step: of each process of that role, counted from 1 from its start: every attempt stands still.
+    """
+
+    directory: RunDirectory
+    role: str
+    step: int
+
+    def __post_init__(self) -> None:
+        write_json(self.directory.path / "hold.json", {"role": self.role, "step": self.step})
+
+    def await_stop(self) -> None:
+        """Wait until it stands still; it counts as gone on from now."""
+        held, deadline = self.directory.path / "held", time.monotonic() + WAIT_SECONDS
+        while not held.is_file():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        held.unlink()
+
+    def let_go(self) -> None:
+        """From now on nothing stands still."""
+        (self.directory.path / "hold.json").unlink()
+
+
 @dataclass(eq=False)
 class Faults(threading.Thread):
     """Hits one role at one kind of moment, `count` times, each time in a run that has come back since.
@@ -30,7 +60,7 @@ class Faults(threading.Thread):
     Attributes:
         directory: the run.
         role: `ROLE-INDEX` that is hit.
-        moment: one of `MOMENTS`.
+        moment: one of `MOMENTS`, or where the `hold` is.
         number: the signal.
         seed: of the random delays after the moment has begun.
         at: `time.time()` of each hit.
@@ -38,7 +68,7 @@ class Faults(threading.Thread):
 
     directory: RunDirectory
     role: str
-    moment: str
+    moment: str | Hold
     count: int = 1
     number: signal.Signals = signal.SIGKILL
     seed: int = 0
@@ -52,13 +82,17 @@ class Faults(threading.Thread):
         hit = 0
         while len(self.at) < self.count:
             hit = self._wait(lambda known=hit: self._other_pid(known))
-            if self.moment == "start-up":
+            if isinstance(self.moment, Hold):
+                self.moment.await_stop()
+                if len(self.at) + 1 == self.count:
+                    self.moment.let_go()
+            elif self.moment == "start-up":
                 time.sleep(self._random.uniform(0, 5))
             else:
                 # Some epochs in, so that there is a checkpoint behind and work in front.
                 self._wait(self._has_progress)
                 time.sleep(self._random.uniform(0, 0.5))
-                self._wait(lambda: self._is_at(CALLS[self.moment]))
+                self._wait(lambda call=CALLS[self.moment]: self._is_at(call))
                 time.sleep(self._random.uniform(0, 0.02))
             if self.directory.is_complete:
                 return

@@ -1,5 +1,6 @@
 """Networks for tests, imported by role processes as `small_models:NAME`."""
 
+import json
 import os
 import signal
 import sys
@@ -54,10 +55,40 @@ def exploding(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(classes, dtype="float32")(x))
 
 
+@keras.saving.register_keras_serializable("small_models")
+class _Held(keras.layers.Layer):
+    """Passes its inputs on; the process that `faults.Hold` names stands still in its training step of that number.
+
+    Only where the function of the step is called in the process of the role: not in a parameter server's workers.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.file = Path(sys.argv[-1]) / "hold.json"
+        hold = read_json(self.file) if self.file.is_file() else {}
+        task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
+        self.calls_left = hold["step"] if hold.get("role") == f"{task.get('type')}-{task.get('index')}" else 0
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        if not training or not self.calls_left:
+            return inputs
+        with tf.control_dependencies([tf.numpy_function(self._wait, [], [])]):
+            return tf.identity(inputs)
+
+    def _wait(self) -> None:
+        self.calls_left -= 1
+        while self.calls_left < 1 and self.file.is_file():
+            self.file.with_name("held").touch()
+            time.sleep(0.01)
+
+
 def with_all_state(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
-    """Everything a training can carry from step to step: moving statistics, and the state of Dropout's generator."""
+    """Everything a training can carry from step to step: moving statistics, and the state of Dropout's generator.
+
+    A test may hold it in a step (`faults.Hold`).
+    """
     inputs = keras.Input(input_shape, dtype="uint8")
-    x = keras.layers.Rescaling(1 / 255)(inputs)
+    x = keras.layers.Rescaling(1 / 255)(_Held()(inputs))
     x = keras.layers.BatchNormalization()(keras.layers.Conv2D(16, 3, strides=2)(x))
     x = keras.layers.Dropout(0.2)(keras.layers.Flatten()(keras.layers.ReLU()(x)))
     x = keras.layers.Dense(64, activation="relu")(x)

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
-from runs import role_environment
 
 from rampline.data.dataset import PreparedDataset
 from rampline.record.home import Home
@@ -38,11 +37,9 @@ def trained(rampline_home: Path, forks: None, tmp_path_factory: pytest.TempPathF
     study = tmp_path_factory.mktemp("study") / "registry.yaml"
     study.write_text(CONTENT)
     execution = start_execution(str(study), home=Home(root=rampline_home), name="e1")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
-        for run in RUNS:
-            train_run(execution, run, on_event=lambda event: None, log=print)
-        evaluate_runs(execution, RUNS, on_event=lambda event: None)
+    for run in RUNS:
+        train_run(execution, run, on_event=lambda event: None, log=print)
+    evaluate_runs(execution, RUNS, on_event=lambda event: None)
     close_execution(execution, "COMPLETE")
     return execution
 

@@ -1,6 +1,7 @@
 """A run whose roles are on the two hosts of `hosts.py`, started there as a user would on two machines."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,6 @@ from typing import Any
 
 import psutil
 from hosts import Host, Hosts
-from runs import role_environment
 
 from rampline.record.run_directory import RunDirectory
 
@@ -97,7 +97,7 @@ def start_on(hosts: Hosts, directory: RunDirectory, logs: Path) -> Iterator[TwoH
         with open(logs / f"{role}-{index}-command.log", "wb") as log:
             run.commands[f"{role}-{index}"] = host.start(
                 [*command, str(directory.path)],
-                env={**role_environment(), "TF_CONFIG": json.dumps(task), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "TF_CONFIG": json.dumps(task), "PYTHONUNBUFFERED": "1"},
                 stdout=log,
                 stderr=log,
             )

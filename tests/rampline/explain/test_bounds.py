@@ -4,25 +4,21 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from runs import make_config, role_environment
+from runs import make_config
 
-from rampline.config import RunConfig
+from rampline.config import ExplainConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.explain.explanation import Explanation, explain_run
 from rampline.explain.replica import measure_replicas
 from rampline.jobs.supervisor import supervise
 from rampline.record.run_directory import RunDirectory, RunIdentity
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def import_from_support(forks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forks")]
 
 
 def explain(config: RunConfig, dataset: PreparedDataset, folder: Path) -> Explanation:
     directory = RunDirectory(folder / "run")
+    config = dataclasses.replace(config, explain=ExplainConfig())
     directory.create(config, RunIdentity(study="test", name="run", dataset=str(dataset.directory)))
     supervise(directory, on_event=lambda event: None, log=print)
     measure_replicas([directory], folder / "explain", log=print)

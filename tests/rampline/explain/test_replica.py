@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from processes import processes_of, started_processes_of
-from runs import make_config, role_environment
+from runs import make_config
 
 import rampline.explain.replica_process as training_replica
 from rampline.config import ExplainConfig, RunConfig
@@ -28,13 +28,12 @@ TF_CONFIG = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", 
 @pytest.fixture
 def make_run(digits: PreparedDataset, forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
     """`make_run(config, **changes)` creates a run directory on a part of `digits`."""
-    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
     monkeypatch.delenv("TF_CONFIG", raising=False)
     made: list[RunDirectory] = []
 
     def make(config: RunConfig, *, dataset: Path = digits.directory, **changes: object) -> RunDirectory:
         directory = RunDirectory(tmp_path / f"run-{len(made)}")
-        config = dataclasses.replace(config, **changes)  # type: ignore[arg-type]
+        config = dataclasses.replace(config, **{"explain": ExplainConfig(), **changes})  # type: ignore[arg-type]
         directory.create(config, RunIdentity(study="test", name="run", dataset=str(dataset)))
         made.append(directory)
         return directory

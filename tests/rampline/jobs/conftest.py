@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from processes import processes_of
-from runs import role_environment
 
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
@@ -17,9 +16,8 @@ from rampline.record.run_directory import RunDirectory, RunIdentity
 
 
 @pytest.fixture
-def make_run(digits: PreparedDataset, forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator:
+def make_run(digits: PreparedDataset, forks: None, tmp_path: Path) -> Iterator:
     """`make_run(config)` creates a run directory on a part of `digits`; processes it leaves behind fail the test."""
-    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
     made: list[RunDirectory] = []
 
     def make(config: RunConfig, *, folder: Path = tmp_path, **changes: object) -> RunDirectory:

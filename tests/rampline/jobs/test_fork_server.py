@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from command_line import wait_until
-from runs import make_config, role_environment
+from runs import make_config
 
 from rampline.files import read_json
 from rampline.jobs import fork_server as module
@@ -21,8 +21,7 @@ from rampline.jobs.supervisor import supervise
 
 
 @pytest.fixture
-def server(forks: None, monkeypatch: pytest.MonkeyPatch) -> psutil.Process:
-    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
+def server(forks: None) -> psutil.Process:
     return psutil.Process(module._active[0].process.pid)
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from faults import Hold
 from processes import processes_of
-from runs import make_config, role_environment
+from runs import make_config
 
 from rampline.config import ClusterConfig
 from rampline.errors import InputError, Preempted, RunFailed
@@ -29,10 +30,12 @@ IN_SHARED_NETWORK = "small_models:with_batch_norm"
 LAUNCH = """
 import signal, sys
 from pathlib import Path
+from rampline.jobs.fork_server import fork_server
 from rampline.jobs.supervisor import supervise
 from rampline.record.run_directory import RunDirectory
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-supervise(RunDirectory(Path(sys.argv[1])), on_event=lambda event: None, log=print)
+with fork_server():
+    supervise(RunDirectory(Path(sys.argv[1])), on_event=lambda event: None, log=print)
 """
 
 
@@ -69,7 +72,7 @@ def test_no_address_of_a_role_is_in_a_command_line(make_run) -> None:
     ports, commands = list[str](), list[str]()
 
     def look(event: dict) -> None:
-        if event["event"] == "epoch":
+        if event["event"] == "started":
             ports.extend(role["address"].rpartition(":")[2] for role in read_json(directory.roles_file)["roles"])
             children = {child.pid for child in psutil.Process().children(recursive=True)}
             for pid in children | set(processes_of(directory.path)):
@@ -84,9 +87,12 @@ def test_no_address_of_a_role_is_in_a_command_line(make_run) -> None:
 
 
 def test_roles_end_with_a_killed_launcher_and_the_run_goes_on_later(make_run) -> None:
-    directory = make_run(make_config("multi_worker", workers=2), epochs=40)
-    launcher = subprocess.Popen([sys.executable, "-c", LAUNCH, str(directory.path)], env=role_environment())
+    directory = make_run(make_config("multi_worker", model="small_models:with_all_state", workers=2), epochs=3)
+    # In the second epoch.
+    hold = Hold(directory, "worker-1", step=7)
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCH, str(directory.path)])
     wait_for_roles(directory, "checkpoint")
+    hold.await_stop()
     launcher.kill()
     launcher.wait()
     deadline = time.monotonic() + 15
@@ -94,9 +100,10 @@ def test_roles_end_with_a_killed_launcher_and_the_run_goes_on_later(make_run) ->
         time.sleep(0.1)
     assert processes_of(directory.path) == []
     assert not directory.is_complete
+    hold.let_go()
     events: list[dict] = []
     result = supervise(directory, on_event=events.append, log=print)
-    assert result["epochs"] == 40
+    assert result["epochs"] == 3
     assert result["attempts"] == 2
     assert events[0]["event"] == "started"
     assert events[0]["first_epoch"] > 1
@@ -117,7 +124,7 @@ def test_interrupt_ends_every_role(make_run) -> None:
 def test_sigterm_to_the_launcher_and_its_roles_saves_a_checkpoint(make_run) -> None:
     """As Slurm, systemd and `ray job stop` end a job: then the launcher asks a role that is stopping already."""
     directory = make_run(make_config("single", model="small_models:slow"), epochs=2000, steps_per_call=16)
-    launcher = subprocess.Popen([sys.executable, "-c", LAUNCH, str(directory.path)], env=role_environment())
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCH, str(directory.path)])
     chief = wait_for_roles(directory, "progress")["chief-0"]
     for number in range(40):
         with contextlib.suppress(ProcessLookupError):
@@ -145,7 +152,7 @@ def test_roles_on_several_addresses_of_the_loopback_interface_meet(make_run) -> 
     tasks, hosts = [Task(cluster=cluster, role="worker", index=i) for i in range(2)], set[str]()
 
     def look(event: dict) -> None:
-        if event["event"] == "epoch":
+        if event["event"] == "started":
             hosts.update(listening_on(directory))
 
     assert supervise(directory, on_event=look, log=print, tasks=tasks)["epochs"] == 1
@@ -159,11 +166,11 @@ def listening_on(directory: RunDirectory) -> set[str]:
 
 
 def test_servers_listen_on_loopback_alone(make_run) -> None:
-    directory = make_run(make_config("multi_worker", model=IN_SHARED_NETWORK, workers=2), epochs=20)
+    directory = make_run(make_config("multi_worker", model=IN_SHARED_NETWORK, workers=2), epochs=1)
     hosts: set[str] = set()
 
     def look(event: dict) -> None:
-        if event["event"] == "epoch":
+        if event["event"] == "started":
             hosts.update(listening_on(directory))
 
     supervise(directory, on_event=look, log=print)
@@ -181,7 +188,7 @@ def test_a_rendezvous_that_fails_ends_in_time(make_run) -> None:
     directory = make_run(make_config("multi_worker", workers=2), cluster=cluster)
     task = {"cluster": {"worker": ["127.0.0.1:45991", "127.0.0.1:45992"]}, "task": {"type": "worker", "index": 1}}
     command = [str(Path(sys.executable).with_name("rampline")), "worker", str(directory.path)]
-    environment = {**role_environment(), "TF_CONFIG": json.dumps(task)}
+    environment = {**os.environ, "TF_CONFIG": json.dumps(task)}
     alone = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert alone.returncode == 1
     assert "worker 1 did not find the other roles in time" in alone.stderr

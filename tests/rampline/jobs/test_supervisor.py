@@ -4,11 +4,12 @@ import dataclasses
 import json
 import signal
 import socket
+import threading
 import time
 from pathlib import Path
 
 import pytest
-from faults import Faults, assert_bit_equal, examples_seen, run_with
+from faults import Faults, Hold, assert_bit_equal, examples_seen, run_with
 from runs import make_config, set_version
 
 from rampline.config import RunConfig
@@ -29,16 +30,18 @@ def attempts(directory: RunDirectory) -> list[dict]:
 
 def test_a_killed_worker_is_made_up_for(make_run) -> None:
     config = make_config("multi_worker", model="small_models:with_all_state", workers=2)
-    config = dataclasses.replace(config, epochs=60, checkpoint_every_steps=3, log_examples=True)
+    config = dataclasses.replace(config, epochs=3, checkpoint_every_steps=3, log_examples=True)
     whole, hit = make_run(config), make_run(config)
     supervise(whole, on_event=lambda event: None, log=print)
-    costs = run_with(Faults(hit, "worker-1", "mid-epoch", count=2))
+    # Of 5 steps an epoch: in step 4, and in step 7 of the attempt that goes on with step 4.
+    costs = run_with(Faults(hit, "worker-1", Hold(hit, "worker-1", step=4), count=2))
     assert all(cost.detected_after < 5 for cost in costs)
     assert_bit_equal(hit, whole)
     assert examples_seen(hit) == examples_seen(whole)
     assert len(attempts(hit)) == 3
 
 
+@pytest.mark.long
 def test_a_killed_parameter_server_worker_is_replaced_in_place(make_run) -> None:
     config = make_config("parameter_server", workers=2, parameter_servers=1)
     directory, lines = make_run(dataclasses.replace(config, epochs=120)), list[str]()
@@ -52,12 +55,12 @@ def test_a_worker_that_is_lost_with_its_results_is_replaced_in_place(make_run) -
     config = make_config(
         "parameter_server", model="small_models:with_a_result_that_is_lost", workers=2, parameter_servers=1
     )
-    config = dataclasses.replace(config, epochs=40)
+    config = dataclasses.replace(config, epochs=10)
     directory, lines = make_run(config), list[str]()
     result = supervise(directory, on_event=lambda event: None, log=lines.append)
     assert [line for line in lines if "worker 1 was ended by signal 9" in line and "the others go on" in line]
     assert len(attempts(directory)) == 1
-    assert result["epochs"] == 40
+    assert result["epochs"] == 10
 
 
 def test_tensorflow_still_gives_who_waits_the_error_of_a_lost_worker(make_run) -> None:
@@ -72,13 +75,17 @@ def test_tensorflow_still_gives_who_waits_the_error_of_a_lost_worker(make_run) -
 def test_a_stopped_run_goes_on_at_its_step_with_the_same_bits(make_run) -> None:
     """Two replicas, whose own moving statistics are not averaged when a stop comes in the middle of an epoch."""
     config = make_config("mirrored", model="small_models:with_all_state", replicas=2, virtual_devices=2)
-    config = dataclasses.replace(config, epochs=200, steps_per_call=1, log_examples=True)
+    config = dataclasses.replace(config, epochs=3, steps_per_call=1, log_examples=True)
     whole, stopped = make_run(config), make_run(config)
     supervise(whole, on_event=lambda event: None, log=print)
-    asked_at: list[float] = []
+    # Two replicas: in step 7 of 15, the second of an epoch.
+    hold, asked_at = Hold(stopped, "chief-0", step=13), list[float]()
 
     def stop(event: dict) -> None:
-        if event["event"] == "progress" and event["epoch"] > 5 and not asked_at:
+        if event["event"] == "epoch":
+            hold.await_stop()
+            # The step that goes on is the last one: by then the role has been asked.
+            threading.Timer(0.5, hold.let_go).start()
             asked_at.append(time.monotonic())
             raise KeyboardInterrupt
 
@@ -86,6 +93,7 @@ def test_a_stopped_run_goes_on_at_its_step_with_the_same_bits(make_run) -> None:
         supervise(stopped, on_event=stop, log=print)
     assert time.monotonic() - asked_at[0] < 10
     left = next(event for event in stopped.read_events() if event["event"] == "stopped")
+    assert left["step"] in (7, 8)
     result = supervise(stopped, on_event=lambda event: None, log=print)
     assert result["attempts"] == 2
     assert [e["first_step"] for e in stopped.read_events() if e["event"] == "started"] == [0, left["step"]]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from processes import processes_of, started_processes_of
-from runs import make_config, role_environment
+from runs import make_config
 
 from rampline.config import ParityConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
@@ -23,7 +23,6 @@ MODEL = "parity_models:with_random_parts"
 @pytest.fixture
 def make_run(digits: PreparedDataset, forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
     """`make_run(config)` creates a run directory on a part of `digits`."""
-    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
     monkeypatch.delenv("TF_CONFIG", raising=False)
 
     def make(config: RunConfig) -> RunDirectory:

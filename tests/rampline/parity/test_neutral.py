@@ -7,16 +7,20 @@ import pytest
 import tensorflow as tf
 
 from rampline.config import ModelConfig
+from rampline.parity.check import Neutralised
 from rampline.parity.neutral import neutralise, random_layers
 from rampline.training.models import make_model
 
-STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
 # NumPy 2 complains about how Keras reads its variables.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
 
 
 def images(shape: tuple[int, int, int], count: int = 8) -> tf.Tensor:
     return tf.constant(np.random.default_rng(0).integers(0, 256, (count, *shape), dtype=np.uint8))
+
+
+def neutralised(model: keras.Model, batch: tf.Tensor) -> tuple[Neutralised, ...]:
+    return neutralise(model, batch, tf.distribute.OneDeviceStrategy("/cpu:0"))
 
 
 def statistics(model: keras.Model) -> list[np.ndarray]:
@@ -27,7 +31,7 @@ def test_nested_random_and_normalising_layers_are_neutralised() -> None:
     keras.utils.set_random_seed(0)
     model, batch = parity_models.with_random_parts((16, 16, 1), 3), images((16, 16, 1))
     assert not np.array_equal(model(batch, training=True), model(batch, training=True))
-    found = {entry.layer: entry.count for entry in neutralise(model, batch, STRATEGY)}
+    found = {entry.layer: entry.count for entry in neutralised(model, batch)}
     assert found == {"BatchNormalization": 1, "Dropout": 1, "RandomFlip": 1}
     before = statistics(model)
     assert not np.allclose(before[0], 0), "the statistics are those of the images"
@@ -45,7 +49,7 @@ def test_the_statistics_are_those_of_the_images() -> None:
     normalise = keras.layers.BatchNormalization()
     outputs = keras.layers.Flatten()(normalise(keras.layers.Rescaling(1 / 255)(inputs)))
     model, batch = keras.Model(inputs, outputs), images((4, 4, 2))
-    neutralise(model, batch, STRATEGY)
+    neutralised(model, batch)
     pixels = batch.numpy() / 255
     np.testing.assert_allclose(normalise.moving_mean.value, pixels.mean(axis=(0, 1, 2)), rtol=1e-5)
     np.testing.assert_allclose(normalise.moving_variance.value, pixels.var(axis=(0, 1, 2)), rtol=1e-4)
@@ -64,7 +68,7 @@ def test_a_backbone_becomes_deterministic(name: str, expected: dict[str, int]) -
     keras.utils.set_random_seed(0)
     model = make_model(ModelConfig(name=name), image_shape=(32, 32, 3), classes=3)
     batch = images((32, 32, 3))
-    assert {entry.layer: entry.count for entry in neutralise(model, batch, STRATEGY)} == expected
+    assert {entry.layer: entry.count for entry in neutralised(model, batch)} == expected
     first, second = (np.asarray(model(batch, training=True)) for _ in range(2))
     np.testing.assert_array_equal(first, second)
     assert first.std() > 1e-3, "the signal goes through the fresh network"
@@ -74,7 +78,7 @@ def test_a_frozen_backbone_is_left_alone() -> None:
     config = ModelConfig(name="MobileNetV2", trainable="head")
     model = make_model(config, image_shape=(32, 32, 3), classes=3)
     before = statistics(model)
-    assert [(n.layer, n.count) for n in neutralise(model, images((32, 32, 3)), STRATEGY)] == [("Dropout", 1)]
+    assert [(n.layer, n.count) for n in neutralised(model, images((32, 32, 3)))] == [("Dropout", 1)]
     assert all(np.array_equal(a, b) for a, b in zip(before, statistics(model), strict=True))
 
 
@@ -89,5 +93,5 @@ def test_a_layer_that_is_always_random_is_found() -> None:
 
     inputs = keras.Input((4,))
     model = keras.Model(inputs, Noise()(inputs))
-    assert neutralise(model, tf.zeros((2, 4)), STRATEGY) == ()
+    assert neutralised(model, tf.zeros((2, 4))) == ()
     assert [layer.name for layer in random_layers(model)] == ["noise"]

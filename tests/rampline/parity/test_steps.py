@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from runs import Steps, make_config
+from role_functions import Arrays, RunRoles, train_steps
+from runs import make_config
 
 from rampline.data.dataset import PreparedDataset
 
@@ -18,22 +19,22 @@ CLUSTERS = {
 
 
 @pytest.fixture(scope="session")
-def single(run_steps: Steps, digits: PreparedDataset) -> dict[str, np.ndarray]:
+def single(run_roles: RunRoles, digits: PreparedDataset) -> Arrays:
     """The same steps on one device."""
     config = make_config("single", model="small_models:smooth")
     assert digits.splits["train"] % config.global_batch_size != 0
     assert config.steps_per_epoch(digits.splits["train"]) * 2 < STEPS
-    return run_steps(config, STEPS)[0]
+    return run_roles(train_steps, config, STEPS)[0]
 
 
-def _variables(run: dict[str, np.ndarray]) -> list[np.ndarray]:
+def _variables(run: Arrays) -> list[np.ndarray]:
     return [run[name] for name in sorted(run) if name.startswith("variable_")]
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
-def test_replicas_train_as_one(cluster: dict, single: dict[str, np.ndarray], run_steps: Steps) -> None:
+def test_replicas_train_as_one(cluster: dict, single: Arrays, run_roles: RunRoles) -> None:
     assert single["losses"][-1] < 0.8 * single["losses"][0]
-    for role in run_steps(make_config(model="small_models:smooth", **cluster), STEPS):
+    for role in run_roles(train_steps, make_config(model="small_models:smooth", **cluster), STEPS):
         assert len(role["losses"]) == STEPS
         assert np.abs(role["losses"] - single["losses"]).max() < TOLERANCE
         for ours, theirs in zip(_variables(role), _variables(single), strict=True):
@@ -41,8 +42,9 @@ def test_replicas_train_as_one(cluster: dict, single: dict[str, np.ndarray], run
         np.testing.assert_allclose(role["evaluated"], single["evaluated"], rtol=1e-5)
 
 
-def test_batch_norm_statistics_are_the_mean_over_workers(run_steps: Steps) -> None:
-    first, second = run_steps(make_config("multi_worker", model="small_models:with_batch_norm", workers=2), STEPS)
+def test_batch_norm_statistics_are_the_mean_over_workers(run_roles: RunRoles) -> None:
+    config = make_config("multi_worker", model="small_models:with_batch_norm", workers=2)
+    first, second = run_roles(train_steps, config, STEPS)
     own = sorted(name for name in first if name.startswith("own_"))
     assert len(own) == 2
     assert any(np.abs(first[name] - second[name]).max() > 1e-6 for name in own), "each worker should see other batches"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import small_models
 from mlflow.tracking import MlflowClient
-from runs import make_config, role_environment
+from runs import make_config
 
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
@@ -18,13 +18,10 @@ SHAPE, NAMES = (8, 8, 1), ("cat", "dog")
 
 
 @pytest.fixture
-def check(
-    rampline_home: Path, forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str, Path], Check]:
+def check(rampline_home: Path, forks: None, tmp_path: Path) -> Callable[[str, Path], Check]:
     """`check(model, folder)`: the gate's check of that network of `small_models`, of a run in `folder`."""
     from rampline.tracking.store import open_tracking
 
-    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
     home = Home(root=rampline_home)
     client: MlflowClient = open_tracking(home)
     experiment = client.create_experiment(f"own-layers-{tmp_path.name}", str(tmp_path / "artifacts"))

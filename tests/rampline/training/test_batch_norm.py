@@ -1,17 +1,15 @@
 """Each replica's own moving statistics through a checkpoint: a save changes nothing, a resumed training is the same."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from runs import SUPPORT, make_config, run_role_scripts
+from role_functions import Arrays, RunRoles, save_and_restore
+from runs import make_config
 
-from rampline.config import to_dict
-from rampline.jobs.roles import local_tasks
 from rampline.training.batch_norm import (
     make_gather,
     mean_statistics,
@@ -20,7 +18,6 @@ from rampline.training.batch_norm import (
     write_statistics,
 )
 
-Arrays = dict[str, np.ndarray]
 STRATEGIES = {
     "mirrored, 2 replicas": ("mirrored", {"replicas": 2, "virtual_devices": 2}),
     "mirrored, 3 replicas": ("mirrored", {"replicas": 3, "virtual_devices": 3}),
@@ -28,23 +25,14 @@ STRATEGIES = {
 }
 
 
-FAST = "mirrored, 2 replicas"
-
-
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=[] if name == FAST else pytest.mark.slow) for name in STRATEGIES]
-)
-def roles(request, digits, tmp_path_factory) -> list[Arrays]:
-    """What each process of `statistics_process.py` wrote under one strategy, and the checkpoint last."""
+@pytest.fixture(scope="module", params=STRATEGIES)
+def roles(request, run_roles: RunRoles, tmp_path_factory) -> list[Arrays]:
+    """What each role under one strategy has noted of a training that is saved and restored, and the checkpoint last."""
     strategy, cluster = STRATEGIES[request.param]
-    config = make_config(strategy, model="statistics_process:with_dropout", batch=12, **cluster)
-    config = dataclasses.replace(config, steps_per_call=2)
-    folder: Path = tmp_path_factory.mktemp("statistics")
-    command = [str(SUPPORT / "statistics_process.py"), json.dumps(to_dict(config)), str(digits.directory), str(folder)]
-    tasks = local_tasks(config)
-    run_role_scripts([command] * len(tasks), tasks)
-    files = [*(folder / f"{task.name}.npz" for task in tasks), folder / "step-00000003" / "variables.npz"]
-    return [dict(np.load(file)) for file in files]
+    config = make_config(strategy, model="small_models:with_all_state", batch=12, **cluster)
+    folder: Path = tmp_path_factory.mktemp("checkpoints")
+    workers = run_roles(save_and_restore, dataclasses.replace(config, steps_per_call=2), folder)
+    return [*workers, dict(np.load(folder / "step-00000003" / "variables.npz"))]
 
 
 def at(arrays: Arrays, moment: str) -> list[np.ndarray]:

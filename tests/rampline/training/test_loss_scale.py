@@ -1,48 +1,38 @@
 """mixed_float16: all replicas skip a step together, and the scale and the weights are those of one replica."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
-from runs import SUPPORT, make_config, run_role_scripts
+from role_functions import Arrays, RunRoles, overflow_once
+from runs import make_config
 
-from rampline.config import to_dict
-from rampline.data.dataset import PreparedDataset
-from rampline.jobs.roles import local_tasks
-
-SCRIPT = SUPPORT / "loss_scale_process.py"
 CLUSTERS = {
     "mirrored-2": {"strategy": "mirrored", "replicas": 2, "virtual_devices": 2},
     "multi_worker-2": {"strategy": "multi_worker", "workers": 2},
 }
-# After each step: doubled by steps 3, 10, 14 and 18, and halved by step 6, which changes nothing else.
-POWERS = [10] * 3 + [11] * 3 + [10] * 4 + [11] * 4 + [12] * 4 + [13]
-UPDATES = [1, 2, 3, 4, 5, 6, 6, *range(7, 19)]
+# After each step: doubled by steps 3 and 10, and halved by step 6, which changes nothing else.
+POWERS = [10] * 3 + [11] * 3 + [10] * 4 + [11]
+UPDATES = [1, 2, 3, 4, 5, 6, 6, *range(7, 11)]
 
 
 @pytest.fixture(scope="module")
-def train(digits: PreparedDataset, tmp_path_factory: pytest.TempPathFactory):
-    """`train(strategy=…, …)` returns what each role of `loss_scale_process.py` wrote."""
+def train(run_roles: RunRoles):
+    """`train(strategy=…, …)` returns what each role has noted of a loss that overflows once."""
 
-    def run(engine: str = "loop", **cluster) -> list[dict[str, np.ndarray]]:
+    def run(engine: str = "loop", **cluster) -> list[Arrays]:
         config = make_config(model="small_models:smooth", **cluster)
-        config = dataclasses.replace(config, engine=engine, precision="mixed_float16")
-        tasks, folder = local_tasks(config), tmp_path_factory.mktemp("loss_scale")
-        outputs = [folder / f"{task.name}.npz" for task in tasks]
-        arguments = [str(SCRIPT), json.dumps(to_dict(config)), str(digits.directory)]
-        run_role_scripts([[*arguments, str(output)] for output in outputs], tasks)
-        return [dict(np.load(output)) for output in outputs]
+        return run_roles(overflow_once, dataclasses.replace(config, engine=engine, precision="mixed_float16"))
 
     return run
 
 
 @pytest.fixture(scope="module")
-def single(train) -> dict[str, np.ndarray]:
+def single(train) -> Arrays:
     return train(strategy="single")[0]
 
 
-def check(role: dict[str, np.ndarray]) -> None:
+def check(role: Arrays) -> None:
     """One step is skipped, by every replica of a process."""
     for name, expected in {"scale": 2.0 ** np.array(POWERS), "updates": UPDATES}.items():
         np.testing.assert_array_equal(role[name].T, [expected] * role[name].shape[1], err_msg=name)

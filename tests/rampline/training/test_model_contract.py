@@ -10,6 +10,7 @@ from rampline.record.home import Home
 from rampline.study import Study, load_study
 from rampline.training.model_contract import check_models
 
+pytestmark = pytest.mark.usefixtures("forks")
 NETWORKS = """import keras
 
 def logits(input_shape, classes):
@@ -37,7 +38,7 @@ def layer(input_shape, classes):
 def make_study(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> Study:
     """With a run for each of these functions of a module in `folder`, on the data of the fixture `digits`."""
     (folder / "users_networks.py").write_text(NETWORKS)
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.chdir(folder)
     runs = "".join(f"  r{number}: {{set: {{model: {{name: '{name}'}}}}}}\n" for number, name in enumerate(names))
     file = folder / "own.yaml"
     file.write_text(f"name: own\nbase: {{data: {{source: digits, limit: 12, cache: memory}}}}\nruns:\n{runs}")

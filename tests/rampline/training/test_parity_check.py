@@ -1,80 +1,135 @@
 """The parity check tells rounding from errors: real strategies, and steps with errors put in."""
 
 import dataclasses
-import json
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 
+import keras
 import pytest
-from runs import SUPPORT, make_config, role_environment
+import tensorflow as tf
+from role_functions import reset_keras
+from runs import make_config
 
-from rampline.config import LearningRateConfig, OptimizerConfig, RunConfig, to_dict
+import rampline.training.state as training_state
+import rampline.training.synchronous as synchronous_steps
+from rampline.config import LearningRateConfig, OptimizerConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
+from rampline.jobs.tf_config import ALONE
+from rampline.parity.check import ParityResult
+from rampline.parity.steps import check_steps, skips_together
+from rampline.training.optimizers import LossScaleOptimizer
+from rampline.training.step import make_train_step
+from rampline.training.strategy import make_strategy
 
-SCRIPT = SUPPORT / "parity_process.py"
-WRONG = ("per_replica_count", "summed", "full_batch")
+Check = Callable[..., ParityResult]
 
 
-def check_cases(config: RunConfig, digits: PreparedDataset, *cases: str) -> dict[str, dict]:
-    """Results by case."""
-    command = [sys.executable, str(SCRIPT), json.dumps(to_dict(config)), str(digits.directory), *cases]
-    done = subprocess.run(command, env=role_environment(), capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return {result["case"]: result for result in map(json.loads, done.stdout.splitlines())}
+def per_replica_count(state, **settings):
+    """Divides by the examples of the replica's own share and averages: right only where all shares are equal."""
+    step, replicas = make_train_step(state, **settings), settings["num_replicas_in_sync"]
+    return lambda batch: step({**batch, "global_examples": tf.reduce_sum(batch["weights"]) * replicas})
+
+
+def summed(state, **settings):
+    """Sums the replicas' mean gradients instead of averaging them."""
+    step, replicas = make_train_step(state, **settings), settings["num_replicas_in_sync"]
+    return lambda batch: step({**batch, "global_examples": batch["global_examples"] / replicas})
+
+
+def full_batch(state, **settings):
+    """Divides by the global batch size in a partial last batch too, as `compute_average_loss` does."""
+    step = make_train_step(state, **settings)
+    wrong = tf.constant(BATCH, tf.float32)
+    is_distributed = settings["num_replicas_in_sync"] > 1
+    return lambda batch: step({**batch, "global_examples": wrong} if is_distributed else batch)
+
+
+WRONG = (per_replica_count, summed, full_batch)
+# Gives the two replicas shares of 14 and 13; of 120 examples 12 are left for the last batch.
+BATCH = 27
+
+
+@pytest.fixture
+def check(digits: PreparedDataset, monkeypatch: pytest.MonkeyPatch) -> Iterator[Check]:
+    """`check(config, make_step)`: the result of the check in this process, with that step."""
+
+    def run(config: RunConfig, make_step: Callable = make_train_step) -> ParityResult:
+        monkeypatch.setattr(synchronous_steps, "make_train_step", make_step)
+        return check_steps(config, ALONE, digits, make_strategy(config))
+
+    yield run
+    reset_keras()
 
 
 @pytest.mark.parametrize("optimizer, rate", [("sgd", 0.02), ("adam", 0.001)])
-def test_errors_are_far_above_rounding(optimizer: str, rate: float, digits: PreparedDataset) -> None:
-    # 27 gives the two replicas shares of 14 and 13; of 120 examples 12 are left for the last batch.
-    config = make_config("mirrored", batch=27, replicas=2, virtual_devices=2)
+def test_errors_are_far_above_rounding(optimizer: str, rate: float, check: Check) -> None:
+    config = make_config("mirrored", batch=BATCH, replicas=2, virtual_devices=2)
     settings = {"optimizer": OptimizerConfig(name=optimizer), "learning_rate": LearningRateConfig(peak=rate)}
     config = dataclasses.replace(config, **settings)
-    results = check_cases(config, digits, "right", *WRONG)
-    right = results.pop("right")
-    assert (right["status"], right["precision"], right["first_step"], right["steps"]) == ("pass", "float64", 0, 10)
-    assert right["losses"][-1] < right["losses"][0]
-    assert max(right["max_loss_diff"], right["max_weight_diff"]) < 1e-12
-    assert set(results) == set(WRONG)
-    for case, result in results.items():
-        assert result["status"] == "fail", case
-        assert result["max_weight_diff"] > 1e-6, case
-        assert "the replicas train differently" in result["reason"]
+    right = check(config)
+    assert (right.status, right.precision, right.first_step, right.steps) == ("pass", "float64", 0, 10)
+    assert_falling(right)
+    assert_equal(right)
+    for make_step in WRONG:
+        result = check(config, make_step)
+        assert result.status == "fail", make_step
+        assert result.max_weight_diff is not None
+        assert result.max_weight_diff > 1e-6, make_step
+        assert "the replicas train differently" in result.reason
 
 
-def test_model_fit_trains_as_the_loop_on_one_replica(digits: PreparedDataset) -> None:
+def test_model_fit_trains_as_the_loop_on_one_replica(check: Check) -> None:
     # Shares of 14 and 15; of 120 examples 2 are left for the last batch, and two replicas get none.
     config = make_config("mirrored", model="parity_models:penalised", batch=59, replicas=4, virtual_devices=4)
     rate = LearningRateConfig(schedule="ramp", start=0.0, peak=0.02, ramp_epochs=1)
-    result = check_cases(dataclasses.replace(config, engine="fit", learning_rate=rate), digits, "right")["right"]
-    assert (result["status"], result["precision"], result["notes"]) == ("pass", "float64", [])
-    assert result["losses"][-1] < result["losses"][0]
-    assert max(result["max_loss_diff"], result["max_weight_diff"]) < 1e-12
+    result = check(dataclasses.replace(config, engine="fit", learning_rate=rate))
+    assert (result.status, result.precision, result.notes) == ("pass", "float64", ())
+    assert_falling(result)
+    assert_equal(result)
 
 
 @pytest.mark.parametrize("engine", ["loop", "fit"])
-def test_a_replica_with_other_examples_fails(engine: str, digits: PreparedDataset) -> None:
+def test_a_replica_with_other_examples_fails(engine: str, check: Check) -> None:
     config = make_config("mirrored", model="parity_models:with_other_examples", replicas=2, virtual_devices=2)
-    result = check_cases(dataclasses.replace(config, engine=engine), digits, "right")["right"]
-    assert result["status"] == "fail"
-    assert result["max_loss_diff"] > 1e-3
+    result = check(dataclasses.replace(config, engine=engine))
+    assert result.status == "fail"
+    assert (result.max_loss_diff or 0) > 1e-3
 
 
-def test_a_model_that_insists_on_float32_is_compared_with_what_float32_allows(digits: PreparedDataset) -> None:
+def test_a_model_that_insists_on_float32_is_compared_with_what_float32_allows(check: Check) -> None:
     config = make_config("mirrored", model="small_models:smooth", replicas=2, virtual_devices=2)
-    result = check_cases(config, digits, "right")["right"]
-    assert (result["status"], result["precision"], result["tolerance"]) == ("pass", "float32", 1e-4)
-    assert 0 < result["max_weight_diff"] < 1e-5
+    result = check(config)
+    assert (result.status, result.precision, result.tolerance) == ("pass", "float32", 1e-4)
+    assert 0 < (result.max_weight_diff or 0) < 1e-5
 
 
-def test_a_loss_that_is_not_finite_fails_with_the_step(digits: PreparedDataset) -> None:
+def test_a_loss_that_is_not_finite_fails_with_the_step(check: Check) -> None:
     config = make_config("mirrored", model="small_models:exploding", replicas=2, virtual_devices=2)
-    result = check_cases(config, digits, "right")["right"]
-    assert result["status"] == "fail"
-    assert "on one replica: lower learning_rate.peak" in result["reason"]
-    assert None in result["losses"]
+    result = check(config)
+    assert result.status == "fail"
+    assert "on one replica: lower learning_rate.peak" in result.reason
+    assert None in result.losses
 
 
-def test_replicas_that_do_not_skip_a_step_together_are_found(digits: PreparedDataset) -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "together"), [(LossScaleOptimizer, True), (keras.mixed_precision.LossScaleOptimizer, False)]
+)
+@pytest.mark.usefixtures("check")
+def test_replicas_that_do_not_skip_a_step_together_are_found(
+    optimizer: type, together: bool, digits: PreparedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = make_config("mirrored", model="parity_models:with_random_parts", replicas=2, virtual_devices=2)
-    results = check_cases(config, digits, "one verdict", "the first's")
-    assert {case: result["skips"] for case, result in results.items()} == {"one verdict": True, "the first's": False}
+    monkeypatch.setattr(training_state, "LossScaleOptimizer", optimizer)
+    assert skips_together(config, ALONE, digits, make_strategy(config)) == together
+
+
+def assert_falling(result: ParityResult) -> None:
+    first, last = result.losses[0], result.losses[-1]
+    assert first is not None
+    assert last is not None
+    assert last < first
+
+
+def assert_equal(result: ParityResult) -> None:
+    assert result.max_loss_diff is not None
+    assert result.max_weight_diff is not None
+    assert max(result.max_loss_diff, result.max_weight_diff) < 1e-12

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import make_config, role_environment
+from runs import make_config
 
 from rampline.config import ExplainConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
@@ -23,13 +23,12 @@ MODEL = "small_models:with_all_state"
 
 
 @pytest.fixture
-def train(digits: PreparedDataset, forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+def train(digits: PreparedDataset, forks: None, tmp_path: Path) -> Train:
     """`train(config, name, **changes)` runs one epoch of it on a part of `digits`."""
-    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
 
     def run(config: RunConfig, name: str, **changes: object) -> RunDirectory:
         directory = RunDirectory(tmp_path / name)
-        config = dataclasses.replace(config, epochs=1, **changes)  # type: ignore[arg-type]
+        config = dataclasses.replace(config, epochs=1, **{"explain": ExplainConfig(), **changes})  # type: ignore[arg-type]
         directory.create(config, RunIdentity(study="test", name=name, dataset=str(digits.directory)))
         supervise(directory, on_event=lambda event: None, log=print)
         return directory

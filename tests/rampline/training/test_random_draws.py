@@ -1,33 +1,26 @@
 """Each replica draws its own Dropout masks: in every launch the same ones, and the same after a resume."""
 
 import dataclasses
-import json
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from runs import SUPPORT, make_config, run_role_scripts
+from role_functions import RunRoles, draw_masks
+from runs import make_config
 
-from rampline.config import to_dict
-from rampline.data.dataset import PreparedDataset
-from rampline.jobs.roles import local_tasks
 from rampline.training.random_draws import draw_per_replica, seed_generators, seed_of_step
 
 MIRRORED = {"strategy": "mirrored", "replicas": 2, "virtual_devices": 2}
 
 
 @pytest.fixture(scope="module")
-def draw(digits: PreparedDataset, tmp_path_factory: pytest.TempPathFactory):
+def draw(run_roles: RunRoles):
     """`draw(strategy=…, …)` gives (steps, replicas, 64) masks of 4 steps, and of the last two after a resume."""
 
     def run(engine: str = "loop", **cluster) -> tuple[np.ndarray, np.ndarray]:
-        config = dataclasses.replace(make_config(model="small_models:with_kept_mask", **cluster), engine=engine)
-        tasks, folder = local_tasks(config), tmp_path_factory.mktemp("draws")
-        outputs = [folder / f"{task.name}.npz" for task in tasks]
-        command = [str(SUPPORT / "draws_process.py"), json.dumps(to_dict(config)), str(digits.directory)]
-        run_role_scripts([[*command, str(output)] for output in outputs], tasks)
-        roles = [np.load(output) for output in outputs]
+        config = make_config(model="small_models:with_kept_mask", **cluster)
+        roles = run_roles(draw_masks, dataclasses.replace(config, engine=engine))
         masks, again = (np.concatenate([role[name] for role in roles], axis=1) for name in ("masks", "again"))
         return masks, again
 

@@ -16,6 +16,7 @@ from rampline.errors import RunFailed
 from rampline.tuning.trial import DOES_NOT_FIT, MEASURED, Request, Work, with_changes
 from rampline.tuning.tuner import Figures, run_request
 
+pytestmark = pytest.mark.usefixtures("forks")
 CONFIG = RunConfig(batch=BatchConfig(size=8), steps_per_call=4)
 
 
