@@ -23,10 +23,10 @@ UNITS = {
 INTRODUCTION = """# Performance
 
 This page shows what `make bench` measured. Each line of the first table is a ratio of two ways of doing the same work,
-which take turns within one run: the median over the rounds, with the least and the greatest. A round of five is fresh processes,
-one after the other; a round of ten is a block of steps of each of several processes that are all warm, within seconds,
-and after five of them all begin afresh. Speeds in examples/s change with the machine and with what else it does; ratios
-of one round change far less, and they alone count. A target is missed or met by the median.
+which take turns within one run: the median over the rounds, with the least and the greatest. A round of five is fresh
+processes, one after the other; a round of ten is a block of steps of each of several processes that are all warm,
+within seconds, and after five of them all begin afresh. Speeds in examples/s change with the machine and with what else
+it does; ratios of one round change far less, and they alone count. A target is missed or met by the median.
 
 `make bench-quick` measures the short part again in under 5 minutes (two rounds; printed, not written here), and `python
 -m benchmarks --only KEY` one line. [results.md](results.md) is about the studies on real images, and

@@ -36,8 +36,8 @@ COLUMNS = (
 )
 INTRODUCTION = """# Results
 
-`python -m benchmarks.studies DATA` measured these figures on a small machine without a GPU, with real images. Every table
-stands under the command that makes it again. Published figures are other people's, on other hardware.
+`python -m benchmarks.studies DATA` measured these figures on a small machine without a GPU, with real images. Every
+table stands under the command that makes it again. Published figures are other people's, on other hardware.
 
 Two cores are not two GPUs. All replicas here, virtual devices and worker processes alike, share the same two cores,
 which one replica keeps busy already: hardly any strategy can make the training faster, and a speed-up below one says
@@ -46,6 +46,10 @@ a step are measured. Accuracies do not depend on that: a synchronous run of N re
 
 The machine is shared, and each run was made once: differences of less than about 20 % between two speeds may be noise.
 1-gpu-total-64 and 1-gpu-each-64 in the last table are the same training, and tell how much.
+
+Of runs before 2026-11-25 the recommendation follows today's rule, from the figures of the tables: the least time within
+a point of the best accuracy, with the interval for independent test answers. The version of that day wrote the parts of
+a step; it wrote 0.00 for a part that today's version calls lost in the noise.
 """
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # What a spreadsheet runs as a formula, behind any number of the apostrophes that keep it from that; but for numbers.
-_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+# The last four are the full-width forms, which count where people write so.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 

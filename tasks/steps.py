@@ -36,7 +36,7 @@ from rampline.tasks.flow_run import current_flow_run, flow_run_address
 from rampline.tasks.page import artifact_key, comparison_rows, epoch_rows, learning_rate_markdown, live_page
 from rampline.tasks.turns import in_turn, slots
 from rampline.tracking.pages import mlflow_links, model_version_link
-from rampline.training.model_contract import check_models
+from rampline.training.model_contract import checked_models
 
 
 def cache_key(_context: Any, parameters: dict[str, Any]) -> str | None:
@@ -142,8 +142,8 @@ def open_execution(
         prepare: the flow that prepares the data.
     """
     with in_turn(checked), _one_heartbeat():
-        check_models(checked, log=progress_to(get_run_logger().info).line)
-        prepare(study, only, overrides, execution)
+        with checked_models(checked, log=progress_to(get_run_logger().info).line):
+            prepare(study, only, overrides, execution)
         path = start(study, only, overrides, execution)
         with closing(path, lambda folder: start_guardian(folder, process_identity(), flow_run_address())):
             yield path

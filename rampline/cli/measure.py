@@ -23,17 +23,14 @@ from rampline.config import (
     ExplainConfig,
     ParityConfig,
     RunConfig,
-    apply_overrides,
-    from_dict,
     parse_overrides,
-    to_dict,
 )
 from rampline.errors import ConfigError, InputError
 from rampline.jobs.fork_server import fork_server
 from rampline.parity.check import ParityResult, check_parity, result_file
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
-from rampline.stages import check_study
+from rampline.stages import check_study, datasets_of
 from rampline.study import Study, load_study
 from rampline.study.overrides import write_overrides
 
@@ -52,20 +49,24 @@ def parity(
     set_: SetOption = None,
 ) -> None:
     """Train a few steps of a run on its strategy and on one replica, and compare losses and all variables."""
-    from rampline.data.preparation import prepare_dataset  # pandas: a wrong study should be told of before
-    from rampline.devices import check_devices, resolve_virtual_devices
+    checked, origin = _read_run(study, run, [*(set_ or []), *([f"parity.steps={steps}"] if steps else [])])
+    # pandas: a wrong study should be told of before
+    from rampline.data.preparation import prepare_dataset
+    from rampline.training.model_contract import checked_models
 
-    loaded, home = load_study(study), Home.from_environment()
-    overrides = parse_overrides(set_ or []) | ({"parity.steps": str(steps)} if steps else {})
-    config = resolve_virtual_devices(from_dict(apply_overrides(to_dict(loaded.run(run).config), overrides)))
-    check_devices(config)
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    config = _checkable(config, console)
-    dataset = prepare_dataset(config.data, home, log=console.print)
-    name = f"parity-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    directory = RunDirectory(home.runs / loaded.name / name / run)
-    directory.create(config, RunIdentity(study=loaded.name, name=run, dataset=str(dataset.directory)))
+    home, console = Home.from_environment(), Console(highlight=False, markup=False, soft_wrap=True)
+    if origin:
+        also = "the check starts from fresh weights, that run is not trained here"
+        console.print(f"note     model.weights=run:{origin}: {also}")
+    config = checked.run(run).config
+    if not config.parity.steps:
+        config = dataclasses.replace(config, parity=ParityConfig())
     with fork_server():
+        with checked_models(checked, log=console.print):
+            dataset = prepare_dataset(config.data, home, log=console.print)
+        name = f"parity-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        directory = RunDirectory(home.runs / checked.name / name / run)
+        directory.create(config, RunIdentity(study=checked.name, name=run, dataset=str(dataset.directory)))
         result = check_parity(directory, log=console.print)
     for line in describe_parity(result):
         console.print(line)
@@ -92,16 +93,6 @@ def describe_parity(result: ParityResult) -> list[str]:
 
 def _figure(value: float | None) -> str:
     return "a figure that is not finite" if value is None else f"{value:.2g}"
-
-
-def _checkable(config: RunConfig, console: Console) -> RunConfig:
-    if not config.parity.steps:
-        config = dataclasses.replace(config, parity=ParityConfig())
-    if config.model.weights.startswith("run:"):
-        origin = f"model.weights={config.model.weights}"
-        console.print(f"note     {origin}: the check starts from fresh weights, that run is not trained here")
-        config = dataclasses.replace(config, model=dataclasses.replace(config.model, weights="none"))
-    return config
 
 
 MeasureOption = Annotated[
@@ -144,7 +135,7 @@ def _measure(study: Study, home: Home, console: Console) -> Path:
     from rampline.explain.explanation import explain_run
     from rampline.explain.replica import measure_replicas
     from rampline.jobs.supervisor import supervise
-    from rampline.record.run_directory import RunDirectory, RunIdentity
+    from rampline.training.model_contract import checked_models
 
     def log(line: str) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -152,15 +143,17 @@ def _measure(study: Study, home: Home, console: Console) -> Path:
     name = f"explain-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder, directories = home.runs / study.name / name, []
     with fork_server():
+        with checked_models(study, log=log):
+            datasets = {data: prepare_dataset(data, home, log=log) for data in datasets_of(study)}
         for run in study.runs:
             config = dataclasses.replace(
                 run.config, epochs=1, model=dataclasses.replace(run.config.model, weights="none")
             )
             if not config.explain.steps:
                 config = dataclasses.replace(config, explain=ExplainConfig())
-            dataset = prepare_dataset(config.data, home, log=log)
             directory = RunDirectory(folder / run.name)
-            directory.create(config, RunIdentity(study=study.name, name=run.name, dataset=str(dataset.directory)))
+            dataset = str(datasets[config.data].directory)
+            directory.create(config, RunIdentity(study=study.name, name=run.name, dataset=dataset))
             log(f"{run.name}: one epoch and its probes")
             supervise(directory, on_event=lambda event: None, log=log)
             directories.append(directory)
@@ -235,15 +228,18 @@ def tune(
     output: OutputOption = None,
 ) -> None:
     """Find the settings with which a run is fast on this machine, by short measured trials."""
-    name, config = _read_run(study, run, set_ or [])
+    checked, _ = _read_run(study, run, set_ or [])
     # pandas: a wrong study should be told of before
     from rampline.data.preparation import prepare_dataset
     from rampline.devices import find_devices
+    from rampline.training.model_contract import checked_models
     from rampline.tuning.outcome import describe_outcome
     from rampline.tuning.space import Limits
 
+    name, config = checked.name, checked.run(run).config
     home, console = Home.from_environment(), Console(highlight=False, markup=False, soft_wrap=True)
-    dataset = prepare_dataset(config.data, home, log=console.print)
+    with checked_models(checked, log=console.print):
+        dataset = prepare_dataset(config.data, home, log=console.print)
     limits = Limits(
         train_examples=dataset.splits["train"],
         has_gpu=bool(find_devices().gpus) and not config.cluster.virtual_devices,
@@ -280,16 +276,16 @@ def _search(
         raise
 
 
-def _read_run(study: str, run: str, assignments: Sequence[str]) -> tuple[str, RunConfig]:
-    """The study's name, and the settings of the run with what depends on this machine."""
+def _read_run(study: str, run: str, assignments: Sequence[str]) -> tuple[Study, str | None]:
+    """The study of this run alone, checked, with fresh weights; and the run whose weights it otherwise starts from."""
     load_study(study).run(run)
     # For this run alone: another one need not be possible with them.
     given = parse_overrides(assignments).items()
     overrides = {key if ":" in key else f"{run}:{key}": value for key, value in given}
-    if load_study(study, overrides=overrides).run(run).starts_from:
-        overrides[f"{run}:model.weights"] = "none"  # trials begin with fresh weights: no other run is needed
-    checked = check_study(study, [run], overrides)
-    return checked.name, checked.run(run).config
+    origin = load_study(study, overrides=overrides).run(run).starts_from
+    if origin:
+        overrides[f"{run}:model.weights"] = "none"  # no other run is needed
+    return check_study(study, [run], overrides), origin
 
 
 def _prepare_within(home: Home) -> Callable[[DataConfig, float], str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,19 @@ MODELS, NOTES = "models.json", "notes.json"
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_CONFIG": ""}
 
 
-def check_models(study: Study, *, log: Callable[[str], None]) -> None:
+@contextmanager
+def checked_models(study: Study, *, log: Callable[[str], None]) -> Iterator[None]:
+    """`check_models` before the block, which prepares the study's data; once more after it, if classes were not known.
+
+    A model that fits these data alone fails before for a reason that says nothing.
+    """
+    was_known = check_models(study, log=log)
+    yield
+    if not was_known:
+        check_models(study, log=log)
+
+
+def check_models(study: Study, *, log: Callable[[str], None]) -> bool:
     """Build the models that are functions of the user's in a process of its own, see `models.check_own_model`.
 
     Where all models are ours, or of Keras, no process is started.
@@ -29,13 +42,16 @@ def check_models(study: Study, *, log: Callable[[str], None]) -> None:
         study: whose runs are about to be trained.
         log: gets what the user should know, one line each.
 
+    Returns:
+        whether the data of all these models is prepared.
+
     Raises:
         ConfigError: on a model that cannot be trained, in one line.
         RunFailed: when the process ended without an answer.
     """
     models = _own_models(study)
     if not models:
-        return
+        return True
     with tempfile.TemporaryDirectory() as folder:
         exchange, output = Path(folder), Path(folder) / "log"
         write_json(exchange / MODELS, models)
@@ -51,6 +67,7 @@ def check_models(study: Study, *, log: Callable[[str], None]) -> None:
             raise RunFailed(f"the process that builds the study's models {why}")
         for note in read_json(exchange / NOTES):
             log(note)
+    return all(model["classes"] for model in models)
 
 
 def _own_models(study: Study) -> list[dict[str, Any]]:

@@ -137,7 +137,7 @@ def check_own_model(name: str, *, image_shape: ImageShape, classes: int | None) 
             the roles.
 
     Returns:
-        what the user should know, one line each.
+        what the user should know, one line each; nothing where `classes` is `None`.
 
     Raises:
         ConfigError: when it is no such model, in one line.
@@ -159,8 +159,8 @@ def check_own_model(name: str, *, image_shape: ImageShape, classes: int | None) 
         raise ConfigError(f"model.name={name!r} must give logits of the shape (batch, classes), not {found}")
     if classes is not None:
         _check_classes(name, shape, classes)
-    _check_logits(name, keras.ops.convert_to_numpy(outputs).astype(np.float64))
-    if not model.compiled:
+    _check_logits(name, model, keras.ops.convert_to_numpy(outputs).astype(np.float64))
+    if classes is None or not model.compiled:
         return []
     return [
         f"model.name={name!r}: what it is compiled with is not used: its loss is the cross-entropy of the logits, "
@@ -182,14 +182,31 @@ def _check_classes(name: str, shape: tuple[int | None, ...], classes: int) -> No
         raise ConfigError(f"model.name={name!r} must give (batch, {classes}) logits, a column per class, not {shape}")
 
 
-def _check_logits(name: str, outputs: np.ndarray) -> None:
-    """Probabilities of random images are told from logits whatever computes them: a layer, an operation, a model."""
+def _check_logits(name: str, model: keras.Model, outputs: np.ndarray) -> None:
+    """Probabilities of random images are told from logits whatever computes them: a layer, an operation, a model.
+
+    A sigmoid is found by its name alone: the logits of few classes may well lie between 0 and 1.
+    """
     if outputs.shape[1] > 1 and outputs.min() >= 0 and np.abs(outputs.sum(axis=1) - 1).max() < SOFTMAX_TOLERANCE:
-        what = "ends in a softmax, but its loss takes logits and applies one"
-        raise ConfigError(f"model.name={name!r} {what}: leave it out ({_softmax_line(_import_factory(name))})")
+        end, loss = "softmax", "takes logits and applies one"
+    elif _last_activation(model) == "sigmoid":
+        end, loss = "sigmoid", "takes logits and applies a softmax"
+    else:
+        return
+    where = _line_with(end, _import_factory(name))
+    raise ConfigError(f"model.name={name!r} ends in a {end}, but its loss {loss}: leave it out ({where})")
 
 
-def _softmax_line(function: Callable[..., keras.Model]) -> str:
+def _last_activation(model: keras.Model) -> str:
+    """What the outputs come from, in lower case; of a subclass, its own name."""
+    last: Any = model
+    while isinstance(last, keras.Model) and getattr(last, "outputs", None):
+        last = last.outputs[0]._keras_history.operation
+    activation = getattr(last, "activation", last)
+    return getattr(activation, "__name__", type(activation).__name__).lower()
+
+
+def _line_with(word: str, function: Callable[..., keras.Model]) -> str:
     """Where it probably is: the last line that names one in the function, else in its module."""
     for part in (function, inspect.getmodule(function)):
         try:
@@ -197,7 +214,7 @@ def _softmax_line(function: Callable[..., keras.Model]) -> str:
         except (OSError, TypeError):
             continue
         for number, line in reversed(list(enumerate(lines, max(first, 1)))):
-            if "softmax" in line.lower():
+            if word in line.lower():
                 return f"{inspect.getsourcefile(part)}, line {number}: {line.strip()[:100]}"  # type: ignore[arg-type]
     return "the activation of its last layer"
 

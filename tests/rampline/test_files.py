@@ -71,9 +71,9 @@ def test_a_text_replaces_the_old_one_and_leaves_nothing_beside(tmp_path):
 
 
 def test_a_table_holds_no_formula_and_is_read_as_it_was(tmp_path):
-    formulas = ["=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "'=1", "''-x"]
+    formulas = ["=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "'=1", "''-x", "\uff1d1", "\uff20A"]
     plain = ["cat", "a\r=1", "a=b", "'quoted'", "-0.5", "+3", "-1e-07", ""]
-    table = pd.DataFrame({"=name": formulas + plain, "figure": [-0.5] * 17, "many": [-3] * 17, "seen": [True] * 17})
+    table = pd.DataFrame({"=name": formulas + plain, "figure": [-0.5] * 19, "many": [-3] * 19, "seen": [True] * 19})
     write_csv(tmp_path / "table.csv", table)
     with open(tmp_path / "table.csv", newline="") as file:
         header, *rows = csv.reader(file)

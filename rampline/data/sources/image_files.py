@@ -19,6 +19,10 @@ _SPLIT_WORDS = {"train": "train|training", "validation": "val|valid|validation",
 _SPLIT_NAMES = {
     split: re.compile(f"({words})([ _-]?(set|data|images))?", re.IGNORECASE) for split, words in _SPLIT_WORDS.items()
 }
+# Such a word in a longer name: `seg_train`, `train2017`.
+_SPLIT_WORD = re.compile(
+    r"(?<![a-z])(train(ing)?|val(id(ation|ate)?)?|test(ing)?|eval(uation)?)(?![a-z])", re.IGNORECASE
+)
 SPLIT_ALLOWED = "train, validation (or val, valid) and test"
 
 
@@ -103,7 +107,12 @@ def _check_trainable(by_split: Mapping[str, Sequence[ImageFile]], class_names: S
 def _refuse_splits_as_classes(class_names: Sequence[str], origin: str) -> None:
     # One such class may be meant: a train is also a vehicle.
     found = [name for name in class_names if split_called(name)]
-    if len(found) > 1:
+    alike: dict[str, list[str]] = {}
+    for name in class_names:
+        if _SPLIT_WORD.search(name):
+            alike.setdefault(_SPLIT_WORD.sub("", name), []).append(name)
+    found = next((names for names in (found, *alike.values()) if len(names) > 1), [])
+    if found:
         raise DatasetError(
             f"{origin} has the classes {found[0]!r} and {found[1]!r}, which are names of splits: write "
             "train/CLASS/1.jpg and test/CLASS/1.jpg, or in a table the split into the column 'split'"

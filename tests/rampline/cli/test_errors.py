@@ -113,10 +113,13 @@ def test_a_home_that_cannot_be_written(command, rampline, home):
 
 
 @pytest.mark.slow
-def test_a_model_that_ends_in_a_softmax_is_refused_before_data_is_prepared(rampline, home, tmp_path):
+@pytest.mark.parametrize(
+    "arguments", [["run"], ["parity", "--run", "a"], ["tune", "--run", "a"], ["explain", "--measure"]]
+)
+def test_a_model_that_ends_in_a_softmax_is_refused_before_data_is_prepared(arguments, rampline, home, tmp_path):
     (tmp_path / "networks.py").write_text(SOFTMAX)
     (tmp_path / "own.yaml").write_text("name: own\nruns: {a: {set: {model: {name: 'networks:net'}}}}\n")
-    result = rampline("run", "own.yaml")
+    result = rampline(*arguments, "own.yaml")
     assert result.returncode == 2
     error = "rampline: error: model.name='networks:net' ends in a softmax, but its loss takes logits and applies one: "
     assert error in result.stderr

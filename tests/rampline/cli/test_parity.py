@@ -35,6 +35,7 @@ def test_a_failed_check_has_its_exit_status(rampline) -> None:
         (("digits", "--run", "nobody"), "study digits has no run 'nobody'"),
         (("nothing", "--run", "baseline"), "no study 'nothing'"),
         (("digits", "--run", "multi-worker", "--set", "cluster.workers=0"), "cluster.workers=0 is not allowed"),
+        (("digits", "--run", "baseline", "--set", "model.name=resnet50"), "model.name='resnet50' is not known"),
     ],
 )
 def test_wrong_input_is_one_line(rampline, home: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -96,5 +96,11 @@ def test_a_run_that_starts_from_another_is_tuned_from_fresh_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path))
-    name, config = _read_run("digits", "mirrored-ramp", ["batch.size=16"])
-    assert (name, config.model.weights, config.batch.size) == ("digits", "none", 16)
+    checked, origin = _read_run("digits", "mirrored-ramp", ["batch.size=16"])
+    (run,) = checked.runs
+    assert (run.name, run.config.model.weights, run.config.batch.size, origin) == (
+        "mirrored-ramp",
+        "none",
+        16,
+        "baseline",
+    )

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from rampline.data.dataset import PreparedDataset
+from rampline.data.preparation import prepare_dataset
 from rampline.errors import ConfigError
 from rampline.record.home import Home
 from rampline.study import Study, load_study
-from rampline.training.model_contract import check_models
+from rampline.training.model_contract import check_models, checked_models
 
 pytestmark = pytest.mark.usefixtures("forks")
 NETWORKS = """import keras
@@ -32,6 +33,11 @@ def five(input_shape, classes):
 
 def layer(input_shape, classes):
     return keras.layers.Dense(classes)
+
+def for_grey_images(input_shape, classes):
+    if input_shape[-1] != 1:
+        raise ValueError("one channel")
+    return probabilities(input_shape, classes)
 """
 
 
@@ -75,7 +81,22 @@ def test_another_model_than_the_data_needs_is_refused(
         check_models(make_study(tmp_path, monkeypatch, f"users_networks:{name}"), log=print)
 
 
-def test_a_loss_that_is_not_used_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_for_the_data_alone_is_checked_when_they_are_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
+    study = make_study(tmp_path, monkeypatch, "users_networks:for_grey_images")
+    with (
+        pytest.raises(ConfigError, match=r"^model\.name='users_networks:for_grey_images' ends in a softmax, "),
+        checked_models(study, log=print),
+    ):
+        assert prepare_dataset(study.runs[0].config.data, Home.from_environment()).image_shape[-1] == 1
+
+
+def test_a_loss_that_is_not_used_is_told_of(
+    digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(digits.class_names) == 10
     lines: list[str] = []
     names = ("users_networks:logits", "users_networks:with_a_loss")
     check_models(make_study(tmp_path, monkeypatch, *names), log=lines.append)

@@ -178,6 +178,22 @@ def for_102_classes(input_shape, classes):
 
 def misspelt(input_shape, classes):
     return float_images(input_shape, clases)
+
+def sigmoid(input_shape, classes):
+    inputs, x = start(input_shape)
+    return keras.Model(inputs, keras.layers.Dense(classes, activation="sigmoid")(x))
+
+def sigmoid_operation(input_shape, classes):
+    inputs, x = start(input_shape)
+    return keras.Model(inputs, keras.ops.sigmoid(keras.layers.Dense(classes)(x)))
+
+def nested_sigmoid(input_shape, classes):
+    inputs, x = start(input_shape)
+    return keras.Model(inputs, keras.Sequential([keras.layers.Dense(classes), keras.layers.Activation("sigmoid")])(x))
+
+def gated(input_shape, classes):
+    inputs, x = start(input_shape)
+    return keras.Model(inputs, keras.layers.Dense(classes)(keras.ops.sigmoid(keras.layers.Dense(8)(x))))
 """
 
 
@@ -195,6 +211,13 @@ def softmaxes(tmp_path, monkeypatch):
 def test_a_softmax_is_found_whatever_computes_it(softmaxes, function, line, classes):
     with pytest.raises(ConfigError, match=rf"ends in a softmax, .*softmaxes\.py, line {line}: "):
         check_own_model(f"{softmaxes}:{function}", image_shape=(8, 8, 3), classes=classes)
+
+
+@pytest.mark.parametrize("function, line", [("sigmoid", 50), ("sigmoid_operation", 54), ("nested_sigmoid", 58)])
+def test_a_sigmoid_at_the_end_is_found(softmaxes, function, line):
+    with pytest.raises(ConfigError, match=rf"ends in a sigmoid, .* applies a softmax: .*softmaxes\.py, line {line}: "):
+        check_own_model(f"{softmaxes}:{function}", image_shape=(8, 8, 3), classes=2)
+    assert check_own_model(f"{softmaxes}:gated", image_shape=(8, 8, 3), classes=2) == []
 
 
 def test_only_what_cannot_be_right_is_refused_while_classes_are_not_known(softmaxes):
