@@ -5,10 +5,11 @@ from typing import Annotated
 from prefect import flow
 from pydantic import Field
 
+from rampline.execution import command_of
 from rampline.flows.evaluate import evaluate
 from rampline.flows.prepare import prepare
-from rampline.stages import AS_IN_STUDY, Engine, Precision, check_study, own_execution, plan_stage, with_values
-from rampline.tasks.steps import open_execution, train
+from rampline.tasks.form import AS_IN_STUDY, Engine, Precision, find_stage, open_begun, with_values
+from rampline.tasks.steps import models_checked, open_execution, train, turn_of
 
 
 @flow(name="baseline", flow_run_name="{run}")
@@ -35,12 +36,22 @@ def baseline(
         overrides: Further settings by dotted key, such as {"batch.size": "128"}.
         execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """
+    run_stage(
+        "baseline", study, run, with_values(overrides, engine=engine, epochs=epochs, precision=precision), execution
+    )
+
+
+def run_stage(flow_name: str, study: str, run: str, overrides: dict[str, str], execution: str) -> None:
+    """What the flows that train one run do: train it in `execution`; without one, see `baseline`."""
     if execution:
-        train(own_execution(execution), run)
+        train(open_begun(execution), run)
         return
-    overrides = with_values(overrides, engine=engine, epochs=epochs, precision=precision)
-    runs = plan_stage("baseline", study, run, overrides)
-    with open_execution(check_study(study, runs, overrides), study, runs, overrides, prepare=prepare) as own:
-        for name in runs:
-            train(own, name)
-        evaluate(study, own, runs)
+    own = find_stage(flow_name, study, run, overrides)
+    runs, folder = [run.name for run in own.study.runs], str(own.folder)
+    with turn_of(own):
+        with models_checked(own):
+            prepare(study, runs, overrides, folder)
+        with open_execution(own, command_of(study, runs, overrides)):
+            for name in runs:
+                train(own, name)
+            evaluate(study, folder, runs)

@@ -5,10 +5,8 @@ from typing import Annotated
 from prefect import flow
 from pydantic import Field
 
-from rampline.flows.evaluate import evaluate
-from rampline.flows.prepare import prepare
-from rampline.stages import AS_IN_STUDY, Precision, check_study, own_execution, plan_stage, with_values
-from rampline.tasks.steps import open_execution, train
+from rampline.flows.baseline import run_stage
+from rampline.tasks.form import AS_IN_STUDY, Precision, with_values
 
 
 @flow(name="cluster", flow_run_name="{run}")
@@ -38,13 +36,6 @@ def cluster(
         overrides: Further settings by dotted key, such as {"batch.size": "128"}.
         execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """
-    if execution:
-        train(own_execution(execution), run)
-        return
     size = {f"{run}:cluster.workers": workers, f"{run}:cluster.parameter_servers": parameter_servers}
-    overrides = with_values(overrides, **size, epochs=epochs, precision=precision)
-    runs = plan_stage("cluster", study, run, overrides)
-    with open_execution(check_study(study, runs, overrides), study, runs, overrides, prepare=prepare) as own:
-        for name in runs:
-            train(own, name)
-        evaluate(study, own, runs)
+    given = with_values(overrides, **size, epochs=epochs, precision=precision)
+    run_stage("cluster", study, run, given, execution)

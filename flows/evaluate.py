@@ -1,11 +1,8 @@
 """Flow `evaluate`: scores of trained runs on the test split, where their time went, and their comparison."""
 
-from pathlib import Path
-
 from prefect import flow
 
-from rampline.record.execution_file import read_execution
-from rampline.stages import trained_runs
+from rampline.tasks.form import find_trained
 from rampline.tasks.steps import compare, explain, score, show_comparison
 from rampline.tasks.turns import in_turn
 
@@ -19,10 +16,10 @@ def evaluate(study: str = "digits", execution: str = "", runs: list[str] = []) -
         execution: Folder of the execution; empty for the latest one of the study.
         runs: Names of the runs to score; none for all that are trained.
     """
-    execution, runs = trained_runs(study, execution, runs)
-    with in_turn(read_execution(Path(execution)).study):
-        score(execution, runs)
-        explain(execution, runs)
-    report = compare(execution)
-    show_comparison(study, execution, report)
+    opened, runs = find_trained(study, execution, runs)
+    with in_turn(opened.study):
+        score(opened, runs)
+        explain(opened, runs)
+    report = compare(opened)
+    show_comparison(study, opened, report)
     return report

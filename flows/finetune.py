@@ -5,10 +5,8 @@ from typing import Annotated
 from prefect import flow
 from pydantic import Field
 
-from rampline.flows.evaluate import evaluate
-from rampline.flows.prepare import prepare
-from rampline.stages import AS_IN_STUDY, Engine, Precision, check_study, own_execution, plan_stage, with_values
-from rampline.tasks.steps import open_execution, train
+from rampline.flows.baseline import run_stage
+from rampline.tasks.form import AS_IN_STUDY, Engine, Precision, with_values
 
 
 @flow(name="finetune", flow_run_name="{run}")
@@ -38,13 +36,6 @@ def finetune(
         overrides: Further settings by dotted key, such as {"batch.size": "128"}.
         execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """
-    if execution:
-        train(own_execution(execution), run)
-        return
     size = {f"{run}:cluster.replicas": replicas}  # not of the runs whose weights it starts from
-    overrides = with_values(overrides, **size, engine=engine, epochs=epochs, precision=precision)
-    runs = plan_stage("finetune", study, run, overrides)
-    with open_execution(check_study(study, runs, overrides), study, runs, overrides, prepare=prepare) as own:
-        for name in runs:
-            train(own, name)
-        evaluate(study, own, runs)
+    given = with_values(overrides, **size, engine=engine, epochs=epochs, precision=precision)
+    run_stage("finetune", study, run, given, execution)

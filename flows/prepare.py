@@ -1,10 +1,16 @@
 """Flow `prepare`: every dataset of a study, decoded, resized and stored once."""
 
+import dataclasses
+from pathlib import Path
+
 from prefect import flow, get_run_logger
 
 from rampline.config import DataConfig
+from rampline.data.dataset import PreparedDataset
+from rampline.data.preparation import locate_prepared
 from rampline.progress import progress_to
-from rampline.stages import datasets_of, own_execution, study_of
+from rampline.study.execution_file import Execution
+from rampline.tasks.form import find_execution
 from rampline.tasks.steps import prepare_data, publish_data_report
 
 DOWNLOAD_RETRIES = 2
@@ -28,18 +34,21 @@ def prepare(
         overrides: Settings laid over every run, by dotted key, such as {"data.image_size": "64"}.
         execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """
-    checked = study_of(study, only, overrides, own_execution(execution))
-    return [_prepare(config, study) for config in datasets_of(checked)]
+    opened = find_execution(study, only, overrides, execution)
+    datasets = {config: _prepare(config, opened, study) for config in opened.study.data}
+    opened.study = dataclasses.replace(opened.study, datasets=datasets)
+    return [str(dataset.directory) for dataset in datasets.values()]
 
 
-def _prepare(config: DataConfig, study: str) -> str:
+def _prepare(config: DataConfig, execution: Execution, study: str) -> PreparedDataset:
+    known, home = execution.study.datasets, execution.home
+    present = known[config] if config in known else locate_prepared(config, home)
     downloads = config.source.startswith("tfds:") and config.manual_dir is None
     retries = DOWNLOAD_RETRIES if downloads else 0
-    state = prepare_data.with_options(retries=retries, retry_delay_seconds=DOWNLOAD_RETRY_SECONDS)(
-        config, study, return_state=True
-    )
+    task = prepare_data.with_options(retries=retries, retry_delay_seconds=DOWNLOAD_RETRY_SECONDS)
+    state = task(config, study, present and str(present.directory), return_state=True)
     directory = state.result()
     if state.name == "Cached":
         progress_to(get_run_logger().info).line(f"prepared already: {directory}")
     publish_data_report(config.source, directory)
-    return directory
+    return present or PreparedDataset.open(Path(directory))

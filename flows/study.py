@@ -8,24 +8,24 @@ from prefect.states import Cancelled
 from pydantic import Field
 
 from rampline.errors import Preempted, RamplineError, RunFailed
+from rampline.execution import command_of
 from rampline.flows.baseline import baseline
 from rampline.flows.cluster import cluster
 from rampline.flows.evaluate import evaluate
 from rampline.flows.finetune import finetune
 from rampline.flows.prepare import prepare
-from rampline.stages import (
+from rampline.study.execution_file import Execution
+from rampline.tasks.approval import approve
+from rampline.tasks.form import (
     AS_IN_STUDY,
     FLOW_OF_STRATEGY,
     Engine,
     Precision,
-    only_of_strategy,
+    find_execution,
     own_execution,
-    study_of,
     with_values,
 )
-from rampline.study import Study
-from rampline.tasks.approval import approve
-from rampline.tasks.steps import open_execution, show_comparison
+from rampline.tasks.steps import models_checked, open_execution, show_comparison, turn_of
 from rampline.tasks.turns import earlier_run_in_progress
 
 STAGES = {flow.name: flow for flow in (baseline, finetune, cluster)}
@@ -62,40 +62,45 @@ def study(
             or when the cost is not known; none for never.
         execution: Folder of the execution: an unfinished one is continued. Empty for a new one.
     """
-    execution = own_execution(execution)
+    own_execution(execution)
     if earlier := earlier_run_in_progress(study):
         return Cancelled(name="Skipped", message=f"{earlier} of this deployment trains {study} still: skipped")
     overrides = with_values(overrides, engine=engine, epochs=epochs, precision=precision)
-    only = only_of_strategy(study, only, strategy)
-    checked = study_of(study, only, overrides, execution)
-    if not approve(checked, approve_cost_above, execution):
+    opened = find_execution(study, only, overrides, execution, strategy)
+    if strategy != "all":
+        only = [run.name for run in opened.study.runs]
+    if not approve(opened, approve_cost_above):
         return Cancelled(message="its cost was not approved")
-    with open_execution(checked, study, only, overrides, execution, prepare=prepare) as path:
-        return _train_and_compare(study, checked, path)
+    with turn_of(opened):
+        with models_checked(opened):
+            prepare(study, only, overrides, str(opened.folder))
+        with open_execution(opened, command_of(study, only, overrides)):
+            return _train_and_compare(study, opened)
 
 
-def _train_and_compare(study: str, checked: Study, path: str) -> str:
-    failures = _train(checked, path)
-    trained = [run.name for run in checked.runs if run.name not in failures]
+def _train_and_compare(study: str, execution: Execution) -> str:
+    failures = _train(execution)
+    trained = [run.name for run in execution.study.runs if run.name not in failures]
     report = ""
     if trained:
-        report = evaluate(study, path, trained)
-        show_comparison(study, path, report)  # on the page that people open, too
+        report = evaluate(study, str(execution.folder), trained)
+        show_comparison(study, execution, report)  # on the page that people open, too
     if failures:
         raise RunFailed("; ".join(f"run {name}: {why}" for name, why in failures.items()))
     return report
 
 
-def _train(checked: Study, execution: str) -> dict[str, str]:
+def _train(execution: Execution) -> dict[str, str]:
     """Train every run; returns why by the name of the runs that failed."""
     failures: dict[str, str] = {}
-    for number, run in enumerate(checked.runs, start=1):
-        get_run_logger().info(f"run {number} of {len(checked.runs)}: {run.name}")
+    runs, folder = execution.study.runs, str(execution.folder)
+    for number, run in enumerate(runs, start=1):
+        get_run_logger().info(f"run {number} of {len(runs)}: {run.name}")
         if run.starts_from in failures:
             failures[run.name] = f"not started, because it starts from {run.starts_from}"
             continue
         try:
-            STAGES[FLOW_OF_STRATEGY[run.config.strategy]](study=checked.name, run=run.name, execution=execution)
+            STAGES[FLOW_OF_STRATEGY[run.config.strategy]](study=execution.study.name, run=run.name, execution=folder)
         except Preempted:
             raise  # this machine is wanted back: no next run
         except RamplineError as error:

@@ -1,7 +1,6 @@
-"""One execution of a study, stage by stage: what the flows call. No Prefect, no TensorFlow.
+"""An execution of a study, stage by stage: started, trained, evaluated, explained, compared and closed.
 
-An execution is the folder `runs/STUDY/EXECUTION` with `execution.json` and a run directory per run, and a parent run in
-MLflow.
+No Prefect, no TensorFlow.
 """
 
 from __future__ import annotations
@@ -32,12 +31,10 @@ from rampline.jobs.supervisor import supervise
 from rampline.parity.check import ParityResult, check_parity, result_file
 from rampline.record.delivery_state import RUNNING, mark_delivered, mark_undelivered, read_delivery
 from rampline.record.events import EventReader
-from rampline.record.execution_file import FILE, Execution, read_execution, resolve_weights, write_execution
-from rampline.record.home import Home
 from rampline.record.provenance import git_commit
 from rampline.record.run_directory import RunDirectory, RunIdentity
-from rampline.stages import study_of
-from rampline.study import Study, StudyRun, load_study
+from rampline.study import StudyRun
+from rampline.study.execution_file import Execution, resolve_weights
 from rampline.tracking.delivery import CLOSE_SECONDS, Delivery, deliver_later, deliver_within, is_delivered
 from rampline.tracking.run_artifacts import log_evaluation, log_explanation
 from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, log_figures, open_tracking
@@ -55,41 +52,38 @@ Log = Callable[[str], None]
 logger = logging.getLogger(__name__)
 
 
-def start_execution(
-    study: str, *, home: Home, only: Sequence[str] = (), overrides: Mapping[str, str] | None = None, name: str
-) -> Path:
-    """Check a study and open an execution of it, or open an earlier one again.
+def start_execution(execution: Execution, *, command: str = "") -> None:
+    """Begin an execution of a checked study in its folder, or continue it, with the settings it was started with.
 
     Args:
-        study: name of a built-in study, or path of a YAML file.
-        home: where executions lie.
-        only: runs to keep; all if empty.
-        overrides: dotted keys laid over every run.
-        name: name of the execution; one that exists is continued, with the settings it was started with.
-
-    Returns:
-        its folder.
+        execution: has its MLflow run afterwards.
+        command: what starts the same again.
 
     Raises:
-        InputError: when the study or this machine does not allow it; nothing is written then.
-        TrackingError: when MLflow cannot be used.
+        TrackingError: when MLflow cannot be used; nothing is written then.
     """
-    folder = home.runs / load_study(study).name / name
-    loaded = study_of(study, only, overrides or {}, str(folder))
-    client = open_tracking(home)
-    if (folder / FILE).is_file():
-        StudyLog.reopen(client, read_execution(folder).parent_run_id)
-        mark_undelivered(folder, RUNNING)
-        return folder
-    tags = {**study_tags(loaded), "rampline.command": _command(study, only, overrides or {})}
-    experiment = open_experiment(client, loaded, home, execution=name)
-    log = StudyLog.open(client, experiment, study=loaded.name, execution=name, tags=tags)
-    write_execution(folder, Execution(study=loaded, home=home, parent_run_id=log.run_id))
-    mark_undelivered(folder, RUNNING)
-    return folder
+    client = open_tracking(execution.home)
+    if execution.is_begun:
+        execution.parent_run_id = Execution.open(execution.folder).parent_run_id
+        StudyLog.reopen(client, execution.parent_run_id)
+    else:
+        study, name = execution.study, execution.name
+        experiment = open_experiment(client, study, execution.home, execution=name)
+        tags = {**study_tags(study), "rampline.command": command}
+        log = StudyLog.open(client, experiment, study=study.name, execution=name, tags=tags)
+        execution.parent_run_id = log.run_id
+        execution.write()
+    mark_undelivered(execution.folder, RUNNING)
 
 
-def evaluate_runs(execution: Path, runs: Sequence[str], *, on_event: OnEvent) -> dict[str, dict[str, Any]]:
+def command_of(study: str, only: Sequence[str], overrides: Mapping[str, str]) -> str:
+    """The command that runs a study like that, without what is secret in it."""
+    chosen = [part for run in only for part in ("--only", run)]
+    settings = [part for key, value in overrides.items() for part in ("--set", f"{key}={value}")]
+    return mask(shlex.join(["rampline", "run", study, *chosen, *settings]))
+
+
+def evaluate_runs(execution: Execution, runs: Sequence[str], *, on_event: OnEvent) -> dict[str, dict[str, Any]]:
     """Score the best checkpoint of each run in one process, and log the scores; returns them by run.
 
     Scores that MLflow does not take stay in the run directory for `rampline sync`.
@@ -97,7 +91,6 @@ def evaluate_runs(execution: Path, runs: Sequence[str], *, on_event: OnEvent) ->
     Raises:
         RunFailed: when the evaluation process fails.
     """
-    home = read_execution(execution).home
     scores: dict[str, dict[str, Any]] = {}
 
     def on_evaluated(path: Path) -> None:
@@ -105,26 +98,27 @@ def evaluate_runs(execution: Path, runs: Sequence[str], *, on_event: OnEvent) ->
         scores[path.name] = read_json(directory.evaluation_file)
         score = scores[path.name]
         failure = deliver_later(
-            lambda: open_tracking(home), directory, lambda client: log_evaluation(client, directory, score)
+            lambda: open_tracking(execution.home), directory, lambda client: log_evaluation(client, directory, score)
         )
         if failure:
             logger.warning("%s: MLflow has not got the evaluation yet: %s", path.name, failure)
         on_event({"event": "evaluated", "run": path.name, **scores[path.name]})
 
-    run_evaluation([execution / run for run in runs], execution / "evaluation.log", on_evaluated=on_evaluated)
+    folder = execution.folder
+    run_evaluation([folder / run for run in runs], folder / "evaluation.log", on_evaluated=on_evaluated)
     return scores
 
 
-def explain_runs(execution: Path, runs: Sequence[str], *, log: Log) -> dict[str, str]:
+def explain_runs(execution: Execution, runs: Sequence[str], *, log: Log) -> dict[str, str]:
     """Find out where the time of these complete runs went, and log it; returns the verdicts by run.
 
     Runs whose probes were left out (`explain.steps=0`) are passed over. Runs that cannot be explained still count:
     why is logged as a warning.
     """
-    home = read_execution(execution).home
-    probed = _probed(execution, runs)
+    directories = (execution.directory(run) for run in runs)
+    probed = [directory for directory in directories if directory.probes_file.is_file()]
     try:
-        measure_replicas(probed, _probe_folder(execution), log=log)
+        measure_replicas(probed, execution.folder / "explain", log=log)
     except RunFailed as error:
         logger.warning("where a step's time goes is known in part only: %s", error)
     verdicts: dict[str, str] = {}
@@ -132,7 +126,9 @@ def explain_runs(execution: Path, runs: Sequence[str], *, log: Log) -> dict[str,
         explanation = explain_run(directory)
         explanation.write(directory.explanation_file)
         failure = deliver_later(
-            lambda: open_tracking(home), directory, lambda client, made=directory: log_explanation(client, made)
+            lambda: open_tracking(execution.home),
+            directory,
+            lambda client, made=directory: log_explanation(client, made),
         )
         if failure:
             logger.warning("%s: MLflow has not got the explanation yet: %s", directory.path.name, failure)
@@ -140,70 +136,69 @@ def explain_runs(execution: Path, runs: Sequence[str], *, log: Log) -> dict[str,
     return verdicts
 
 
-def _probed(execution: Path, runs: Sequence[str]) -> list[RunDirectory]:
-    directories = (RunDirectory(execution / run) for run in runs)
-    return [directory for directory in directories if directory.probes_file.is_file()]
-
-
-def _probe_folder(execution: Path) -> Path:
-    return execution / "explain"
-
-
-def compare_runs(execution: Path) -> ComparisonFiles:
+def compare_runs(execution: Execution) -> ComparisonFiles:
     """Compare what MLflow holds of the execution; writes the report and logs it on the study's run.
 
-    What MLflow has not got yet is delivered first.
+    What MLflow has not got yet is delivered first. The execution keeps the comparison.
 
     Raises:
         InputError: when MLflow holds no run of it.
         TrackingError: when MLflow is away; says what to do when it is back.
     """
-    study = read_execution(execution).study.name
+    study = execution.study.name
     try:
-        client = open_tracking(read_execution(execution).home)
+        client = open_tracking(execution.home)
         sync_execution(client, execution, log=logger.info)
-        return _compare(client, execution, read_execution(execution))
+        return _compare(client, execution)
     except (TrackingError, *STORE_ERRORS) as error:
         remedy = f"when MLflow answers: `rampline sync {study}`, then `rampline compare {study}`"
         raise TrackingError(f"the runs cannot be compared: {first_line(error)}; {remedy}") from error
 
 
-def _compare(client: MlflowClient, execution: Path, opened: Execution) -> ComparisonFiles:
+def _compare(client: MlflowClient, execution: Execution) -> ComparisonFiles:
     # Here, because pandas, matplotlib and SciPy must not delay the first run.
     from rampline.comparison.report import write_comparison
     from rampline.comparison.runs import read_comparison
     from rampline.comparison.summary import derived_metrics, summarise
 
-    comparison = read_comparison(client, opened.study.name, opened.parent_run_id)
-    tables = _data_tables(execution, opened.study)
-    files = write_comparison(comparison, opened.home.reports / opened.study.name / execution.name, data_tables=tables)
+    comparison = read_comparison(client, execution.study.name, execution.parent_run_id)
+    files = write_comparison(comparison, execution.reports, data_tables=_data_tables(execution))
     for run_id, figures in derived_metrics(comparison).items():
         log_figures(client, run_id, figures)
     summary = summarise(comparison)
-    study_log = StudyLog(client, opened.parent_run_id)
+    study_log = StudyLog(client, execution.parent_run_id)
     paths = (files.csv, files.report)
     study_log.log_comparison(params=summary.params, metrics=summary.metrics, tags=summary.tags, files=paths)
+    execution.comparison = comparison
     return files
 
 
-def close_execution(execution: Path, status: str, failure: str | None = None) -> None:
+def _data_tables(execution: Execution) -> dict[str, pd.DataFrame]:
+    from rampline.comparison.report import make_data_tables
+
+    directories = [execution.directory(run.name) for run in execution.study.runs]
+    datasets = dict.fromkeys(d.read_identity().dataset for d in directories if d.identity_file.is_file())
+    return make_data_tables([read_report(Path(dataset)) for dataset in datasets])
+
+
+def close_execution(execution: Execution, status: str, failure: str | None = None) -> None:
     """End the execution in MLflow, as `COMPLETE`, `FAILED`, `KILLED` or `PREEMPTED`, and its runs still RUNNING there.
 
     These end as their folders say, `KILLED` where those say nothing. Never fails, and never waits long: where MLflow
     does not answer, the status stays marked for `rampline sync`.
     """
-    opened = read_execution(execution)
-    mark_undelivered(execution, status, failure)
+    folder = execution.folder
+    mark_undelivered(folder, status, failure)
 
     def close() -> None:
-        StudyLog(open_tracking(opened.home), opened.parent_run_id).close(status, failure, ends=_ends_of_runs(execution))
-        mark_delivered(execution, status, failure)
+        log = StudyLog(open_tracking(execution.home), execution.parent_run_id)
+        log.close(status, failure, ends=_ends_of_runs(folder))
+        mark_delivered(folder, status, failure)
 
     reason = deliver_within(CLOSE_SECONDS[status], close)
     if reason:
-        logger.warning(
-            "the end of the study is not in MLflow: %s; `rampline sync %s` delivers it later", reason, opened.study.name
-        )
+        remedy = f"`rampline sync {execution.study.name}` delivers it later"
+        logger.warning("the end of the study is not in MLflow: %s; %s", reason, remedy)
 
 
 def _ends_of_runs(execution: Path) -> dict[str, tuple[str, str | None]]:
@@ -216,38 +211,24 @@ def _ends_of_runs(execution: Path) -> dict[str, tuple[str, str | None]]:
     }
 
 
-def _command(study: str, only: Sequence[str], overrides: Mapping[str, str]) -> str:
-    chosen = [part for run in only for part in ("--only", run)]
-    settings = [part for key, value in overrides.items() for part in ("--set", f"{key}={value}")]
-    return mask(shlex.join(["rampline", "run", study, *chosen, *settings]))
-
-
-def _data_tables(execution: Path, study: Study) -> dict[str, pd.DataFrame]:
-    from rampline.comparison.report import make_data_tables
-
-    directories = [RunDirectory(execution / run.name) for run in study.runs]
-    datasets = dict.fromkeys(d.read_identity().dataset for d in directories if d.identity_file.is_file())
-    return make_data_tables([read_report(Path(dataset)) for dataset in datasets])
-
-
 @contextmanager
-def closing(execution: str, guard: Callable[[Path], Callable[[], None]] | None = None) -> Iterator[None]:
+def closing(execution: Execution, guard: Callable[[Path], Callable[[], None]] | None = None) -> Iterator[None]:
     """End the execution in MLflow with the block, however it ends.
 
     `COMPLETE`, `FAILED` after an error, `PREEMPTED`, or `KILLED` after Ctrl-C or cancellation.
 
     Args:
-        execution: its folder.
+        execution: begun.
         guard: starts what ends it after a `kill -9` of this process, and returns how that is dismissed.
 
     Raises:
         InputError: when another process is at work on the execution.
     """
-    with hold(Path(execution)):
-        yield from _closing(Path(execution), guard(Path(execution)) if guard else lambda: None)
+    with hold(execution.folder):
+        yield from _closing(execution, guard(execution.folder) if guard else lambda: None)
 
 
-def _closing(execution: Path, dismiss: Callable[[], None]) -> Iterator[None]:
+def _closing(execution: Execution, dismiss: Callable[[], None]) -> Iterator[None]:
     status, failure = "KILLED", None
     try:
         yield
@@ -266,9 +247,9 @@ def _closing(execution: Path, dismiss: Callable[[], None]) -> Iterator[None]:
         dismiss()
 
 
-def preempted_run(execution: Path) -> Preempted | None:
+def preempted_run(execution: Execution) -> Preempted | None:
     """The run that this process was training when it was asked to stop, if that saved a checkpoint first."""
-    for file in execution.glob("*/config.json"):
+    for file in execution.folder.glob("*/config.json"):
         state = read_delivery(file.parent)
         if state and state.is_ours and state.status == "PREEMPTED":
             status = RunDirectory(file.parent).read_config().cluster.preempted_exit_status
@@ -280,7 +261,7 @@ def preempted_run(execution: Path) -> Preempted | None:
 AFTERWARDS = ("rampline.comparison.report", "rampline.comparison.summary", "rampline.tracking.model", "mlflow.pyfunc")
 
 
-def train_run(execution: Path, run: str, *, on_event: OnEvent, log: Log) -> dict[str, Any]:
+def train_run(execution: Execution, run: str, *, on_event: OnEvent, log: Log) -> dict[str, Any]:
     """Train a run of an execution; a complete one is skipped, an unfinished one goes on from its last checkpoint.
 
     Its dataset is verified first, and a scaled run is checked for parity.
@@ -293,36 +274,35 @@ def train_run(execution: Path, run: str, *, on_event: OnEvent, log: Log) -> dict
         Preempted: when it was asked to stop, and has saved a checkpoint.
         InputError: when another launcher runs it, its dataset was damaged, or a role found its configuration wrong.
     """
-    opened = read_execution(execution)
-    chosen, directory = opened.study.run(run), RunDirectory(execution / run)
+    chosen, directory = execution.study.run(run), execution.directory(run)
     if not directory.config_file.is_file():
-        _create(opened, chosen, directory)
+        _create(execution, chosen, directory)
     with hold_run(directory):
-        return _train(opened, directory, on_event, log)
+        return _train(execution, directory, on_event, log)
 
 
-def _create(opened: Execution, run: StudyRun, directory: RunDirectory) -> None:
-    dataset = prepare_dataset(run.config.data, opened.home)
+def _create(execution: Execution, run: StudyRun, directory: RunDirectory) -> None:
+    dataset = execution.study.datasets.get(run.config.data) or prepare_dataset(run.config.data, execution.home)
     identity = RunIdentity(
-        study=opened.study.name,
+        study=execution.study.name,
         name=run.name,
         dataset=str(dataset.directory),
         git_commit=git_commit(),
         published=dict(run.published),
     )
-    directory.create(resolve_weights(run.config, directory.path.parent), identity)
+    directory.create(resolve_weights(run.config, execution.folder), identity)
 
 
-def _train(opened: Execution, directory: RunDirectory, on_event: OnEvent, log: Log) -> dict[str, Any]:
+def _train(execution: Execution, directory: RunDirectory, on_event: OnEvent, log: Log) -> dict[str, Any]:
     def open_client() -> MlflowClient:
-        return open_tracking(opened.home)
+        return open_tracking(execution.home)
 
     if directory.is_complete and is_delivered(open_client, directory):
         log(f"{directory.path.name}: complete already: {directory.path}")
         return read_json(directory.result_file)
     if not directory.is_complete:
         check_intact(PreparedDataset.open(Path(directory.read_identity().dataset)))
-    tracking = Delivery.open(open_client, directory, parent_run_id=opened.parent_run_id, log=log)
+    tracking = Delivery.open(open_client, directory, parent_run_id=execution.parent_run_id, log=log)
     stops = EventReader(directory.events_file, from_end=True)
 
     def handle(event: dict[str, Any]) -> None:

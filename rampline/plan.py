@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +11,6 @@ from typing import Any
 
 from rampline.config import RunConfig, flatten
 from rampline.config.formats import keys_that_keep_epoch_time
-from rampline.data.dataset import PreparedDataset
-from rampline.data.preparation import locate_prepared
 from rampline.devices import Devices, find_devices
 from rampline.files import read_json
 from rampline.jobs.roles import role_counts
@@ -52,15 +49,9 @@ class PlannedRun:
 
 
 def plan_study(study: Study, home: Home) -> list[PlannedRun]:
-    """Every run of the study as it would be started on this machine.
-
-    Raises:
-        DatasetError: when a data source is missing.
-    """
+    """Every run of a checked study as it would be started on this machine."""
     devices = find_devices()
-    # Once for each data set: a folder of images is looked through for it.
-    locate = functools.cache(functools.partial(locate_prepared, home=home))
-    return [_plan_run(study.name, run, home, devices, locate(run.config.data)) for run in study.runs]
+    return [_plan_run(study, run, home, devices) for run in study.runs]
 
 
 def expected_cost_usd(planned: Sequence[PlannedRun]) -> float | None:
@@ -69,8 +60,8 @@ def expected_cost_usd(planned: Sequence[PlannedRun]) -> float | None:
     return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
-def _plan_run(study: str, run: StudyRun, home: Home, devices: Devices, prepared: PreparedDataset | None) -> PlannedRun:
-    config = run.config
+def _plan_run(study: Study, run: StudyRun, home: Home, devices: Devices) -> PlannedRun:
+    config, prepared = run.config, study.datasets.get(run.config.data)
     examples = prepared.splits["train"] if prepared else run.train_examples
     return PlannedRun(
         name=run.name,
@@ -79,7 +70,7 @@ def _plan_run(study: str, run: StudyRun, home: Home, devices: Devices, prepared:
         devices=_place(config, devices),
         steps_per_epoch=config.steps_per_epoch(examples) if examples else None,
         is_prepared=prepared is not None,
-        expected_seconds=expected_seconds(home.runs / study, run.name, config),
+        expected_seconds=expected_seconds(home.runs / study.name, run.name, config),
     )
 
 

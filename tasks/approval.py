@@ -7,12 +7,9 @@ from prefect.input import RunInput
 from pydantic import Field
 
 from rampline.plan import expected_cost_usd, plan_study
-from rampline.record.execution_file import FILE
-from rampline.record.home import Home
 from rampline.record.units import write_dollars
-from rampline.study import Study
+from rampline.study.execution_file import Execution
 from rampline.tasks.page import artifact_key, plan_markdown
-from rampline.tasks.steps import execution_name
 
 DAYS_TO_ANSWER = 7
 
@@ -24,17 +21,17 @@ class Approval(RunInput):
     remark: str = Field(default="", description="Why, for the log.")
 
 
-def approve(study: Study, above_usd: float | None, execution: str = "") -> bool:
+def approve(execution: Execution, above_usd: float | None) -> bool:
     """Whether the study may start: it is expected to cost at most `above_usd`, or a person has said so.
 
     The page shows the plan, and the flow run is Paused until somebody answers with Resume, at most `DAYS_TO_ANSWER`
     days. A cost that nothing is known of is asked about too. `None` asks nobody, and so does an execution that is
     continued.
     """
-    home = Home.from_environment()
-    if above_usd is None or (home.runs / study.name / execution_name(execution) / FILE).is_file():
+    if above_usd is None or execution.is_begun:
         return True
-    planned, logger = plan_study(study, home), get_run_logger()
+    study, logger = execution.study, get_run_logger()
+    planned = plan_study(study, execution.home)
     cost = expected_cost_usd(planned)
     known = "cannot be known yet" if cost is None else f"is expected to be {write_dollars(cost)}"
     if cost is not None and cost <= above_usd:

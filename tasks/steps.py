@@ -4,13 +4,14 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from prefect import Task, get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
@@ -18,21 +19,19 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 
 from rampline.config import DataConfig
 from rampline.data.dataset import PreparedDataset
-from rampline.data.preparation import locate_prepared, prepare_dataset
+from rampline.data.preparation import prepare_dataset
 from rampline.data.quality import read_report
-from rampline.errors import DatasetError, RamplineError
+from rampline.errors import RamplineError
 from rampline.execution import closing, compare_runs, evaluate_runs, explain_runs, start_execution, train_run
 from rampline.jobs.device_queue import devices_of
 from rampline.progress import progress_to
-from rampline.record.execution_file import read_execution
 from rampline.record.home import Home
 from rampline.record.provenance import process_identity
-from rampline.record.run_directory import RunDirectory
 from rampline.registry.prediction import predict_folder
 from rampline.servers.guardian import start_guardian
 from rampline.servers.prefect_objects.new_data import PREPARED, STUDY_LABEL
-from rampline.study import Study
-from rampline.tasks.flow_run import current_flow_run, flow_run_address
+from rampline.study.execution_file import Execution, at_hand
+from rampline.tasks.flow_run import flow_run_address
 from rampline.tasks.page import artifact_key, comparison_rows, epoch_rows, learning_rate_markdown, live_page
 from rampline.tasks.turns import in_turn, slots
 from rampline.tracking.pages import mlflow_links, model_version_link
@@ -41,28 +40,27 @@ from rampline.training.model_contract import checked_models
 
 def cache_key(_context: Any, parameters: dict[str, Any]) -> str | None:
     """The data settings and the folder they led to; none, and so no cached result, while that folder is not there."""
-    config: DataConfig = parameters["config"]
-    try:
-        prepared = locate_prepared(config, Home.from_environment())
-    except DatasetError:
-        return None  # the task says what is wrong with it
-    if prepared is None:
+    config, present = parameters["config"], parameters["present"]
+    if present is None:
         return None
-    settings = json.dumps([str(prepared.directory), dataclasses.asdict(config)], sort_keys=True)
+    settings = json.dumps([present, dataclasses.asdict(config)], sort_keys=True)
     return "prepared-" + hashlib.sha256(settings.encode()).hexdigest()
 
 
 @task(task_run_name="prepare {config.source}", cache_key_fn=cache_key, persist_result=True, result_serializer="json")
-def prepare_data(config: DataConfig, study: str) -> str:
-    """Prepare the dataset unless that was done before; returns its folder."""
-    progress, home = progress_to(get_run_logger().info), Home.from_environment()
-    is_new = locate_prepared(config, home) is None
+def prepare_data(config: DataConfig, study: str, present: str | None) -> str:
+    """Prepare the dataset, unless the folder `present` holds it; returns its folder."""
+    progress, made = progress_to(get_run_logger().info), []
 
     def show(done: int, total: int) -> None:
+        made[:] = [total]
         progress.event(config.source, {"event": "preparing", "done": done, "total": total})
 
-    dataset = prepare_dataset(config, home, on_progress=show, log=progress.line)
-    if is_new:
+    if present is not None:
+        progress.line(f"prepared already: {present}")
+        return present
+    dataset = prepare_dataset(config, Home.from_environment(), on_progress=show, log=progress.line)
+    if made:
         announce_data(dataset, study)
     return str(dataset.directory)
 
@@ -83,16 +81,16 @@ def publish_data_report(source: str, directory: str) -> None:
     )
 
 
-@task(task_run_name="train {run}")
-def train(execution: str, run: str) -> dict[str, Any]:
+@task(task_run_name="train {run}", cache_policy=NO_CACHE)
+def train(execution: Execution, run: str) -> dict[str, Any]:
     """Train the run in role processes, or continue it, or skip it where it is complete; returns `result.json`.
 
     To be called, never submitted: cancelling then raises in here, and `train_run` ends the role processes.
     """
-    progress, directory = progress_to(get_run_logger().info), RunDirectory(Path(execution) / run)
-    config = read_execution(Path(execution)).study.run(run).config
+    progress, directory = progress_to(get_run_logger().info), execution.directory(run)
+    config = execution.study.run(run).config
     with slots(devices_of(config)), live_page(directory, config):
-        result = train_run(Path(execution), run, on_event=lambda event: progress.event(run, event), log=progress.line)
+        result = train_run(execution, run, on_event=lambda event: progress.event(run, event), log=progress.line)
     epochs, picture = epoch_rows(directory), learning_rate_markdown(directory)
     create_table_artifact(epochs, key=artifact_key("epochs", run), description=f"Epochs of {run}")
     create_markdown_artifact(picture, key=artifact_key("learning-rate", run), description=f"Learning rate of {run}")
@@ -104,49 +102,39 @@ def unless_ours(_task: Task, _task_run: TaskRun, state: State) -> bool:
     return not isinstance(state.result(raise_on_failure=False), RamplineError)
 
 
-@task(task_run_name="start {study}", retries=2, retry_delay_seconds=5, retry_condition_fn=unless_ours)
-def start(study: str, only: list[str], overrides: dict[str, str], execution: str = "") -> str:
-    """Open an execution of the study, or again the one in the folder `execution`; returns its folder.
-
-    The name of a new one comes from the flow run: a retry of the flow run goes on where the first attempt stopped.
-    """
-    home = Home.from_environment()
-    return str(start_execution(study, home=home, only=only, overrides=overrides, name=execution_name(execution)))
-
-
-def execution_name(execution: str) -> str:
-    """Name of the execution in the folder `execution`, or of the one that belongs to the current flow run if empty."""
-    if execution:
-        return Path(execution).name
-    flow_run = current_flow_run()
-    return f"{flow_run.created:%Y%m%d-%H%M%S}-{flow_run.id.hex[-6:]}"
+# Their parameters are objects of this process: not what a result could be kept for.
+STEP: dict[str, Any] = {
+    "retries": 2,
+    "retry_delay_seconds": 5,
+    "retry_condition_fn": unless_ours,
+    "cache_policy": NO_CACHE,
+}
 
 
-Prepare = Callable[[str, list[str], dict[str, str], str], Any]
+@task(task_run_name="start {execution.study.name}", **STEP)
+def start(execution: Execution, command: str) -> None:
+    """Begin the execution, or continue it."""
+    start_execution(execution, command=command)
 
 
 @contextmanager
-def open_execution(
-    checked: Study, study: str, only: list[str], overrides: dict[str, str], execution: str = "", *, prepare: Prepare
-) -> Iterator[str]:
-    """Wait for the study's turn, check its models, prepare its data, open its execution; close it with the block.
+def turn_of(execution: Execution) -> Iterator[None]:
+    """Wait for the execution's turn; in the block its stages find it at hand."""
+    with in_turn(execution.study), at_hand(execution), _one_heartbeat():
+        yield
 
-    Yields the folder of the execution.
 
-    Args:
-        checked: what `study`, `only` and `overrides` lead to.
-        study: name or path.
-        only: runs; all if empty.
-        overrides: dotted keys laid over every run.
-        execution: folder of one that is continued.
-        prepare: the flow that prepares the data.
-    """
-    with in_turn(checked), _one_heartbeat():
-        with checked_models(checked, log=progress_to(get_run_logger().info).line):
-            prepare(study, only, overrides, execution)
-        path = start(study, only, overrides, execution)
-        with closing(path, lambda folder: start_guardian(folder, process_identity(), flow_run_address())):
-            yield path
+def models_checked(execution: Execution) -> AbstractContextManager[None]:
+    """Check its models round the block that prepares its data."""
+    return checked_models(execution.study, log=progress_to(get_run_logger().info).line)
+
+
+@contextmanager
+def open_execution(execution: Execution, command: str) -> Iterator[None]:
+    """Begin the execution, or continue it; close it with the block, also after a `kill -9` of this process."""
+    start(execution, command)
+    with closing(execution, lambda folder: start_guardian(folder, process_identity(), flow_run_address())):
+        yield
 
 
 @contextmanager
@@ -163,37 +151,37 @@ def _one_heartbeat() -> Iterator[None]:
         yield
 
 
-@task(task_run_name="score the test images", retries=2, retry_delay_seconds=5, retry_condition_fn=unless_ours)
-def score(execution: str, runs: list[str]) -> dict[str, dict[str, Any]]:
+@task(task_run_name="score the test images", **STEP)
+def score(execution: Execution, runs: list[str]) -> dict[str, dict[str, Any]]:
     """Score the best checkpoint of each run in one process; returns each run's `evaluation.json`."""
     progress = progress_to(get_run_logger().info)
     progress.line(f"evaluating {', '.join(runs)}")
-    return evaluate_runs(Path(execution), runs, on_event=lambda event: progress.event(event["run"], event))
+    return evaluate_runs(execution, runs, on_event=lambda event: progress.event(event["run"], event))
 
 
-@task(task_run_name="explain where the time went", retries=1, retry_delay_seconds=5, retry_condition_fn=unless_ours)
-def explain(execution: str, runs: list[str]) -> dict[str, str]:
+@task(task_run_name="explain where the time went", **STEP)
+def explain(execution: Execution, runs: list[str]) -> dict[str, str]:
     """Measure one replica's work for each run, and explain the runs; returns the verdicts by run."""
-    return explain_runs(Path(execution), runs, log=progress_to(get_run_logger().info).line)
+    return explain_runs(execution, runs, log=progress_to(get_run_logger().info).line)
 
 
-@task(task_run_name="compare", retries=2, retry_delay_seconds=5, retry_condition_fn=unless_ours)
-def compare(execution: str) -> str:
+@task(task_run_name="compare", **STEP)
+def compare(execution: Execution) -> str:
     """Compare what MLflow holds of the execution; returns the path of `report.html`."""
-    return str(compare_runs(Path(execution)).report)
+    return str(compare_runs(execution).report)
 
 
-@task(task_run_name="show the comparison", retries=2, retry_delay_seconds=5, retry_condition_fn=unless_ours)
-def show_comparison(study: str, execution: str, report: str) -> None:
+@task(task_run_name="show the comparison", **STEP)
+def show_comparison(study: str, execution: Execution, report: str) -> None:
     """Put the table of the comparison, and links to MLflow's pages of it, on the page of the current flow run."""
     description = f"Comparison of {study}. Full report: {report}"
     rows = comparison_rows(Path(report).with_name("comparison.csv"))
     create_table_artifact(rows, key=artifact_key("comparison", study), description=description)
-    for shown, link in mlflow_links(Path(execution), Home.from_environment()).items():
+    for shown, link in mlflow_links(execution).items():
         create_link_artifact(link, link_text=f"{shown} of {study} in MLflow", key=artifact_key("mlflow", shown, study))
 
 
-@task(task_run_name="label {images}", retries=2, retry_delay_seconds=5, retry_condition_fn=unless_ours)
+@task(task_run_name="label {images}", **STEP)
 def label_images(study: str, images: str, output: str, batch_size: int) -> dict[str, Any]:
     """Label the folder; returns the file, the model's version, and how many images have each label."""
     home, log = Home.from_environment(), progress_to(get_run_logger().info).line

@@ -18,10 +18,11 @@ from rampline.config.learning_rate import describe_schedule
 from rampline.errors import InputError
 from rampline.imports import importing, locate_own
 from rampline.record.home import Home
-from rampline.stages import check_study
 from rampline.study import Study, built_in_studies, load_study
+from rampline.study.preflight import check_study
 
 if TYPE_CHECKING:
+    from rampline.comparison.runs import Comparison
     from rampline.plan import PlannedRun
 
 UNKNOWN = "?"
@@ -32,10 +33,11 @@ PLAN_WIDTH = 160
 
 def plan(study: StudyArgument, only: OnlyOption = None, set_: SetOption = None, file: OverridesOption = None) -> None:
     """Show what a study would run: roles, devices, batches, steps, learning rate, expected time and cost."""
-    checked = check_study(study, only or [], all_overrides(file, set_ or []))
+    home = Home.from_environment()
+    checked = check_study(study, home=home, only=only or [], overrides=all_overrides(file, set_ or []))
     from rampline.plan import plan_study  # brings in pandas: a wrong study should be told of before
 
-    runs = plan_study(checked, Home.from_environment())
+    runs = plan_study(checked, home)
     console = Console()
     if not console.is_terminal:
         console = Console(width=PLAN_WIDTH)
@@ -136,20 +138,25 @@ def compare(study: StudyArgument) -> None:
     if not os.environ.get("MLFLOW_TRACKING_URI") and not home.tracking_database.is_file():
         raise InputError(f"there are no runs in {home.root}: `rampline run {study}` makes some")
     name = load_study(study).name if study.endswith((".yaml", ".yml")) else study
-    show_comparison(name, home, Console())
+    show_comparison(find_comparison(name, home), home, Console())
 
 
-def show_comparison(study: str, home: Home, console: Console, parent_run_id: str | None = None) -> None:
-    """Print the comparison of an execution, where its report is, and how to open it in MLflow."""
+def find_comparison(study: str, home: Home, parent_run_id: str | None = None) -> Comparison:
+    """The comparison of an execution, by default the latest, from MLflow."""
     # They bring in MLflow and pandas: too slow for the other commands.
     with importing():
         from rampline.comparison.runs import read_comparison
-        from rampline.comparison.terminal import print_comparison
-        from rampline.tracking.pages import how_to_open_mlflow, shorten
         from rampline.tracking.store import open_tracking
 
         client = open_tracking(home)  # which imports more than it does
-    comparison = read_comparison(client, study, parent_run_id, with_system=False)
+    return read_comparison(client, study, parent_run_id, with_system=False)
+
+
+def show_comparison(comparison: Comparison, home: Home, console: Console) -> None:
+    """Print a comparison, where its report is, and how to open it in MLflow."""
+    from rampline.comparison.terminal import print_comparison
+    from rampline.tracking.pages import how_to_open_mlflow, shorten
+
     console.print()
     print_comparison(comparison, console)
     console.print()

@@ -30,9 +30,10 @@ from rampline.jobs.fork_server import fork_server
 from rampline.parity.check import ParityResult, check_parity, result_file
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
-from rampline.stages import check_study, datasets_of
 from rampline.study import Study, load_study
+from rampline.study.execution_file import Execution
 from rampline.study.overrides import write_overrides
+from rampline.study.preflight import check_study
 
 if TYPE_CHECKING:
     from rampline.explain.explanation import Explanation
@@ -108,7 +109,8 @@ def explain(
     """Show where the time of a study's latest execution went, run by run, or measure it now."""
     home, console = Home.from_environment(), Console()
     if measure:
-        folder = _measure(check_study(study, only or [], parse_overrides(set_ or [])), home, console)
+        checked = check_study(study, home=home, only=only or [], overrides=parse_overrides(set_ or []))
+        folder = _measure(checked, home, console)
     elif set_:
         raise ConfigError("--set changes what is measured: it goes with --measure")
     else:
@@ -122,12 +124,10 @@ def explain(
 
 
 def _latest(study: str, home: Home) -> Path:
-    from rampline.record.execution_file import latest_execution
-
-    folder = latest_execution(load_study(study).name, home)
-    if folder is None:
+    execution = Execution.latest(load_study(study).name, home)
+    if execution is None:
         raise InputError(f"study {study} has no execution in {home.runs}: `rampline run {study}`, or add --measure")
-    return folder
+    return execution.folder
 
 
 def _measure(study: Study, home: Home, console: Console) -> Path:
@@ -144,7 +144,7 @@ def _measure(study: Study, home: Home, console: Console) -> Path:
     folder, directories = home.runs / study.name / name, []
     with fork_server():
         with checked_models(study, log=log):
-            datasets = {data: prepare_dataset(data, home, log=log) for data in datasets_of(study)}
+            datasets = {data: prepare_dataset(data, home, log=log) for data in study.data}
         for run in study.runs:
             config = dataclasses.replace(
                 run.config, epochs=1, model=dataclasses.replace(run.config.model, weights="none")
@@ -285,7 +285,7 @@ def _read_run(study: str, run: str, assignments: Sequence[str]) -> tuple[Study, 
     origin = load_study(study, overrides=overrides).run(run).starts_from
     if origin:
         overrides[f"{run}:model.weights"] = "none"  # no other run is needed
-    return check_study(study, [run], overrides), origin
+    return check_study(study, home=Home.from_environment(), only=[run], overrides=overrides), origin
 
 
 def _prepare_within(home: Home) -> Callable[[DataConfig, float], str]:

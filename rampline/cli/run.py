@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
-from rampline.cli.look import show_comparison
+from rampline.cli.look import find_comparison, show_comparison
 from rampline.credentials import mask
 from rampline.devices import available_cores
 from rampline.errors import ClusterConfigError, InputError, Preempted, RamplineError, RunFailed, says_disk_full
@@ -25,8 +25,9 @@ from rampline.progress import TERMINAL, BarProgress, LineProgress
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.servers.temporary_prefect import prefect_answers, start_prefect
-from rampline.stages import check_study, is_begun
 from rampline.study import load_study
+from rampline.study.execution_file import Execution, at_hand, is_begun
+from rampline.study.preflight import check_study
 from rampline.tracking.pages import shorten
 
 HTTP_LIBRARIES = ("httpx", "httpcore")
@@ -52,19 +53,20 @@ def run(
     """Run a study: prepare its data, train its runs, evaluate and compare them."""
     home, console = Home.from_environment(), Console()
     overrides = all_overrides(file, [*(set_ or []), *(["profile=true"] if profile else [])])
-    # An execution is continued with the runs that it was started with, which are checked as it goes on.
-    checked = load_study(study) if resume else check_study(study, only or [], overrides)
     if resume:
-        execution = _unfinished(checked.name, home, settings_given=bool(only or overrides))
+        # With the settings that it was started with, which were checked then.
+        execution = _unfinished(load_study(study).name, home, settings_given=bool(only or overrides))
     else:
-        execution = home.runs / checked.name / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    console.print(f"study {checked.name}, execution {execution.name}", highlight=False)
-    parameters = {"study": study, "only": only or [], "overrides": overrides, "execution": str(execution)}
+        checked = check_study(study, home=home, only=only or [], overrides=overrides)
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        execution = Execution(folder=home.runs / checked.name / name, study=checked, home=home)
+    console.print(f"study {execution.study.name}, execution {execution.name}", highlight=False)
+    parameters = {"study": study, "only": only or [], "overrides": overrides, "execution": str(execution.folder)}
     try:
-        with ExitStack() as stack:
+        with ExitStack() as stack, at_hand(execution):
             _run_flow(home, parameters, console, stack)
     except KeyboardInterrupt:
-        remedy = f": `rampline run {study} --resume` continues it" if is_begun(execution) else ""
+        remedy = f": `rampline run {study} --resume` continues it" if execution.is_begun else ""
         console.print(f"interrupted{remedy}", highlight=False)
         raise
     except Preempted as stop:
@@ -78,11 +80,11 @@ def run(
             raise
         raise typer.Exit(_say_preempted(stop, study, console)) from None
     except (RunFailed, PrefectLost):
-        if is_begun(execution):
+        if execution.is_begun:
             console.print(f"`rampline run {study} --resume` continues what did not complete", highlight=False)
         raise
     finally:
-        _show_what_there_is(checked.name, execution, home, console)
+        _show_what_there_is(execution, console)
 
 
 def _say_preempted(stop: Preempted, study: str, console: Console) -> int:
@@ -144,40 +146,39 @@ def _meet_mlflow(home: Home) -> None:
             open_tracking(home)
 
 
-def _show_what_there_is(study: str, execution: Path, home: Home, console: Console) -> None:
+def _show_what_there_is(execution: Execution, console: Console) -> None:
     """The comparison also after a failure, as long as there is one."""
-    if (home.reports / study / execution.name / "comparison.csv").is_file():
-        from rampline.record.execution_file import read_execution
-        from rampline.tracking.pages import how_to_open_tensorboard
-        from rampline.tracking.store import TrackingError
+    if not (execution.reports / "comparison.csv").is_file():
+        return
+    from rampline.tracking.pages import how_to_open_tensorboard
+    from rampline.tracking.store import TrackingError
 
-        try:
-            opened = read_execution(execution)
-            show_comparison(study, home, console, opened.parent_run_id)
-            if any(run.config.profile for run in opened.study.runs):
-                console.print(f"profile {how_to_open_tensorboard(execution)}", highlight=False, soft_wrap=True)
-        except TrackingError as error:
-            console.print(f"no comparison: {error}", highlight=False, soft_wrap=True, markup=False)
+    study, home = execution.study, execution.home
+    try:
+        # One of an earlier start of the execution is in MLflow alone.
+        comparison = execution.comparison or find_comparison(study.name, home, execution.parent_run_id)
+        show_comparison(comparison, home, console)
+        if any(run.config.profile for run in study.runs):
+            console.print(f"profile {how_to_open_tensorboard(execution.folder)}", highlight=False, soft_wrap=True)
+    except TrackingError as error:
+        console.print(f"no comparison: {error}", highlight=False, soft_wrap=True, markup=False)
 
 
-def _unfinished(study: str, home: Home, *, settings_given: bool) -> Path:
+def _unfinished(study: str, home: Home, *, settings_given: bool) -> Execution:
     """The latest execution, if something of it is left to do: training, evaluation or comparison.
 
     Raises:
         InputError: when there is none.
     """
-    # They bring in MLflow: too slow for the checks before them.
-    from rampline.record.execution_file import latest_execution, read_execution
-
     if settings_given:
         raise InputError(
             "--resume continues an execution with its own settings: leave out --only and --set, and --overrides"
         )
-    execution = latest_execution(study, home)
+    execution = Execution.latest(study, home)
     if execution is None:
         raise InputError(f"study {study} has no execution in {home.runs}: leave out --resume")
-    runs = [RunDirectory(execution / run.name) for run in read_execution(execution).study.runs]
-    compared = (home.reports / study / execution.name / "comparison.csv").is_file()
+    runs = [execution.directory(run.name) for run in execution.study.runs]
+    compared = (execution.reports / "comparison.csv").is_file()
     if compared and all(run.is_complete and run.evaluation_file.is_file() for run in runs):
         raise InputError(f"the latest execution of study {study}, {execution.name}, is complete: leave out --resume")
     return execution
@@ -191,7 +192,6 @@ def worker(run_directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help
     """Run one role of a run; TF_CONFIG says which. It is started again when it, or one of its peers, is lost."""
     from rampline.jobs.supervisor import supervise
     from rampline.jobs.tf_config import parse_tf_config
-    from rampline.record.run_directory import RunDirectory
 
     directory = RunDirectory(run_directory.absolute())
     if not directory.config_file.is_file():
@@ -217,7 +217,6 @@ def sync(what: What = None) -> None:
     """Deliver to MLflow what it has not got of runs: params, epochs, results, evaluation, artifacts, final status."""
     # They bring in MLflow and pandas: too slow for the other commands.
     from rampline.execution import compare_runs
-    from rampline.record.run_directory import RunDirectory
     from rampline.tracking.store import open_tracking
     from rampline.tracking.sync import sync_execution
 
@@ -225,10 +224,11 @@ def sync(what: What = None) -> None:
     chosen = _executions(what, home)
     client, delivered = open_tracking(home), 0
     for folder, runs in chosen:
-        count = sync_execution(client, folder, log=console.print, runs=runs)
+        execution = Execution.open(folder)
+        count = sync_execution(client, execution, log=console.print, runs=runs)
         delivered += count
         if count and any(RunDirectory(run.parent).is_complete for run in folder.glob("*/evaluation.json")):
-            console.print(f"report  {shorten(compare_runs(folder).report)}")
+            console.print(f"report  {shorten(compare_runs(execution).report)}")
     if not delivered:
         console.print("MLflow has everything")
 
@@ -239,15 +239,14 @@ def _executions(what: str | None, home: Home) -> list[tuple[Path, tuple[str, ...
     Raises:
         InputError: when there is nothing of that name.
     """
-    from rampline.record.execution_file import FILE
     from rampline.tracking.sync import executions
 
     if what is None:
         return [(folder, ()) for folder in executions(home.runs)]
     path = Path(what).absolute()
-    if (path / FILE).is_file():
+    if is_begun(path):
         return [(path, ())]
-    if (path / "config.json").is_file() and (path.parent / FILE).is_file():
+    if (path / "config.json").is_file() and is_begun(path.parent):
         return [(path.parent, (path.name,))]
     found = [(folder, ()) for folder in executions(home.runs) if folder.parent.name == _name(what)]
     if not found:
@@ -259,6 +258,4 @@ def _executions(what: str | None, home: Home) -> list[tuple[Path, tuple[str, ...
 
 
 def _name(what: str) -> str:
-    from rampline.study import load_study
-
     return load_study(what).name if what.endswith((".yaml", ".yml")) else what

@@ -112,11 +112,11 @@ def _crash(api: PrefectApi, flow_run: str) -> str:
 
 
 def _close_in_mlflow(execution: Path) -> str:
-    from rampline.record.execution_file import read_execution
+    from rampline.study.execution_file import Execution
     from rampline.tracking.lifecycle import end_runs_of
     from rampline.tracking.store import open_tracking
 
-    opened = read_execution(execution)
+    opened = Execution.open(execution)
     ended = end_runs_of(open_tracking(opened.home), opened.parent_run_id, os.environ[PROCESS], FAILURE)
     return f"MLflow: {len(ended)} runs killed"
 

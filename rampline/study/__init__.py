@@ -1,4 +1,4 @@
-"""Studies: what one is, and reading one from a YAML file."""
+"""Studies: what one is, reading one from a YAML file, checking it here, and what an execution of it is."""
 
 from rampline.study.content import built_in_studies, load_study
 from rampline.study.definition import Study, StudyRun

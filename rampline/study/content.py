@@ -235,7 +235,13 @@ def built_in_studies() -> list[str]:
     return sorted(path.stem for path in BUILT_IN.glob("*.yaml"))
 
 
-def load_study(name_or_path: str, *, only: Sequence[str] = (), overrides: Mapping[str, str] | None = None) -> Study:
+def load_study(
+    name_or_path: str,
+    *,
+    only: Sequence[str] = (),
+    overrides: Mapping[str, str] | None = None,
+    strategy: str | None = None,
+) -> Study:
     """Read a built-in study by name or any study by path, and check every run of it.
 
     Args:
@@ -243,25 +249,36 @@ def load_study(name_or_path: str, *, only: Sequence[str] = (), overrides: Mappin
         only: names of the runs to keep; all if empty. A run that one of them starts from must be kept too.
         overrides: dotted keys laid over every run that is kept, such as `{"epochs": "2"}`, or over one run, such as
             `{"baseline:epochs": "2"}`.
+        strategy: keep those of these runs that the file gives this strategy, and those that they start from.
 
     Raises:
         ConfigError: when there is no such study, or anything in it is not allowed.
     """
     try:
         path = _find(name_or_path)
-        return _read_file(path, only, overrides or {})
+        return _read_file(path, only, overrides or {}, strategy)
     except ConfigError as error:
         raise ConfigError(_readable(str(error))) from error
 
 
-def _read_file(path: Path, only: Sequence[str], overrides: Mapping[str, str]) -> Study:
+def _read_file(path: Path, only: Sequence[str], overrides: Mapping[str, str], strategy: str | None) -> Study:
     content = read_yaml(path)
     try:
+        if strategy is not None:
+            only = _of_strategy(read_study(content, default_name=path.stem, only=(), overrides={}), only, strategy)
         return read_study(content, default_name=path.stem, only=only, overrides=overrides)
     except ConfigError as error:
         raise ConfigError(f"{path.name}: {error}") from error
     except (RecursionError, ValueError) as error:
         raise ConfigError(f"a value of --set is too long or too deep: {error}") from error
+
+
+def _of_strategy(study: Study, only: Sequence[str], strategy: str) -> list[str]:
+    chosen = [run for run in study.runs if run.config.strategy == strategy and (not only or run.name in only)]
+    if not chosen:
+        of = f"none of {', '.join(only)}" if only else "no run of the study"
+        raise ConfigError(f"{of} has strategy {strategy}")
+    return list(dict.fromkeys(name for run in chosen for name in study.with_ancestors(run.name)))
 
 
 def _readable(message: str) -> str:

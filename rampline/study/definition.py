@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from rampline.config import RunConfig
+from rampline.config import DataConfig, RunConfig
 from rampline.config.setting import Count, Holds, NotNegative, Number, Positive, Settings, Text, setting, settings
 from rampline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rampline.data.dataset import PreparedDataset
+
+    Datasets = Mapping[DataConfig, PreparedDataset | None]
+else:
+    Datasets = dict[Any, Any]  # pydantic would import NumPy for the other, which light commands do without
 
 # They become names of folders, MLflow experiments and runs.
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
@@ -167,11 +176,25 @@ class Study(StudyTexts, Recommend):
     name: Annotated[str, _named("name")]  # type: ignore[misc]  # of a study it must be given
     reference: str
     runs: tuple[StudyRun, ...]
+    # What is prepared of its data on this machine, `None` where nothing is; `check_study` has looked.
+    datasets: Datasets = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def published_metrics(self) -> tuple[str, ...]:
         """Metrics that others have published for any of the runs, in the order of the file."""
         return tuple(dict.fromkeys(metric for run in self.runs for metric in run.published))
+
+    @property
+    def data(self) -> tuple[DataConfig, ...]:
+        """The distinct data settings of the runs, in the order of the runs."""
+        return tuple(dict.fromkeys(run.config.data for run in self.runs))
+
+    def with_ancestors(self, run: str) -> list[str]:
+        """The runs whose weights a run starts from, directly or not, the first of them first; then the run."""
+        runs = [run]
+        while parent := self.run(runs[0]).starts_from:
+            runs.insert(0, parent)
+        return runs
 
     def run(self, name: str) -> StudyRun:
         """The run of that name.

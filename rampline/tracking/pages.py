@@ -16,9 +16,9 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from rampline.credentials import without_user
-from rampline.record.execution_file import read_execution
 from rampline.record.home import Home, tracking_uri
 from rampline.record.metrics import Output, shown_in
+from rampline.study.execution_file import Execution
 
 TRAINING = {"workflowType": "machine_learning"}
 
@@ -163,14 +163,14 @@ def _compact(value: Mapping[str, Any]) -> str:
 LOCAL_SERVER = "http://127.0.0.1:5000"
 
 
-def mlflow_links(execution: Path, home: Home) -> dict[str, str]:
+def mlflow_links(execution: Execution) -> dict[str, str]:
     """Pages of MLflow by what they show: the runs as `charts`, the execution's run (`study`), its `report`.
 
     On the tracking server, or on the one that `rampline up` starts.
     """
     from rampline.tracking.store import open_tracking  # MLflow: too slow for commands that need no link
 
-    run_id = read_execution(execution).parent_run_id
+    run_id, home = execution.parent_run_id, execution.home
     experiment = open_tracking(home).get_run(run_id).info.experiment_id
     pages = {
         "charts": experiment_page(experiment, LATEST, charts=True),

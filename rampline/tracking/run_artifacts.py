@@ -22,10 +22,10 @@ from rampline.files import read_json, write_json
 from rampline.jobs.system_metrics import BYTES_PER_MEBIBYTE
 from rampline.parity.check import RESULT, ParityResult
 from rampline.record.events import EventReader
-from rampline.record.execution_file import FILE, read_execution
 from rampline.record.metrics import Source, to_log
 from rampline.record.run_directory import RunDirectory
 from rampline.study import built_in_studies
+from rampline.study.execution_file import Execution, is_begun
 from rampline.tracking.artifacts import draw_confusion_matrix, draw_learning_rate, write_classification_report
 from rampline.tracking.lifecycle import find_run
 from rampline.tracking.model import ModelMetadata, log_model
@@ -53,9 +53,9 @@ def describe_run(directory: RunDirectory, failure: str | None = None) -> str:
 
 def _purpose(directory: RunDirectory) -> str:
     """What the study says about the run."""
-    if not (directory.path.parent / FILE).is_file():
+    if not is_begun(directory.path.parent):
         return ""
-    runs = read_execution(directory.path.parent).study.runs
+    runs = Execution.open(directory.path.parent).study.runs
     return next((run.description for run in runs if run.name == directory.read_identity().name), "")
 
 

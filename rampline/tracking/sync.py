@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -11,9 +10,9 @@ from mlflow.tracking import MlflowClient
 
 from rampline.files import read_json
 from rampline.record.delivery_state import GONE, RUNNING, DeliveryState, mark_delivered, read_delivery
-from rampline.record.execution_file import FILE, Execution, read_execution, write_execution
 from rampline.record.provenance import process_identity, process_is_gone
 from rampline.record.run_directory import RunDirectory
+from rampline.study.execution_file import FILE, Execution
 from rampline.tracking.lifecycle import PROCESS_TAG, find_run
 from rampline.tracking.run_artifacts import log_evaluation, log_explanation
 from rampline.tracking.run_log import RunLog
@@ -23,12 +22,12 @@ from rampline.tracking.study_log import StudyLog, open_experiment, study_tags
 Log = Callable[[str], None]
 
 
-def sync_execution(client: MlflowClient, folder: Path, *, log: Log, runs: Collection[str] = ()) -> int:
+def sync_execution(client: MlflowClient, execution: Execution, *, log: Log, runs: Collection[str] = ()) -> int:
     """Deliver what the store of `client` has not got of an execution; one that a process works on is left to it.
 
     Args:
         client: any store, also one that has never heard of the study.
-        folder: of the execution.
+        execution: begun; has its run in that store afterwards.
         log: gets a line per run that something was delivered of.
         runs: names of the runs to look at; all if empty.
 
@@ -38,17 +37,17 @@ def sync_execution(client: MlflowClient, folder: Path, *, log: Log, runs: Collec
     Raises:
         TrackingError: when MLflow refuses; what was delivered until then counts.
     """
-    opened, state = read_execution(folder), read_delivery(folder)
+    folder, study, state = execution.folder, execution.study, read_delivery(execution.folder)
     if state is not None and state.is_running and not state.is_ours:
-        log(f"{opened.study.name}/{folder.name}: is running, its own process delivers it")
+        log(f"{study.name}/{folder.name}: is running, its own process delivers it")
         return 0
     try:
-        opened = _with_parent(client, opened, folder)
-        directories = [RunDirectory(folder / run.name) for run in opened.study.runs if not runs or run.name in runs]
+        _find_parent(client, execution)
+        directories = [execution.directory(run.name) for run in study.runs if not runs or run.name in runs]
         made = [directory for directory in directories if directory.config_file.is_file()]
-        delivered = [_sync_run(client, directory, opened.parent_run_id, log) for directory in made]
+        delivered = [_sync_run(client, directory, execution.parent_run_id, log) for directory in made]
         if state is None or not state.is_running:
-            _end_parent(client, opened, folder, state)
+            _end_parent(client, execution, state)
     except STORE_ERRORS as error:
         raise TrackingError(f"{folder} cannot be delivered to MLflow: {first_line(error)}") from error
     return sum(delivered)
@@ -103,37 +102,37 @@ def _how_it_ended(directory: RunDirectory, state: DeliveryState | None) -> tuple
     return ("FAILED", failed[0]) if failed else ("KILLED", GONE)
 
 
-def _with_parent(client: MlflowClient, opened: Execution, folder: Path) -> Execution:
-    """The execution with its run in this store; in another one than before it is looked for by name, then made."""
-    study = opened.study
-    experiment = experiment_id(client, study.name, opened.home)
+def _find_parent(client: MlflowClient, execution: Execution) -> None:
+    """Lead the execution to its run in this store; in another one than before it is looked for by name, then made."""
+    study, home = execution.study, execution.home
+    experiment = experiment_id(client, study.name, home)
     found = client.search_runs([experiment], "tags.`rampline.kind` = 'study'", max_results=1000)
-    ids = [run.info.run_id for run in found if run.data.tags.get("rampline.execution") == folder.name]
-    if opened.parent_run_id in ids:
-        return opened
-    times = (folder / FILE).stat()
+    ids = [run.info.run_id for run in found if run.data.tags.get("rampline.execution") == execution.name]
+    if execution.parent_run_id in ids:
+        return
+    file = execution.folder / FILE
+    times = file.stat()
     if not ids:
-        experiment, tags = open_experiment(client, study, opened.home, execution=folder.name), study_tags(study)
-        names, began = {"study": study.name, "execution": folder.name}, times.st_mtime
+        experiment, tags = open_experiment(client, study, home, execution=execution.name), study_tags(study)
+        names, began = {"study": study.name, "execution": execution.name}, times.st_mtime
         ids = [StudyLog.open(client, experiment, **names, tags=tags, began_seconds=began).run_id]
-    known = dataclasses.replace(opened, parent_run_id=ids[0])
-    write_execution(folder, known)
+    execution.parent_run_id = ids[0]
+    execution.write()
     # The newest file is the study's latest execution; this one is no newer than it was.
-    os.utime(folder / FILE, ns=(times.st_atime_ns, times.st_mtime_ns))
-    return known
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def _end_parent(client: MlflowClient, opened: Execution, folder: Path, state: DeliveryState | None) -> None:
-    run = client.get_run(opened.parent_run_id)
+def _end_parent(client: MlflowClient, execution: Execution, state: DeliveryState | None) -> None:
+    run = client.get_run(execution.parent_run_id)
     is_delivered = state is None or state.delivered
     if is_delivered and run.info.status != "RUNNING":
         return
     process = run.data.tags.get(PROCESS_TAG, "")
     if is_delivered and process != process_identity() and not process_is_gone(process):
         return
-    complete = all(RunDirectory(folder / run.name).is_complete for run in opened.study.runs)
+    complete = all(execution.directory(run.name).is_complete for run in execution.study.runs)
     status, failure = ("COMPLETE", None) if complete else ("KILLED", GONE)
     if state is not None and state.status != RUNNING:
         status, failure = state.status, state.failure
-    StudyLog(client, opened.parent_run_id).close(status, failure)
-    mark_delivered(folder, status, failure)
+    StudyLog(client, execution.parent_run_id).close(status, failure)
+    mark_delivered(execution.folder, status, failure)

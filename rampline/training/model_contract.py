@@ -75,10 +75,10 @@ def _own_models(study: Study) -> list[dict[str, Any]]:
     wanted = dict.fromkeys(
         (run.config.data, run.config.model.name) for run in study.runs if ":" in run.config.model.name
     )
-    prepared = {data: locate_prepared(data, Home.from_environment()) for data, _ in wanted}
     found: dict[str, dict[str, Any]] = {}
     for data, name in wanted:
-        dataset = prepared[data]
+        # What was not there when the study was checked may be prepared by now.
+        dataset = study.datasets.get(data) or locate_prepared(data, Home.from_environment())
         shape = dataset.image_shape if dataset else (data.image_size, data.image_size, data.channels or 3)
         classes = len(dataset.class_names) if dataset else None
         model = {"name": name, "image_shape": list(shape), "classes": classes}

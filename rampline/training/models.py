@@ -14,7 +14,7 @@ from rampline.config import ModelConfig
 from rampline.config.choices import MODELS
 from rampline.errors import ConfigError
 from rampline.imports import import_own
-from rampline.stages import check_name, check_weights
+from rampline.study.preflight import check_model, check_weights
 
 ImageShape = tuple[int, int, int]
 
@@ -79,7 +79,7 @@ def _make_built_in(name: str, image_shape: ImageShape, classes: int) -> keras.Mo
 
 def _make_application(config: ModelConfig, image_shape: ImageShape, classes: int) -> keras.Model:
     """Backbone → global average pooling → dense relu → dropout → logits: the head of the study `cats_vs_dogs`."""
-    check_name(config.name)
+    check_model(config.name)
     make_backbone = getattr(keras.applications, config.name)
     inputs = keras.Input(image_shape, dtype="uint8", name="images")
     x = keras.layers.Rescaling(1.0)(inputs)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
-from rampline.stages import FRESH_WEIGHTS
+from rampline.study.preflight import FRESH_WEIGHTS
 from rampline.training.checkpoint import load_model_weights
 from rampline.training.fused_batch_norm import fuse_batch_norm
 from rampline.training.models import make_model

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from executions import begin
 
 from rampline.errors import InputError
-from rampline.execution import start_execution
 from rampline.flows.baseline import baseline
 from rampline.flows.cluster import cluster
 from rampline.flows.evaluate import evaluate
@@ -13,7 +13,7 @@ from rampline.flows.finetune import finetune
 from rampline.flows.prepare import prepare
 from rampline.flows.study import study
 from rampline.record.home import Home
-from rampline.stages import own_execution
+from rampline.tasks.form import own_execution
 
 FLOWS = (baseline, cluster, evaluate, finetune, prepare, study)
 
@@ -21,7 +21,7 @@ FLOWS = (baseline, cluster, evaluate, finetune, prepare, study)
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
 def test_an_execution_outside_the_home_is_refused(flow, tmp_path, rampline_home, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    made = start_execution("digits", home=Home(root=tmp_path), name="e1")
+    made = begin("digits", Home(root=tmp_path)).folder
     inside = f"{rampline_home}/runs/digits/e1"
     for folder in (made, f"{inside}/../../../../{made}", f"{rampline_home}/runs/e1", f"{inside}/baseline", "/"):
         with pytest.raises(InputError, match=r"must be a folder .*/runs/STUDY/EXECUTION, or empty"):

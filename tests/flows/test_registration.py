@@ -36,7 +36,7 @@ def test_flow_has_its_name_parameters_and_a_story_for_a_name(name):
 def test_every_strategy_has_a_stage():
     from rampline.config.run_config import Strategy
     from rampline.flows.study import STAGES
-    from rampline.stages import FLOW_OF_STRATEGY
+    from rampline.tasks.form import FLOW_OF_STRATEGY
 
     assert sorted(FLOW_OF_STRATEGY) == sorted(get_args(Strategy))
     assert set(FLOW_OF_STRATEGY.values()) == set(STAGES)

@@ -10,14 +10,16 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from executions import begin
 
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import DatasetError, RunFailed
-from rampline.execution import close_execution, compare_runs, evaluate_runs, start_execution, train_run
+from rampline.execution import close_execution, compare_runs, evaluate_runs, train_run
 from rampline.files import read_json
 from rampline.record.checkpoints import last_checkpoint
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
+from rampline.study.execution_file import Execution
 from rampline.tracking.store import open_tracking
 
 STUDY = """
@@ -43,10 +45,10 @@ def home(rampline_home: Path) -> Home:
 
 
 @pytest.fixture
-def execution(digits: PreparedDataset, home: Home, forks: None, tmp_path: Path) -> Path:
+def execution(digits: PreparedDataset, home: Home, forks: None, tmp_path: Path) -> Execution:
     study = tmp_path / "small.yaml"
     study.write_text(STUDY)
-    return start_execution(str(study), home=home, name=f"x-{tmp_path.name}")
+    return begin(study, home, f"x-{tmp_path.name}")
 
 
 def kill_when(directory: RunDirectory, role: str, event: str, count: int = 1) -> threading.Thread:
@@ -77,11 +79,11 @@ def kill_the_evaluation() -> None:
     raise TimeoutError("no evaluation was started")
 
 
-def train(execution: Path, run: str) -> dict:
+def train(execution: Execution, run: str) -> dict:
     return train_run(execution, run, on_event=lambda event: None, log=print)
 
 
-def test_a_damaged_dataset_is_found_before_a_role_starts(execution: Path, digits: PreparedDataset) -> None:
+def test_a_damaged_dataset_is_found_before_a_role_starts(execution: Execution, digits: PreparedDataset) -> None:
     images = digits.images_file("train")
     content = images.read_bytes()
     images.write_bytes(bytes([content[0] ^ 1]) + content[1:])
@@ -90,11 +92,11 @@ def test_a_damaged_dataset_is_found_before_a_role_starts(execution: Path, digits
             train(execution, "whole")
     finally:
         images.write_bytes(content)
-    assert not RunDirectory(execution / "whole").roles_file.exists()
+    assert not execution.directory("whole").roles_file.exists()
 
 
-def test_a_killed_worker_leaves_failed_in_mlflow_and_no_process(execution: Path, home: Home) -> None:
-    directory = RunDirectory(execution / "workers")
+def test_a_killed_worker_leaves_failed_in_mlflow_and_no_process(execution: Execution, home: Home) -> None:
+    directory = execution.directory("workers")
     killer = kill_when(directory, "worker-1", "epoch")
     with pytest.raises(RunFailed, match="worker 1 was ended by signal 9"):
         train(execution, "workers")
@@ -106,9 +108,9 @@ def test_a_killed_worker_leaves_failed_in_mlflow_and_no_process(execution: Path,
         assert not psutil.pid_exists(role["pid"])
 
 
-def test_a_killed_run_goes_on_and_ends_with_the_same_bits(execution: Path, home: Home) -> None:
+def test_a_killed_run_goes_on_and_ends_with_the_same_bits(execution: Execution, home: Home) -> None:
     train(execution, "whole")
-    directory = RunDirectory(execution / "killed")
+    directory = execution.directory("killed")
     killer = kill_when(directory, "chief-0", "checkpoint", count=5)
     with pytest.raises(RunFailed, match="chief 0 was ended by signal 9"):
         train(execution, "killed")
@@ -116,7 +118,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bits(execution: Path, home:
     result = train(execution, "killed")
     assert result["attempts"] == 2
     assert result["steps"] == 30
-    ours, theirs = (last_checkpoint(RunDirectory(execution / run).checkpoints) for run in ("killed", "whole"))
+    ours, theirs = (last_checkpoint(execution.directory(run).checkpoints) for run in ("killed", "whole"))
     assert ours is not None
     assert theirs is not None
     with np.load(ours / "variables.npz") as killed, np.load(theirs / "variables.npz") as whole:

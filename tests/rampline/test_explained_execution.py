@@ -4,14 +4,15 @@ import logging
 from pathlib import Path
 
 import pytest
+from executions import begin
 
 from rampline.data.dataset import PreparedDataset
-from rampline.execution import explain_runs, start_execution, train_run
+from rampline.execution import explain_runs, train_run
 from rampline.explain.explanation import Explanation
 from rampline.files import read_json
 from rampline.record.delivery_state import is_undelivered
 from rampline.record.home import Home
-from rampline.record.run_directory import RunDirectory
+from rampline.study.execution_file import Execution
 from rampline.tracking.store import open_tracking
 
 STUDY = """
@@ -24,22 +25,22 @@ runs:
 
 
 @pytest.fixture
-def execution(digits: PreparedDataset, rampline_home: Path, forks: None, tmp_path: Path) -> Path:
+def execution(digits: PreparedDataset, rampline_home: Path, forks: None, tmp_path: Path) -> Execution:
     study = tmp_path / "explained.yaml"
     study.write_text(STUDY)
-    return start_execution(str(study), home=Home(root=rampline_home), name=f"x-{tmp_path.name}")
+    return begin(study, Home(root=rampline_home), f"x-{tmp_path.name}")
 
 
-def logged(execution: Path, run: str) -> tuple[dict[str, float], dict[str, str]]:
+def logged(execution: Execution, run: str) -> tuple[dict[str, float], dict[str, str]]:
     """Metrics and tags of the run in MLflow."""
-    run_id = read_json(execution / run / "mlflow.json")["run_id"]
+    run_id = read_json(execution.directory(run).tracking_file)["run_id"]
     data = open_tracking(Home.from_environment()).get_run(run_id).data
     return data.metrics, data.tags
 
 
 @pytest.mark.slow
 def test_what_fails_is_a_warning(
-    execution: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    execution: Execution, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     caplog.set_level(logging.WARNING)
     train_run(execution, "probed", on_event=lambda event: None, log=print)
@@ -51,7 +52,7 @@ def test_what_fails_is_a_warning(
     assert len(warned) == 1
     assert warned[0].startswith("where a step's time goes is known in part only: a probe of one replica failed: ")
     assert "small_models" in warned[0]
-    directory = RunDirectory(execution / "probed")
+    directory = execution.directory("probed")
     explanation = Explanation.read(directory.explanation_file)
     assert verdicts == {"probed": explanation.verdict.sentence}
     assert explanation.ceiling_images_per_second is None

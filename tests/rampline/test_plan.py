@@ -12,6 +12,7 @@ from rampline.plan import expected_seconds, plan_study
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.study import Study, StudyRun, load_study
+from rampline.study.preflight import check_machine
 
 OVERRIDES = {"batch.size": "64"}
 
@@ -43,7 +44,8 @@ def test_steps_of_prepared_data_come_before_those_of_the_study(digits, rampline_
     study = load_study("digits", only=["baseline"], overrides={"data.limit": "12"})
     run = dataclasses.replace(study.runs[0], train_examples=960)
     study = dataclasses.replace(study, runs=(run,))
-    steps = [plan_study(study, home)[0] for home in (Home(root=rampline_home), Home(root=tmp_path))]
+    homes = (Home(root=rampline_home), Home(root=tmp_path))
+    steps = [plan_study(check_machine(study, home), home)[0] for home in homes]
     assert [(planned.steps_per_epoch, planned.is_prepared) for planned in steps] == [(4, True), (30, False)]
 
 

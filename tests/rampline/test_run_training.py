@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import pytest
+from executions import begin
 
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
-from rampline.execution import start_execution, train_run
+from rampline.execution import train_run
 from rampline.files import read_json
 from rampline.record.home import Home
-from rampline.record.run_directory import RunDirectory
+from rampline.study.execution_file import Execution
 from rampline.tracking.store import open_tracking
 
 STUDY = """
@@ -29,24 +30,24 @@ runs:
 
 
 @pytest.fixture
-def execution(digits: PreparedDataset, rampline_home: Path, forks: None, tmp_path: Path) -> Path:
+def execution(digits: PreparedDataset, rampline_home: Path, forks: None, tmp_path: Path) -> Execution:
     study = tmp_path / "checked.yaml"
     study.write_text(STUDY)
-    return start_execution(str(study), home=Home(root=rampline_home), name=f"x-{tmp_path.name}")
+    return begin(study, Home(root=rampline_home), f"x-{tmp_path.name}")
 
 
-def logged(execution: Path, run: str) -> tuple[str, dict[str, str], dict[str, float]]:
+def logged(execution: Execution, run: str) -> tuple[str, dict[str, str], dict[str, float]]:
     """Status, tags and metrics of the run in MLflow."""
-    run_id = read_json((execution / run) / "mlflow.json")["run_id"]
+    run_id = read_json(execution.directory(run).tracking_file)["run_id"]
     found = open_tracking(Home.from_environment()).get_run(run_id)
     return found.info.status, found.data.tags, found.data.metrics
 
 
-def test_a_failed_check_stops_the_run_before_it_trains_unless_told_otherwise(execution: Path) -> None:
+def test_a_failed_check_stops_the_run_before_it_trains_unless_told_otherwise(execution: Execution) -> None:
     lines: list[str] = []
     with pytest.raises(RunFailed, match=r"parity fail: .*--set parity\.on_failure=continue"):
         train_run(execution, "wrong", on_event=lambda event: None, log=lines.append)
-    assert not RunDirectory(execution / "wrong").checkpoints.exists()
+    assert not execution.directory("wrong").checkpoints.exists()
     status, tags, metrics = logged(execution, "wrong")
     assert (status, tags["rampline.parity"], tags["rampline.status"]) == ("FAILED", "fail", "FAILED")
     assert metrics["parity_max_loss_diff"] > 1e-3
@@ -55,7 +56,7 @@ def test_a_failed_check_stops_the_run_before_it_trains_unless_told_otherwise(exe
     assert logged(execution, "wrong-but-wanted")[1]["rampline.parity"] == "fail"
 
 
-def test_a_run_that_is_the_same_training_says_so(execution: Path) -> None:
+def test_a_run_that_is_the_same_training_says_so(execution: Execution) -> None:
     lines: list[str] = []
     train_run(execution, "right", on_event=lambda event: None, log=lines.append)
     assert [line for line in lines if line.startswith("right: parity pass: 10 steps")]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from executions import begin
 from mlflow.tracking import MlflowClient
 
 from rampline.data.dataset import PreparedDataset
@@ -32,16 +33,16 @@ RUNS = ("fair", "better", "worse")
 def trained(rampline_home: Path, forks: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the execution: `fair`, `better` and `worse`, complete, scored and in MLflow. 15 s."""
     # Every test session loads this file: what takes seconds to import waits until a test asks for it.
-    from rampline.execution import close_execution, evaluate_runs, start_execution, train_run
+    from rampline.execution import close_execution, evaluate_runs, train_run
 
     study = tmp_path_factory.mktemp("study") / "registry.yaml"
     study.write_text(CONTENT)
-    execution = start_execution(str(study), home=Home(root=rampline_home), name="e1")
+    execution = begin(study, Home(root=rampline_home))
     for run in RUNS:
         train_run(execution, run, on_event=lambda event: None, log=print)
     evaluate_runs(execution, RUNS, on_event=lambda event: None)
     close_execution(execution, "COMPLETE")
-    return execution
+    return execution.folder
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 
 from rampline.explain.explanation import Explanation, Verdict
 from rampline.explain.parts import RunParts, StepParts
-from rampline.record.execution_file import Execution, write_execution
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.study import load_study
+from rampline.study.execution_file import Execution
 
 STUDY = """
 name: tiny
@@ -36,7 +36,7 @@ def explained(compute: float, sentence: str) -> Explanation:
 def make_execution(home: Path, name: str, **explanations: Explanation) -> Path:
     """An execution of `digits` whose runs are explained, as `rampline run` leaves it."""
     folder, study = home / "runs" / "digits" / name, load_study("digits")
-    write_execution(folder, Execution(study=study, home=Home(root=home), parent_run_id="0"))
+    Execution(folder=folder, study=study, home=Home(root=home), parent_run_id="0").write()
     for run, explanation in explanations.items():
         directory = RunDirectory(folder / run.replace("_", "-"))
         directory.create(study.runs[0].config, RunIdentity(study="digits", name=run, dataset=""))

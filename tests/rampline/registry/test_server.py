@@ -13,6 +13,7 @@ from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.registry.prediction import predict_folder
 from rampline.registry.promotion import promote
+from rampline.study.execution_file import Execution
 from rampline.tracking.store import open_tracking
 from rampline.tracking.sync import sync_execution
 
@@ -27,7 +28,7 @@ def test_over_http_the_alias_moves_and_the_model_comes_from_the_server(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server.uri)
     home = Home(root=tmp_path / "home")
     client = open_tracking(home)
-    sync_execution(client, execution, log=print)
+    sync_execution(client, Execution.open(execution), log=print)
     for run in ("fair", "better"):
         promote(str(execution / run), home=home, log=print)
     assert aliases(client) == {"champion": 2, "previous-champion": 1}

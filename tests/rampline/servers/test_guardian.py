@@ -14,11 +14,11 @@ import pytest
 from command_line import wait_until
 from processes import started_processes_of
 
-from rampline.record.execution_file import Execution, write_execution
 from rampline.record.home import Home
 from rampline.servers.guardian import FLOW_RUN, start_guardian
 from rampline.servers.prefect_api import PrefectApi
 from rampline.study import load_study
+from rampline.study.execution_file import Execution
 from rampline.tracking.lifecycle import take_over
 from rampline.tracking.store import experiment_id, open_tracking
 from rampline.tracking.study_log import StudyLog
@@ -27,13 +27,13 @@ from rampline.tracking.study_log import StudyLog
 WATCHED = """
 import json, sys
 from pathlib import Path
-from rampline.record.execution_file import read_execution
 from rampline.servers.guardian import start_guardian
 from rampline.tracking.lifecycle import take_over
 from rampline.record.provenance import process_identity
+from rampline.study.execution_file import Execution
 from rampline.tracking.store import open_tracking
 execution = Path(sys.argv[1])
-opened = read_execution(execution)
+opened = Execution.open(execution)
 take_over(open_tracking(opened.home), opened.parent_run_id)
 start_guardian(execution, process_identity(), json.loads(sys.argv[2]))
 print("ready", flush=True)
@@ -49,7 +49,7 @@ def execution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     client = open_tracking(home)
     log = StudyLog.open(client, experiment_id(client, "digits", home), study="digits", execution="e1")
     folder = home.runs / "digits" / "e1"
-    write_execution(folder, Execution(study=load_study("digits"), home=home, parent_run_id=log.run_id))
+    Execution(folder=folder, study=load_study("digits"), home=home, parent_run_id=log.run_id).write()
     return folder
 
 

@@ -13,6 +13,7 @@ from rampline.files import write_json
 from rampline.record.delivery_state import is_undelivered, read_delivery
 from rampline.record.home import Home
 from rampline.record.metrics import Source, logged
+from rampline.study.execution_file import Execution
 from rampline.tracking import delivery as delivery_module
 from rampline.tracking.delivery import Delivery, deliver_within, is_delivered
 from rampline.tracking.store import TrackingError, open_tracking
@@ -160,4 +161,4 @@ def test_a_store_that_hangs_is_waited_for_no_longer_than_said():
 def test_sync_needs_an_execution(client, tmp_path):
     write_json(tmp_path / "config.json", {})
     with pytest.raises(Exception, match=r"is no execution: it has no execution\.json"):
-        sync_execution(client, tmp_path, log=print)
+        sync_execution(client, Execution.open(tmp_path), log=print)

@@ -5,8 +5,8 @@ import pytest
 from rampline.explain.explanation import Explanation, Verdict
 from rampline.explain.parts import RunParts, StepParts
 from rampline.files import write_json
-from rampline.record.execution_file import Execution, write_execution
 from rampline.study import load_study
+from rampline.study.execution_file import Execution
 from rampline.tracking.run_artifacts import describe_run, log_evaluation, log_explanation
 from rampline.tracking.run_log import RunLog
 
@@ -53,8 +53,7 @@ def test_the_description_follows_the_run(client, study_log, make_run_directory, 
 
 def test_what_the_study_says_of_a_run_comes_first(make_run_directory, home):
     directory = make_run_directory("baseline")
-    execution = Execution(study=load_study("digits"), home=home, parent_run_id="0")
-    write_execution(directory.path.parent, execution)
+    Execution(folder=directory.path.parent, study=load_study("digits"), home=home, parent_run_id="0").write()
     assert describe_run(directory).startswith("One device, our training loop.\n\n**single**, one device; ")
 
 

@@ -14,11 +14,11 @@ from rampline.explain.explanation import Explanation, Verdict
 from rampline.explain.parts import RunParts, StepParts
 from rampline.files import write_json
 from rampline.record.delivery_state import FILE, is_undelivered, mark_undelivered
-from rampline.record.execution_file import Execution, read_execution, write_execution
 from rampline.record.metrics import Source, logged
 from rampline.record.provenance import process_identity
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.study import load_study
+from rampline.study.execution_file import Execution
 from rampline.tracking.run_log import RunLog
 from rampline.tracking.store import open_tracking
 from rampline.tracking.sync import executions, sync_execution
@@ -31,7 +31,8 @@ def execution(home, study_log, dataset, started, epoch, append_events, evaluatio
     """An execution of two runs: `baseline` was completed and evaluated without MLflow, `baseline-fit` has failed."""
     folder = home.runs / "digits" / "e1"
     study = load_study("digits", only=["baseline", "baseline-fit"])
-    write_execution(folder, Execution(study=study, home=home, parent_run_id=study_log.run_id))
+    execution = Execution(folder=folder, study=study, home=home, parent_run_id=study_log.run_id)
+    execution.write()
     for run in study.runs:
         directory = RunDirectory(folder / run.name)
         directory.create(run.config, RunIdentity(study="digits", name=run.name, dataset=str(dataset)))
@@ -41,7 +42,7 @@ def execution(home, study_log, dataset, started, epoch, append_events, evaluatio
     mark_undelivered(folder / "baseline", "COMPLETE")
     mark_undelivered(folder / "baseline-fit", "FAILED", "worker 1 died")
     mark_undelivered(folder, "FAILED")
-    return folder
+    return execution
 
 
 def found_in(client, name: str):
@@ -79,7 +80,7 @@ def test_what_was_left_is_delivered_once(client, execution):
         "digits/e1/baseline-fit: delivered 3 epochs, FAILED",
     ]
     check_all(client)
-    assert not any(is_undelivered(file.parent) for file in execution.rglob(FILE))
+    assert not any(is_undelivered(file.parent) for file in execution.folder.rglob(FILE))
     assert sync_execution(client, execution, log=lines.append) == 0
     assert len(lines) == 2
     check_all(client)
@@ -93,7 +94,7 @@ def test_an_explanation_is_delivered_with_its_run(client, execution):
         ceiling_images_per_second=None,
         slowdown=1.0,
     )
-    explanation.write(execution / "baseline" / "explanation.json")
+    explanation.write(execution.directory("baseline").explanation_file)
     sync_execution(client, execution, log=print)
     check_all(client)
     run, failed = found_in(client, "baseline"), found_in(client, "baseline-fit")
@@ -107,31 +108,31 @@ def test_an_explanation_is_delivered_with_its_run(client, execution):
 
 def test_one_run_can_be_delivered_alone(client, execution):
     assert sync_execution(client, execution, log=print, runs=["baseline-fit"]) == 1
-    assert is_undelivered(execution / "baseline")
-    assert not is_undelivered(execution / "baseline-fit")
+    assert is_undelivered(execution.folder / "baseline")
+    assert not is_undelivered(execution.folder / "baseline-fit")
 
 
 def test_a_fresh_store_gets_everything_and_the_first_one_nothing_twice(
     client, home, execution, monkeypatch, tmp_path, initialised
 ):
     sync_execution(client, execution, log=print)
-    first, made = read_execution(execution).parent_run_id, (execution / "execution.json").stat().st_mtime
+    first, made = execution.parent_run_id, (execution.folder / "execution.json").stat().st_mtime
     shutil.copy(initialised, tmp_path / "other.db")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'other.db'}")
     other = open_tracking(home)
     assert sync_execution(other, execution, log=print) == 2
     parent = found_in(other, "study")
-    assert parent.info.run_id == read_execution(execution).parent_run_id != first
+    assert parent.info.run_id == Execution.open(execution.folder).parent_run_id == execution.parent_run_id != first
     assert parent.data.tags["rampline.execution"] == "e1"
     assert parent.info.start_time == int(1000 * made)
     described = other.get_experiment(parent.info.experiment_id).tags
     assert described["mlflow.note.content"].startswith("The demo: ")
     check_all(other)
-    assert (execution / "execution.json").stat().st_mtime == made
-    assert executions(home.runs) == [execution]
+    assert (execution.folder / "execution.json").stat().st_mtime == made
+    assert executions(home.runs) == [execution.folder]
 
     assert sync_execution(client, execution, log=print) == 2  # by name: its runs are found again
-    assert read_execution(execution).parent_run_id == first
+    assert Execution.open(execution.folder).parent_run_id == first
     check_all(client)
     with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as connection:
         query = "SELECT COUNT(*) FROM metrics WHERE key = 'train_loss'"
@@ -139,10 +140,10 @@ def test_a_fresh_store_gets_everything_and_the_first_one_nothing_twice(
 
 
 def test_a_run_whose_process_was_killed_ends_killed(client, home, execution, study_log, epoch):
-    directory = RunDirectory(execution / "baseline-fit")
+    directory = execution.directory("baseline-fit")
     code = "import sys, pathlib; from rampline.record.delivery_state import mark_undelivered; "
     code += "[mark_undelivered(pathlib.Path(folder), 'RUNNING') for folder in sys.argv[1:]]"
-    subprocess.run([sys.executable, "-c", code, str(execution), str(directory.path)], check=True)
+    subprocess.run([sys.executable, "-c", code, str(execution.folder), str(directory.path)], check=True)
     sync_execution(client, execution, log=print)
     run = found_in(client, "baseline-fit")
     assert (run.info.status, run.data.tags["rampline.failure"]) == ("KILLED", "the process that ran it is gone")
@@ -154,7 +155,7 @@ def test_what_another_process_works_on_is_left_to_it(client, execution):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as alive:
         started = psutil.Process(alive.pid).create_time()
         state = {"status": "RUNNING", "failure": None, "process": f"{identity[0]}:{alive.pid}:{started:.0f}"}
-        write_json(execution / FILE, state)
+        write_json(execution.folder / FILE, state)
         lines: list[str] = []
         assert sync_execution(client, execution, log=lines.append) == 0
         assert lines == ["digits/e1: is running, its own process delivers it"]
@@ -162,7 +163,7 @@ def test_what_another_process_works_on_is_left_to_it(client, execution):
 
 
 def test_an_unfinished_delivery_goes_on(client, execution, study_log, history):
-    log = RunLog.open(client, RunDirectory(execution / "baseline"), parent_run_id=study_log.run_id)
+    log = RunLog.open(client, execution.directory("baseline"), parent_run_id=study_log.run_id)
     assert log.new_epochs == 3
     sync_execution(client, execution, log=print)
     assert [step for step, _ in history(client, log.run_id, "train_loss")] == [1, 2, 3]

@@ -8,7 +8,8 @@ from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import prepare_dataset
 from rampline.errors import ConfigError
 from rampline.record.home import Home
-from rampline.study import Study, load_study
+from rampline.study import Study
+from rampline.study.preflight import check_study
 from rampline.training.model_contract import check_models, checked_models
 
 pytestmark = pytest.mark.usefixtures("forks")
@@ -48,7 +49,7 @@ def make_study(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> St
     runs = "".join(f"  r{number}: {{set: {{model: {{name: '{name}'}}}}}}\n" for number, name in enumerate(names))
     file = folder / "own.yaml"
     file.write_text(f"name: own\nbase: {{data: {{source: digits, limit: 12, cache: memory}}}}\nruns:\n{runs}")
-    return load_study(str(file))
+    return check_study(str(file), home=Home.from_environment())
 
 
 def test_a_softmax_is_refused_with_its_line_before_anything_is_prepared(

@@ -9,7 +9,7 @@ import pytest
 
 from rampline.config import ModelConfig
 from rampline.errors import ConfigError
-from rampline.stages import keras_applications
+from rampline.study.preflight import keras_applications
 from rampline.training.models import check_own_model, make_model
 
 # NumPy 2 complains about how Keras reads its variables.

@@ -8,9 +8,10 @@ import pytest
 from rampline.config import ModelConfig, RunConfig
 from rampline.errors import InputError
 from rampline.record.checkpoints import Manifest, Progress, write_manifest
-from rampline.record.execution_file import Execution, read_execution, resolve_weights, write_execution
 from rampline.record.home import Home
 from rampline.study import load_study
+from rampline.study.execution_file import Execution, at_hand, execution_at_hand, resolve_weights
+from rampline.study.preflight import check_study
 
 
 def test_an_execution_is_read_back_with_its_overrides(tmp_path):
@@ -19,9 +20,12 @@ def test_an_execution_is_read_back_with_its_overrides(tmp_path):
     about = {"teaches": "all", "hardware": "any", "expected_hours": "1", "published_source": "a book"}
     wishes = {"prices": {"box": 1.5}, "deadline_hours": 3.5, "accuracy_tolerance": 0.02}
     study = dataclasses.replace(study, runs=(published, *study.runs[1:]), **about, **wishes)
-    execution = Execution(study=study, home=Home(root=tmp_path / "home"), parent_run_id="0123abcd")
-    write_execution(tmp_path / "e1", execution)
-    found = read_execution(tmp_path / "e1")
+    home = Home(root=tmp_path / "home")
+    execution = Execution(folder=tmp_path / "e1", study=study, home=home, parent_run_id="0123abcd")
+    assert not execution.is_begun
+    execution.write()
+    assert execution.is_begun
+    found = Execution.open(tmp_path / "e1")
     assert found == execution
     assert {(run.config.epochs, run.config.data.limit) for run in found.study.runs} == {(2, 30)}
     content = json.loads((tmp_path / "e1" / "execution.json").read_text())
@@ -29,23 +33,41 @@ def test_an_execution_is_read_back_with_its_overrides(tmp_path):
 
 
 def test_an_execution_without_a_version_is_read_and_one_of_a_newer_rampline_refused(tmp_path):
-    execution = Execution(study=load_study("digits"), home=Home(root=tmp_path), parent_run_id="0123abcd")
-    write_execution(tmp_path, execution)
+    home = Home(root=tmp_path)
+    execution = Execution(folder=tmp_path, study=load_study("digits"), home=home, parent_run_id="0123abcd")
+    execution.write()
     file = tmp_path / "execution.json"
     content = json.loads(file.read_text())
     del content["version"]
     file.write_text(json.dumps(content))
-    assert read_execution(tmp_path) == execution
+    assert Execution.open(tmp_path) == execution
     file.write_text(json.dumps({"version": 2, "whatever": "comes"}))
     with pytest.raises(InputError) as failure:
-        read_execution(tmp_path)
+        Execution.open(tmp_path)
     assert str(failure.value) == f"{file} was written by a newer rampline (version 2); this one reads 1: upgrade"
 
 
 def test_a_folder_without_the_file_is_no_execution(tmp_path):
     with pytest.raises(InputError) as failure:
-        read_execution(tmp_path)
+        Execution.open(tmp_path)
     assert str(failure.value) == f"{tmp_path} is no execution: it has no execution.json"
+
+
+def test_what_is_prepared_here_is_no_part_of_the_file(tmp_path):
+    home = Home(root=tmp_path / "home")
+    study = check_study("digits", home=home)
+    assert dict(study.datasets) == {study.runs[0].config.data: None}
+    Execution(folder=tmp_path, study=study, home=home).write()
+    assert "datasets" not in json.loads((tmp_path / "execution.json").read_text())["study"]
+    assert Execution.open(tmp_path).study.datasets == {}
+
+
+def test_an_execution_is_at_hand_in_its_block_alone_however_its_folder_is_named(tmp_path):
+    execution = Execution(folder=tmp_path / "e1", study=load_study("digits"), home=Home(root=tmp_path))
+    with at_hand(execution):
+        assert execution_at_hand(tmp_path / "e2" / ".." / "e1") is execution
+        assert execution_at_hand(tmp_path) is None
+    assert execution_at_hand(tmp_path / "e1") is None
 
 
 def test_weights_of_a_run_are_its_best_checkpoint(tmp_path):

@@ -1,0 +1,143 @@
+"""An execution of a study: an object that is opened once and passed on, and its file `execution.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rampline.config import RunConfig, from_dict, to_dict
+from rampline.errors import InputError
+from rampline.files import read_json, refuse_newer, write_json
+from rampline.record.checkpoints import best_checkpoint
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory
+from rampline.study.definition import Study, StudyRun
+
+if TYPE_CHECKING:
+    from rampline.comparison.runs import Comparison
+
+FILE = "execution.json"
+VERSION = 1
+STARTS_FROM = "run:"
+
+
+@dataclass(kw_only=True)
+class Execution:
+    """An execution of a study: the folder `runs/STUDY/EXECUTION` with a run directory per run, and a run in MLflow.
+
+    `execution.json` keeps what it was started with, so that it is continued as it was.
+
+    Attributes:
+        folder: where it lies, or will once it has begun.
+        study: as it was checked.
+        home: where it is kept.
+        parent_run_id: its MLflow run; empty until it has begun.
+        comparison: of its runs, once this process has made it.
+    """
+
+    folder: Path
+    study: Study
+    home: Home
+    parent_run_id: str = ""
+    comparison: Comparison | None = field(default=None, compare=False)
+
+    @classmethod
+    def open(cls, folder: Path) -> Execution:
+        """The execution that was begun in a folder.
+
+        Raises:
+            InputError: when the folder holds no execution, or that of a newer rampline.
+        """
+        if not is_begun(folder):
+            raise InputError(f"{folder} is no execution: it has no {FILE}")
+        content = read_json(folder / FILE)
+        refuse_newer(folder / FILE, content, version=VERSION)
+        runs = tuple(StudyRun(**{**run, "config": from_dict(run["config"])}) for run in content["study"]["runs"])
+        study, home = Study(**{**content["study"], "runs": runs}), Home(root=Path(content["home"]))
+        return cls(folder=folder, study=study, home=home, parent_run_id=content["parent_run_id"])
+
+    @classmethod
+    def latest(cls, study: str, home: Home) -> Execution | None:
+        """The newest execution of a study in `home`, finished or not."""
+        folders = [file.parent for file in (home.runs / study).glob(f"*/{FILE}")]
+        newest = max(folders, key=lambda folder: (folder / FILE).stat().st_mtime, default=None)
+        return None if newest is None else cls.open(newest)
+
+    def write(self) -> None:
+        """Write `execution.json`: the execution has begun."""
+        runs = [{**_shallow(run), "config": to_dict(run.config)} for run in self.study.runs]
+        study = {name: value for name, value in _shallow(self.study).items() if name != "datasets"}
+        content = {"study": {**study, "runs": runs}, "home": str(self.home.root), "parent_run_id": self.parent_run_id}
+        write_json(self.folder / FILE, {"version": VERSION, **content})
+
+    @property
+    def name(self) -> str:
+        """Its name, which begins with the time."""
+        return self.folder.name
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it has a file, so that it can be continued: its data is prepared before that."""
+        return is_begun(self.folder)
+
+    @property
+    def reports(self) -> Path:
+        """Folder of its comparison: `report.html` and `comparison.csv`."""
+        return self.home.reports / self.study.name / self.name
+
+    def directory(self, run: str) -> RunDirectory:
+        """The directory of a run."""
+        return RunDirectory(self.folder / run)
+
+
+def is_begun(folder: Path) -> bool:
+    """Whether the folder holds an execution."""
+    return (folder / FILE).is_file()
+
+
+def resolve_weights(config: RunConfig, execution: Path) -> RunConfig:
+    """`model.weights=run:NAME` as the path of that run's best checkpoint; any other setting as it is.
+
+    Raises:
+        InputError: when that run of the execution has no checkpoint.
+    """
+    if not config.model.weights.startswith(STARTS_FROM):
+        return config
+    name = config.model.weights.removeprefix(STARTS_FROM)
+    checkpoint = best_checkpoint(RunDirectory(execution / name).checkpoints)
+    if checkpoint is None:
+        raise InputError(f"model.weights={config.model.weights}: run {name} of {execution} has no checkpoint")
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, weights=str(checkpoint)))
+
+
+def _shallow(value: Study | StudyRun) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+_AT_HAND: ContextVar[Execution | None] = ContextVar("execution", default=None)
+
+
+@contextmanager
+def at_hand(execution: Execution) -> Iterator[None]:
+    """Let `execution_at_hand` find the execution in the block.
+
+    Parameters of a flow are what a form can hold: a command and a parent flow pass the object beside them.
+    """
+    token = _AT_HAND.set(execution)
+    try:
+        yield
+    finally:
+        _AT_HAND.reset(token)
+
+
+def execution_at_hand(folder: Path) -> Execution | None:
+    """The execution of that folder, if this process has it open."""
+    execution = _AT_HAND.get()
+    is_it = execution is not None and os.path.abspath(execution.folder) == os.path.abspath(folder)
+    return execution if is_it else None

@@ -1,0 +1,129 @@
+"""The parameters of the flows' forms: what they offer, and the execution that they lead to."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from rampline.config import run_config
+from rampline.errors import ConfigError, InputError
+from rampline.record.home import Home
+from rampline.study import Study, load_study
+from rampline.study.execution_file import Execution, execution_at_hand, is_begun
+from rampline.study.preflight import check_machine, check_study
+from rampline.tasks.flow_run import current_flow_run
+
+# What forms offer; `with_values` passes over `AS_IN_STUDY`.
+AS_IN_STUDY: Final = "as in the study"
+Engine = Literal["as in the study", run_config.Engine]
+Precision = Literal["as in the study", run_config.Precision]
+
+FLOW_OF_STRATEGY = {
+    "single": "baseline",
+    "mirrored": "finetune",
+    "multi_worker": "cluster",
+    "parameter_server": "cluster",
+}
+
+
+def with_values(overrides: Mapping[str, str], **values: object) -> dict[str, str]:
+    """`overrides` with those `values` laid over them that are neither `None` nor `AS_IN_STUDY`."""
+    given = {key: str(value) for key, value in values.items() if value not in (None, AS_IN_STUDY)}
+    return {**overrides, **given}
+
+
+def own_execution(execution: str) -> str:
+    """A flow's parameter `execution`: empty, or the absolute path of a folder `runs/STUDY/EXECUTION` of this home.
+
+    Whoever may start flow runs names it, and what an execution holds says what is imported.
+
+    Raises:
+        InputError: for any other folder.
+    """
+    folder, runs = Path(os.path.abspath(execution)), Home.from_environment().runs
+    if execution and folder.parent.parent.resolve() != runs.resolve():
+        raise InputError(
+            f"execution={execution!r} is not allowed: it must be a folder {runs}/STUDY/EXECUTION, or empty"
+        )
+    return execution and str(folder)
+
+
+def open_begun(execution: str) -> Execution:
+    """The execution of a folder: the one that this process has open, else what is on disk.
+
+    Raises:
+        InputError: for a folder that is not allowed, or holds no execution.
+    """
+    folder = Path(own_execution(execution))
+    return execution_at_hand(folder) or Execution.open(folder)
+
+
+def find_execution(
+    study: str, only: Sequence[str], overrides: Mapping[str, str], execution: str, strategy: str = "all"
+) -> Execution:
+    """The execution that a form means: an open one, a begun one, or else a new one of the study, which is checked.
+
+    Args:
+        study: name or path.
+        only: runs; all if empty.
+        overrides: dotted keys laid over every run.
+        execution: folder, also of one that is to begin; empty for the one that belongs to the current flow run.
+        strategy: keep the runs with this strategy, and those that they start from.
+
+    Raises:
+        InputError: when the study or this machine does not allow it; nothing is written then.
+    """
+    folder, home = Path(own_execution(execution)), Home.from_environment()
+    if execution and (execution_at_hand(folder) or is_begun(folder)):
+        return open_begun(execution)
+    chosen = None if strategy == "all" else strategy
+    checked = check_study(study, home=home, only=only, overrides=overrides, strategy=chosen)
+    return _make(checked, home, folder.name if execution else _own_name())
+
+
+def find_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) -> Execution:
+    """The execution of a flow that trains one run: that run, and those whose weights it starts from.
+
+    Raises:
+        ConfigError: when the study has no such run, or another flow trains its strategy.
+        InputError: when this machine does not allow it.
+    """
+    home, loaded = Home.from_environment(), load_study(study, overrides=overrides)
+    strategy = loaded.run(run).config.strategy
+    if FLOW_OF_STRATEGY[strategy] != flow:
+        raise ConfigError(
+            f"run {run} has strategy {strategy}: the flow {FLOW_OF_STRATEGY[strategy]} trains it, not {flow}"
+        )
+    runs = tuple(loaded.run(name) for name in loaded.with_ancestors(run))
+    return _make(check_machine(dataclasses.replace(loaded, runs=runs), home), home, _own_name())
+
+
+def find_trained(study: str, execution: str, runs: Sequence[str]) -> tuple[Execution, list[str]]:
+    """An execution (empty: the latest of `study`), and which of `runs` (empty: of all) are trained.
+
+    Raises:
+        InputError: when there is no execution, no such run, or nothing is trained.
+    """
+    home = Home.from_environment()
+    opened = open_begun(execution) if execution else Execution.latest(load_study(study).name, home)
+    if opened is None:
+        raise InputError(f"study {load_study(study).name} has no execution in {home.runs}: run it first")
+    chosen = [opened.study.run(run).name for run in runs or [run.name for run in opened.study.runs]]
+    trained = [run for run in chosen if opened.directory(run).is_complete]
+    if not trained:
+        raise InputError(f"nothing to evaluate: none of {', '.join(chosen)} is trained in {opened.folder}")
+    return opened, trained
+
+
+def _own_name() -> str:
+    """The name of the flow run's own execution: a retry of the flow run goes on where the first attempt stopped."""
+    flow_run = current_flow_run()
+    return f"{flow_run.created:%Y%m%d-%H%M%S}-{flow_run.id.hex[-6:]}"
+
+
+def _make(study: Study, home: Home, name: str) -> Execution:
+    folder = home.runs / study.name / name
+    return Execution.open(folder) if is_begun(folder) else Execution(folder=folder, study=study, home=home)

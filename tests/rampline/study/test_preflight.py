@@ -1,0 +1,63 @@
+"""What a study is after its check: resolved for this machine."""
+
+import pytest
+from executions import begin
+
+from rampline.errors import ConfigError
+from rampline.record.home import Home
+from rampline.study import load_study
+from rampline.study.execution_file import Execution
+from rampline.study.preflight import check_study
+
+STUDY = """
+base: {cluster: {virtual_devices: auto, machine: box}}
+prices: {box: 1.5}
+runs:
+  one: {}
+  two: {set: {strategy: mirrored, cluster: {replicas: 2}}}
+  both: {set: {strategy: multi_worker, cluster: {workers: 2}}}
+"""
+
+
+def test_a_checked_study_has_numbers_only_also_in_its_execution(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    study = tmp_path / "study.yaml"
+    study.write_text(STUDY)
+    folder = begin(study, Home(root=tmp_path / "home")).folder
+    clusters = [run.config.cluster for run in Execution.open(folder).study.runs]
+    assert [(cluster.virtual_devices, cluster.price_per_hour) for cluster in clusters] == [(0, 1.5), (2, 1.5), (0, 1.5)]
+
+
+def test_equal_data_is_looked_for_once_and_found_where_it_is_prepared(digits, rampline_home, tmp_path):
+    overrides = {"data.limit": "12", "data.cache": "memory"}
+    here, there = (
+        check_study("digits", home=Home(root=home), overrides=overrides) for home in (rampline_home, tmp_path)
+    )
+    assert here.data == tuple(here.datasets)
+    assert list(here.datasets.values()) == [digits]
+    assert list(there.datasets.values()) == [None]
+
+
+@pytest.mark.parametrize(
+    ("only", "strategy", "runs"),
+    [
+        ([], "mirrored", ["baseline", "mirrored-ramp"]),
+        ([], "single", ["baseline", "baseline-fit"]),
+        (["baseline-fit"], "single", ["baseline-fit"]),
+        (["multi-worker"], None, ["multi-worker"]),
+    ],
+)
+def test_the_runs_of_one_strategy_with_what_they_start_from(only, strategy, runs):
+    assert [run.name for run in load_study("digits", only=only, strategy=strategy).runs] == runs
+
+
+def test_a_strategy_is_that_of_the_file_and_settings_are_for_its_runs_alone():
+    # Model.fit cannot train on several processes: the other runs would be refused.
+    kept = load_study("digits", strategy="single", overrides={"engine": "fit"})
+    assert {run.config.engine for run in kept.runs} == {"fit"}
+
+
+def test_a_strategy_that_no_run_has_is_refused():
+    with pytest.raises(ConfigError, match=r"digits.*: none of baseline has strategy mirrored"):
+        load_study("digits", only=["baseline"], strategy="mirrored")

@@ -1,0 +1,37 @@
+"""How an execution ends in MLflow, and the command that it keeps there."""
+
+import contextlib
+
+import pytest
+from executions import begin
+
+from rampline.errors import Preempted, RunFailed
+from rampline.execution import closing, command_of
+from rampline.record.home import Home
+from rampline.tracking.store import open_tracking
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "in_mlflow"),
+    [
+        (None, "COMPLETE", "FINISHED"),
+        (RunFailed("no"), "FAILED", "FAILED"),
+        (Preempted("asked to stop"), "PREEMPTED", "KILLED"),
+        (KeyboardInterrupt(), "KILLED", "KILLED"),
+    ],
+)
+def test_an_execution_ends_as_its_block_does(tmp_path, monkeypatch, error, status, in_mlflow):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    home = Home(root=tmp_path)
+    execution = begin("digits", home, only=["baseline"])
+    with contextlib.suppress(RunFailed, Preempted, KeyboardInterrupt), closing(execution):
+        if error is not None:
+            raise error
+    run = open_tracking(home).get_run(execution.parent_run_id)
+    assert (run.data.tags["rampline.status"], run.info.status) == (status, in_mlflow)
+
+
+def test_the_command_in_mlflow_has_no_credentials():
+    overrides = {"data.source": "csv:https://me:hunter2@host/x.csv", "epochs": "2"}
+    expected = "rampline run digits --only baseline --set data.source=csv:https://***@host/x.csv --set epochs=2"
+    assert command_of("digits", ["baseline"], overrides) == expected

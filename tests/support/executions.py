@@ -1,0 +1,19 @@
+"""Executions of a study as the flows begin them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rampline.record.home import Home
+from rampline.study.execution_file import Execution
+from rampline.study.preflight import check_study
+
+
+def begin(study: Path | str, home: Home, name: str = "e1", *, only: Sequence[str] = ()) -> Execution:
+    """An execution of a study that was checked, begun in `home` and in its MLflow."""
+    # Every test session loads this file: what takes seconds to import waits until a test asks for it.
+    from rampline.execution import start_execution
+
+    checked = check_study(str(study), home=home, only=only)
+    execution = Execution(folder=home.runs / checked.name / name, study=checked, home=home)
+    start_execution(execution)
+    return execution

@@ -1,0 +1,22 @@
+"""What the forms' parameters lead to."""
+
+import pytest
+
+from rampline.errors import ConfigError
+from rampline.study import load_study
+from rampline.tasks.form import AS_IN_STUDY, find_stage, with_values
+
+
+def test_a_run_is_trained_after_what_it_starts_from():
+    study = load_study("digits")
+    assert study.with_ancestors("mirrored-ramp") == ["baseline", "mirrored-ramp"]
+    assert study.with_ancestors("parameter-server") == ["parameter-server"]
+
+
+def test_a_run_of_another_strategy_is_refused():
+    with pytest.raises(ConfigError, match="has strategy mirrored: the flow finetune trains it, not baseline"):
+        find_stage("baseline", "digits", "mirrored-ramp", {})
+
+
+def test_values_that_are_none_leave_the_study_as_it_is():
+    assert with_values({"seed": "1"}, epochs=3, precision=AS_IN_STUDY, replicas=None) == {"seed": "1", "epochs": "3"}
