@@ -30,7 +30,6 @@ from rampline.errors import ConfigError
 # What TensorFlow, and the files that a setting is written to, can hold.
 LARGEST_INTEGER = 2**63 - 1
 UNKNOWN_KEY = ("unexpected_keyword_argument", "invalid_key")
-NULL = {"type": "null"}
 NO_MAPPING = ("dataclass_type", "dict_type", "mapping_type")
 
 T = TypeVar("T")
@@ -53,18 +52,6 @@ class OneOf:
         if name not in self.registry:
             raise ValueError(name)
         return name
-
-
-class Holds:
-    """For a mapping that is checked later: what is in it, or in each of its entries, for editors."""
-
-    def __init__(self, settings: type, *, by_name: bool = False) -> None:
-        self.settings, self.by_name = settings, by_name
-
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable) -> dict[str, Any]:
-        # Not $ref: pydantic knows only those that it has made. `rampline.study.schema` writes it.
-        inner = {"holds": f"#/$defs/{self.settings.__name__}"}
-        return {"type": "object", "additionalProperties": {"anyOf": [inner, NULL]}} if self.by_name else inner
 
 
 def _check_number(value: Any, check: Callable[[Any], float]) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 
 from rampline.config import DataConfig, RunConfig
-from rampline.config.setting import Count, Holds, NotNegative, Number, Positive, Settings, Text, setting, settings
+from rampline.config.setting import Count, NotNegative, Number, Positive, Settings, Text, setting, settings
 from rampline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ Words = Annotated[
 ]
 Prices = dict[Text, NotNegative]
 Figures = dict[Annotated[str, _named("published metric")], NotNegative]
-RunSettings = Annotated[dict[Any, Any], Holds(RunConfig)]
+# Their keys are checked when the settings of a run are put together.
+Later = dict[Any, Any]
 
 
 @settings("")
@@ -78,7 +79,7 @@ class RunTexts(Settings):
 class RunKeys(RunTexts):
     """The keys of a run in a study file."""
 
-    set: RunSettings = setting(
+    set: Later = setting(
         dict, "settings laid over `base`, section by section: what is not named keeps the value of `base`"
     )
 
@@ -100,7 +101,7 @@ class GridKeys(Settings):
         "by `-`, if left out",
     )
     description: Words = setting("", "as in a run, with `{AXIS}` too")
-    set: RunSettings = setting(
+    set: Later = setting(
         dict,
         "settings of all its runs, laid over `base`; those of the axes are laid over them, the last axis last",
     )
@@ -146,13 +147,9 @@ class StudyKeys(StudyTexts):
     )
     recommend: Recommend = setting(Recommend, "what a recommended set-up must keep to")
     train_examples: Count | None = setting(None, "number of training images, for every run that does not give its own")
-    base: RunSettings = setting(dict, "settings of every run")
-    runs: Annotated[dict[Any, Any], Holds(RunKeys, by_name=True)] = setting(
-        dict, "the runs by name, trained in this order, one after the other"
-    )
-    grid: Annotated[dict[Any, Any], Holds(GridKeys, by_name=True)] = setting(
-        dict, "sets of runs, made from every combination of some settings; trained after `runs`"
-    )
+    base: Later = setting(dict, "settings of every run")
+    runs: Later = setting(dict, "the runs by name, trained in this order, one after the other")
+    grid: Later = setting(dict, "sets of runs, made from every combination of some settings; trained after `runs`")
 
 
 @settings("")

@@ -21,23 +21,27 @@ from rampline.study.definition import GridKeys, RunKeys, StudyKeys
 MARKED = re.compile(r"(<!-- keys of (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
+# What is checked run by run: keys that hold settings, and keys whose entries do.
+HOLD, ENTRIES_HOLD = {"base": RunConfig, "set": RunConfig}, {"runs": RunKeys, "grid": GridKeys}
+
+
 def study_schema() -> dict[str, Any]:
     """The JSON schema of a study file: every key with its description and what it may be."""
     definitions: dict[str, Any] = {}
-    for keys in (StudyKeys, RunKeys, GridKeys, RunConfig):
-        schema = schema_of(keys)
-        definitions |= schema.pop("$defs", {}) | {keys.__name__: schema}
-    top = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$ref": f"#/$defs/{StudyKeys.__name__}"}
-    return top | {"$defs": _link(definitions)}
+    for kind in (StudyKeys, RunKeys, GridKeys, RunConfig):
+        schema = schema_of(kind)
+        definitions |= schema.pop("$defs", {}) | {kind.__name__: schema}
+    for name in (StudyKeys.__name__, RunKeys.__name__, GridKeys.__name__):
+        for key, field in definitions[name]["properties"].items():
+            if key in HOLD:
+                field |= _reference(HOLD[key])
+            elif key in ENTRIES_HOLD:
+                field["additionalProperties"] = {"anyOf": [_reference(ENTRIES_HOLD[key]), {"type": "null"}]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | _reference(StudyKeys) | {"$defs": definitions}
 
 
-def _link(schema: Any) -> Any:
-    """`schema` with links to what keys hold."""
-    if isinstance(schema, list):
-        return [_link(part) for part in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    return {"$ref" if key == "holds" else key: _link(value) for key, value in schema.items()}
+def _reference(kind: type) -> dict[str, str]:
+    return {"$ref": f"#/$defs/{kind.__name__}"}
 
 
 def write_tables(document: str) -> str:

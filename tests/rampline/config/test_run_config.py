@@ -1,8 +1,19 @@
 """Which strategy goes with which cluster and engine, and the arithmetic of batches and rates."""
 
+import dataclasses
+
 import pytest
 
-from rampline.config import BatchConfig, ClusterConfig, LearningRateConfig, RunConfig, from_dict, to_dict
+from rampline.config import (
+    BatchConfig,
+    ClusterConfig,
+    DataConfig,
+    LearningRateConfig,
+    RunConfig,
+    flatten,
+    from_dict,
+    to_dict,
+)
 from rampline.errors import ConfigError
 
 WRONG = [
@@ -53,6 +64,30 @@ def test_values_that_do_not_go_together_are_named(strategy, cluster, values, nam
 def test_the_number_of_virtual_devices_may_be_left_to_the_machine(strategy, cluster):
     config = RunConfig(strategy=strategy, cluster=ClusterConfig(virtual_devices="auto", **cluster))
     assert from_dict(to_dict(config)).cluster.virtual_devices == "auto"
+
+
+def test_a_changed_copy_is_checked_as_well():
+    config = RunConfig(strategy="mirrored", cluster=ClusterConfig(replicas=2))
+    with pytest.raises(ConfigError, match=r"^epochs=0 is not allowed"):
+        dataclasses.replace(config, epochs=0)
+    with pytest.raises(ConfigError, match=r"^cluster\.replicas=2 is not allowed: it must be 1 for strategy single"):
+        dataclasses.replace(config, strategy="single")
+    with pytest.raises(ConfigError, match=r"^data='digits' is not allowed: it must be a mapping of keys"):
+        dataclasses.replace(config, data="digits")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.epochs = 3  # type: ignore[misc]
+
+
+def test_equal_settings_are_one():
+    settings = [DataConfig(limit=5), DataConfig(limit=6), DataConfig(limit=5)]
+    assert list(dict.fromkeys(settings)) == settings[:2]
+
+
+def test_numbers_are_written_as_they_were_given():
+    """An older execution that goes on has the same params in MLflow, which refuses others."""
+    leaves = flatten(from_dict({"learning_rate": {"peak": 1, "floor": 0, "step_epochs": [2, 4.0]}}))
+    written = [str(leaves[f"learning_rate.{key}"]) for key in ("peak", "floor", "step_epochs", "ramp_epochs")]
+    assert written == ["1", "0", "(2, 4.0)", "2.0"]
 
 
 # strategy, cluster, batch -> replicas, in sync, per replica, global, steps for 1,000 examples
