@@ -190,6 +190,7 @@ def _print(text: str) -> None:
 
 def worker(run_directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run directory.")]) -> None:
     """Run one role of a run; TF_CONFIG says which. It is started again when it, or one of its peers, is lost."""
+    from rampline.jobs.local import Local
     from rampline.jobs.supervisor import supervise
     from rampline.jobs.tf_config import parse_tf_config
 
@@ -201,7 +202,7 @@ def worker(run_directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help
         raise ClusterConfigError("TF_CONFIG is not set: it says which role of the run this is")
     task = parse_tf_config(text, directory.read_config())
     typer.echo(f"joining the run in {run_directory} as {task.role} {task.index}")
-    supervise(directory, on_event=lambda event: None, log=typer.echo, tasks=[task])
+    supervise(directory, on_event=lambda event: None, log=typer.echo, launcher=Local([task]))
     typer.echo("the run is complete")
 
 

@@ -6,6 +6,8 @@ import fcntl
 import hashlib
 import math
 import shutil
+import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -32,6 +34,8 @@ from rampline.data.storage import Content, SplitWriter, stored_content
 from rampline.devices import available_cores
 from rampline.errors import DatasetError
 from rampline.files import complete_directory, write_json
+from rampline.jobs.job import EVENTS
+from rampline.record.events import EventWriter
 from rampline.record.home import Home
 
 # Enough to pay for a call into TensorFlow, few enough to hold that many photographs per core.
@@ -236,6 +240,20 @@ class Reporter:
 
     progress: Callable[[int, int], None]
     log: Callable[[str], None]
+
+
+def prepare(folder: Path, data: dict[str, Any], home: str, scored_classes: Sequence[str] | None) -> str:
+    """The job of a preparation, see `rampline.data.preparation.prepare_dataset`: the directory of the dataset."""
+    # As an exception, so that what was written aside is removed.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    events = EventWriter(folder / EVENTS)
+
+    def progress(done: int, total: int) -> None:
+        tell = partial(events.write, "progress") if done == total else events.progress
+        tell(done=done, total=total)
+
+    reporter = Reporter(progress=progress, log=lambda line: events.write("log", line=line))
+    return str(store_dataset(DataConfig(**data), Home(root=Path(home)), reporter, scored_classes, may_fork=True))
 
 
 def store_dataset(

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence, Set
 from pathlib import Path
@@ -17,8 +12,9 @@ from rampline.config import DataConfig
 from rampline.data.address import look_up, tfds_directory
 from rampline.data.dataset import PreparedDataset
 from rampline.data.sources import source_module
-from rampline.errors import DatasetError
-from rampline.files import write_text
+from rampline.errors import DatasetError, InputError
+from rampline.jobs.job import Job, JobFailed, run_job
+from rampline.jobs.local import LOCAL
 from rampline.record.home import Home
 
 
@@ -72,6 +68,7 @@ def check_classes(
         raise DatasetError(f"{source} has no {min(empty)} image that decodes: at least one is needed")
 
 
+# To remove what it wrote aside.
 _END_SECONDS = 5.0
 _ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -135,79 +132,29 @@ def _run_process(
     on_progress: Callable[[int, int], None],
     log: Callable[[str], None],
 ) -> Path:
+    def hear(event: dict[str, Any]) -> None:
+        if event["event"] == "progress":
+            on_progress(event["done"], event["total"])
+        else:
+            log(event["line"])
+
     # In the system's temporary folder: only what a person should read is kept in the home.
-    with tempfile.TemporaryFile() as noise:
-        process = _start_process(config, home, scored_classes, noise.fileno())
+    with tempfile.TemporaryDirectory(prefix="rampline-prepare-") as folder:
+        job = Job(
+            function="prepare",
+            what=f"preparing {config.source}",
+            folder=Path(folder),
+            arguments={"data": dataclasses.asdict(config), "home": str(home.root), "scored_classes": scored_classes},
+            environment=_ENVIRONMENT,
+            grace_seconds=_END_SECONDS,
+        )
         try:
-            last = _relay(process, on_progress, log)
-            status = process.wait()
-        finally:
-            _end_process(process)
-        if "directory" in last:
-            return Path(last["directory"])
-        if "error" in last:
-            raise DatasetError(last["error"])
-        noise.seek(0)
-        text = noise.read().decode(errors="replace")
-    log_file = home.data / "logs" / f"prepare-{process.pid}.log"
-    write_text(log_file, text)
-    raise DatasetError(f"preparing {config.source} {_how_it_ended(status, text)}; its log is {log_file}")
-
-
-def _start_process(
-    config: DataConfig, home: Home, scored_classes: Sequence[str] | None, standard_error: int
-) -> subprocess.Popen[str]:
-    request = {
-        "data": dataclasses.asdict(config),
-        "home": str(home.root),
-        "parent_pid": os.getpid(),
-        "scored_classes": scored_classes,
-    }
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "rampline.data", json.dumps(request)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=standard_error,
-        text=True,
-        # A Ctrl-C in the terminal is for the flow process, which ends this one.
-        start_new_session=True,
-        env={**os.environ, **_ENVIRONMENT},
-    )
-
-
-def _relay(
-    process: subprocess.Popen[str], on_progress: Callable[[int, int], None], log: Callable[[str], None]
-) -> dict[str, Any]:
-    """Pass messages on until the process closes its output; the last one."""
-    message: dict[str, Any] = {}
-    for line in process.stdout or ():
-        message = json.loads(line)
-        if "progress" in message:
-            on_progress(*message["progress"])
-        elif "log" in message:
-            log(message["log"])
-    return message
-
-
-def _end_process(process: subprocess.Popen[str]) -> None:
-    """End it and what it may have started, if it still runs; it gets time to remove what it wrote aside."""
-    try:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(timeout=_END_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    finally:
-        if process.stdout is not None:
-            process.stdout.close()
-
-
-def _how_it_ended(status: int, text: str) -> str:
-    if status < 0:
-        return f"was ended by {signal.Signals(-status).name}"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"failed: {lines[-1]}" if lines else f"ended with status {status}"
+            return Path(run_job(job, launcher=LOCAL, on_event=hear))
+        except InputError as error:
+            raise DatasetError(str(error)) from error
+        except JobFailed as failure:
+            kept = failure.with_log_at(home.data / "logs" / f"{job.folder.name}.log")
+            raise DatasetError(str(kept)) from failure
 
 
 def _ignore(*_: object) -> None:

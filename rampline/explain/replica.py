@@ -7,23 +7,21 @@ import hashlib
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rampline.config import BatchConfig, ClusterConfig, RunConfig, to_dict
 from rampline.devices import available_cores
-from rampline.errors import RunFailed
-from rampline.files import write_json
-from rampline.jobs.fork_server import Process
-from rampline.jobs.process import end_processes, last_line, start_worker
+from rampline.errors import InputError, RunFailed
+from rampline.jobs.job import Job, follow
+from rampline.jobs.launcher import ending
+from rampline.jobs.local import LOCAL
 from rampline.jobs.roles import visible_gpu_ids
 from rampline.record.run_directory import RunDirectory
 from rampline.training.timings import ReplicaProbes
 
-PLAN, RESULTS = "plan.json", "results"
-POLL_SECONDS = 0.1
+RESULTS = "results"
 # Per measurement: the compilation of a large network, twice, and its rounds.
 ALLOWANCE_SECONDS = 300
 
@@ -132,22 +130,29 @@ def _count(processes: int) -> int:
     return processes + 1 if processes > 1 else 1
 
 
-def _arguments(index: int, folder: Path) -> list[str]:
-    return ["--replica", str(index), str(folder)]
-
-
 def _launch(works: Sequence[Work], processes: int, is_virtual: bool, folder: Path) -> dict[str, ReplicaProbes]:
     shutil.rmtree(folder, ignore_errors=True)
     plan = [{"key": w.key, "config": to_dict(w.config), "dataset": w.dataset} for w in works]
-    write_json(folder / PLAN, {"works": plan, "processes": processes})
-    started: list[Process] = []
+    jobs = [
+        Job(
+            function="probe",
+            what="a probe of one replica",
+            folder=folder / str(index),
+            log=folder / f"{index}.log",
+            arguments={"index": index, "works": plan, "processes": processes},
+            environment=_environment(index, processes, is_virtual),
+            timeout_seconds=ALLOWANCE_SECONDS * len(works),
+        )
+        for index in range(_count(processes))
+    ]
     try:
-        for index in range(_count(processes)):
-            environment = _environment(index, processes, is_virtual)
-            started.append(start_worker(_arguments(index, folder), folder / f"{index}.log", environment))
-        _wait(started, folder, time.monotonic() + ALLOWANCE_SECONDS * len(works))
-    finally:
-        end_processes(started)
+        with ending() as probes:
+            for job in jobs:
+                job.write()
+                probes.append(LOCAL.start(job))
+            follow(probes, jobs[0])
+    except InputError as error:  # the run that it is about has trained
+        raise RunFailed(f"a probe of one replica failed: {error}") from error
     return {work.key: ReplicaProbes.read(folder / RESULTS / f"{work.key}.json") for work in works}
 
 
@@ -160,20 +165,3 @@ def _environment(index: int, processes: int, is_virtual: bool) -> dict[str, str]
     if index and "TF_NUM_INTRAOP_THREADS" not in os.environ:
         environment["TF_NUM_INTRAOP_THREADS"] = str(max(1, available_cores() // processes))
     return environment
-
-
-def _wait(processes: Sequence[Process], folder: Path, deadline: float) -> None:
-    while any(process.poll() is None for process in processes):
-        _check(processes, folder)
-        if time.monotonic() > deadline:
-            raise RunFailed(f"the probes of one replica did not end in time (logs: {folder})")
-        time.sleep(POLL_SECONDS)
-    _check(processes, folder)
-
-
-def _check(processes: Sequence[Process], folder: Path) -> None:
-    for index, process in enumerate(processes):
-        status, log = process.poll(), folder / f"{index}.log"
-        if status:
-            reason = f"ended by signal {-status}" if status < 0 else last_line(log)
-            raise RunFailed(f"a probe of one replica failed: {reason} (log: {log})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -12,7 +13,7 @@ import tensorflow as tf
 from rampline.config import BatchConfig, RunConfig, from_dict
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
-from rampline.explain.replica import ALLOWANCE_SECONDS, PLAN, RESULTS
+from rampline.explain.replica import ALLOWANCE_SECONDS, RESULTS
 from rampline.files import make_directory, read_json, write_json
 from rampline.jobs.tf_config import ALONE
 from rampline.training.probes import Probe, measure_in_turns
@@ -49,19 +50,24 @@ class Meeting:
                 time.sleep(POLL_SECONDS)
 
 
-def probe_replicas(folder: Path, index: int) -> int:
-    """Do the part of process `index` of the plan in `folder`; returns the exit status."""
-    plan = read_json(folder / PLAN)
-    processes = plan["processes"] + 1 if plan["processes"] > 1 else 1
-    for number, work in enumerate(plan["works"]):
+def probe_replicas(folder: Path, index: int, works: list[dict[str, Any]], processes: int) -> None:
+    """Do the part of one process of all `works`, in a folder of its own beside those of the others.
+
+    Args:
+        folder: of this process.
+        index: its number.
+        works: `{"key", "config", "dataset"}` of each.
+        processes: how many replicas run at once.
+    """
+    shared, count = folder.parent, processes + 1 if processes > 1 else 1
+    for number, work in enumerate(works):
         config, dataset = from_dict(work["config"]), PreparedDataset.open(Path(work["dataset"]))
         if number == 0:
             configure_devices(config)
         keras.backend.clear_session()
         keras.mixed_precision.set_global_policy(config.precision)
-        meeting = Meeting(folder / work["key"], index, processes)
-        _probe(config, dataset, meeting, index, processes, folder / RESULTS / f"{work['key']}.json")
-    return 0
+        meeting = Meeting(shared / work["key"], index, count)
+        _probe(config, dataset, meeting, index, count, shared / RESULTS / f"{work['key']}.json")
 
 
 def _probe(

@@ -1,4 +1,4 @@
-"""How a role ends: what its exit status tells the launcher."""
+"""How a process ends: what its exit status and the last line of its log tell who has started it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ NO_MEMORY = 5
 STOPPED = 128 + signal.SIGTERM
 # It was asked again, seconds later, and ended where it was.
 ENDED_AT_ONCE = 128 + signal.SIGINT
+# Before the line of the log that says why.
+ERROR_MARK = "rampline: error: "
 
 
 def leave(status: int) -> NoReturn:

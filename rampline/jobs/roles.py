@@ -9,9 +9,8 @@ from pathlib import Path
 
 from rampline.config import RunConfig
 from rampline.devices import available_cores, find_devices
-from rampline.errors import ClusterConfigError
 from rampline.jobs.private_network import SHARED, Network, other_users, private_network
-from rampline.jobs.tf_config import Task, parse_tf_config
+from rampline.jobs.tf_config import Task
 
 LOOPBACK = "127.0.0.1"
 # Without them a parameter server's chief waits for ever for a worker behind a dead network: gRPC's clients get a
@@ -19,27 +18,6 @@ LOOPBACK = "127.0.0.1"
 KEEPALIVE = ("grpc.keepalive_time_ms=10000", "grpc.keepalive_timeout_ms=10000", "grpc.http2.max_pings_without_data=0")
 # gRPC's frames of 16 KiB, and the window that goes with them, cost an all-reduce a tenth of a small network's step.
 LARGE_FRAMES = ("grpc.http2.max_frame_size=16777215", "grpc.http2.lookahead_bytes=4194304")
-
-
-def tasks_to_start(config: RunConfig) -> list[Task]:
-    """The roles that a launcher on this machine starts.
-
-    All of them, on loopback; where TF_CONFIG is set and the run has several processes, the one that it names: the
-    others are started on their machines by `rampline worker`.
-
-    Raises:
-        ClusterConfigError: when TF_CONFIG is wrong, or names another role than the chief, which tells how the run goes.
-    """
-    text = os.environ.get("TF_CONFIG")
-    if not text or config.strategy in ("single", "mirrored"):
-        return local_tasks(config)
-    task = parse_tf_config(text, config)
-    if not task.is_chief:
-        chief = "the chief" if "chief" in task.cluster else "worker 0"
-        raise ClusterConfigError(
-            f"TF_CONFIG names {task.role} {task.index}: a run is started as {chief}, its other roles by rampline worker"
-        )
-    return [task]
 
 
 def local_tasks(config: RunConfig) -> list[Task]:

@@ -1,24 +1,167 @@
-"""The supervisor: attempts of a run, one after the other, until it is complete or another one would not help."""
+"""The supervisor: attempts of a run, one after the other, until it is complete or another one would not help.
+
+An attempt starts the roles where the launcher has placed them, watches them, and leaves none.
+"""
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from rampline.errors import RunFailed
-from rampline.files import read_json
-from rampline.jobs.launcher import Log, OnEvent, Restarts, RoleLost, run_attempt
-from rampline.jobs.roles import network_warning, tasks_to_start
+from rampline.config import RunConfig
+from rampline.errors import Preempted, RunFailed
+from rampline.files import read_json, write_json
+from rampline.jobs.exit_status import ENDED_AT_ONCE, PEER_LOST, STOPPED, WILL_REPEAT
+from rampline.jobs.job import Job, OnEvent, how_it_ended
+from rampline.jobs.launcher import POLL_SECONDS, Launcher, Placement, Role, end_roles, wait_until
+from rampline.jobs.local import launcher_of
+from rampline.jobs.roles import role_counts
+from rampline.jobs.stop import StopRequest
 from rampline.jobs.tf_config import Task
-from rampline.record.attempts import Attempts
+from rampline.record.attempts import Attempt, Attempts
 from rampline.record.checkpoints import last_checkpoint, step_of
+from rampline.record.events import EventReader
 from rampline.record.run_directory import RunDirectory
+
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+
+
+class RoleLost(Exception):
+    """A role ended, or froze, before the run was complete.
+
+    Attributes:
+        at: `time.monotonic()` when that was found out.
+        will_repeat: whether another attempt would end the same way.
+        is_own: whether the role itself failed, and not because of a peer or a signal.
+    """
+
+    def __init__(self, message: str, *, will_repeat: bool = False, is_own: bool = False) -> None:
+        super().__init__(message)
+        self.at, self.will_repeat, self.is_own = time.monotonic(), will_repeat, is_own
+
+
+class Restarts:
+    """The restarts of one launch: of the whole run, and of single parameter-server workers in place.
+
+    Args:
+        limit: `cluster.max_restarts`.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._used = limit, 0
+        self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._last: tuple[str, int] | None = None
+
+    def take(self) -> bool:
+        """Use one up; whether there was one left."""
+        self._used += 1
+        return self._used <= self._limit
+
+    def take_for_run(self, lost: RoleLost, step: int) -> float:
+        """Use one up for the whole run; returns the pause before it, which doubles while no step is won.
+
+        Args:
+            lost: why the attempt ended.
+            step: what the newest checkpoint holds.
+
+        Raises:
+            RunFailed: when none is left, or the next attempt would end the same way.
+        """
+        if lost.will_repeat:
+            raise RunFailed(str(lost)) from lost
+        if lost.is_own and self._last == (str(lost), step):
+            raise RunFailed(f"{lost}: twice the same, with no checkpoint in between") from lost
+        if not self.take():
+            raise RunFailed(f"{lost}; restarts used up: {self._limit}" if self._limit else str(lost)) from lost
+        if self._last and step > self._last[1]:
+            self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._last = (str(lost), step)
+        pause, self._pause_seconds = self._pause_seconds, min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
+        return pause
+
+
+# A role that has not moved for so long is named instead of the one that failed because of it.
+SUSPICIOUS_SECONDS = 3.0
+# For a checkpoint at the next call boundary; with the grace after it, all roles are gone within 20 s.
+STOP_GRACE_SECONDS = 14.0
+# From the launch to the rendezvous a role imports TensorFlow: seconds on a laptop, a minute on a busy shared machine.
+IMPORT_ALLOWANCE_SECONDS = 120
+LAST_ROLES_GRACE_SECONDS = 15.0
+
+Log = Callable[[str], None]
+
+
+@dataclass(kw_only=True)
+class Gang:
+    """The roles of one attempt that are started here.
+
+    Attributes:
+        placement: where they are; the first of its tasks ends the run: the chief, or on a machine that has other roles
+            alone, the one that stands for it.
+        attempt: which start of the run this is.
+        restarts: gives leave to start a lost parameter-server worker again in place.
+    """
+
+    run_directory: RunDirectory
+    config: RunConfig
+    placement: Placement
+    attempt: Attempt
+    restarts: Restarts
+    launched_at: float = field(default_factory=time.monotonic)
+    roles: list[Role] = field(default_factory=list)
+
+    def start(self, task: Task) -> None:
+        """Start a role, in the place of the one before it; `roles.json` is written anew."""
+        own = {
+            "RAMPLINE_ATTEMPT": str(self.attempt.number),
+            "RAMPLINE_LAUNCHED_AT": repr(self.launched_at),
+            "RAMPLINE_WALL_SECONDS_BEFORE": repr(self.attempt.wall_seconds_before),
+        }
+        role = self.placement.start(task, Job(function="role", folder=self.run_directory.path, environment=own))
+        self.roles = [other for other in self.roles if other.task != task] + [role]
+        self._write_roles()
+
+    def _write_roles(self) -> None:
+        """Those of other machines, which write the same file, stay in it."""
+        file = self.run_directory.roles_file
+        known = read_json(file)["roles"] if file.is_file() else []
+        described = {(role["role"], role["index"]): role for role in [*known, *(r.describe() for r in self.roles)]}
+        # Whoever knows an address can run operations in the role.
+        write_json(file, {"roles": [described[place] for place in sorted(described)]}, mode=0o600)
+
+    @property
+    def leader(self) -> Role:
+        """The process that has the first place at the moment."""
+        return next(role for role in self.roles if role.task == self.placement.tasks[0])
+
+    @property
+    def training(self) -> list[Role]:
+        """Roles that leave by themselves; parameter servers and their workers serve for ever."""
+        return [role for role in self.roles if role.task.is_chief or self.config.is_synchronous]
+
+
+def why_lost(gang: Gang, role: Role) -> RoleLost:
+    """Why a role ended.
+
+    Raises:
+        InputError: when it found the configuration wrong.
+    """
+    status, how = role.exit_status or 0, how_it_ended(role)
+    still = [(other.silent_seconds(), other) for other in gang.roles if other.exit_status is None]
+    frozen = [(seconds, other) for seconds, other in still if seconds > SUSPICIOUS_SECONDS]
+    if status == PEER_LOST and frozen:
+        seconds, other = max(frozen, key=lambda pair: pair[0])
+        return RoleLost(f"{other.label} did not move for {seconds:.0f} s, {role.label} noticed (log: {other.log})")
+    message = f"{role.label} {how} (log: {role.log})"
+    return RoleLost(message, will_repeat=status == WILL_REPEAT, is_own=status > 0 and status != PEER_LOST)
 
 
 def supervise(
-    run_directory: RunDirectory, *, on_event: OnEvent, log: Log, tasks: Sequence[Task] | None = None
+    run_directory: RunDirectory, *, on_event: OnEvent, log: Log, launcher: Launcher | None = None
 ) -> dict[str, Any]:
     """Run a run directory to its end, from its last checkpoint, and again whenever a role is lost.
 
@@ -30,28 +173,29 @@ def supervise(
         run_directory: created, not complete; whoever calls holds its lock.
         on_event: gets the chief's events as they come.
         log: gets a line for what a user acts on.
-        tasks: the roles of this machine; chosen anew for each attempt if `None`, so that a port that was taken
-            meanwhile is not chosen again.
+        launcher: places the roles for each attempt; by default `launcher_of` the run.
 
     Returns:
         the content of `result.json`; on a machine without the chief, nothing.
 
     Raises:
         RunFailed: naming the role that was lost and its log.
-        Preempted: when the run was asked to stop, and has saved a checkpoint.
+        Preempted: when the run was asked to stop; says whether a checkpoint is saved.
         InputError: when a role found the configuration wrong.
     """
     config = run_directory.read_config()
-    attempts, restarts = Attempts(_attempts_file(run_directory, tasks)), Restarts(config.cluster.max_restarts)
+    launcher = launcher or launcher_of(config)
+    placement, restarts = launcher.place(config), Restarts(config.cluster.max_restarts)
+    leader = placement.tasks[0]
+    attempts = Attempts(run_directory.attempts_file if leader.is_chief else run_directory.attempts_file_of(leader.name))
     while True:
         attempt = attempts.begin()
-        how, lost_at = "interrupted", None
+        gang = Gang(run_directory=run_directory, config=config, placement=placement, attempt=attempt, restarts=restarts)
+        how, lost_at, unclear = "interrupted", None, frozenset[str]()
         try:
-            chosen = tasks_to_start(config) if tasks is None else tasks
-            if attempt.number == 1 and (warning := network_warning(config, chosen)):
-                log(f"warning: {warning}")
-            parts = {"attempts": attempts, "attempt": attempt, "restarts": restarts}
-            run_attempt(run_directory, chosen, **parts, on_event=on_event, log=log)
+            if attempt.number == 1 and placement.warning:
+                log(f"warning: {placement.warning}")
+            _run_attempt(gang, attempts, on_event, log)
             how = "complete"
             return read_json(run_directory.result_file) if run_directory.is_complete else {}
         except RoleLost as lost:
@@ -64,18 +208,150 @@ def supervise(
             how = str(error)
             raise
         finally:
+            unclear = placement.close()
             attempts.end(how, lost_at)
         step = _last_step(run_directory)
         pause = restarts.take_for_run(reason, step)
         log(f"{how}: starting again from step {step} in {pause:.0f} s")
         time.sleep(pause)
-
-
-def _attempts_file(run_directory: RunDirectory, tasks: Sequence[Task] | None) -> Path:
-    alone = next((task for task in tasks or () if not task.is_chief), None)
-    return run_directory.attempts_file_of(alone.name) if alone else run_directory.attempts_file
+        placement = launcher.place(config, avoid=unclear)
 
 
 def _last_step(run_directory: RunDirectory) -> int:
     checkpoint = last_checkpoint(run_directory.checkpoints)
     return step_of(checkpoint) if checkpoint else 0
+
+
+def _run_attempt(gang: Gang, attempts: Attempts, on_event: OnEvent, log: Log) -> None:
+    """Run the roles to their end; whatever ends this call, none of them is alive afterwards.
+
+    A lost worker of a parameter-server run is started again while the others go on. What ends the call from outside
+    (Ctrl-C, SIGTERM, cancellation) asks the roles to save a checkpoint first; a second one ends them at once.
+
+    Raises:
+        RoleLost: naming the role and its log.
+        Preempted: when a role was asked to stop; says whether a checkpoint is saved.
+        InputError: when a role found the configuration wrong.
+        RunFailed: when the run took too long.
+    """
+    run_directory, tasks = gang.run_directory, gang.placement.tasks
+    if tasks[0].is_chief:
+        run_directory.stop_file.unlink(missing_ok=True)
+    events, stop = EventReader(run_directory.events_file, from_end=True), StopRequest(run_directory.stop_file)
+    try:
+        if len(tasks) < sum(role_counts(gang.config).values()):
+            log(f"waiting for the other roles of TF_CONFIG: start each with  rampline worker {run_directory.path}")
+        for task in tasks:
+            gang.start(task)
+        _watch(gang, attempts, events, stop, on_event, log)
+    except Exception:
+        end_roles(gang.roles)
+        raise
+    except BaseException:
+        _stop(gang, log)
+        raise
+    else:
+        end_roles(gang.roles)
+    finally:
+        for event in events.read():
+            on_event(event)
+
+
+def _watch(gang: Gang, attempts: Attempts, events: EventReader, stop: StopRequest, on_event: OnEvent, log: Log) -> None:
+    is_chief_here = gang.leader.task.is_chief
+    started = not is_chief_here
+    while True:
+        for event in events.read():
+            started = started or event["event"] == "started"
+            on_event(event)
+        if gang.run_directory.is_complete or gang.leader.exit_status == 0:
+            break
+        _check_stopped(gang, stop)
+        _check_lost(gang, attempts, log)
+        _check_time(gang, started)
+        time.sleep(POLL_SECONDS)
+    _wait_until_gone(gang.training, LAST_ROLES_GRACE_SECONDS)
+    if is_chief_here and not gang.run_directory.is_complete:
+        raise RoleLost(f"{gang.leader.label} ended without a result; its log is {gang.leader.log}")
+
+
+def _check_stopped(gang: Gang, stop: StopRequest) -> None:
+    """A role that was asked to stop tells the others, and all leave: the chief last, after it has saved.
+
+    Only `stop.json` tells that it has: 143 is also the status of a process that a shell or an engine saw SIGTERM end.
+    """
+    asked = [role for role in gang.roles if role.exit_status in (STOPPED, ENDED_AT_ONCE, -signal.SIGTERM)]
+    if not asked:
+        return
+    leader = gang.leader
+    if any(role.exit_status == STOPPED for role in asked):
+        # Until the chief has saved and is gone, where it runs here.
+        wait_until(
+            lambda: leader.exit_status is not None and (leader.task.is_chief or stop.is_saved()), STOP_GRACE_SECONDS
+        )
+    elif not gang.config.is_synchronous:
+        # A server that went without a word: the chief does not know yet, and can still save. Synchronous peers cannot.
+        _ask_to_stop([leader])
+    what = "and saved a checkpoint" if stop.is_saved() else "before it could save a checkpoint"
+    raise Preempted(f"{asked[0].label} was asked to stop {what}", gang.config.cluster.preempted_exit_status)
+
+
+def _check_lost(gang: Gang, attempts: Attempts, log: Log) -> None:
+    """Find roles that ended or froze; a parameter server's worker is started again, any other ends the attempt."""
+    timeout = gang.config.cluster.heartbeat_timeout_seconds
+    for role in gang.roles:
+        if role.exit_status is None and role.silent_seconds() > timeout:
+            end_roles([role], grace_seconds=0)
+            frozen = RoleLost(f"{role.label} did not move for {timeout} s (log: {role.log})")
+            _restart_in_place(gang, role, frozen, attempts, log)
+    lost = [role for role in gang.roles if role.exit_status not in (None, 0)]
+    # The others fail because of the one that a signal ended.
+    for role in sorted(lost, key=lambda role: role.exit_status or 0):
+        _restart_in_place(gang, role, why_lost(gang, role), attempts, log)
+
+
+def _restart_in_place(gang: Gang, role: Role, lost: RoleLost, attempts: Attempts, log: Log) -> None:
+    """Start a lost worker of a parameter-server run again, at its address, where the coordinator looks for it.
+
+    Raises:
+        RoleLost: what was lost, where that is not possible.
+    """
+    is_worker = not gang.config.is_synchronous and role.task.role == "worker"
+    if not is_worker or lost.will_repeat or not gang.restarts.take():
+        raise lost
+    log(f"{lost}: starting it again, the others go on")
+    attempts.restarted(role.task.name, str(lost))
+    gang.start(role.task)
+
+
+def _check_time(gang: Gang, started: bool) -> None:
+    cluster, seconds = gang.config.cluster, time.monotonic() - gang.launched_at
+    if not started and seconds > cluster.rendezvous_timeout_seconds + IMPORT_ALLOWANCE_SECONDS:
+        raise RoleLost(f"the roles did not find each other within {seconds:.0f} s: see their logs")
+    if cluster.run_timeout_seconds is not None and seconds > cluster.run_timeout_seconds:
+        raise RunFailed(f"the run took longer than cluster.run_timeout_seconds={cluster.run_timeout_seconds}")
+
+
+def _stop(gang: Gang, log: Log) -> None:
+    """Ask the roles to save a checkpoint and leave, then end them; a second Ctrl-C ends them at once."""
+    try:
+        if any(role.exit_status is None for role in gang.training):
+            log("stopping: the run saves a checkpoint first")
+        _ask_to_stop(gang.training)
+        for role in gang.training:
+            if role.exit_status is None:
+                log(f"{role.label} did not leave within {STOP_GRACE_SECONDS:.0f} s and is killed")
+        end_roles(gang.roles)
+    finally:
+        end_roles(gang.roles, grace_seconds=0)
+
+
+def _ask_to_stop(roles: Sequence[Role]) -> None:
+    """Send SIGTERM, and give the roles the time for a checkpoint."""
+    for role in roles:
+        role.signal(signal.SIGTERM)
+    _wait_until_gone(roles, STOP_GRACE_SECONDS)
+
+
+def _wait_until_gone(roles: Sequence[Role], seconds: float) -> None:
+    wait_until(lambda: all(role.exit_status is not None for role in roles), seconds)

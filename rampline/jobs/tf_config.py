@@ -48,9 +48,14 @@ class Task:
         return self.role == "chief" or (self.role == "worker" and self.index == 0 and "chief" not in self.cluster)
 
     @property
+    def address(self) -> str:
+        """`host:port` that the others reach this process by."""
+        return self.cluster[self.role][self.index]
+
+    @property
     def host(self) -> str:
-        """Name or IPv4 or IPv6 address that the others reach this process by."""
-        return self.cluster[self.role][self.index].rpartition(":")[0]
+        """Name or IPv4 or IPv6 address in it."""
+        return self.address.rpartition(":")[0]
 
     @property
     def is_on_loopback(self) -> bool:
@@ -63,10 +68,9 @@ class Task:
         """One line for the user where the cluster is on a network: TensorFlow's servers let anybody in."""
         if self.is_on_loopback:
             return None
-        address = self.cluster[self.role][self.index]
         return (
             "TensorFlow's gRPC server has no authentication and listens on every interface "
-            f"(port of {address}): use a private network"
+            f"(port of {self.address}): use a private network"
         )
 
     @property
@@ -91,9 +95,8 @@ def parse_tf_config(text: str, config: RunConfig) -> Task:
     """
     task = _parse(text)
     _check_roles(task, config)
-    address = task.cluster[task.role][task.index]
-    if not _is_local(address):
-        message = f"TF_CONFIG: {task.role} {task.index} is {address}, which is no address of this machine"
+    if not _is_local(task.address):
+        message = f"TF_CONFIG: {task.role} {task.index} is {task.address}, which is no address of this machine"
         raise ClusterConfigError(f"{message}; its addresses are {', '.join(sorted(_local_addresses()))}")
     return task
 

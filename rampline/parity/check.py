@@ -6,40 +6,31 @@ import dataclasses
 import hashlib
 import json
 import os
-import signal
+import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rampline.config import BatchConfig, RunConfig, from_dict, to_dict
-from rampline.errors import InputError, RunFailed
+from rampline.config import BatchConfig, RunConfig, to_dict
 from rampline.files import read_json, write_json
-from rampline.jobs.exit_status import NO_MEMORY
-from rampline.jobs.process import RoleProcess, end_processes, start_worker
-from rampline.jobs.roles import local_tasks, network_of, role_environment, visible_gpu_ids
+from rampline.jobs.job import Job, JobFailed, follow
+from rampline.jobs.launcher import ending
+from rampline.jobs.local import LOCAL
+from rampline.jobs.roles import visible_gpu_ids
 from rampline.record.run_directory import RunDirectory
 
 STATUSES = ("pass", "fail", "not_applicable")
-FOLDER, RESULT, CONFIG = "parity", "parity.json", "config.json"
-POLL_SECONDS = 0.1
-# After one role has ended: until those that made it fail have ended, too.
-LATER_SECONDS = 1.0
+FOLDER, RESULT = "parity", "parity.json"
 # Of the batch: what does not fit with a sixteenth of it lacks memory for something else.
 HALVINGS = 4
-# What the C++ library says before it aborts.
-NO_MEMORY_TEXT = "bad_alloc"
 # From the launch to the rendezvous a role imports TensorFlow: a minute on a busy shared machine.
-IMPORT_ALLOWANCE_SECONDS = 120
+ALLOWANCE_SECONDS = 120
 # Float64, once on the strategy and once on one replica, with the compilation of both.
 STEP_ALLOWANCE_SECONDS = 120
 
 Log = Callable[[str], None]
-
-
-class OutOfMemory(RunFailed):
-    """A role had no memory for its steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +174,9 @@ def _check_within_memory(run_directory: RunDirectory, config: RunConfig, path: P
         checked = dataclasses.replace(on_one, batch=BatchConfig(size=size, per="global"))
         try:
             result = _run_roles(run_directory, checked, path, log)
-        except OutOfMemory as error:
+        except JobFailed as error:
+            if not error.lacks_memory:
+                raise
             smallest, size = size, size // 2
             if size < config.replicas:
                 break
@@ -211,11 +204,6 @@ def _on_one_machine(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
     return config, (f"several machines: checked with {config.replicas} replicas on the {place} of this one",)
 
 
-def read_checked_config(folder: Path) -> RunConfig:
-    """The run as it is checked, in the folder that its roles are given."""
-    return from_dict(read_json(folder / CONFIG))
-
-
 def _digest(run_directory: RunDirectory, config: RunConfig) -> str:
     """Of all that decides what is computed; a failed check is repeated in any case."""
     content = {"config": to_dict(config), "dataset": run_directory.read_identity().dataset}
@@ -228,53 +216,19 @@ def _run_roles(run_directory: RunDirectory, config: RunConfig, path: Path, log: 
         "" if config.strategy == "parameter_server" and config.replicas > 1 else " against one replica, in float64"
     )
     log(f"parity: {steps} steps of {config.strategy} x{config.replicas}{against}")
-    seconds = IMPORT_ALLOWANCE_SECONDS + config.cluster.rendezvous_timeout_seconds + steps * STEP_ALLOWANCE_SECONDS
-    deadline = time.monotonic() + seconds
-    checked, roles = parity_config(config), list[RoleProcess]()
-    write_json(path.parent / CONFIG, to_dict(checked))
-    try:
-        tasks = local_tasks(checked)
-        for task in tasks:
-            file = path.parent / "logs" / f"{task.name}.log"
-            file.unlink(missing_ok=True)
-            arguments = ["--parity", str(path.parent), str(run_directory.path)]
-            process = start_worker(arguments, file, role_environment(task, config), network_of(config, tasks))
-            roles.append(RoleProcess(task=task, process=process, log=file))
-        _wait(roles, path, deadline, seconds)
-    finally:
-        end_processes([role.process for role in roles])
+    job = Job(
+        function="parity",
+        what="parity check",
+        folder=path.parent,
+        arguments={"run_directory": str(run_directory.path), "config": to_dict(parity_config(config))},
+        timeout_seconds=ALLOWANCE_SECONDS + config.cluster.rendezvous_timeout_seconds + steps * STEP_ALLOWANCE_SECONDS,
+        ends_first=True,
+    )
+    placement = LOCAL.place(config)
+    shutil.rmtree(job.folder / "logs", ignore_errors=True)
+    job.write()
+    with ending() as roles:
+        for task in placement.tasks:
+            roles.append(placement.start(task, job))
+        follow(roles, job)
     return ParityResult.read(path)
-
-
-def _wait(roles: Sequence[RoleProcess], path: Path, deadline: float, seconds: float) -> None:
-    while not path.is_file():
-        ended = [role for role in roles if role.exit_status is not None]
-        # The result may have come between the two looks.
-        if ended and not path.is_file():
-            # The others fail because of the one that a signal ended, or that had no memory, perhaps a moment before it.
-            time.sleep(LATER_SECONDS)
-            ended = [role for role in roles if role.exit_status is not None]
-            lacking = [role for role in ended if role.exit_status == NO_MEMORY]
-            raise _failure(min(lacking or ended, key=lambda role: role.exit_status or 0))
-        if time.monotonic() > deadline:
-            chief = next(role for role in roles if role.task.is_chief)
-            raise RunFailed(f"the parity check did not end within {seconds:.0f} s (log of {chief.label}: {chief.log})")
-        time.sleep(POLL_SECONDS)
-
-
-def _failure(role: RoleProcess) -> Exception:
-    status, where = role.exit_status or 0, f"(log: {role.log})"
-    if status == -signal.SIGALRM:
-        return RunFailed(f"parity check: {role.label} did not find the other roles in time {where}")
-    reason = role.last_line()
-    if status == NO_MEMORY:
-        return OutOfMemory(f"parity check: {role.label} has no memory: {reason} {where}")
-    if status == -signal.SIGKILL or (
-        status == -signal.SIGABRT and NO_MEMORY_TEXT in role.log.read_text(errors="replace")
-    ):
-        return OutOfMemory(f"parity check: {role.label} was ended by signal {-status}, as when memory runs out {where}")
-    if status < 0:
-        return RunFailed(f"parity check: {role.label} was ended by signal {-status} {where}")
-    if status == InputError.exit_status:
-        return InputError(reason or f"{role.label} refused its configuration {where}")
-    return RunFailed(f"parity check: {role.label} ended with status {status}: {reason} {where}")

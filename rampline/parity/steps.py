@@ -12,24 +12,25 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from rampline.config import BatchConfig, ClusterConfig, RunConfig
+from rampline.config import BatchConfig, ClusterConfig, RunConfig, from_dict
 from rampline.data.compiled import compiled
 from rampline.data.dataset import PreparedDataset
-from rampline.jobs.exit_status import NO_MEMORY, STOPPED, leave, one_line
+from rampline.jobs.exit_status import ERROR_MARK, NO_MEMORY, STOPPED, leave, one_line
 from rampline.jobs.memory import is_out_of_memory
-from rampline.jobs.process import ERROR_MARK
 from rampline.jobs.tf_config import ALONE, Task
 from rampline.parity.check import RESULT, Neutralised, ParityResult, parity_notes
 from rampline.parity.neutral import BATCH_STATISTICS, neutralise, random_layers
 from rampline.pipeline.examples import open_examples
 from rampline.record.run_directory import RunDirectory
+from rampline.training.role import get_ready, is_server, meet, read_task
 from rampline.training.state import TrainingState, make_state
+from rampline.training.strategy import serve
 from rampline.training.train import make_engine
 
 # Whose statistics BatchNormalization uses in the check.
@@ -273,24 +274,28 @@ POLL_SECONDS = 0.1
 NOT_TOGETHER = "where one replica overflows in mixed_float16, not all of them skip the step"
 
 
-def check_role(
-    config: RunConfig, task: Task, run_directory: RunDirectory, strategy: tf.distribute.Strategy, out: Path
-) -> NoReturn:
-    """Do this role's part of the check and end: the chief writes `out/parity.json`, the others wait for it.
+def check_role(folder: Path, run_directory: str, config: dict[str, Any]) -> NoReturn:
+    """Do this role's part of the check and end: the chief writes `parity.json`, the others wait for it.
 
     Args:
-        config: the run as `parity_config` gives it; `configure_devices` was called with it.
-        task: the chief, or a worker of a synchronous strategy.
+        folder: of the result.
         run_directory: created; nothing in it is changed.
-        strategy: made from `config`.
-        out: folder of the result.
+        config: the run as `parity_config` gives it.
     """
+    directory, checked = RunDirectory(Path(run_directory)), from_dict(config)
+    task, result_file = read_task(checked), folder / RESULT
+    get_ready(checked, task)
+    if is_server(checked, task):
+        server = serve(task.role, task.index)
+        while server:  # until whoever started the check ends it
+            signal.pause()
+    strategy = meet(checked)
     # TensorFlow's multi-worker runtime swallows SIGTERM unless a handler is installed after it.
     signal.signal(signal.SIGTERM, lambda *_: leave(STOPPED))
-    dataset = PreparedDataset.open(Path(run_directory.read_identity().dataset))
-    run = run_directory.read_config()
+    dataset = PreparedDataset.open(Path(directory.read_identity().dataset))
+    run = directory.read_config()
     try:
-        skips, result = _check(run, config, task, dataset, strategy)
+        skips, result = _check(run, checked, task, dataset, strategy)
     except Exception as error:
         if is_out_of_memory(error):
             print(f"{ERROR_MARK}{one_line(error)}", file=sys.stderr)  # noqa: T201
@@ -300,9 +305,9 @@ def check_role(
         notes = parity_notes(run)
         if not skips:
             result = dataclasses.replace(result, status="fail", reason=NOT_TOGETHER)
-        dataclasses.replace(result, notes=notes).write(out / RESULT)
+        dataclasses.replace(result, notes=notes).write(result_file)
     # A worker that left would end the chief's runtime while that computes the reference.
-    while not (out / RESULT).is_file():
+    while not result_file.is_file():
         time.sleep(POLL_SECONDS)
     leave(0)
 

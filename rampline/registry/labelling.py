@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, Protocol, TextIO
+from typing import Any, NamedTuple, Protocol, TextIO
 
 import keras
 import numpy as np
@@ -28,8 +28,9 @@ from rampline.data.sources.folder import DECODABLE_SUFFIXES, OTHER_SUFFIXES
 from rampline.errors import DatasetError, InputError
 from rampline.files import csv_cell
 from rampline.imports import import_own
+from rampline.jobs.job import EVENTS
 from rampline.record.events import EventWriter
-from rampline.registry.prediction import EVENTS, Answer, Request
+from rampline.registry.prediction import Request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,33 +182,36 @@ class Labeller:
         return [(self._names[int(label)], float(row[label])) for label, row in zip(best, probabilities, strict=True)]
 
 
-def label_folder(model_folder: Path, exchange: Path) -> None:
-    """Label what the request in `exchange` names with the MLflow model in `model_folder`, and answer.
+def label_folder(folder: Path, model: str, request: dict[str, Any]) -> dict[str, Any]:
+    """The job of a prediction: label what a `Request` names with the MLflow model in the folder `model`.
 
     Memory is bounded by the batch size and the number of cores, whatever the number of images.
+
+    Returns:
+        `counts` and `unreadable`, see `rampline.registry.prediction.Prediction`.
 
     Raises:
         InputError: when the model cannot be loaded, or the folder cannot be read.
     """
-    request, events = Request.read(exchange), EventWriter(exchange / EVENTS)
+    wanted, events = Request.from_dict(request), EventWriter(folder / EVENTS)
     labeller = Labeller(
-        _load(model_folder / "data" / "model.keras", request.module),
-        image_shape=request.image_shape,
-        class_names=request.class_names,
-        batch_size=request.batch_size,
+        _load(Path(model) / "data" / "model.keras", wanted.module),
+        image_shape=wanted.image_shape,
+        class_names=wanted.class_names,
+        batch_size=wanted.batch_size,
     )
     counts: Counter[str] = Counter()
     unreadable = done = 0
-    with open_table(Path(request.aside), Path(request.output).suffix) as table:
-        for batch in in_chunks(_decode_folder(Path(request.images), request.image_shape), request.batch_size):
-            rows = _label_batch(labeller, batch, request.model_version)
+    with open_table(Path(wanted.aside), Path(wanted.output).suffix) as table:
+        for batch in in_chunks(_decode_folder(Path(wanted.images), wanted.image_shape), wanted.batch_size):
+            rows = _label_batch(labeller, batch, wanted.model_version)
             table.write(rows)
             counts.update(row.label for row in rows if row.label)
             unreadable += sum(bool(row.error) for row in rows)
             done += len(rows)
             events.progress(images=done)
-    in_order = {name: counts[name] for name in request.class_names}
-    Answer(counts=in_order, unreadable=unreadable).write(exchange)
+    in_order = {name: counts[name] for name in wanted.class_names}
+    return {"counts": in_order, "unreadable": unreadable}
 
 
 def _load(model_file: Path, module: str) -> keras.Model:

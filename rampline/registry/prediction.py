@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import secrets
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,17 +18,16 @@ from typing import Any
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
-from rampline.errors import InputError, RunFailed
-from rampline.files import make_directory, read_json, sync_directory, write_json
-from rampline.jobs.process import end_processes, last_line, start_worker
-from rampline.record.events import EventReader
+from rampline.errors import InputError
+from rampline.files import make_directory, read_json, sync_directory
+from rampline.jobs.job import Job, JobFailed, ignore, run_job
+from rampline.jobs.local import LOCAL
 from rampline.record.home import Home
 from rampline.registry.candidate import CHAMPION, ModelReference, get_version, registered_name
 from rampline.study import load_study
 from rampline.tracking.model import ModelMetadata
 from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, open_tracking
 
-REQUEST, ANSWER, EVENTS = "request.json", "answer.json", "events.jsonl"
 SUFFIXES = (".csv", ".parquet")
 
 
@@ -66,40 +64,18 @@ class Request:
             found = "is a file" if Path(self.images).exists() else "does not exist"
             raise InputError(f"images {self.images} {found}: give a folder of image files")
 
-    def write(self, folder: Path) -> None:
-        """Write it for the process."""
-        write_json(folder / REQUEST, dataclasses.asdict(self))
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return dataclasses.asdict(self)
 
     @classmethod
-    def read(cls, folder: Path) -> Request:
-        """What the process finds."""
-        values = read_json(folder / REQUEST)
-        return cls(**values | {name: tuple(values[name]) for name in ("class_names", "image_shape")})
+    def from_dict(cls, values: dict[str, Any]) -> Request:
+        """The inverse of `to_dict`."""
+        tuples: dict[str, Any] = {name: tuple(values[name]) for name in ("class_names", "image_shape")}
+        return cls(**values | tuples)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What became of the images: how many got each label, and how many have none because they cannot be read."""
-
-    counts: dict[str, int]
-    unreadable: int
-
-    @property
-    def images(self) -> int:
-        """Rows of the table."""
-        return sum(self.counts.values()) + self.unreadable
-
-    def write(self, folder: Path) -> None:
-        """Write it for the process that asked."""
-        write_json(folder / ANSWER, dataclasses.asdict(self))
-
-    @classmethod
-    def read(cls, folder: Path) -> Answer:
-        """What came back."""
-        return cls(**read_json(folder / ANSWER))
-
-
-POLL_SECONDS, LINE_SECONDS = 0.1, 10.0
+LINE_SECONDS = 10.0
 DEFAULT_BATCH_SIZE = 256
 # A grey PNG.
 ONE_PIXEL = base64.b64decode(
@@ -189,15 +165,13 @@ def predict_folder(
         except STORE_ERRORS as error:
             what = f"{version.name} version {version.version}"
             raise TrackingError(f"{what} cannot be fetched from MLflow: {first_line(error)}") from error
-        answer = _label(client, place, request, study, home, log or _ignore)
+        answer = _label(client, place, request, study, home, log or ignore)
         aside.replace(path)
         sync_directory(path.parent)
     finally:
         aside.unlink(missing_ok=True)
     number = int(version.version)
-    return Prediction(
-        output=path, model=version.name, model_version=number, counts=answer.counts, unreadable=answer.unreadable
-    )
+    return Prediction(output=path, model=version.name, model_version=number, **answer)
 
 
 def try_model(client: MlflowClient, model_id: str, study: str, log_folder: Path, *, home: Home) -> None:
@@ -225,11 +199,15 @@ def try_model(client: MlflowClient, model_id: str, study: str, log_folder: Path,
             place = client.get_logged_model(model_id).artifact_location
         except STORE_ERRORS as error:
             raise TrackingError(f"the model {model_id} cannot be read from MLflow: {first_line(error)}") from error
-        _label(client, place, request, study, home, _ignore)
+        _label(client, place, request, study, home, ignore)
 
 
-def _label(client: MlflowClient, place: str, request: Request, study: str, home: Home, log: Log) -> Answer:
-    """Fetch the model, and let a process label the folder with it; the table is complete then, under its name aside."""
+def _label(client: MlflowClient, place: str, request: Request, study: str, home: Home, log: Log) -> dict[str, Any]:
+    """Fetch the model, and let a process label the folder with it; the table is complete then, under its name aside.
+
+    Returns:
+        `counts` and `unreadable`, see `Prediction`.
+    """
     with tempfile.TemporaryDirectory(prefix="rampline-predict-") as folder:
         model = _fetch(client, place, Path(folder))
         known = ModelMetadata.read(model)
@@ -264,28 +242,23 @@ def _fetch(client: MlflowClient, place: str, folder: Path) -> Path:
         raise TrackingError(f"the model at {place} cannot be fetched from MLflow: {first_line(error)}") from error
 
 
-def _run(request: Request, model: Path, folder: Path, log: Log) -> Answer:
-    request.write(folder)
-    log_file, events = folder / "predict.log", EventReader(folder / EVENTS)
-    process = start_worker(["--predict", str(folder), str(model)], log_file, ENVIRONMENT)
+def _run(request: Request, model: Path, folder: Path, log: Log) -> dict[str, Any]:
     due = time.monotonic() + LINE_SECONDS
+
+    def hear(event: dict[str, Any]) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + LINE_SECONDS
+            log(f"{event['images']:,} images labelled")
+
+    job = Job(
+        function="label",
+        what="prediction",
+        folder=folder / "job",
+        arguments={"model": str(model), "request": request.to_dict()},
+        environment=ENVIRONMENT,
+    )
     try:
-        while process.poll() is None:
-            time.sleep(POLL_SECONDS)
-            if time.monotonic() >= due:
-                due += LINE_SECONDS
-                for event in list(events.read())[-1:]:
-                    log(f"{event['images']:,} images labelled")
-    finally:
-        end_processes([process])
-    if process.returncode == InputError.exit_status:
-        raise InputError(f"prediction failed: {last_line(log_file)}")
-    if process.returncode:
-        how = f"was ended by signal {-process.returncode}" if process.returncode < 0 else last_line(log_file)
-        failed_log = shutil.copyfile(log_file, Path(request.output).with_suffix(".log"))
-        raise RunFailed(f"prediction failed: {how} (log: {failed_log})")
-    return Answer.read(folder)
-
-
-def _ignore(_: str) -> None:
-    """For callers that do not listen."""
+        return run_job(job, launcher=LOCAL, on_event=hear)
+    except JobFailed as failure:
+        raise failure.with_log_at(Path(request.output).with_suffix(".log")) from failure

@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rampline.config.choices import MODELS
-from rampline.devices import check_devices, resolve_virtual_devices
+from rampline.devices import resolve_virtual_devices
 from rampline.errors import ConfigError, InputError
 from rampline.imports import locate_own
-from rampline.jobs.roles import tasks_to_start
+from rampline.jobs.local import launcher_of
 from rampline.record.home import Home
 from rampline.study.content import load_study
 from rampline.study.definition import Study
@@ -54,8 +54,7 @@ def check_machine(study: Study, home: Home) -> Study:
             check_model(run.config.model.name)
             if run.starts_from is None:
                 check_weights(run.config.model.weights)
-            check_devices(run.config)
-            tasks_to_start(run.config)
+            launcher_of(run.config).check(run.config)
         except InputError as error:
             raise type(error)(f"run {run.name}: {error}") from error
     from rampline.data.preparation import locate_prepared  # pandas: a wrong study should be told of before a second

@@ -14,10 +14,11 @@ from rampline.data.compiled import as_written
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import ConfigError, DatasetError
 from rampline.files import read_json, write_json, write_text
+from rampline.jobs.job import EVENTS
 from rampline.pipeline.batches import ReplicaRange, make_evaluation_dataset
 from rampline.pipeline.examples import open_examples
 from rampline.record.checkpoints import best_checkpoint, read_progress
-from rampline.record.events import finite
+from rampline.record.events import EventWriter, finite
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.training.checkpoint import load_model_weights
@@ -82,6 +83,14 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
 
 
 BATCH_SIZE = 256
+
+
+def evaluate_all(folder: Path, run_directories: Sequence[str], data: str | None) -> None:
+    """The job of an evaluation: score these run directories, and tell of each as soon as it is scored."""
+    events = EventWriter(folder / EVENTS)
+    for path in run_directories:
+        evaluate_run_directory(RunDirectory(Path(path)), Path(data) if data else None)
+        events.write("evaluated", run_directory=path)
 
 
 def evaluate_run_directory(run_directory: RunDirectory, other_data: Path | None = None) -> dict[str, Any]:

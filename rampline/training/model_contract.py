@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from rampline.data.preparation import locate_prepared
-from rampline.errors import ConfigError, RunFailed
-from rampline.files import read_json, write_json
-from rampline.jobs.process import end_processes, last_line, start_worker
+from rampline.errors import ConfigError, InputError, RunFailed
+from rampline.jobs.job import Job, JobFailed, run_job
+from rampline.jobs.local import LOCAL
 from rampline.record.home import Home
 from rampline.study import Study
 
-MODELS, NOTES = "models.json", "notes.json"
 # Building a model needs no GPU; one touched here would be short of memory in training.
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_CONFIG": ""}
 
@@ -53,20 +52,21 @@ def check_models(study: Study, *, log: Callable[[str], None]) -> bool:
     if not models:
         return True
     with tempfile.TemporaryDirectory() as folder:
-        exchange, output = Path(folder), Path(folder) / "log"
-        write_json(exchange / MODELS, models)
-        process = start_worker(["--models", folder], output, _ENVIRONMENT)
+        job = Job(
+            function="models",
+            what="the process that builds the study's models",
+            folder=Path(folder),
+            arguments={"models": models},
+            environment=_ENVIRONMENT,
+        )
         try:
-            status = process.wait()
-        finally:
-            end_processes([process])
-        if status == ConfigError.exit_status:
-            raise ConfigError(last_line(output))
-        if status:
-            why = f"was ended by signal {-status}" if status < 0 else f"failed: {last_line(output)}"
-            raise RunFailed(f"the process that builds the study's models {why}")
-        for note in read_json(exchange / NOTES):
-            log(note)
+            notes = run_job(job, launcher=LOCAL)
+        except InputError as error:
+            raise ConfigError(str(error)) from error
+        except JobFailed as failure:
+            raise RunFailed(f"{failure.label} {failure.how}") from failure
+    for note in notes:
+        log(note)
     return all(model["classes"] for model in models)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -125,6 +126,11 @@ def _import_factory(name: str) -> Callable[..., keras.Model]:
         return getattr(import_own(module_name), function_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"model.name={name!r} cannot be imported: {error}") from error
+
+
+def check_own_models(_folder: Path, models: list[dict[str, Any]]) -> list[str]:
+    """The job that looks at models before anything is prepared: the notes on all of them."""
+    return [note for model in models for note in check_own_model(**model)]
 
 
 def check_own_model(name: str, *, image_shape: ImageShape, classes: int | None) -> list[str]:

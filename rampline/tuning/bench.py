@@ -7,15 +7,16 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
-from rampline.jobs.exit_status import leave, one_line
-from rampline.jobs.memory import available_bytes, be_first_to_end, is_out_of_memory, lacking_bytes, peak_bytes
+from rampline.jobs.exit_status import one_line
+from rampline.jobs.job import EVENTS
+from rampline.jobs.memory import available_bytes, is_out_of_memory, lacking_bytes, peak_bytes
 from rampline.jobs.tf_config import ALONE
 from rampline.record.events import EventWriter
 from rampline.training.engine import Engine
@@ -109,28 +110,26 @@ HOPELESS = 0.8
 GIB = 2**30
 
 
-def measure_trials(folder: Path) -> NoReturn:
-    """Measure what `request.json` of `folder` asks for, telling in `events.jsonl`, and end the process.
+def measure_trials(folder: Path, request: dict[str, Any]) -> None:
+    """The job of the tuner: measure what a `Request` asks for, telling in `events.jsonl` of `folder`.
 
     Events: `ready` (the settings before are compiled), `input` (`share` of their step that is lost to the input, and
     their `images_per_second` by round), `begins` and `trial` of each candidate by its `number`.
     """
-    be_first_to_end()
-    began, request = time.monotonic(), Request.read(folder)
-    configure_devices(request.before.config)
-    bench = _Bench(request, EventWriter(folder / "events.jsonl"))
+    began, wanted = time.monotonic(), Request.from_dict(request)
+    configure_devices(wanted.before.config)
+    bench = _Bench(wanted, EventWriter(folder / EVENTS))
     bench.warm_up()
     last_seconds = 0.0
-    for number, work in enumerate(request.candidates):
+    for number, work in enumerate(wanted.candidates):
         begins = time.monotonic()
         # However short the time, a search has at least one trial.
-        is_needed = request.with_input and number == 0
-        if begins + last_seconds - began > request.seconds and not is_needed:
+        is_needed = wanted.with_input and number == 0
+        if begins + last_seconds - began > wanted.seconds and not is_needed:
             break
         bench.events.write("begins", number=number)
         bench.events.write("trial", number=number, **bench.try_candidate(work))
         last_seconds = time.monotonic() - begins
-    leave(0)  # the pipelines of the trials are endless: nobody waits for their destructors
 
 
 class _Bench:

@@ -6,12 +6,10 @@ import dataclasses
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rampline.config import RunConfig, apply_overrides, from_dict, to_dict
 from rampline.explain.replica import replica_config
-from rampline.files import read_json, write_json
 
 # Below this a difference is not worth a setting, however well it is measured.
 SMALLEST_GAIN = 0.02
@@ -97,7 +95,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What one process measures, `request.json` of its folder.
+    """What one process measures.
 
     Attributes:
         before: the settings that every candidate is compared with, in turns.
@@ -113,20 +111,17 @@ class Request:
     is_ladder: bool = False
     with_input: bool = False
 
-    def write(self, folder: Path) -> None:
-        """Write it as JSON."""
-        candidates = [work.to_dict() for work in self.candidates]
-        own = {"before": self.before.to_dict(), "candidates": candidates}
-        rest = {"seconds": self.seconds, "is_ladder": self.is_ladder, "with_input": self.with_input}
-        write_json(folder / "request.json", own | rest)
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        own = {"before": self.before.to_dict(), "candidates": [work.to_dict() for work in self.candidates]}
+        return own | {"seconds": self.seconds, "is_ladder": self.is_ladder, "with_input": self.with_input}
 
     @classmethod
-    def read(cls, folder: Path) -> Request:
-        """The request in that folder."""
-        values = read_json(folder / "request.json")
+    def from_dict(cls, values: Mapping[str, Any]) -> Request:
+        """The inverse of `to_dict`."""
         works = {"before": Work.from_dict(values["before"])}
         candidates = tuple(Work.from_dict(work) for work in values["candidates"])
-        return cls(**values | works | {"candidates": candidates})
+        return cls(**{**values, **works, "candidates": candidates})
 
 
 @dataclass(frozen=True, kw_only=True)

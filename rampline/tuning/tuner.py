@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rampline.config import DataConfig, RunConfig, flatten
-from rampline.errors import DatasetError, RunFailed
-from rampline.jobs.process import end_processes, last_line, start_worker
+from rampline.errors import DatasetError, InputError, RunFailed
+from rampline.jobs.job import Job, JobFailed, run_job
+from rampline.jobs.local import LOCAL
 from rampline.jobs.roles import local_tasks, role_environment
-from rampline.record.events import EventReader
 from rampline.tuning.outcome import Outcome, best_of
 from rampline.tuning.space import BATCH, INPUT, Limits, candidates, order_groups
 from rampline.tuning.trial import (
@@ -32,7 +31,6 @@ from rampline.tuning.trial import (
     with_changes,
 )
 
-POLL_SECONDS = 0.05
 # Without a word: the start of TensorFlow and the compilation of a large network with XLA.
 SILENCE_SECONDS = 300
 
@@ -112,41 +110,35 @@ def _not_tried(request: Request, answers: Answers, killer: int) -> list[int]:
 
 
 def _run(request: Request, folder: Path, config: RunConfig, on_trial: OnTrial) -> Answers:
-    request.write(folder)
-    log, answers, events = folder / "trials.log", Answers(), EventReader(folder / "events.jsonl")
+    answers = Answers()
+
+    def hear(event: dict[str, Any]) -> None:
+        answers.take(event)
+        if event["event"] == "trial":
+            on_trial(event["number"], answers.trials[event["number"]])
+
     task = next(task for task in reversed(local_tasks(config)) if task.role != "ps")
-    process = start_worker(["--tune", str(folder)], log, role_environment(task, config) | {"TF_CONFIG": "{}"})
+    job = Job(
+        function="tune",
+        what="its process",
+        folder=folder,
+        log=folder / "trials.log",
+        arguments={"request": request.to_dict()},
+        environment=role_environment(task, config) | {"TF_CONFIG": "{}"},
+        silence_seconds=SILENCE_SECONDS,
+        ends_first=True,
+    )
     try:
-        heard = time.monotonic()
-        while True:
-            ended = process.poll() is not None
-            for event in events.read():
-                answers.take(event)
-                heard = time.monotonic()
-                if event["event"] == "trial":
-                    on_trial(event["number"], answers.trials[event["number"]])
-            if ended or time.monotonic() - heard > SILENCE_SECONDS:
-                break
-            time.sleep(POLL_SECONDS)
-    finally:
-        end_processes([process])
-    _check(answers, process.returncode if ended else None, log, on_trial)
+        run_job(job, launcher=LOCAL, on_event=hear)
+    except (InputError, JobFailed) as failure:
+        # It took the candidate with it that it was trying; without one, nothing can be tried.
+        if answers.running is None:
+            raise RunFailed(f"the run cannot be measured: {failure}") from failure
+        lacks_memory = isinstance(failure, JobFailed) and failure.lacks_memory
+        outcome = {"status": DOES_NOT_FIT if lacks_memory else FAILED, "reason": str(failure), "rounds": None}
+        answers.trials[answers.running] = outcome
+        on_trial(answers.running, outcome)
     return answers
-
-
-def _check(answers: Answers, status: int | None, log: Path, on_trial: OnTrial) -> None:
-    """A process that ended badly took the candidate with it that it was trying; without one, nothing can be tried."""
-    if status == 0:
-        return
-    how = f"nothing was heard for {SILENCE_SECONDS} s" if status is None else last_line(log)
-    if status is not None and status < 0:
-        how = f"its process was ended by {signal.Signals(-status).name}"
-    if answers.running is None:
-        raise RunFailed(f"the run cannot be measured: {how} (log: {log})")
-    is_memory = status == -signal.SIGKILL
-    outcome = {"status": DOES_NOT_FIT if is_memory else FAILED, "reason": how, "rounds": None}
-    answers.trials[answers.running] = outcome
-    on_trial(answers.running, outcome)
 
 
 class Budget:

@@ -138,7 +138,9 @@ def test_equal_work_is_measured_once_also_where_a_gpu_is_fewer_than_the_replicas
 def test_a_process_that_fails_takes_the_others_along(make_run: MakeRun, tmp_path: Path) -> None:
     directory = make_run(make_config("multi_worker", model="small_models:broken_import", workers=2))
     folder = tmp_path / "explain"
-    with pytest.raises(RunFailed, match=r"a probe of one replica failed: .*no_such_module.* \(log: .*/2/\d\.log\)"):
+    with pytest.raises(
+        RunFailed, match=r"a probe of one replica ended with status 3: .*no_such_module.* \(log: .*/2/\d\.log\)"
+    ):
         measure_replicas([directory], folder, log=print)
     assert processes_of(folder) == []
     assert not directory.replica_file.exists()
@@ -152,7 +154,7 @@ def test_a_process_that_is_killed_is_named_with_its_signal(make_run: MakeRun, tm
 
     with ThreadPoolExecutor() as pool:
         killer = pool.submit(kill_it)
-        with pytest.raises(RunFailed, match=r"a probe of one replica failed: ended by signal 9 \(log: .*/1/0\.log\)"):
+        with pytest.raises(RunFailed, match=r"a probe of one replica was ended by signal 9 \(log: .*/1/0\.log\)"):
             measure_replicas([make_run(make_config("single"))], folder, log=print)
         killer.result()
     assert processes_of(folder) == []

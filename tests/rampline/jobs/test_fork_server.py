@@ -15,8 +15,10 @@ from runs import make_config
 from rampline.files import read_json
 from rampline.jobs import fork_server as module
 from rampline.jobs.fork_server import ForkedProcess, fork_server
+from rampline.jobs.job import Job
+from rampline.jobs.launcher import end_roles
+from rampline.jobs.local import LOCAL, LocalRole
 from rampline.jobs.private_network import SHARED
-from rampline.jobs.process import end_processes, start_worker
 from rampline.jobs.supervisor import supervise
 
 
@@ -31,6 +33,10 @@ def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[module._Server]:
     monkeypatch.setattr(module, "_active", [])
     with fork_server():
         yield module._active[0]
+
+
+def start_role(folder: Path, log: Path, **environment: str) -> LocalRole:
+    return LOCAL.start(Job(function="role", folder=folder, log=log, environment={"TF_CONFIG": "", **environment}))
 
 
 def children_of(process: psutil.Process) -> list[psutil.Process]:
@@ -60,19 +66,20 @@ def test_roles_of_a_run_are_forks(make_run, server: psutil.Process) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_signal_that_ends_one_is_its_status(number: signal.Signals, make_run, server: psutil.Process) -> None:
     directory = make_run(make_config("single"), epochs=9999)
-    process = start_worker([str(directory.path)], directory.logs / "chief-0.log", {"TF_CONFIG": ""})
+    role = start_role(directory.path, directory.logs / "chief-0.log")
+    process = role.process
     assert isinstance(process, ForkedProcess)
     assert process.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=0.1)
     os.killpg(process.pid, number)
     assert process.wait(timeout=60) in (-number, 143)
-    end_processes([process])
+    end_roles([role])
     assert children_of(server) == []
 
 
 def test_wrong_input_is_told_in_its_log(tmp_path: Path, server: psutil.Process) -> None:
-    process = start_worker([str(tmp_path / "nothing")], tmp_path / "log", {"TF_CONFIG": ""})
+    process = start_role(tmp_path / "nothing", tmp_path / "log").process
     assert isinstance(process, ForkedProcess)
     assert process.wait(timeout=60) == 2
     assert "is no run directory" in (tmp_path / "log").read_text()
@@ -100,20 +107,20 @@ print(len(os.listdir("/proc/self/task")))
 def test_what_tensorflow_reads_on_import_makes_a_process_of_its_own(
     change: str, tmp_path: Path, server: psutil.Process
 ) -> None:
-    process = start_worker([str(tmp_path / "nothing")], tmp_path / "log", {"TF_CONFIG": "", change: "1"})
-    assert isinstance(process, subprocess.Popen)
-    end_processes([process])
+    role = start_role(tmp_path / "nothing", tmp_path / "log", **{change: "1"})
+    assert isinstance(role.process, subprocess.Popen)
+    end_roles([role])
 
 
 def test_a_server_that_was_killed_is_done_without(make_run, own_server: module._Server) -> None:
     directory = make_run(make_config("single"), epochs=9999)
-    first = start_worker([str(directory.path)], directory.logs / "chief-0.log", {"TF_CONFIG": ""})
+    first = start_role(directory.path, directory.logs / "chief-0.log").process
     assert isinstance(first, ForkedProcess)
     worker = psutil.Process(first.pid)
     own_server.process.kill()
     assert first.wait(timeout=10) == -signal.SIGKILL
     worker.wait(timeout=10)
-    second = start_worker([str(directory.path / "nothing")], directory.logs / "chief-0.log", {"TF_CONFIG": ""})
+    second = start_role(directory.path / "nothing", directory.logs / "chief-0.log").process
     assert isinstance(second, subprocess.Popen)
     assert second.wait(timeout=60) == 2
 
@@ -122,9 +129,10 @@ LAUNCHER = """
 import os, sys
 from pathlib import Path
 from rampline.jobs.fork_server import fork_server
-from rampline.jobs.process import start_worker
+from rampline.jobs.job import Job
+from rampline.jobs.local import LOCAL
 with fork_server():
-    process = start_worker([sys.argv[1]], Path(sys.argv[1], "logs", "chief-0.log"), {"TF_CONFIG": ""})
+    process = LOCAL.start(Job(function="role", folder=Path(sys.argv[1]), environment={"TF_CONFIG": ""})).process
     print(process.pid, process.poll() is None, flush=True)
     process.wait()
 """

@@ -19,6 +19,7 @@ from runs import make_config
 from rampline.config import ClusterConfig
 from rampline.errors import InputError, Preempted, RunFailed
 from rampline.files import read_json
+from rampline.jobs.local import Local
 from rampline.jobs.roles import free_ports
 from rampline.jobs.supervisor import supervise
 from rampline.jobs.tf_config import Task
@@ -155,7 +156,7 @@ def test_roles_on_several_addresses_of_the_loopback_interface_meet(make_run) -> 
         if event["event"] == "started":
             hosts.update(listening_on(directory))
 
-    assert supervise(directory, on_event=look, log=print, tasks=tasks)["epochs"] == 1
+    assert supervise(directory, on_event=look, log=print, launcher=Local(tasks))["epochs"] == 1
     assert hosts == {"::ffff:127.0.0.2", "::ffff:127.0.0.3"}
 
 

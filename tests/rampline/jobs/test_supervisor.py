@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,10 @@ from runs import make_config, set_version
 
 from rampline.config import RunConfig
 from rampline.errors import InputError, RunFailed
-from rampline.jobs import supervisor
+from rampline.jobs.local import Local, LocalPlacement
 from rampline.jobs.lock import hold_run
-from rampline.jobs.roles import local_tasks, tasks_to_start
+from rampline.jobs.roles import local_tasks
 from rampline.jobs.supervisor import supervise
-from rampline.jobs.tf_config import Task
 from rampline.record.checkpoints import list_checkpoints
 from rampline.record.run_directory import RunDirectory
 
@@ -140,29 +140,38 @@ def test_a_run_of_a_newer_rampline_is_refused_and_one_without_a_version_goes_on(
     assert steps[0] == int(checkpoints[-1].name.removeprefix("step-"))
 
 
-def test_a_port_that_was_taken_meanwhile_is_chosen_anew(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
+class FirstOnATakenPort(Local):
+    """Of the first placement, worker 0 has the port `taken`."""
+
+    def __init__(self, taken: str) -> None:
+        self.placed, self._taken = 0, taken
+
+    def place(self, config: RunConfig, *, avoid: Collection[str] = ()) -> LocalPlacement:
+        placement = super().place(config, avoid=avoid)
+        self.placed += 1
+        if self.placed > 1:
+            return placement
+        port = placement.tasks[0].address.rpartition(":")[2]
+        cluster = {"worker": tuple(a.replace(port, self._taken) for a in placement.tasks[0].cluster["worker"])}
+        return dataclasses.replace(
+            placement, tasks=[dataclasses.replace(task, cluster=cluster) for task in placement.tasks]
+        )
+
+
+def test_a_port_that_was_taken_meanwhile_is_chosen_anew(make_run) -> None:
     # A model function: roles that have a network to themselves find every port free.
     config = make_config("multi_worker", model="small_models:with_batch_norm", workers=2)
     directory, lines = make_run(config), list[str]()
     with socket.socket() as thief:
         thief.listen()
-
-        def with_taken_port(config: RunConfig) -> list[Task]:
-            tasks = tasks_to_start(config)
-            if len(attempts(directory)) > 1:
-                return tasks
-            port = tasks[0].cluster["worker"][0].rpartition(":")[2]
-            thief_port = str(thief.getsockname()[1])
-            texts = [task.to_json().replace(port, thief_port) for task in tasks]
-            clusters = [json.loads(text)["cluster"] for text in texts]
-            return [
-                dataclasses.replace(t, cluster={"worker": tuple(c["worker"])})
-                for t, c in zip(tasks, clusters, strict=True)
-            ]
-
-        monkeypatch.setattr(supervisor, "tasks_to_start", with_taken_port)
-        result = supervise(directory, on_event=lambda event: None, log=lines.append)
-    assert result["attempts"] == 2
+        launcher = FirstOnATakenPort(str(thief.getsockname()[1]))
+        result = supervise(
+            directory,
+            on_event=lambda event: None,
+            log=lines.append,
+            launcher=launcher,
+        )
+    assert result["attempts"] == launcher.placed == 2
     assert any("starting again from step 0" in line for line in lines)
 
 
@@ -173,7 +182,9 @@ def test_an_error_without_a_file_is_told_by_what_it_says(make_run) -> None:
         raise TimeoutError("the queue did not answer")
 
     with pytest.raises(RunFailed, match=r"^the run cannot go on: TimeoutError\('the queue did not answer'\)$"):
-        supervise(directory, on_event=lambda event: None, log=log, tasks=local_tasks(directory.read_config())[:1])
+        supervise(
+            directory, on_event=lambda event: None, log=log, launcher=Local(local_tasks(directory.read_config())[:1])
+        )
 
 
 @pytest.mark.long

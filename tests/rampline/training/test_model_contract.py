@@ -106,5 +106,5 @@ def test_a_loss_that_is_not_used_is_told_of(
 
 
 def test_models_of_ours_need_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rampline.training.model_contract.start_worker", None)
+    monkeypatch.setattr("rampline.training.model_contract.run_job", None)
     check_models(make_study(tmp_path, monkeypatch, "convnet", "MobileNetV2"), log=print)

@@ -1,0 +1,180 @@
+"""The launcher of this machine: processes in sessions of their own, which end with the process that started them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from rampline.config import RunConfig
+from rampline.devices import check_devices
+from rampline.errors import ClusterConfigError
+from rampline.jobs.exit_status import ERROR_MARK
+from rampline.jobs.fork_server import Process, fork_worker
+from rampline.jobs.heartbeat import HeartbeatWatch
+from rampline.jobs.job import Job
+from rampline.jobs.launcher import Launcher
+from rampline.jobs.private_network import SHARED, Network
+from rampline.jobs.roles import local_tasks, network_of, network_warning, role_environment, worker_environment
+from rampline.jobs.tf_config import ALONE, Task, parse_tf_config
+from rampline.record.run_directory import RunDirectory
+
+
+@dataclass(kw_only=True)
+class LocalRole:
+    """A process of this machine, see `rampline.jobs.launcher.Role`.
+
+    Attributes:
+        process: in a session and group of its own.
+        log_offset: where its own part of the log begins, in bytes: others before it have written to it, too.
+        heartbeat: its file is looked at by this process's clock.
+    """
+
+    label: str
+    task: Task
+    log: Path
+    process: Process
+    log_offset: int
+    heartbeat: HeartbeatWatch
+
+    @property
+    def exit_status(self) -> int | None:
+        """`None` while it runs, negative if a signal ended it."""
+        return self.process.poll()
+
+    def silent_seconds(self) -> float:
+        """Time since its last heartbeat; 0 before the first."""
+        return self.heartbeat.silent_seconds()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal its group: that outlives its leader as long as one member runs."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def last_line(self) -> str:
+        """Its own error line, else the last line that it has printed."""
+        text = self.log.read_bytes()[self.log_offset :].decode(errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        own = [line.removeprefix(ERROR_MARK) for line in lines if line.startswith(ERROR_MARK)]
+        return (own or lines or [""])[-1]
+
+    def describe(self) -> dict[str, object]:
+        """Its entry in `roles.json`."""
+        return {
+            "role": self.task.role,
+            "index": self.task.index,
+            "pid": self.process.pid,
+            "host": socket.gethostname(),
+            "address": self.task.address,
+            "log": str(self.log),
+        }
+
+
+@dataclass(frozen=True)
+class LocalPlacement:
+    """Roles of a run that are processes of this machine, see `rampline.jobs.launcher.Placement`."""
+
+    config: RunConfig
+    tasks: Sequence[Task]
+
+    @cached_property
+    def _network(self) -> Network:
+        return network_of(self.config, self.tasks)
+
+    @property
+    def warning(self) -> str | None:
+        """One line for the user where others than the run's roles reach TensorFlow's servers."""
+        return network_warning(self.config, self.tasks)
+
+    def start(self, task: Task, job: Job) -> LocalRole:
+        """Start the job as that role; its output is appended to `logs/ROLE-INDEX.log` of the folder."""
+        environment = {**role_environment(task, self.config), **job.environment}
+        log = job.folder / "logs" / f"{task.name}.log"
+        return _start(replace(job, environment=environment, log=log), task, self._network)
+
+    def close(self) -> frozenset[str]:
+        """Nothing is left on this machine of a process that was ended."""
+        return frozenset()
+
+
+@dataclass(frozen=True)
+class Local:
+    """Starts processes on this machine, see `rampline.jobs.launcher.Launcher`.
+
+    Attributes:
+        tasks: the roles to start of a run whose others a person starts elsewhere, as TF_CONFIG says; `None`: all roles,
+            on this machine's loopback interface.
+    """
+
+    tasks: Sequence[Task] | None = None
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse a run whose replicas do not fit on this machine's devices."""
+        check_devices(config)
+
+    def place(self, config: RunConfig, *, avoid: Collection[str] = ()) -> LocalPlacement:
+        """The roles where TF_CONFIG says, or on ports that are free at the moment."""
+        return LocalPlacement(config, local_tasks(config) if self.tasks is None else self.tasks)
+
+    def start(self, job: Job) -> LocalRole:
+        """Start a job without peers."""
+        return _start(job, ALONE, SHARED)
+
+
+LOCAL = Local()
+
+
+def launcher_of(config: RunConfig) -> Launcher:
+    """The launcher of a run: of the role that TF_CONFIG names where the run has several processes, else of all roles.
+
+    Raises:
+        ClusterConfigError: when TF_CONFIG is wrong, or names another role than the chief, which tells how the run goes.
+    """
+    text = os.environ.get("TF_CONFIG")
+    if not text or config.strategy in ("single", "mirrored"):
+        return LOCAL
+    task = parse_tf_config(text, config)
+    if not task.is_chief:
+        chief = "the chief" if "chief" in task.cluster else "worker 0"
+        raise ClusterConfigError(
+            f"TF_CONFIG names {task.role} {task.index}: a run is started as {chief}, its other roles by rampline worker"
+        )
+    return Local([task])
+
+
+def _start(job: Job, task: Task, network: Network) -> LocalRole:
+    log = job.log or job.folder / "log"
+    place = "" if task is ALONE else f"{task.role} {task.index}"
+    return LocalRole(
+        label=": ".join(filter(None, (job.what, place))),
+        task=task,
+        log=log,
+        log_offset=log.stat().st_size if log.is_file() else 0,
+        heartbeat=HeartbeatWatch(RunDirectory(job.folder).heartbeat_file(task.name)),
+        process=_start_process(job.folder, log, job.environment, network),
+    )
+
+
+def _start_process(folder: Path, log: Path, environment: Mapping[str, str], network: Network) -> Process:
+    """`python -m rampline.worker FOLDER`; in the block of a `fork_server` of this environment, a fork of that."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    whole = worker_environment({**environment, **network.environment})
+    if forked := fork_worker([str(folder)], log, whole, network):
+        return forked
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            [*network.command, sys.executable, "-P", "-m", "rampline.worker", str(folder)],
+            env=whole,
+            pass_fds=network.descriptors,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
