@@ -1,7 +1,7 @@
 """A process that has imported TensorFlow, has run no operation, and forks each worker that is to be started.
 
 A worker of its own imports TensorFlow for seconds; a fork of this process is there at once, and shares the memory of
-what was imported. `fork_server()` begins to start it, and `rampline.jobs.process.start_worker` uses it where it can:
+what was imported. `fork_server()` begins to start it, and `rampline.jobs.local` uses it where it can:
 only on Linux, and as long as nothing has changed that TensorFlow may have read when it was imported.
 
 A forked worker is as one that was started: it has its own session, environment, log and command line, and it is

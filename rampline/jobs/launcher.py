@@ -25,22 +25,17 @@ KILL_SECONDS = 10.0
 
 
 class Role(Protocol):
-    """A started process, wherever it runs."""
+    """A started process, wherever it runs.
 
-    @property
-    def label(self) -> str:
-        """`worker 1`, or `evaluation`, for messages."""
-        ...
+    Attributes:
+        label: `worker 1`, or `evaluation`, for messages.
+        task: its place among its peers; `ALONE` for a job without any.
+        log: file with all it prints, as far as that has come here.
+    """
 
-    @property
-    def task(self) -> Task:
-        """Its place among its peers; `ALONE` for a job without any."""
-        ...
-
-    @property
-    def log(self) -> Path:
-        """File with all it prints, as far as that has come here."""
-        ...
+    label: str
+    task: Task
+    log: Path
 
     @property
     def exit_status(self) -> int | None:
@@ -90,11 +85,7 @@ class Launcher(Protocol):
     """Starts processes in one kind of place."""
 
     def check(self, config: RunConfig) -> None:
-        """Refuse a run that it can never place.
-
-        Raises:
-            ClusterConfigError: in one line.
-        """
+        """Refuse a run that can never be placed, by a `ClusterConfigError`."""
         ...
 
     def place(self, config: RunConfig, *, avoid: Collection[str] = ()) -> Placement:

@@ -46,27 +46,23 @@ class LocalRole:
 
     @property
     def exit_status(self) -> int | None:
-        """`None` while it runs, negative if a signal ended it."""
         return self.process.poll()
 
     def silent_seconds(self) -> float:
-        """Time since its last heartbeat; 0 before the first."""
         return self.heartbeat.silent_seconds()
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal its group: that outlives its leader as long as one member runs."""
+        # The group outlives its leader as long as one member runs.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
     def last_line(self) -> str:
-        """Its own error line, else the last line that it has printed."""
         text = self.log.read_bytes()[self.log_offset :].decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         own = [line.removeprefix(ERROR_MARK) for line in lines if line.startswith(ERROR_MARK)]
         return (own or lines or [""])[-1]
 
     def describe(self) -> dict[str, object]:
-        """Its entry in `roles.json`."""
         return {
             "role": self.task.role,
             "index": self.task.index,
@@ -90,18 +86,15 @@ class LocalPlacement:
 
     @property
     def warning(self) -> str | None:
-        """One line for the user where others than the run's roles reach TensorFlow's servers."""
         return network_warning(self.config, self.tasks)
 
     def start(self, task: Task, job: Job) -> LocalRole:
-        """Start the job as that role; its output is appended to `logs/ROLE-INDEX.log` of the folder."""
         environment = {**role_environment(task, self.config), **job.environment}
         log = job.folder / "logs" / f"{task.name}.log"
         return _start(replace(job, environment=environment, log=log), task, self._network)
 
     def close(self) -> frozenset[str]:
-        """Nothing is left on this machine of a process that was ended."""
-        return frozenset()
+        return frozenset()  # nothing is left here of a process that was ended
 
 
 @dataclass(frozen=True)
@@ -116,15 +109,12 @@ class Local:
     tasks: Sequence[Task] | None = None
 
     def check(self, config: RunConfig) -> None:
-        """Refuse a run whose replicas do not fit on this machine's devices."""
         check_devices(config)
 
     def place(self, config: RunConfig, *, avoid: Collection[str] = ()) -> LocalPlacement:
-        """The roles where TF_CONFIG says, or on ports that are free at the moment."""
         return LocalPlacement(config, local_tasks(config) if self.tasks is None else self.tasks)
 
     def start(self, job: Job) -> LocalRole:
-        """Start a job without peers."""
         return _start(job, ALONE, SHARED)
 
 
