@@ -174,4 +174,5 @@ def how_it_ended(role: Role) -> str:
     if status < 0:
         return f"was ended by signal {-status}"
     reason = role.last_line()
-    return f"ended with status {status}" + (f": {reason}" if reason else "")
+    how = "has no memory" if status == NO_MEMORY else f"ended with status {status}"
+    return f"{how}: {reason}" if reason else how
