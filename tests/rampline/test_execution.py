@@ -72,7 +72,7 @@ def kill_the_evaluation() -> None:
     while time.monotonic() < deadline:
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):  # one that has just ended
-                if any(part.startswith("--evaluate") for part in process.cmdline()):
+                if any(part.endswith("/evaluation") for part in process.cmdline()):
                     process.kill()
                     return
         time.sleep(0.02)

@@ -68,8 +68,8 @@ def in_little_memory(input_shape: tuple[int, int, int], classes: int) -> keras.M
 
 def killed_above_a_batch_of_16(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
     """What the kernel does to a process when memory runs out."""
-    checked = read_json(Path(sys.argv[sys.argv.index("--parity") + 1]) / "config.json")
-    if checked["batch"]["size"] > 16:
+    job = read_json(Path(sys.argv[1]) / "job.json")
+    if job["arguments"]["config"]["batch"]["size"] > 16:
         os.kill(os.getpid(), signal.SIGKILL)
     return with_random_parts(input_shape, classes)
 

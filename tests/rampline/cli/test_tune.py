@@ -51,18 +51,18 @@ def test_a_run_is_tuned_and_its_trials_are_in_mlflow(rampline, home: Path) -> No
         config = load_study("digits", overrides=read_overrides(file)).run("baseline").config
         # Nothing that may change the accuracy.
         assert (config.batch.size, config.precision, config.learning_rate.peak) == (32, "float32", 2e-3)
-    assert processes_of(home, "--tune") == []
+    assert processes_of(home, "rampline.worker") == []
     # No study was executed, and the comparison does not take the search for one.
     assert "has no execution in MLflow" in rampline("compare", "digits").stderr
 
 
 def test_an_interrupted_search_leaves_no_process_and_no_settings(command, home: Path) -> None:
     tuning = command("tune", "digits", "--run", "baseline", *SMALL)
-    wait_until(lambda: bool(processes_of(home, "--tune")), 120)
+    wait_until(lambda: bool(processes_of(home, "rampline.worker")), 120)
     tuning.send_signal(signal.SIGINT)
     assert tuning.wait(timeout=30) == 130
     assert "interrupted: no settings are written" in tuning.stdout.read()
-    assert processes_of(home, "--tune") == []
+    assert processes_of(home, "rampline.worker") == []
     assert not (home / "tuning").exists()
     assert not (home / "mlflow.db").exists()
 
