@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import math
 import shutil
@@ -35,6 +34,7 @@ from rampline.devices import available_cores
 from rampline.errors import DatasetError
 from rampline.files import complete_directory, write_json
 from rampline.jobs.job import EVENTS
+from rampline.jobs.lock import locked
 from rampline.record.events import EventWriter
 from rampline.record.home import Home
 
@@ -217,19 +217,6 @@ def choose_by_size(size: int, *, memory: int, disk: int) -> str:
     return "disk" if size <= DISK_SHARE * disk else "none"
 
 
-@contextmanager
-def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock file `path` for the length of the block; `on_wait` is called if another process holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            on_wait()
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 # Images per core: a process first makes its own of what TensorFlow needs, a tenth of a second.
 _WORTH_A_PROCESS = 100
 
@@ -282,7 +269,7 @@ def store_dataset(
         DatasetError: when the source cannot be read or trained on; nothing is stored then.
     """
     module = source_module(config)
-    with locked(home.data / ".lock", lambda: reporter.log(f"waiting for another preparation in {home.data}")):
+    with locked(home.data / ".lock", lambda _: reporter.log(f"waiting for another preparation in {home.data}")):
         directory = look_up(home, config, module.stat_fingerprint(config, tfds_directory(home)), scored_classes)
         if directory is not None:
             return _accept_present(config, directory, reporter)

@@ -22,10 +22,11 @@ from pathlib import Path
 from rampline.config import RunConfig
 from rampline.devices import find_devices
 from rampline.errors import ClusterConfigError
+from rampline.jobs.lock import locked
 from rampline.jobs.roles import visible_gpu_ids
 from rampline.record.home import Home
 
-POLL_SECONDS = 0.5
+QUEUE, POLL_SECONDS = "queue.lock", 0.5
 
 Log = Callable[[str], None]
 
@@ -89,7 +90,9 @@ def hold_devices(home: Home, ticket: Ticket, *, slots: int, log: Log) -> Iterato
     folder = _folder(home)
     path = folder / ticket.file_name
     with ExitStack() as stack:
-        with _queue(folder):  # between being made and being locked a ticket looks like one that a dead process left
+        with locked(
+            folder / QUEUE
+        ):  # between being made and being locked a ticket looks like one that a dead process left
             file = stack.enter_context(open(path, "w"))
             fcntl.flock(file, fcntl.LOCK_EX)
             _write(path, ticket)
@@ -102,7 +105,7 @@ def hold_devices(home: Home, ticket: Ticket, *, slots: int, log: Log) -> Iterato
 def owners(home: Home) -> set[str]:
     """Who waits for devices of this machine, or has some."""
     folder = _folder(home)
-    with _queue(folder):
+    with locked(folder / QUEUE):
         return {ticket.owner for ticket in _living_tickets(folder).values()}
 
 
@@ -115,7 +118,7 @@ def _folder(home: Home) -> Path:
 def _wait(folder: Path, path: Path, ticket: Ticket, slots: int, log: Log) -> tuple[int, ...]:
     told = ""
     while True:
-        with _queue(folder):
+        with locked(folder / QUEUE):
             tickets = _living_tickets(folder)
             in_use = {number for other in tickets.values() for number in other.granted}
             earlier = [other for name, other in tickets.items() if name < path.name]
@@ -153,13 +156,6 @@ def _living_tickets(folder: Path) -> dict[str, Ticket]:
 def _write(path: Path, ticket: Ticket) -> None:
     """In place: a renamed file would be another one than the locked. Readers hold the lock of the queue."""
     path.write_text(json.dumps(dataclasses.asdict(ticket)))
-
-
-@contextmanager
-def _queue(folder: Path) -> Iterator[None]:
-    with open(folder / "queue.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""One launcher at a time: the lock on a run directory or an execution, free again when its holder dies."""
+"""One process at a time: lock files, those of run directories and executions, and roles that a killed launcher left."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,18 +38,35 @@ def hold(folder: Path) -> Iterator[None]:
     Raises:
         InputError: when another process holds it, or it cannot be written.
     """
+
+    def refuse(holder: str) -> None:
+        raise InputError(f"{folder} is in use by {holder}: wait for it, or end it")
+
     try:
-        # Opened for appending: what the holder wrote about itself must be readable for whoever comes second.
-        file = open(folder / ".lock", "a+")  # noqa: SIM115 - closed below
+        (folder / ".lock").touch()
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
-    with file:
+    with locked(folder / ".lock", refuse):
+        yield
+
+
+@contextmanager
+def locked(path: Path, on_held: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    """Hold a lock file for the length of the block; the kernel frees it when its holder ends, however it ends.
+
+    Args:
+        path: the file; who holds it stands in it.
+        on_held: is called with that where another process holds it. Unless it raises, that process is waited for.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Opened for appending: what the holder wrote about itself must be readable for whoever comes second.
+    with open(path, "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            holder = file.read().strip() or "another process"
-            raise InputError(f"{folder} is in use by {holder}: wait for it, or end it") from None
+            on_held(file.read().strip() or "another process")
+            fcntl.flock(file, fcntl.LOCK_EX)
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from rampline.errors import RamplineError
+from rampline.jobs.lock import locked
 from rampline.record.home import Home
 from rampline.registry.candidate import (
     CHALLENGER,
@@ -192,7 +192,8 @@ def promote(run: str, *, alias: str = CHAMPION, home: Home, log: Log) -> Promoti
     if alias not in (CHAMPION, CHALLENGER):
         raise ValueError(f"alias={alias!r} is not allowed: it must be {CHAMPION} or {CHALLENGER}")
     client = open_tracking(home)
-    with _hold(home):
+    # Two promotions of the same run at once would make two versions.
+    with locked(home.root / ".promotion.lock"):
         try:
             return _promote(client, find_candidate(client, run), alias, home, log)
         except STORE_ERRORS as error:
@@ -302,11 +303,3 @@ def _default_store(client: MlflowClient) -> Iterator[None]:
         del os.environ["MLFLOW_TRACKING_URI"]
         if before is not None:
             os.environ["MLFLOW_TRACKING_URI"] = before
-
-
-@contextmanager
-def _hold(home: Home) -> Iterator[None]:
-    """One promotion at a time in a home: two of the same run would make two versions."""
-    with open(home.root / ".promotion.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

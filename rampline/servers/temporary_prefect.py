@@ -7,7 +7,6 @@ how it ended), with a 20 s limit, and with its output in the terminal.
 from __future__ import annotations
 
 import atexit
-import fcntl
 import os
 import secrets
 import signal
@@ -18,10 +17,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from rampline.errors import RamplineError
 from rampline.imports import importing
+from rampline.jobs.lock import locked
 from rampline.jobs.parent import end_with_parent
 from rampline.record.home import Home
 from rampline.servers.access import PREFECT_AUTH
@@ -59,8 +60,8 @@ def start_prefect(home: Home) -> Callable[[], None] | None:
     folder = Path(os.environ["PREFECT_HOME"])
     folder.mkdir(parents=True, exist_ok=True)
     # Two servers that migrate the same fresh database at once fail: the second waits until the first answers.
-    lock = open(folder / "start.lock", "w")  # noqa: SIM115 - held until the server answers
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = ExitStack()
+    lock.enter_context(locked(folder / "start.lock"))
     port = _free_port()
     login = f"{USER}:{secrets.token_urlsafe(BYTES)}"
     server = _start(port, login, folder / "server.log")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from mlflow.entities import LifecycleStage, Metric, Param
@@ -20,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from rampline.credentials import mask
 from rampline.errors import RamplineError
 from rampline.files import sync_directory
+from rampline.jobs.lock import locked
 from rampline.record.home import Home, default_uri, tracking_uri
 
 # What a store that is away, or refuses, raises; those of requests are OSErrors.
@@ -40,7 +39,8 @@ def open_tracking(home: Home) -> MlflowClient:
     uri = tracking_uri(home)
     _quiet()
     try:
-        with _initialisation_lock(home):
+        # Of several processes that create the tables of a fresh sqlite database, all but one fail.
+        with locked(home.root / ".mlflow.lock"):
             if uri == default_uri(home) and not home.tracking_database.exists():
                 _make_database(home)
             return _connect(uri)
@@ -107,15 +107,6 @@ def _quiet() -> None:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
-
-
-@contextmanager
-def _initialisation_lock(home: Home) -> Iterator[None]:
-    """One process at a time: of several that create the tables of a fresh sqlite database, all but one fail."""
-    home.root.mkdir(parents=True, exist_ok=True)
-    with open(home.root / ".mlflow.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 PARENT_TAG = "mlflow.parentRunId"
