@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import psutil
 
 from rampline.errors import InputError
 from rampline.files import read_json
+from rampline.jobs.launcher import wait_until
 from rampline.record.run_directory import RunDirectory
 
 LEAVE_SECONDS = 15.0
@@ -75,11 +75,9 @@ def locked(path: Path, on_held: Callable[[str], None] = lambda _: None) -> Itera
 
 def _wait_for_old_roles(run_directory: RunDirectory) -> None:
     """Roles notice that their launcher was killed; two sets of them must never write at once."""
-    deadline = time.monotonic() + LEAVE_SECONDS
-    while old := _roles_alive(run_directory):
-        if time.monotonic() > deadline:
-            raise InputError(f"run directory {run_directory.path} still has roles of a killed launcher: end {old}")
-        time.sleep(0.2)
+    if not wait_until(lambda: not _roles_alive(run_directory), LEAVE_SECONDS):
+        old = _roles_alive(run_directory)
+        raise InputError(f"run directory {run_directory.path} still has roles of a killed launcher: end {old}")
 
 
 def _roles_alive(run_directory: RunDirectory) -> list[int]:
