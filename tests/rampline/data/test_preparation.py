@@ -47,7 +47,8 @@ processes_only = pytest.mark.skipif(available_cores() < 2 or not CAN_FORK, reaso
 
 def processes_of():
     """The preparation process, then its workers. (The tests' shared server is a child of ours, too.)"""
-    (process,) = [child for child in psutil.Process().children() if "rampline-prepare-" in " ".join(child.cmdline())]
+    found = [child for child in psutil.Process().children(recursive=True) if os.getsid(child.pid) == child.pid]
+    (process,) = [child for child in found if "rampline-prepare-" in " ".join(child.cmdline())]
     return [process, *process.children(recursive=True)]
 
 

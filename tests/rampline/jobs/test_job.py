@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from processes import processes_of, started_processes_of
-from runs import role_environment
 
 from rampline.errors import InputError
 from rampline.jobs.job import Job, JobFailed, run_job
@@ -39,7 +38,6 @@ def endless(input_shape, classes):
 @pytest.fixture
 def make_job(forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
     """`make_job(NETWORK)`: a look at a network of the working folder."""
-    monkeypatch.setenv("PYTHONPATH", role_environment()["PYTHONPATH"])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job_networks.py").write_text(NETWORKS)
 
