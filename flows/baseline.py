@@ -1,14 +1,11 @@
 """Flow `baseline`: a run on one device, which the others are compared with."""
 
-from typing import Annotated
-
 from prefect import flow
-from pydantic import Field
 
 from rampline.execution import command_of
 from rampline.flows.evaluate import evaluate
 from rampline.flows.prepare import prepare
-from rampline.tasks.form import AS_IN_STUDY, Engine, Precision, find_stage, open_begun, with_values
+from rampline.tasks.form import AS_IN_STUDY, Engine, Epochs, Precision, find_stage, open_begun, with_values
 from rampline.tasks.steps import models_checked, open_execution, train, turn_of
 
 
@@ -17,7 +14,7 @@ def baseline(
     study: str = "digits",
     run: str = "baseline",
     engine: Engine = AS_IN_STUDY,
-    epochs: Annotated[int, Field(ge=1)] | None = None,
+    epochs: Epochs = None,
     precision: Precision = AS_IN_STUDY,
     overrides: dict[str, str] = {},  # noqa: B006
     execution: str = "",
@@ -30,9 +27,6 @@ def baseline(
     Args:
         study: Name of a study that comes with Rampline, such as digits, or the path of a study file (.yaml).
         run: Name of a run of the study with strategy single.
-        engine: loop (Rampline's training loop), fit (Model.fit), or as in the study.
-        epochs: Passes over the training images, at least 1; none for what the study says.
-        precision: Number format of the computation.
         overrides: Further settings by dotted key, such as {"batch.size": "128"}.
         execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """

@@ -1,21 +1,18 @@
 """Flow `cluster`: a run on several processes that find each other by TF_CONFIG."""
 
-from typing import Annotated
-
 from prefect import flow
-from pydantic import Field
 
 from rampline.flows.baseline import run_stage
-from rampline.tasks.form import AS_IN_STUDY, Precision, with_values
+from rampline.tasks.form import AS_IN_STUDY, Epochs, ParameterServers, Precision, Workers, with_values
 
 
 @flow(name="cluster", flow_run_name="{run}")
 def cluster(
     study: str = "digits",
     run: str = "multi-worker",
-    workers: Annotated[int, Field(ge=1)] | None = None,
-    parameter_servers: Annotated[int, Field(ge=1)] | None = None,
-    epochs: Annotated[int, Field(ge=1)] | None = None,
+    workers: Workers = None,
+    parameter_servers: ParameterServers = None,
+    epochs: Epochs = None,
     precision: Precision = AS_IN_STUDY,
     overrides: dict[str, str] = {},  # noqa: B006
     execution: str = "",
@@ -28,11 +25,6 @@ def cluster(
     Args:
         study: Name of a study that comes with Rampline, such as digits, or the path of a study file (.yaml).
         run: Name of a run of the study with strategy multi_worker or parameter_server.
-        workers: Worker processes, at least 1; none for what the study says.
-        parameter_servers: Processes that hold the variables, for a run with strategy parameter_server; none for what
-            the study says.
-        epochs: Passes over the training images, at least 1; none for what the study says.
-        precision: Number format of the computation.
         overrides: Further settings by dotted key, such as {"batch.size": "128"}.
         execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """

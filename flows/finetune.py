@@ -1,12 +1,9 @@
 """Flow `finetune`: a run on several devices of one machine, mirrored."""
 
-from typing import Annotated
-
 from prefect import flow
-from pydantic import Field
 
 from rampline.flows.baseline import run_stage
-from rampline.tasks.form import AS_IN_STUDY, Engine, Precision, with_values
+from rampline.tasks.form import AS_IN_STUDY, Engine, Epochs, Precision, Replicas, with_values
 
 
 @flow(name="finetune", flow_run_name="{run}")
@@ -14,8 +11,8 @@ def finetune(
     study: str = "digits",
     run: str = "mirrored-ramp",
     engine: Engine = AS_IN_STUDY,
-    replicas: Annotated[int, Field(ge=1)] | None = None,
-    epochs: Annotated[int, Field(ge=1)] | None = None,
+    replicas: Replicas = None,
+    epochs: Epochs = None,
     precision: Precision = AS_IN_STUDY,
     overrides: dict[str, str] = {},  # noqa: B006
     execution: str = "",
@@ -28,11 +25,6 @@ def finetune(
     Args:
         study: Name of a study that comes with Rampline, such as digits, or the path of a study file (.yaml).
         run: Name of a run of the study with strategy mirrored.
-        engine: loop (Rampline's training loop), fit (Model.fit), or as in the study.
-        replicas: Devices, each with a replica of the model, at least 1; none for what the study says. A machine without
-            that many GPUs refuses, unless cluster.virtual_devices is set.
-        epochs: Passes over the training images, at least 1; none for what the study says.
-        precision: Number format of the computation.
         overrides: Further settings by dotted key, such as {"batch.size": "128"}.
         execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """

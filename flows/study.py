@@ -7,6 +7,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled
 from pydantic import Field
 
+from rampline.config.run_config import Strategy
 from rampline.errors import Preempted, RamplineError, RunFailed
 from rampline.execution import command_of
 from rampline.flows.baseline import baseline
@@ -20,6 +21,7 @@ from rampline.tasks.form import (
     AS_IN_STUDY,
     FLOW_OF_STRATEGY,
     Engine,
+    Epochs,
     Precision,
     find_execution,
     own_execution,
@@ -35,9 +37,9 @@ STAGES = {flow.name: flow for flow in (baseline, finetune, cluster)}
 def study(
     study: str = "digits",
     only: list[str] = [],  # noqa: B006
-    strategy: Literal["all", "single", "mirrored", "multi_worker", "parameter_server"] = "all",
+    strategy: Literal["all", Strategy] = "all",
     engine: Engine = AS_IN_STUDY,
-    epochs: Annotated[int, Field(ge=1)] | None = None,
+    epochs: Epochs = None,
     precision: Precision = AS_IN_STUDY,
     overrides: dict[str, str] = {},  # noqa: B006
     approve_cost_above: Annotated[float, Field(ge=0)] | None = None,
@@ -53,10 +55,6 @@ def study(
         study: Name of a study that comes with Rampline, such as digits, or the path of a study file (.yaml).
         only: Names of the runs to train, in any order; none for all runs of the study.
         strategy: Train the runs with this strategy alone, and those whose weights they start from.
-        engine: loop (Rampline's training loop) or fit (Model.fit, not for several processes) for every run, or as in
-            the study.
-        epochs: Passes over the training images, at least 1, for every run; none for what the study says.
-        precision: Number format of the computation, for every run.
         overrides: Further settings for every run by dotted key, such as {"batch.size": "64", "data.limit": "50"}.
         approve_cost_above: Show the plan and wait for a person's go when it is expected to cost more than this, in USD,
             or when the cost is not known; none for never.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from rampline.config import run_config
+from pydantic import Field
+
+from rampline.config import ClusterConfig, RunConfig, run_config
 from rampline.errors import ConfigError, InputError
 from rampline.record.home import Home
 from rampline.study import Study, load_study
@@ -18,8 +20,32 @@ from rampline.tasks.flow_run import current_flow_run
 
 # What forms offer; `with_values` passes over `AS_IN_STUDY`.
 AS_IN_STUDY: Final = "as in the study"
-Engine = Literal["as in the study", run_config.Engine]
-Precision = Literal["as in the study", run_config.Precision]
+
+
+class TextOf:
+    """For `Annotated`: a parameter is described in its form as the setting that it stands for.
+
+    Prefect reads descriptions from docstrings, and leaves those of a `Field` out.
+    """
+
+    def __init__(self, settings: Any, name: str, otherwise: str = "none for what the study says") -> None:
+        text = settings.__pydantic_fields__[name].description
+        text = (text[0].upper() + text[1:]).replace("`", "")
+        self.text = f"{text}; {otherwise}."
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return handler(schema) | {"description": self.text}
+
+
+_AtLeastOne = Annotated[int, Field(ge=1)] | None
+Engine = Annotated[Literal["as in the study", run_config.Engine], TextOf(RunConfig, "engine", "or as in the study")]
+Precision = Annotated[
+    Literal["as in the study", run_config.Precision], TextOf(RunConfig, "precision", "or as in the study")
+]
+Epochs = Annotated[_AtLeastOne, TextOf(RunConfig, "epochs")]
+Replicas = Annotated[_AtLeastOne, TextOf(ClusterConfig, "replicas")]
+Workers = Annotated[_AtLeastOne, TextOf(ClusterConfig, "workers")]
+ParameterServers = Annotated[_AtLeastOne, TextOf(ClusterConfig, "parameter_servers")]
 
 FLOW_OF_STRATEGY = {
     "single": "baseline",

@@ -183,7 +183,9 @@ class ClusterConfig(Settings):
     """Processes and devices."""
 
     replicas: Count = setting(
-        1, "model replicas in one process, one device each (`mirrored`, and per worker for `multi_worker`)"
+        1,
+        "model replicas in one process, one device each (`mirrored`, and per worker for `multi_worker`). A machine "
+        "with fewer GPUs refuses, unless `virtual_devices` is set",
     )
     workers: Count = setting(1, "worker processes (`multi_worker`, `parameter_server`)")
     parameter_servers: Whole = setting(0, "processes that hold the variables (`parameter_server`: at least 1)")
