@@ -124,7 +124,7 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: E
         except Exception as error:
             if type(error).__module__.partition(".")[0] not in HTTP_LIBRARIES and prefect_answers():
                 raise
-            if says_disk_full(error) or not shutil.disk_usage(home.root).free:
+            if says_disk_full(error) or (home.root.is_dir() and not shutil.disk_usage(home.root).free):
                 raise PrefectLost(f"the disk of {home.root} is full: free some space on it") from error
             url = mask(os.environ["PREFECT_API_URL"])
             why = "the step in progress was completed, no other was started"

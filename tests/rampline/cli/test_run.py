@@ -3,10 +3,13 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from command_line import environment_with
 from mlflow.tracking import MlflowClient
 
 pytestmark = pytest.mark.slow
@@ -134,3 +137,21 @@ def test_modules_in_the_working_folder_take_no_place_of_ours_and_a_network_there
     assert (result.returncode, result.stderr) == (0, "")
     (summary,) = home.glob("runs/own/*/only/model_summary.txt")
     assert "(None, 7)" in summary.read_text()
+
+
+RUN = """
+import logging
+from rampline.cli.run import run
+try:
+    run("digits", only=["baseline"])
+except Exception as error:
+    print(type(error).__name__)
+print(logging.raiseExceptions)
+"""
+
+
+def test_a_program_that_runs_a_study_has_its_logging_back(home, tmp_path):
+    """Prefect's errors in logging are kept quiet while it runs; here nobody answers, and there is no home yet."""
+    environment = environment_with(home, {"PREFECT_API_URL": "http://127.0.0.1:9/api"})
+    done = subprocess.run([sys.executable, "-c", RUN], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-2:] == ["PrefectLost", "True"], done.stderr
