@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import shlex
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,17 +30,17 @@ from rampline.jobs.evaluator import run_evaluation
 from rampline.jobs.lock import hold, hold_run
 from rampline.jobs.supervisor import supervise
 from rampline.parity.check import ParityResult, check_parity, result_file
-from rampline.record.delivery_state import RUNNING, mark_delivered, mark_undelivered, read_delivery
+from rampline.record.delivery_state import RUNNING, mark_undelivered, read_delivery
 from rampline.record.events import EventReader
 from rampline.record.provenance import git_commit
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.study import StudyRun
 from rampline.study.execution_file import Execution, resolve_weights
-from rampline.tracking.delivery import CLOSE_SECONDS, Delivery, deliver_later, deliver_within, is_delivered
-from rampline.tracking.run_artifacts import log_evaluation, log_explanation
-from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, log_figures, open_tracking
-from rampline.tracking.study_log import StudyLog, open_experiment, study_tags
-from rampline.tracking.sync import sync_execution
+from rampline.tracking.delivery import Delivery, deliver_news, is_delivered
+from rampline.tracking.experiment import begin_run, continue_run, open_experiment, study_tags
+from rampline.tracking.reconciliation import Known, Moment, Record, reconcile
+from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, open_tracking
+from rampline.tracking.sync import end_execution, sync_execution
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,13 +66,12 @@ def start_execution(execution: Execution, *, command: str = "") -> None:
     client = open_tracking(execution.home)
     if execution.is_begun:
         execution.parent_run_id = Execution.open(execution.folder).parent_run_id
-        StudyLog.reopen(client, execution.parent_run_id)
+        continue_run(client, execution.parent_run_id)
     else:
         study, name = execution.study, execution.name
         experiment = open_experiment(client, study, execution.home, execution=name)
         tags = {**study_tags(study), "rampline.command": command}
-        log = StudyLog.open(client, experiment, study=study.name, execution=name, tags=tags)
-        execution.parent_run_id = log.run_id
+        execution.parent_run_id = begin_run(client, experiment, study=study.name, execution=name, tags=tags)
         execution.write()
     mark_undelivered(execution.folder, RUNNING)
 
@@ -96,10 +96,7 @@ def evaluate_runs(execution: Execution, runs: Sequence[str], *, on_event: OnEven
     def on_evaluated(path: Path) -> None:
         directory = RunDirectory(path)
         scores[path.name] = read_json(directory.evaluation_file)
-        score = scores[path.name]
-        failure = deliver_later(
-            lambda: open_tracking(execution.home), directory, lambda client: log_evaluation(client, directory, score)
-        )
+        failure = deliver_news(lambda: open_tracking(execution.home), directory)
         if failure:
             logger.warning("%s: MLflow has not got the evaluation yet: %s", path.name, failure)
         on_event({"event": "evaluated", "run": path.name, **scores[path.name]})
@@ -125,11 +122,7 @@ def explain_runs(execution: Execution, runs: Sequence[str], *, log: Log) -> dict
     for directory in probed:
         explanation = explain_run(directory)
         explanation.write(directory.explanation_file)
-        failure = deliver_later(
-            lambda: open_tracking(execution.home),
-            directory,
-            lambda client, made=directory: log_explanation(client, made),
-        )
+        failure = deliver_news(lambda: open_tracking(execution.home), directory)
         if failure:
             logger.warning("%s: MLflow has not got the explanation yet: %s", directory.path.name, failure)
         verdicts[directory.path.name] = explanation.verdict.sentence
@@ -163,12 +156,16 @@ def _compare(client: MlflowClient, execution: Execution) -> ComparisonFiles:
 
     comparison = read_comparison(client, execution.study.name, execution.parent_run_id)
     files = write_comparison(comparison, execution.reports, data_tables=_data_tables(execution))
+    summary, now = summarise(comparison), time.time()
     for run_id, figures in derived_metrics(comparison).items():
-        log_figures(client, run_id, figures)
-    summary = summarise(comparison)
-    study_log = StudyLog(client, execution.parent_run_id)
-    paths = (files.csv, files.report)
-    study_log.log_comparison(params=summary.params, metrics=summary.metrics, tags=summary.tags, files=paths)
+        reconcile(client, Record(moments=[Moment(figures=figures, time=now)]), Known.ask(client, run_id))
+    record = Record(
+        params=summary.params,
+        tags=summary.tags,
+        moments=[Moment(figures=summary.metrics, time=now)],
+        artifacts={path.name: path for path in (files.csv, files.report)},
+    )
+    reconcile(client, record, Known.ask(client, execution.parent_run_id))
     execution.comparison = comparison
     return files
 
@@ -187,28 +184,10 @@ def close_execution(execution: Execution, status: str, failure: str | None = Non
     These end as their folders say, `KILLED` where those say nothing. Never fails, and never waits long: where MLflow
     does not answer, the status stays marked for `rampline sync`.
     """
-    folder = execution.folder
-    mark_undelivered(folder, status, failure)
-
-    def close() -> None:
-        log = StudyLog(open_tracking(execution.home), execution.parent_run_id)
-        log.close(status, failure, ends=_ends_of_runs(folder))
-        mark_delivered(folder, status, failure)
-
-    reason = deliver_within(CLOSE_SECONDS[status], close)
+    reason = end_execution(lambda: open_tracking(execution.home), execution, status, failure)
     if reason:
         remedy = f"`rampline sync {execution.study.name}` delivers it later"
         logger.warning("the end of the study is not in MLflow: %s; %s", reason, remedy)
-
-
-def _ends_of_runs(execution: Path) -> dict[str, tuple[str, str | None]]:
-    """Status and failure of the runs that did not complete: of one that did, MLflow lacks more than its status."""
-    states = {file.parent.name: read_delivery(file.parent) for file in execution.glob("*/config.json")}
-    return {
-        name: (state.status, state.failure)
-        for name, state in states.items()
-        if state and state.status not in (RUNNING, "COMPLETE")
-    }
 
 
 @contextmanager
@@ -258,7 +237,7 @@ def preempted_run(execution: Execution) -> Preempted | None:
 
 
 # What the record of a run and the comparison need: as long to import as a small network needs for an epoch.
-AFTERWARDS = ("rampline.comparison.report", "rampline.comparison.summary", "rampline.tracking.model", "mlflow.pyfunc")
+AFTERWARDS = ("rampline.comparison.report", "rampline.comparison.summary", "mlflow.models")
 
 
 def train_run(execution: Execution, run: str, *, on_event: OnEvent, log: Log) -> dict[str, Any]:
@@ -306,7 +285,7 @@ def _train(execution: Execution, directory: RunDirectory, on_event: OnEvent, log
     stops = EventReader(directory.events_file, from_end=True)
 
     def handle(event: dict[str, Any]) -> None:
-        tracking.handle(event)
+        tracking.tell()
         on_event(event)
 
     try:
@@ -328,7 +307,7 @@ def _train(execution: Execution, directory: RunDirectory, on_event: OnEvent, log
         tracking.close("PREEMPTED", f"stopped on request at step {stopped['step']} (epoch {stopped['epoch']})")
         raise
     result = read_json(directory.result_file)
-    tracking.close("COMPLETE", result=result)
+    tracking.close("COMPLETE")
     return result
 
 

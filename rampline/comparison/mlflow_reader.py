@@ -21,8 +21,7 @@ from rampline.errors import InputError
 from rampline.record.metrics import compared_epochs, metrics_of_run
 from rampline.record.provenance import describe_machine
 from rampline.registry.candidate import PREDICTIONS, Predictions
-from rampline.tracking.histories import Histories, read_histories
-from rampline.tracking.run_artifacts import GPU_TAG
+from rampline.tracking.description import GPU_TAG
 
 COUNTS = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch")
 # What decides, of one source, which images a run trains on.
@@ -44,7 +43,7 @@ ENVIRONMENT = "rampline.environment."
 PAGE = 1000
 # The most accurate runs: those that a recommendation is among, also in an execution of thousands.
 MOST_READ = 20
-# Column by what `rampline.tracking.run_artifacts` logs, and how its samples become one figure.
+# Column by what `rampline.tracking.description` has, and how its samples become one figure.
 ROLE_FIGURES = {
     "process_cpu_utilization_percentage": ("cpu_percent_mean", statistics.fmean),
     "process_memory_usage_megabytes": ("memory_megabytes_peak", max),
@@ -60,6 +59,9 @@ SYSTEM_NUMBERS = tuple(dict.fromkeys(column for column, _ in (*ROLE_FIGURES.valu
 SYSTEM_COLUMNS = ("run", "role", "gpu", "gpu_name", *SYSTEM_NUMBERS)
 METRIC = re.compile(r"system/(?P<role>[^/]+)/(?:gpu_(?P<gpu>\d+)_)?(?P<name>.+)")
 Summary = Callable[[Iterable[float]], float]
+# Points by id of the run and name of the metric, in the order in which they were logged; names without points are not
+# there.
+Histories = dict[tuple[str, str], list[Metric]]
 
 
 def find_execution(client: MlflowClient, study: str, parent_run_id: str | None) -> Run:
@@ -115,6 +117,16 @@ def read_children(client: MlflowClient, parent: Run) -> list[Run]:
         if not token:
             break
     return list({run_name(child): child for child in children}.values())
+
+
+def read_histories(client: MlflowClient, runs: Sequence[Run], names: Iterable[str]) -> Histories:
+    """All points of these metrics of the runs: a request for each metric that a run has.
+
+    Raises:
+        MlflowException: when the store cannot be read.
+    """
+    having = [(run.info.run_id, name) for name in names for run in runs if name in run.data.metrics]
+    return {(run_id, name): client.get_metric_history(run_id, name) for run_id, name in having}
 
 
 def run_name(run: Run) -> str:

@@ -34,6 +34,7 @@ from rampline.comparison.mlflow_reader import (
     COMPARABLE,
     COUNTS,
     SAME_DATA,
+    Histories,
     environment_of,
     epoch_rows,
     find_ancestors,
@@ -41,6 +42,7 @@ from rampline.comparison.mlflow_reader import (
     no_system,
     read_answers,
     read_children,
+    read_histories,
     read_system,
     run_row,
     to_number,
@@ -50,7 +52,6 @@ from rampline.errors import InputError
 from rampline.record.metrics import Metric, Summary, compared_epochs, find_metric, metrics_of_run
 from rampline.record.units import COUNT
 from rampline.registry.candidate import Predictions
-from rampline.tracking.histories import Histories, read_histories
 
 # What `comparison.csv` says of a run before its metrics.
 IDENTITY = (

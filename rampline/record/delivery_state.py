@@ -70,3 +70,15 @@ def is_undelivered(folder: Path) -> bool:
 def mark_delivered(folder: Path, status: str, failure: str | None = None) -> None:
     """MLflow has all of the folder; how it ended is kept for another store."""
     write_json(folder / FILE, {"status": status, "failure": failure, "process": process_identity(), "delivered": True})
+
+
+def mark_killed(execution: Path, process: str, failure: str) -> int:
+    """Mark KILLED what `process` left RUNNING of an execution and its runs; returns how much that is.
+
+    What another process has taken over meanwhile goes on.
+    """
+    states = {file.parent: read_delivery(file.parent) for file in (execution / FILE, *execution.glob(f"*/{FILE}"))}
+    left = [folder for folder, state in states.items() if state and (state.status, state.process) == (RUNNING, process)]
+    for folder in left:
+        mark_undelivered(folder, "KILLED", failure)
+    return len(left)

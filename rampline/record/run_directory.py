@@ -88,6 +88,16 @@ class RunDirectory:
         return self.path / "evaluation.json"
 
     @property
+    def model(self) -> Path:
+        """The evaluated model as MLflow saves it, complete or absent."""
+        return self.path / "model"
+
+    @property
+    def artifacts(self) -> Path:
+        """What is drawn for MLflow."""
+        return self.path / "artifacts"
+
+    @property
     def checkpoints(self) -> Path:
         """Checkpoints, one folder each."""
         return self.path / "checkpoints"

@@ -18,8 +18,8 @@ from rampline.data.dataset import PreparedDataset
 from rampline.errors import InputError
 from rampline.files import read_json
 from rampline.record.run_directory import RunDirectory
-from rampline.tracking.lifecycle import find_run
-from rampline.tracking.model import MODEL_NAME
+from rampline.tracking.delivery import find_run
+from rampline.tracking.reconciliation import MODEL_NAME
 from rampline.tracking.store import TrackingError, first_line
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous-champion"
@@ -147,11 +147,11 @@ def find_candidate(client: MlflowClient, run: str) -> Candidate:
     path = Path(run)
     if path.is_dir():
         directory = open_run_directory(path.absolute())
-        run_id = find_run(client, directory)
-        if run_id is None:
+        found = find_run(client, directory)
+        if found is None:
             study = directory.read_identity().study
             raise InputError(f"{directory.path} has no run in MLflow: `rampline sync {study}` delivers it")
-        return Candidate(directory=directory, run=client.get_run(run_id))
+        return Candidate(directory=directory, run=found)
     found = find_mlflow_run(client, run)
     return Candidate(directory=directory_of(found, run), run=found)
 

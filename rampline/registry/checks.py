@@ -22,7 +22,7 @@ from rampline.record.run_directory import RunDirectory
 from rampline.registry.candidate import PREDICTIONS, Candidate, Predictions, directory_of, find_mlflow_run
 from rampline.registry.paired_test import PairedComparison, compare_predictions
 from rampline.registry.prediction import try_model
-from rampline.tracking.run_artifacts import PARITY_TAG
+from rampline.tracking.description import PARITY_TAG
 
 RUN, PARITY, DATA, MODEL, ACCURACY = "run", "parity", "data", "model", "accuracy"
 

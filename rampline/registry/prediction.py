@@ -25,8 +25,8 @@ from rampline.jobs.local import LOCAL
 from rampline.record.home import Home
 from rampline.registry.candidate import CHAMPION, ModelReference, get_version, registered_name
 from rampline.study import load_study
-from rampline.tracking.model import ModelMetadata
 from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, open_tracking
+from rampline.training.saved_model import ModelMetadata
 
 SUFFIXES = (".csv", ".parquet")
 

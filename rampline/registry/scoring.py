@@ -14,7 +14,7 @@ from rampline.jobs.evaluator import run_evaluation
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.registry.candidate import directory_of, find_mlflow_run, open_run_directory
-from rampline.tracking.run_artifacts import log_evaluation
+from rampline.tracking.delivery import deliver_run
 from rampline.tracking.store import open_tracking
 
 Log = Callable[[str], None]
@@ -45,9 +45,8 @@ def evaluate_one(run: str, data: str | None, *, home: Home, log: Log) -> dict[st
     run_evaluation([directory.path], directory.path / "evaluation.log", other_data=other)
     if other:
         return read_json(directory.path / "evaluation-other.json")
-    evaluation = read_json(directory.evaluation_file)
-    log_evaluation(open_tracking(home), directory, evaluation)
-    return evaluation
+    deliver_run(open_tracking(home), directory)
+    return read_json(directory.evaluation_file)
 
 
 def _find_run_directory(run: str, home: Home) -> RunDirectory:

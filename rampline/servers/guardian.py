@@ -112,13 +112,14 @@ def _crash(api: PrefectApi, flow_run: str) -> str:
 
 
 def _close_in_mlflow(execution: Path) -> str:
+    from rampline.record.delivery_state import mark_killed
     from rampline.study.execution_file import Execution
-    from rampline.tracking.lifecycle import end_runs_of
     from rampline.tracking.store import open_tracking
+    from rampline.tracking.sync import sync_execution
 
-    opened = Execution.open(execution)
-    ended = end_runs_of(open_tracking(opened.home), opened.parent_run_id, os.environ[PROCESS], FAILURE)
-    return f"MLflow: {len(ended)} runs killed"
+    killed, opened = mark_killed(execution, os.environ[PROCESS], FAILURE), Execution.open(execution)
+    sync_execution(open_tracking(opened.home), opened, log=lambda _: None)
+    return f"MLflow: {killed} runs killed"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rampline.files import csv_cell
+from rampline.files import csv_cell, read_json, write_json
+from rampline.record.run_directory import RunDirectory
 
 # Imported where something is drawn: matplotlib must not delay the first run.
 if TYPE_CHECKING:
@@ -25,6 +26,29 @@ SCORES = ("precision", "recall", "f1-score", "support")
 
 # Its first use on a machine announces the font cache, which nobody can act on.
 logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+
+
+def draw_artifacts(directory: RunDirectory) -> None:
+    """Draw into `RUN_DIR/artifacts` what is not there yet, or is older than what it is drawn from."""
+    folder = directory.artifacts
+    if _is_due(folder / "learning_rate.png", directory.events_file):
+        events = directory.read_events("started", "epoch")
+        curves = [event["learning_rate_curve"] for event in events if "learning_rate_curve" in event]
+        rates = {event["epoch"]: event["metrics"].get("learning_rate") for event in events if event["event"] == "epoch"}
+        recorded = {epoch: rate for epoch, rate in sorted(rates.items()) if rate is not None}
+        if curves or recorded:
+            draw_learning_rate(folder / "learning_rate.png", curves[-1] if curves else [], recorded)
+    report = folder / "classification_report.json"
+    if _is_due(report, directory.evaluation_file):
+        evaluation = read_json(directory.evaluation_file)
+        counts, names = evaluation["confusion_matrix"], evaluation["class_names"]
+        draw_confusion_matrix(folder / "confusion_matrix.png", counts, names)
+        write_classification_report(folder / "classification_report.csv", evaluation["classification_report"])
+        write_json(report, evaluation["classification_report"])
+
+
+def _is_due(path: Path, source: Path) -> bool:
+    return source.is_file() and not (path.is_file() and path.stat().st_mtime >= source.stat().st_mtime)
 
 
 def draw_learning_rate(path: Path, curve: Sequence[Sequence[float]], epochs: Mapping[int, float]) -> None:

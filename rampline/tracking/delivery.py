@@ -1,92 +1,173 @@
-"""From a run to MLflow without waiting for it: one thread does everything that talks to MLflow while a run trains."""
+"""Run directories, brought to MLflow: while a run trains, at its end, and when something more was found out about it.
+
+That is one call, `Projection.update`: what the run directory says (`rampline.tracking.description`) is written where
+MLflow lacks it (`rampline.tracking.reconciliation`).
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
+from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from rampline.errors import says_disk_full
-from rampline.record.delivery_state import RUNNING, STATUSES, is_undelivered, mark_delivered, mark_undelivered
+from rampline.files import read_json, write_json
+from rampline.record.delivery_state import (
+    RUNNING,
+    STATUSES,
+    is_undelivered,
+    mark_delivered,
+    mark_undelivered,
+    read_delivery,
+)
+from rampline.record.provenance import process_identity
 from rampline.record.run_directory import RunDirectory
-from rampline.tracking.lifecycle import find_run
-from rampline.tracking.run_log import EVENTS, RunLog
+from rampline.tracking.artifacts import draw_artifacts
+from rampline.tracking.description import EPOCHS, RunReader
+from rampline.tracking.reconciliation import DATASET, FAILURE_TAG, PARENT_TAG, PROCESS_TAG, Known, reconcile
 from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line
 
+INTERVAL_SECONDS = 3.0
 # What a run waits at its end for MLflow to take the rest. One that was asked to leave has no minute.
 CLOSE_SECONDS = {"COMPLETE": 60.0, "FAILED": 60.0, "KILLED": 5.0, "PREEMPTED": 5.0}
 # Where MLflow has been away for longer than that already: time for one more attempt.
 LAST_ATTEMPT_SECONDS = 20.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 15.0
-SYSTEM_METRICS_SECONDS = 10.0
 
 OpenClient = Callable[[], MlflowClient]
 Log = Callable[[str], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _End:
-    status: str
-    failure: str | None
-    result: Mapping[str, Any] | None
+class Projection:
+    """A run directory and its run in one store.
+
+    `mlflow.json` keeps the run's id, and which version of which file was uploaded. Which epochs and samples MLflow has,
+    it is asked once: a marker of ours could be older than what it has taken. Where `delivery.json` says that it has all
+    of them, they are not even read.
+
+    Args:
+        client: of the store.
+        directory: of the run.
+        parent_run_id: MLflow run of the execution, below which the run is made if this store has none.
+
+    Raises:
+        TrackingError: when this store has no run of the directory, and no parent is given.
+    """
+
+    def __init__(self, client: MlflowClient, directory: RunDirectory, parent_run_id: str | None = None) -> None:
+        self._client, self._directory, self._parent_run_id = client, directory, parent_run_id
+        run, state = find_run(client, directory), read_delivery(directory.path)
+        is_whole = run is not None and run.info.status != RUNNING and state is not None and state.delivered
+        self._reader = RunReader(directory, from_end=is_whole)
+        if run is None:
+            if parent_run_id is None:
+                raise TrackingError(f"{directory.path} has no run in MLflow")
+            run = _find_or_create_below(client, parent_run_id, directory, self._reader.began())
+        self._known = Known.of(run, dict(read_json(directory.tracking_file).get("files", ())))
+
+    @property
+    def run_id(self) -> str:
+        """Id of the run in MLflow."""
+        return self._known.run_id
+
+    def update(self) -> tuple[str, int]:
+        """Write what MLflow lacks of what the run directory says now; returns its status, and how many epochs were new.
+
+        Raises:
+            MlflowException: when MLflow refuses, or one of the other `STORE_ERRORS`.
+        """
+        state, before = read_delivery(self._directory.path), dict(self._known.files)
+        if state is None or not state.is_running:
+            draw_artifacts(self._directory)
+        record = self._reader.read()
+        new = reconcile(self._client, record, self._known)
+        if DATASET in self._known.files.keys() - before.keys() and self._parent_run_id and record.dataset:
+            self._client.log_inputs(self._parent_run_id, [record.dataset])
+        if self._known.files != before:
+            kept = {"run_id": self.run_id, "files": sorted(self._known.files.items())}
+            write_json(self._directory.tracking_file, kept)
+        if record.status != RUNNING and (state is None or not state.delivered):
+            mark_delivered(self._directory.path, record.status, record.tags[FAILURE_TAG])
+        return record.status, sum(moment.series == EPOCHS for moment in new)
+
+
+def find_run(client: MlflowClient, directory: RunDirectory) -> Run | None:
+    """The run that the directory was logged to; `None` if this store has none, or it was deleted there."""
+    if not directory.tracking_file.is_file():
+        return None
+    try:
+        run = client.get_run(read_json(directory.tracking_file)["run_id"])
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
+    return run if run.info.lifecycle_stage == "active" else None
+
+
+def _find_or_create_below(client: MlflowClient, parent_run_id: str, directory: RunDirectory, began: float) -> Run:
+    """The run of that name below an execution: the directory may have been logged to another store since."""
+    name = directory.read_identity().name
+    experiment = client.get_run(parent_run_id).info.experiment_id
+    found = client.search_runs([experiment], f"tags.`{PARENT_TAG}` = '{parent_run_id}'", max_results=1000)
+    # Names are compared here: one may hold a quote.
+    run = next((run for run in found if run.data.tags.get("rampline.run") == name), None)
+    if run is None:
+        tags = {PARENT_TAG: parent_run_id, "rampline.run": name, PROCESS_TAG: process_identity()}
+        run = client.create_run(experiment, start_time=int(1000 * began), tags=tags, run_name=name)
+    write_json(directory.tracking_file, {"run_id": run.info.run_id})
+    return run
 
 
 class Delivery:
-    """Delivers the events of a run, and its end, to MLflow from a daemon thread; the caller never waits for MLflow.
+    """Keeps MLflow up to date with a run from a daemon thread; the caller never waits for MLflow.
 
-    The run directory is the spool: after whatever went wrong the thread opens the run again, which asks MLflow what it
-    has (the server may have committed before it died) and delivers the rest of `events.jsonl` in its order. What is
-    not delivered at the end stays marked with the final status (`delivery.json`) for `rampline sync`.
+    The run directory is the spool: after whatever went wrong the thread begins anew, which asks MLflow what it has (the
+    server may have committed before it died) and writes the rest. What is not delivered at the end stays marked with
+    the final status (`delivery.json`) for `rampline sync`.
     """
 
-    def __init__(self, open_client: OpenClient, run_directory: RunDirectory, parent_run_id: str, log: Log) -> None:
-        self._open_client, self._directory, self._parent_run_id = open_client, run_directory, parent_run_id
+    def __init__(self, open_client: OpenClient, directory: RunDirectory, parent_run_id: str, log: Log) -> None:
+        self._open_client, self._directory, self._parent_run_id = open_client, directory, parent_run_id
         self._log = log
         self._lines: deque[str] = deque()
-        self._events: deque[Mapping[str, Any]] = deque()
-        self._end: _End | None = None
-        self._run_log: RunLog | None = None
         self._away_since: float | None = None
-        self._is_abandoned = False
+        self._is_closed = self._is_abandoned = False
         self._woken, self._delivered = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="mlflow-delivery", daemon=True)
 
     @classmethod
     def open(
-        cls, open_client: OpenClient, run_directory: RunDirectory, *, parent_run_id: str, log: Log = print
+        cls, open_client: OpenClient, directory: RunDirectory, *, parent_run_id: str, log: Log = print
     ) -> Delivery:
         """Begin to deliver a run directory; returns at once, also while MLflow is away.
 
         Args:
             open_client: called in the thread, again after each failure.
-            run_directory: created.
+            directory: created.
             parent_run_id: MLflow run of the execution.
-            log: gets a line for what a user acts on, in the thread that calls `handle` and `close`.
+            log: gets a line for what a user acts on, in the thread that calls `tell` and `close`.
         """
-        delivery = cls(open_client, run_directory, parent_run_id, log)
-        mark_undelivered(run_directory.path, RUNNING)
+        delivery = cls(open_client, directory, parent_run_id, log)
+        mark_undelivered(directory.path, RUNNING)
         delivery._thread.start()
         return delivery
 
-    def handle(self, event: Mapping[str, Any]) -> None:
-        """Take one event of `events.jsonl`."""
-        if event["event"] in EVENTS:
-            self._events.append(event)
-            self._woken.set()
-        self._tell()
+    def tell(self) -> None:
+        """Log what there is to say, by the caller's thread: what shows lines in terminal and Prefect is bound to it."""
+        while self._lines:
+            self._log(self._lines.popleft())
 
-    def close(self, status: str, failure: str | None = None, result: Mapping[str, Any] | None = None) -> bool:
+    def close(self, status: str, failure: str | None = None) -> bool:
         """Deliver the rest and end the MLflow run; waits for `CLOSE_SECONDS` at most.
 
         Args:
             status: `COMPLETE`, `FAILED`, `KILLED` or `PREEMPTED`.
             failure: why it is not complete, one line for the user.
-            result: content of `result.json` of a run that is.
 
         Returns:
             whether MLflow has all; if not, a line says how it gets the rest.
@@ -96,52 +177,40 @@ class Delivery:
         # Before anything that can be interrupted: `rampline sync` knows then how the run ended.
         mark_undelivered(self._directory.path, status, failure)
         away_since = self._away_since
-        self._end = _End(status=status, failure=failure, result=result)
+        self._is_closed = True
         self._woken.set()
         seconds = CLOSE_SECONDS[status]
         if away_since is not None:
             seconds = max(seconds - (time.monotonic() - away_since), min(seconds, LAST_ATTEMPT_SECONDS))
         is_delivered = self._delivered.wait(seconds)
         self._is_abandoned = not is_delivered
-        self._tell()
+        self.tell()
         if not is_delivered:
             study, name = self._directory.read_identity().study, self._directory.path.name
             self._log(f"{name}: MLflow has not got all of it: `rampline sync {study}` delivers the rest later")
         return is_delivered
 
     def _run(self) -> None:
-        pause = FIRST_PAUSE_SECONDS
+        projection, pause = None, FIRST_PAUSE_SECONDS
         while not self._is_abandoned:
+            is_closed = self._is_closed  # read first: the run directory does not change after it
+            self._woken.clear()
             try:
-                if self._advance():
-                    return
-                pause = FIRST_PAUSE_SECONDS
+                projection = projection or Projection(self._open_client(), self._directory, self._parent_run_id)
+                projection.update()
             except Exception as error:  # noqa: BLE001 - whatever it is, training goes on and a later attempt may work
-                self._run_log = None
+                projection = None
                 self._note_outage(error)
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-
-    def _advance(self) -> bool:
-        """Deliver what there is, then wait for more; returns whether the run was ended."""
-        end = self._end  # read first: no event comes after it
-        self._woken.clear()
-        if self._run_log is None:
-            client = self._open_client()
-            self._run_log = RunLog.open(client, self._directory, parent_run_id=self._parent_run_id)
-        while self._events:
-            self._run_log.handle(self._events[0])
-            self._events.popleft()
-        self._run_log.deliver_system_metrics()
-        self._note_answer()
-        if end is not None:
-            self._run_log.close(end.status, end.failure, end.result)
-            mark_delivered(self._directory.path, end.status, end.failure)
-            self._delivered.set()
-            return True
-        if self._end is None:
-            self._woken.wait(SYSTEM_METRICS_SECONDS)
-        return False
+                continue
+            pause = FIRST_PAUSE_SECONDS
+            self._note_answer()
+            if is_closed:
+                self._delivered.set()
+                return
+            if not self._is_closed:
+                self._woken.wait(INTERVAL_SECONDS)
 
     def _note_outage(self, error: Exception) -> None:
         if self._away_since is None:
@@ -157,25 +226,43 @@ class Delivery:
             self._away_since = None
             self._lines.append(f"MLflow answers again after {seconds:.0f} s: what was missing is delivered")
 
-    def _tell(self) -> None:
-        # By the caller's thread: what shows lines in the terminal and in Prefect is bound to it.
-        while self._lines:
-            self._log(self._lines.popleft())
 
-
-def is_delivered(open_client: OpenClient, run_directory: RunDirectory) -> bool:
+def is_delivered(open_client: OpenClient, directory: RunDirectory) -> bool:
     """Whether MLflow has all of a run that is complete; if it does not answer, what the directory says."""
-    if is_undelivered(run_directory.path):
+    if is_undelivered(directory.path):
         return False
     try:
-        client = open_client()
-        run_id = find_run(client, run_directory)
-        return run_id is not None and client.get_run(run_id).info.status == STATUSES["COMPLETE"]
+        run = find_run(open_client(), directory)
+        return run is not None and run.info.status == STATUSES["COMPLETE"]
     except (TrackingError, *STORE_ERRORS):
-        return run_directory.tracking_file.is_file()
+        return directory.tracking_file.is_file()
 
 
-def deliver_within(seconds: float, deliver: Callable[[], None]) -> str | None:
+def deliver_run(client: MlflowClient, directory: RunDirectory) -> None:
+    """Bring the run that MLflow has of a directory up to date.
+
+    Raises:
+        TrackingError: when MLflow has no run of this directory, or refuses.
+    """
+    try:
+        Projection(client, directory).update()
+    except STORE_ERRORS as error:
+        raise TrackingError(f"{directory.path} cannot be logged to MLflow: {first_line(error)}") from error
+
+
+def deliver_news(open_client: OpenClient, directory: RunDirectory) -> str:
+    """Deliver what was found out about a complete run, or mark it; returns why MLflow lacks it, else nothing."""
+    if is_undelivered(directory.path):
+        return "what came before it is not delivered yet"
+    try:
+        deliver_run(open_client(), directory)
+    except TrackingError as error:
+        mark_undelivered(directory.path, "COMPLETE")
+        return str(error)
+    return ""
+
+
+def deliver_within(seconds: float, deliver: Callable[[], object]) -> str | None:
     """Call `deliver` in a thread and wait for it; returns why it is not delivered, `None` if it is."""
     failures = ["MLflow does not answer"]
 
@@ -190,21 +277,3 @@ def deliver_within(seconds: float, deliver: Callable[[], None]) -> str | None:
     thread.start()
     thread.join(seconds)
     return failures[0] if failures else None
-
-
-def deliver_later(open_client: OpenClient, run_directory: RunDirectory, log: Callable[[MlflowClient], None]) -> str:
-    """Log what was found out about a complete run, or mark it; returns why MLflow has not got it, empty if it has.
-
-    Args:
-        open_client: opens the store.
-        run_directory: of the run.
-        log: writes to it, such as `log_evaluation`.
-    """
-    if is_undelivered(run_directory.path):
-        return "what came before it is not delivered yet"
-    try:
-        log(open_client())
-    except (TrackingError, *STORE_ERRORS) as error:
-        mark_undelivered(run_directory.path, "COMPLETE")
-        return first_line(error)
-    return ""

@@ -1,4 +1,4 @@
-"""Delivering later: what runs and executions left behind that MLflow has not got, into whichever store is set now."""
+"""Whole executions, brought to MLflow: what runs left behind that it has not got, into whichever store is set now."""
 
 from __future__ import annotations
 
@@ -8,18 +8,42 @@ from pathlib import Path
 
 from mlflow.tracking import MlflowClient
 
-from rampline.files import read_json
-from rampline.record.delivery_state import GONE, RUNNING, DeliveryState, mark_delivered, read_delivery
+from rampline.record.delivery_state import (
+    GONE,
+    RUNNING,
+    mark_delivered,
+    mark_killed,
+    mark_undelivered,
+    read_delivery,
+)
 from rampline.record.provenance import process_identity, process_is_gone
 from rampline.record.run_directory import RunDirectory
 from rampline.study.execution_file import FILE, Execution
-from rampline.tracking.lifecycle import PROCESS_TAG, find_run
-from rampline.tracking.run_artifacts import log_evaluation, log_explanation
-from rampline.tracking.run_log import RunLog
+from rampline.tracking.delivery import CLOSE_SECONDS, OpenClient, Projection, deliver_within, find_run
+from rampline.tracking.experiment import begin_run, open_experiment, study_tags
+from rampline.tracking.reconciliation import PROCESS_TAG, Known, Record, ending, reconcile
 from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id, first_line
-from rampline.tracking.study_log import StudyLog, open_experiment, study_tags
 
 Log = Callable[[str], None]
+
+
+def end_execution(open_client: OpenClient, execution: Execution, status: str, failure: str | None = None) -> str | None:
+    """End an execution in MLflow, and its runs that are not ended yet, without waiting long.
+
+    Runs end as their folders say, `KILLED` where those say nothing.
+
+    Args:
+        open_client: called in a thread.
+        execution: begun.
+        status: `COMPLETE`, `FAILED`, `KILLED` or `PREEMPTED`.
+        failure: why it is not complete, one line.
+
+    Returns:
+        why MLflow does not know it, `None` if it does; it stays marked then for `rampline sync`.
+    """
+    mark_undelivered(execution.folder, status, failure)
+    mark_killed(execution.folder, process_identity(), "its execution ended before it did")
+    return deliver_within(CLOSE_SECONDS[status], lambda: sync_execution(open_client(), execution, log=lambda _: None))
 
 
 def sync_execution(client: MlflowClient, execution: Execution, *, log: Log, runs: Collection[str] = ()) -> int:
@@ -47,7 +71,7 @@ def sync_execution(client: MlflowClient, execution: Execution, *, log: Log, runs
         made = [directory for directory in directories if directory.config_file.is_file()]
         delivered = [_sync_run(client, directory, execution.parent_run_id, log) for directory in made]
         if state is None or not state.is_running:
-            _end_parent(client, execution, state)
+            _end_parent(client, execution)
     except STORE_ERRORS as error:
         raise TrackingError(f"{folder} cannot be delivered to MLflow: {first_line(error)}") from error
     return sum(delivered)
@@ -67,39 +91,17 @@ def _sync_run(client: MlflowClient, directory: RunDirectory, parent_run_id: str,
     if state is not None and state.is_running:
         log(f"{name}: is running, its own process delivers it")
         return False
-    status, failure = _how_it_ended(directory, state)
-    result = read_json(directory.result_file) if directory.is_complete else None
-    evaluation = read_json(directory.evaluation_file) if directory.evaluation_file.is_file() else None
-    run_log = RunLog.open(client, directory, parent_run_id=parent_run_id)
-    run_log.close(status, failure, result)
-    if evaluation:
-        log_evaluation(client, directory, evaluation)
-    log_explanation(client, directory)
-    mark_delivered(directory.path, status, failure)
-    parts = [f"{run_log.new_epochs} epochs", "result" if result else "", "evaluation" if evaluation else "", status]
+    status, epochs = Projection(client, directory, parent_run_id).update()
+    parts = [f"{epochs} epochs", "result" if directory.is_complete else ""]
+    parts += ["evaluation" if directory.evaluation_file.is_file() else "", status]
     log(f"{name}: delivered {', '.join(filter(None, parts))}")
     return True
 
 
 def _is_missing(client: MlflowClient, directory: RunDirectory) -> bool:
     """Whether the store has no such run, or one that was left RUNNING."""
-    run_id = find_run(client, directory)
-    return run_id is None or _is_left(client, run_id)
-
-
-def _is_left(client: MlflowClient, run_id: str) -> bool:
-    run = client.get_run(run_id)
-    return run.info.status == "RUNNING" and process_is_gone(run.data.tags.get(PROCESS_TAG, ""))
-
-
-def _how_it_ended(directory: RunDirectory, state: DeliveryState | None) -> tuple[str, str | None]:
-    if directory.is_complete:
-        return "COMPLETE", None
-    if state is not None and state.status != RUNNING:
-        return state.status, state.failure
-    last = directory.read_events("started", "stopped", "finished", "failed")[-1:]
-    failed = [event["message"] for event in last if event["event"] == "failed"]
-    return ("FAILED", failed[0]) if failed else ("KILLED", GONE)
+    run = find_run(client, directory)
+    return run is None or (run.info.status == RUNNING and process_is_gone(run.data.tags.get(PROCESS_TAG, "")))
 
 
 def _find_parent(client: MlflowClient, execution: Execution) -> None:
@@ -115,24 +117,23 @@ def _find_parent(client: MlflowClient, execution: Execution) -> None:
     if not ids:
         experiment, tags = open_experiment(client, study, home, execution=execution.name), study_tags(study)
         names, began = {"study": study.name, "execution": execution.name}, times.st_mtime
-        ids = [StudyLog.open(client, experiment, **names, tags=tags, began_seconds=began).run_id]
+        ids = [begin_run(client, experiment, **names, tags=tags, began=began)]
     execution.parent_run_id = ids[0]
     execution.write()
     # The newest file is the study's latest execution; this one is no newer than it was.
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def _end_parent(client: MlflowClient, execution: Execution, state: DeliveryState | None) -> None:
-    run = client.get_run(execution.parent_run_id)
-    is_delivered = state is None or state.delivered
-    if is_delivered and run.info.status != "RUNNING":
-        return
-    process = run.data.tags.get(PROCESS_TAG, "")
-    if is_delivered and process != process_identity() and not process_is_gone(process):
-        return
+def _end_parent(client: MlflowClient, execution: Execution) -> None:
+    """End the run of the execution, unless it has ended, or another process is at work on it."""
+    state, known = read_delivery(execution.folder), Known.ask(client, execution.parent_run_id)
+    if state is None or state.delivered:
+        process = known.tags.get(PROCESS_TAG, "")
+        if known.status != RUNNING or (process != process_identity() and not process_is_gone(process)):
+            return
     complete = all(execution.directory(run.name).is_complete for run in execution.study.runs)
     status, failure = ("COMPLETE", None) if complete else ("KILLED", GONE)
     if state is not None and state.status != RUNNING:
         status, failure = state.status, state.failure
-    StudyLog(client, execution.parent_run_id).close(status, failure)
+    reconcile(client, Record(status=status, tags=ending(status, failure)), known)
     mark_delivered(execution.folder, status, failure)

@@ -94,7 +94,7 @@ def evaluate_all(folder: Path, run_directories: Sequence[str], data: str | None)
 
 
 def evaluate_run_directory(run_directory: RunDirectory, other_data: Path | None = None) -> dict[str, Any]:
-    """Score the best checkpoint and write `evaluation.json`, `predictions.csv`, `model.keras` and `model_summary.txt`.
+    """Score the best checkpoint and write `evaluation.json`, `predictions.csv`, `model/` and `model_summary.txt`.
 
     Args:
         run_directory: a run with at least one checkpoint.
@@ -132,7 +132,7 @@ def evaluate_run_directory(run_directory: RunDirectory, other_data: Path | None 
         _write_predictions(labels, probabilities, run_directory.path / "predictions-other.csv")
         write_json(scores, content)
         return content
-    _write_model(model, run_directory.path)
+    _write_model(model, run_directory, own)
     _write_predictions(labels, probabilities, run_directory.path / "predictions.csv")
     write_json(run_directory.evaluation_file, content)
     return content
@@ -177,7 +177,7 @@ def predict(model: keras.Model, dataset: PreparedDataset, split: str) -> tuple[n
 
 def _is_evaluated(run_directory: RunDirectory, checkpoint: Path) -> bool:
     file = run_directory.evaluation_file
-    return file.is_file() and read_json(file)["checkpoint"] == str(checkpoint)
+    return file.is_file() and run_directory.model.is_dir() and read_json(file)["checkpoint"] == str(checkpoint)
 
 
 def _check_same_classes(own: PreparedDataset, other: PreparedDataset) -> None:
@@ -213,10 +213,11 @@ def _write_predictions(labels: np.ndarray, probabilities: np.ndarray, path: Path
     write_text(path, "\n".join(["index,label,prediction,probability", *lines]) + "\n")
 
 
-def _write_model(model: keras.Model, folder: Path) -> None:
-    aside = folder / ".model.keras"
-    model.save(aside)
-    aside.rename(folder / "model.keras")
+def _write_model(model: keras.Model, run_directory: RunDirectory, dataset: PreparedDataset) -> None:
+    # MLflow: a second and more, which no other process with TensorFlow needs.
+    from rampline.training.saved_model import ModelMetadata, save_model
+
+    save_model(model, run_directory.model, ModelMetadata.of(dataset, run_directory.read_config().model.name))
     lines: list[str] = []
     model.summary(print_fn=lines.append, line_length=110)
-    write_text(folder / "model_summary.txt", "\n".join(lines) + "\n")
+    write_text(run_directory.path / "model_summary.txt", "\n".join(lines) + "\n")

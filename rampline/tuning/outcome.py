@@ -8,23 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlflow.entities import RunTag
 from mlflow.tracking import MlflowClient
 
 from rampline.config import RunConfig, flatten
 from rampline.record.home import Home
 from rampline.record.provenance import commit_tags, git_commit, source_tags
-from rampline.tracking.lifecycle import end
-from rampline.tracking.store import (
-    PARENT_TAG,
-    STORE_ERRORS,
-    TrackingError,
-    experiment_id,
-    first_line,
-    log_figures,
-    log_params,
-    open_tracking,
-)
+from rampline.tracking.reconciliation import PARENT_TAG, Known, Moment, Record, ending, reconcile
+from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id, first_line, open_tracking
 from rampline.tuning.space import BATCH, describe_rule
 from rampline.tuning.trial import DOES_NOT_FIT, FAILED, MEASURED, NOT_TRIED, Rounds, Trial, with_changes, write_value
 
@@ -191,25 +181,28 @@ def log_search(outcome: Outcome, study: str, home: Home, *, name: str) -> str:
     try:
         began = int(1000 * (time.time() - outcome.seconds))
         tags = {"rampline.kind": "tune", **shared}
-        parent = client.create_run(experiment, start_time=began, tags=tags, run_name=name).info.run_id
-        log_params(client, parent, flatten(outcome.config))
-        log_figures(client, parent, _figures(outcome))
-        recommended = [RunTag(f"rampline.recommended.{key}", str(value)) for key, value in outcome.adopted.items()]
-        client.log_batch(parent, tags=recommended)
+        parent = client.create_run(experiment, start_time=began, tags=tags, run_name=name)
         for trial in outcome.trials:
-            _log_trial(client, experiment, trial, outcome, {PARENT_TAG: parent, **shared})
-        end(client, parent, "COMPLETE")
+            _log_trial(client, experiment, trial, outcome, {PARENT_TAG: parent.info.run_id, **shared})
+        recommended = {f"rampline.recommended.{key}": str(value) for key, value in outcome.adopted.items()}
+        record = Record(
+            status="COMPLETE",
+            params=flatten(outcome.config),
+            tags={**recommended, **ending("COMPLETE")},
+            moments=[Moment(figures=_figures(outcome), time=time.time())],
+        )
+        reconcile(client, record, Known.of(parent))
     except STORE_ERRORS as error:
         raise TrackingError(f"the trials cannot be logged: {first_line(error)}") from error
-    return parent
+    return parent.info.run_id
 
 
 def _log_trial(client: MlflowClient, experiment: str, trial: Trial, outcome: Outcome, tags: Mapping[str, str]) -> None:
     own = {"rampline.kind": "trial", "rampline.trial_status": trial.status, "rampline.trial_reason": trial.reason}
-    run = client.create_run(experiment, tags={**own, **tags}, run_name=trial.label).info.run_id
+    run = client.create_run(experiment, tags={**own, **tags}, run_name=trial.label)
     config = with_changes(outcome.config, trial.changes)
     batches = {"per_replica_batch_size": config.per_replica_batch_size, "global_batch_size": config.global_batch_size}
-    log_params(client, run, {"group": trial.group, **trial.changes, **batches})
+    figures: dict[str, float | None] = {}
     if trial.rounds:
         figures = {
             "images_per_second": trial.rounds.after_median,
@@ -218,8 +211,14 @@ def _log_trial(client: MlflowClient, experiment: str, trial: Trial, outcome: Out
             "ratio_noise": trial.rounds.noise,
             "peak_memory_bytes": trial.rounds.memory_bytes,
         }
-        log_figures(client, run, figures)
-    end(client, run, "FAILED" if trial.status == "failed" else "COMPLETE", trial.reason or None)
+    status = "FAILED" if trial.status == "failed" else "COMPLETE"
+    record = Record(
+        status=status,
+        params={"group": trial.group, **trial.changes, **batches},
+        tags=ending(status, trial.reason or None),
+        moments=[Moment(figures=figures, time=time.time())],
+    )
+    reconcile(client, record, Known.of(run))
 
 
 def _figures(outcome: Outcome) -> dict[str, float | None]:

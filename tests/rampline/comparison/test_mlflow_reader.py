@@ -7,9 +7,9 @@ import math
 import pandas as pd
 import pytest
 
-from rampline.comparison.mlflow_reader import SYSTEM_COLUMNS, find_execution, read_children, read_system
-from rampline.tracking.histories import read_histories
-from rampline.tracking.run_artifacts import SystemLog
+from rampline.comparison.mlflow_reader import SYSTEM_COLUMNS, find_execution, read_children, read_histories, read_system
+from rampline.tracking.description import SampleReader
+from rampline.tracking.reconciliation import Known, reconcile
 
 
 def sample(seconds: float, cpu: float, memory: float, *gpus: dict) -> dict:
@@ -34,7 +34,7 @@ def read(client, log_study, tmp_path):
             file = tmp_path / "system" / f"{role}.jsonl"
             file.parent.mkdir(exist_ok=True)
             file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        SystemLog(client, child.info.run_id, tmp_path / "system").deliver()
+            reconcile(client, SampleReader(file).read(), Known.of(child))
         if training:
             begin, end = training
             client.log_metric(

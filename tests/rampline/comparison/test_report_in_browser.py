@@ -19,7 +19,8 @@ from rampline.comparison.mlflow_reader import read_children
 from rampline.comparison.report import make_data_tables, write_comparison
 from rampline.comparison.runs import read_comparison
 from rampline.data.quality import ReportRow, make_report
-from rampline.tracking.run_artifacts import SystemLog
+from rampline.tracking.description import SampleReader
+from rampline.tracking.reconciliation import Known, reconcile
 
 # What is wider than its box: an element beyond the page, a cell beyond its card, a text beyond its chart.
 FIND_OVERFLOW = """() => {
@@ -110,8 +111,9 @@ def _log_system(client: MlflowClient, run_id: str, folder: Path) -> None:
     folder.mkdir()
     sample = {"cpu_percent": 150.0, "memory_mebibytes": 900.0, "machine_cpu_percent": 80.0, "gpus": [GPU, GPU]}
     lines = [json.dumps({"time": 1_000_000 + seconds, **sample}) for seconds in (0, 5, 10)]
-    (folder / "chief-0.jsonl").write_text("\n".join(lines) + "\n")
-    SystemLog(client, run_id, folder).deliver()
+    file = folder / "chief-0.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    reconcile(client, SampleReader(file).read(), Known.ask(client, run_id))
 
 
 def _background(page: Page) -> tuple[int, ...]:

@@ -12,7 +12,8 @@ from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.registry.candidate import Candidate
 from rampline.registry.checks import Check, check_model
-from rampline.tracking.model import ModelMetadata, log_model
+from rampline.tracking.reconciliation import log_model
+from rampline.training.saved_model import ModelMetadata, save_model
 
 SHAPE, NAMES = (8, 8, 1), ("cat", "dog")
 
@@ -27,13 +28,13 @@ def check(rampline_home: Path, forks: None, tmp_path: Path) -> Callable[[str, Pa
     experiment = client.create_experiment(f"own-layers-{tmp_path.name}", str(tmp_path / "artifacts"))
 
     def call(model: str, folder: Path) -> Check:
-        name, file = f"small_models:{model}", tmp_path / "model.keras"
-        getattr(small_models, model)(SHAPE, len(NAMES)).save(file)
+        name, saved = f"small_models:{model}", tmp_path / "model"
+        metadata = ModelMetadata(class_names=NAMES, image_shape=SHAPE, module="small_models")
+        save_model(getattr(small_models, model)(SHAPE, len(NAMES)), saved, metadata)
         directory = RunDirectory(folder / "run")
         directory.create(make_config("single", model=name), RunIdentity(study="own-layers", name="run", dataset=""))
         run = client.create_run(experiment)
-        metadata = ModelMetadata(class_names=NAMES, image_shape=SHAPE, module="small_models")
-        model_id = log_model(client, run.info.run_id, file, metadata)
+        model_id = log_model(client, run.info.run_id, saved)
         return check_model(client, Candidate(directory=directory, run=run), model_id, home=home)
 
     return call

@@ -14,27 +14,29 @@ import pytest
 from command_line import wait_until
 from processes import started_processes_of
 
+from rampline.record.delivery_state import RUNNING, mark_undelivered
 from rampline.record.home import Home
 from rampline.servers.guardian import FLOW_RUN, start_guardian
 from rampline.servers.prefect_api import PrefectApi
 from rampline.study import load_study
 from rampline.study.execution_file import Execution
-from rampline.tracking.lifecycle import take_over
+from rampline.tracking.experiment import begin_run, continue_run
 from rampline.tracking.store import experiment_id, open_tracking
-from rampline.tracking.study_log import StudyLog
 
 # A process that has an execution, as `closing` has: it says so and waits to be killed, or closes it itself.
 WATCHED = """
 import json, sys
 from pathlib import Path
 from rampline.servers.guardian import start_guardian
-from rampline.tracking.lifecycle import take_over
+from rampline.record.delivery_state import RUNNING, mark_undelivered
 from rampline.record.provenance import process_identity
 from rampline.study.execution_file import Execution
+from rampline.tracking.experiment import continue_run
 from rampline.tracking.store import open_tracking
 execution = Path(sys.argv[1])
 opened = Execution.open(execution)
-take_over(open_tracking(opened.home), opened.parent_run_id)
+continue_run(open_tracking(opened.home), opened.parent_run_id)
+mark_undelivered(execution, RUNNING)
 start_guardian(execution, process_identity(), json.loads(sys.argv[2]))
 print("ready", flush=True)
 sys.stdin.readline()
@@ -47,9 +49,9 @@ def execution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     home = Home(root=tmp_path)
     client = open_tracking(home)
-    log = StudyLog.open(client, experiment_id(client, "digits", home), study="digits", execution="e1")
+    run_id = begin_run(client, experiment_id(client, "digits", home), study="digits", execution="e1")
     folder = home.runs / "digits" / "e1"
-    Execution(folder=folder, study=load_study("digits"), home=home, parent_run_id=log.run_id).write()
+    Execution(folder=folder, study=load_study("digits"), home=home, parent_run_id=run_id).write()
     return folder
 
 
@@ -123,7 +125,8 @@ def test_prefect_being_away_does_not_keep_mlflow_from_being_told(execution: Path
 
 def test_what_another_process_has_taken_over_goes_on(execution: Path) -> None:
     process, guardian = start_watched(execution, {})
-    take_over(open_tracking(Home(root=execution.parents[2])), parent_run_id(execution))
+    continue_run(open_tracking(Home(root=execution.parents[2])), parent_run_id(execution))
+    mark_undelivered(execution, RUNNING)
     process.kill()
     process.wait()
     guardian.wait(30)

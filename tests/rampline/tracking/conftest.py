@@ -10,10 +10,12 @@ from mlflow.tracking import MlflowClient
 from rampline.config import RunConfig, from_dict
 from rampline.data.dataset import FORMAT_VERSION
 from rampline.files import write_json
+from rampline.record.delivery_state import mark_undelivered
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
+from rampline.tracking.delivery import Projection
+from rampline.tracking.experiment import begin_run
 from rampline.tracking.store import experiment_id, open_tracking
-from rampline.tracking.study_log import StudyLog
 
 CURVE = [[0.0, 0.001], [1.5, 0.0009], [3.0, 0.0005]]
 
@@ -44,8 +46,23 @@ def client(home) -> MlflowClient:
 
 
 @pytest.fixture
-def study_log(client, home) -> StudyLog:
-    return StudyLog.open(client, experiment_id(client, "digits", home), study="digits", execution="e1")
+def parent(client, home) -> str:
+    """Id of the run of an execution that is running."""
+    return begin_run(client, experiment_id(client, "digits", home), study="digits", execution="e1")
+
+
+@pytest.fixture
+def deliver(client, parent):
+    """Brings a run directory to MLflow, in a state or as it is, and returns the id of its run."""
+
+    def call(directory: RunDirectory, status: str = "", failure: str | None = None) -> str:
+        if status:
+            mark_undelivered(directory.path, status, failure)
+        projection = Projection(client, directory, parent)
+        projection.update()
+        return projection.run_id
+
+    return call
 
 
 @pytest.fixture
@@ -72,9 +89,9 @@ def dataset(tmp_path) -> Path:
 def make_run_directory(tmp_path, dataset):
     """Makes a run directory: config.json and run.json, as they are before training."""
 
-    def make(name: str = "baseline", **values) -> RunDirectory:
+    def make(name: str = "baseline", execution: str = "e1", **values) -> RunDirectory:
         config = from_dict(values) if values else RunConfig()
-        directory = RunDirectory(tmp_path / "runs" / name)
+        directory = RunDirectory(tmp_path / "runs" / "digits" / execution / name)
         published = {"train_seconds": 2090.0, "test_accuracy": 0.94}
         commit = "a" * 40
         directory.create(

@@ -6,6 +6,7 @@ import sqlite3
 import time
 
 import pytest
+from command_line import wait_until
 from mlflow.tracking import MlflowClient
 from small_disk import fill, small_disk
 
@@ -15,9 +16,11 @@ from rampline.record.home import Home
 from rampline.record.metrics import Source, logged
 from rampline.study.execution_file import Execution
 from rampline.tracking import delivery as delivery_module
-from rampline.tracking.delivery import Delivery, deliver_within, is_delivered
+from rampline.tracking.delivery import Delivery, deliver_news, deliver_run, deliver_within, is_delivered
 from rampline.tracking.store import TrackingError, open_tracking
 from rampline.tracking.sync import sync_execution
+
+RESULT = {"train_seconds": 4.5, "wall_seconds": 12.0, "attempts": 2}
 
 
 class LosesAnswers(MlflowClient):
@@ -50,72 +53,72 @@ def tell_until(delivery: Delivery, lines: list[str]) -> None:
     while not lines:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-        delivery.handle({"event": "progress", "time": 1.0})
+        delivery.tell()
 
 
-def run_of(client, study_log):
-    (run,) = client.search_runs([client.get_run(study_log.run_id).info.experiment_id], "tags.`rampline.kind` = 'run'")
+def run_of(client, parent):
+    (run,) = client.search_runs([client.get_run(parent).info.experiment_id], "tags.`rampline.kind` = 'run'")
     return run
 
 
 def test_an_event_never_waits_and_all_arrive_in_order_after_an_outage(
-    client, home, study_log, make_run_directory, append_events, started, epoch
+    client, home, parent, make_run_directory, append_events, started, epoch
 ):
     directory, lines = make_run_directory(), []
     events = [started(attempt=2), *(epoch(number) for number in range(1, 6))]
     rename_table(home, "metrics", "metrics_away")
-    delivery = Delivery.open(lambda: open_tracking(home), directory, parent_run_id=study_log.run_id, log=lines.append)
+    delivery = Delivery.open(lambda: open_tracking(home), directory, parent_run_id=parent, log=lines.append)
     for event in events:
         append_events(directory, event)
         began = time.monotonic()
-        delivery.handle(event)
+        delivery.tell()
         assert time.monotonic() - began < 0.05
     tell_until(delivery, lines)
     rename_table(home, "metrics_away", "metrics")
-    assert delivery.close("COMPLETE", result={"train_seconds": 4.5, "attempts": 2})
+    write_json(directory.result_file, RESULT)
+    assert delivery.close("COMPLETE")
     assert lines[0].startswith("MLflow does not answer, training goes on: ")
     assert lines[1].startswith("MLflow answers again after ")
     assert len(lines) == 2
     for metric in logged(Source.EPOCH):
         assert rows(home, metric) == [1, 2, 3, 4, 5]
-    run = run_of(client, study_log)
+    run = run_of(client, parent)
     assert (run.info.status, run.data.tags["rampline.status"]) == ("FINISHED", "COMPLETE")
     assert (run.data.tags["rampline.attempts"], run.data.metrics["train_seconds"]) == ("2", 4.5)
     assert not is_undelivered(directory.path)
 
 
-def test_a_full_disk_is_called_that(home, study_log, make_run_directory, started, epoch, tmp_path):
+def test_a_full_disk_is_called_that(home, parent, make_run_directory, started, epoch, append_events, tmp_path):
     directory, lines = make_run_directory(), []
     with small_disk(tmp_path / "disk", megabytes=8) as disk:
         full = Home(root=disk / "home")
         full.root.mkdir()
         shutil.copy(home.tracking_database, full.tracking_database)
         filler = fill(disk)
-        delivery = Delivery.open(
-            lambda: open_tracking(full), directory, parent_run_id=study_log.run_id, log=lines.append
-        )
-        for event in (started(attempt=1), *(epoch(number) for number in range(1, 4))):
-            delivery.handle(event)
+        delivery = Delivery.open(lambda: open_tracking(full), directory, parent_run_id=parent, log=lines.append)
+        append_events(directory, started(attempt=1), *(epoch(number) for number in range(1, 4)))
         tell_until(delivery, lines)
         assert lines[0].startswith("the disk is full, training goes on: ")
         filler.unlink()
-        assert delivery.close("COMPLETE", result={"train_seconds": 4.5})
+        assert delivery.close("COMPLETE")
         assert rows(full, logged(Source.EPOCH)[0]) == [1, 2, 3]
 
 
 def test_what_was_committed_without_an_answer_is_not_written_twice(
-    client, home, study_log, make_run_directory, append_events, started, epoch, monkeypatch
+    client, home, parent, make_run_directory, append_events, started, epoch, monkeypatch
 ):
     monkeypatch.setattr(LosesAnswers, "lost", 0)
     monkeypatch.setattr(delivery_module, "FIRST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(delivery_module, "INTERVAL_SECONDS", 0.05)
     directory = make_run_directory()
     uri = f"sqlite:///{home.tracking_database}"
     delivery = Delivery.open(
-        lambda: LosesAnswers(tracking_uri=uri), directory, parent_run_id=study_log.run_id, log=lambda line: None
+        lambda: LosesAnswers(tracking_uri=uri), directory, parent_run_id=parent, log=lambda line: None
     )
-    for event in [started(), *(epoch(number) for number in range(1, 5))]:
-        append_events(directory, event)
-        delivery.handle(event)
+    append_events(directory, started())
+    for number in range(1, 5):
+        append_events(directory, epoch(number))
+        wait_until(lambda number=number: number in rows(home, "train_loss"), 30)
     assert delivery.close("COMPLETE")
     assert LosesAnswers.lost == 3
     for metric in logged(Source.EPOCH):
@@ -123,7 +126,7 @@ def test_what_was_committed_without_an_answer_is_not_written_twice(
 
 
 def test_without_mlflow_the_end_is_marked_and_delivered_later(
-    client, home, study_log, make_run_directory, append_events, epoch, monkeypatch
+    client, home, parent, make_run_directory, append_events, epoch, monkeypatch
 ):
     monkeypatch.setitem(delivery_module.CLOSE_SECONDS, "FAILED", 0.5)
     directory, lines = make_run_directory(), []
@@ -132,7 +135,7 @@ def test_without_mlflow_the_end_is_marked_and_delivered_later(
     def away() -> MlflowClient:
         raise TrackingError("MLflow at http://127.0.0.1:9 cannot be used")
 
-    delivery = Delivery.open(away, directory, parent_run_id=study_log.run_id, log=lines.append)
+    delivery = Delivery.open(away, directory, parent_run_id=parent, log=lines.append)
     assert not is_delivered(away, directory)
     began = time.monotonic()
     assert not delivery.close("FAILED", "worker 1 died")
@@ -144,8 +147,27 @@ def test_without_mlflow_the_end_is_marked_and_delivered_later(
     assert rows(home, "train_loss") == []
 
 
-def test_a_status_of_no_meaning_is_refused(home, study_log, make_run_directory):
-    delivery = Delivery.open(lambda: open_tracking(home), make_run_directory(), parent_run_id=study_log.run_id)
+def test_news_wait_for_what_came_before_them_and_are_marked(
+    client, home, parent, deliver, make_run_directory, evaluation
+):
+    directory = make_run_directory()
+    write_json(directory.result_file, RESULT)
+    with pytest.raises(TrackingError, match=r"/baseline has no run in MLflow"):
+        deliver_run(client, directory)
+    run_id = deliver(directory)
+    write_json(directory.evaluation_file, evaluation)
+    assert deliver_news(lambda: client, directory) == ""
+    assert client.get_run(run_id).data.metrics["test_accuracy"] == 0.9
+    rename_table(home, "metrics", "metrics_away")
+    write_json(directory.evaluation_file, evaluation | {"test_accuracy": 0.8})
+    assert "cannot be logged to MLflow" in deliver_news(lambda: client, directory)
+    assert is_undelivered(directory.path)
+    rename_table(home, "metrics_away", "metrics")
+    assert deliver_news(lambda: client, directory) == "what came before it is not delivered yet"
+
+
+def test_a_status_of_no_meaning_is_refused(home, parent, make_run_directory):
+    delivery = Delivery.open(lambda: open_tracking(home), make_run_directory(), parent_run_id=parent)
     with pytest.raises(ValueError, match="status='FINISHED' is not allowed: it must be one of COMPLETE, FAILED"):
         delivery.close("FINISHED")
     assert delivery.close("KILLED", "interrupted")

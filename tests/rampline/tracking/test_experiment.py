@@ -1,13 +1,37 @@
-"""A study's experiment: description and views, and what a person changes of them stays."""
+"""A study's experiment: description and views, and what a person changes of them stays; and the runs of executions."""
 
 import dataclasses
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
+from rampline.record.provenance import git_commit, process_identity
 from rampline.study import load_study
+from rampline.tracking.experiment import (
+    LONGEST_TAG,
+    begin_run,
+    continue_run,
+    describe_study,
+    open_experiment,
+    study_tags,
+)
 from rampline.tracking.pages import ALL, LATEST, SORTED_BY, VIEW_TAG
-from rampline.tracking.study_log import LONGEST_TAG, describe_study, open_experiment
+from rampline.tracking.store import TrackingError
+
+OPEN_AND_WAIT = """
+import pathlib, sys, time
+from rampline.record.home import Home
+from rampline.tracking.experiment import begin_run
+from rampline.tracking.store import open_tracking, experiment_id
+home = Home(root=pathlib.Path(sys.argv[1]))
+client = open_tracking(home)
+print(begin_run(client, experiment_id(client, "digits", home), study="digits", execution="lost"), flush=True)
+time.sleep(60)
+"""
 
 
 @pytest.fixture
@@ -56,3 +80,50 @@ def test_what_a_person_has_written_or_saved_stays(client, home, study):
 
 def test_a_long_description_is_cut(study):
     assert len(describe_study(dataclasses.replace(study, description="long " * 3000))) == LONGEST_TAG
+
+
+def test_tags_say_what_the_execution_is(client, parent):
+    run = client.get_run(parent)
+    expected = {
+        "rampline.kind": "study",
+        "rampline.study": "digits",
+        "rampline.execution": "e1",
+        "rampline.git_commit": git_commit(),
+        "rampline.process": process_identity(),
+        "rampline.status": "RUNNING",
+        "rampline.environment.cpu cores": str(os.cpu_count()),
+    }
+    assert {name: run.data.tags.get(name) for name in expected} == expected
+    assert (run.info.run_name, run.info.status) == ("e1", "RUNNING")
+
+
+def test_an_execution_is_described_before_there_is_a_comparison(study):
+    note = study_tags(study)["mlflow.note.content"]
+    assert note.startswith("Trains 5 runs:\n\n- **baseline**: One device, our training loop.\n")
+
+
+def test_what_a_killed_process_left_running_is_ended_by_the_next_execution(client, home, parent):
+    command = [sys.executable, "-c", OPEN_AND_WAIT, str(home.root)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    lost = process.stdout.readline().strip()
+    experiment = client.get_run(lost).info.experiment_id
+
+    second = begin_run(client, experiment, study="digits", execution="e2")
+    assert client.get_run(lost).info.status == "RUNNING"  # its process is alive
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    begin_run(client, experiment, study="digits", execution="e3")
+    run = client.get_run(lost)
+    assert (run.info.status, run.data.tags["rampline.failure"]) == ("KILLED", "the process that ran it is gone")
+    assert [client.get_run(run_id).info.status for run_id in (parent, second)] == ["RUNNING", "RUNNING"]
+
+    continue_run(client, lost)
+    run = client.get_run(lost)
+    assert (run.info.status, run.data.tags["rampline.process"]) == ("RUNNING", process_identity())
+    assert "rampline.failure" not in run.data.tags
+
+
+def test_an_execution_that_mlflow_does_not_have_is_one_line(client):
+    with pytest.raises(TrackingError, match=r"MLflow run 0123 cannot be continued: .*not found"):
+        continue_run(client, "0123")

@@ -2,8 +2,7 @@
 
 import pytest
 
-from rampline.tracking.run_log import RunLog
-from rampline.tracking.store import log_figures
+from rampline.tracking.reconciliation import Known, Moment, Record, reconcile
 
 FILTERS = {
     "tags.`rampline.kind` = 'run' and tags.`rampline.execution` = 'e1'": {"baseline", "mirrored", "failed"},
@@ -19,17 +18,18 @@ FILTERS = {
 
 
 @pytest.fixture
-def experiment(client, study_log, make_run_directory, started):
+def experiment(client, parent, deliver, make_run_directory, started, append_events):
     mirrored = {"strategy": "mirrored", "cluster": {"replicas": 2, "virtual_devices": 2}}
     for name, settings in (("baseline", {"strategy": "single"}), ("mirrored", mirrored), ("failed", {"epochs": 3})):
-        log = RunLog.open(client, make_run_directory(name, **settings), parent_run_id=study_log.run_id)
-        log.handle(started(replicas=2 if name == "mirrored" else 1, attempt=2 if name == "failed" else 1))
+        directory = make_run_directory(name, **settings)
+        attempt = 2 if name == "failed" else 1
+        append_events(directory, started(replicas=2 if name == "mirrored" else 1, attempt=attempt))
+        run_id = deliver(directory, *(("FAILED", "worker 1 died") if name == "failed" else ("COMPLETE",)))
         if name == "mirrored":
-            client.set_tag(log.run_id, "rampline.parity", "pass")
-            client.set_tag(log.run_id, "rampline.bound", "input")
-            log_figures(client, log.run_id, {"scaling_efficiency": 0.9})
-        log.close("FAILED" if name == "failed" else "COMPLETE", "worker 1 died" if name == "failed" else None)
-    return client.get_run(study_log.run_id).info.experiment_id
+            tags = {"rampline.parity": "pass", "rampline.bound": "input"}
+            record = Record(tags=tags, moments=[Moment(figures={"scaling_efficiency": 0.9}, time=1000.0)])
+            reconcile(client, record, Known.ask(client, run_id))
+    return client.get_run(parent).info.experiment_id
 
 
 def test_filters_find_the_runs_that_they_are_for(client, experiment):

@@ -1,5 +1,6 @@
-"""A model that is logged without TensorFlow is one that MLflow loads."""
+"""A model that the evaluation process saves and that is logged without TensorFlow is one that MLflow loads."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -12,18 +13,20 @@ import pytest
 import yaml
 from mlflow.models import Model
 
-from rampline.tracking.model import ModelMetadata, log_model
-from rampline.tracking.run_log import RunLog
+from rampline.tracking.reconciliation import log_model
+from rampline.training.saved_model import ModelMetadata
 
 # Trains nothing: a normalisation with moving statistics and a dense layer are enough to tell one set of weights.
 BUILD_THEN_LOAD = """
 import json, sys
+from pathlib import Path
 import numpy as np, keras
-model_file, uri = sys.argv[1:]
+from rampline.training.saved_model import ModelMetadata, save_model
+folder, uri, metadata = sys.argv[1:]
 inputs = keras.Input((8, 8, 1), dtype="uint8")
 x = keras.layers.BatchNormalization()(keras.layers.Rescaling(1 / 255)(inputs))
 model = keras.Model(inputs, keras.layers.Dense(2, dtype="float32")(keras.layers.Flatten()(x)))
-model.save(model_file)
+save_model(model, Path(folder), ModelMetadata(**json.loads(metadata)))
 print("saved", flush=True)
 run_id = input()
 images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), dtype=np.uint8)
@@ -41,12 +44,13 @@ print(json.dumps({
 
 
 @pytest.mark.slow
-def test_the_model_predicts_the_same_after_mlflow_loads_it(client, study_log, make_run_directory):
+def test_the_model_predicts_the_same_after_mlflow_loads_it(client, deliver, make_run_directory):
     directory = make_run_directory()
-    run_id = RunLog.open(client, directory, parent_run_id=study_log.run_id).run_id
-    model_file = directory.path / "model.keras"
+    run_id = deliver(directory)
+    metadata = ModelMetadata(class_names=("cat", "dog"), image_shape=(8, 8, 1), source="digits", fingerprint="0123")
+    arguments = str(directory.model), client.tracking_uri, json.dumps(dataclasses.asdict(metadata))
     process = subprocess.Popen(
-        [sys.executable, "-c", BUILD_THEN_LOAD, str(model_file), client.tracking_uri],
+        [sys.executable, "-c", BUILD_THEN_LOAD, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -55,9 +59,9 @@ def test_the_model_predicts_the_same_after_mlflow_loads_it(client, study_log, ma
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "saved\n"
-    metadata = ModelMetadata(class_names=("cat", "dog"), image_shape=(8, 8, 1), source="digits", fingerprint="0123")
-    model_id = log_model(client, run_id, model_file, metadata)
-    assert log_model(client, run_id, model_file, metadata) == model_id
+    model_id = log_model(client, run_id, directory.model)
+    assert log_model(client, run_id, directory.model) == model_id
+    assert not list(directory.path.glob(".model*"))
     printed, errors = process.communicate(run_id + "\n", timeout=120)
     assert process.returncode == 0, errors
     assert json.loads(printed.splitlines()[-1]) == {"keras": 0.0, "pyfunc": 0.0, "dtype": "float32"}

@@ -12,14 +12,13 @@ from rampline.comparison.report import write_comparison
 from rampline.comparison.runs import read_comparison
 from rampline.comparison.summary import summarise
 from rampline.comparison.terminal import print_comparison
-from rampline.files import read_csv
+from rampline.files import read_csv, write_json
 from rampline.progress import LineProgress
 from rampline.record import metrics
 from rampline.record.metrics import Metric, Output, Source, Summary
 from rampline.record.units import ACCURACY
 from rampline.tasks.page import comparison_rows, epoch_rows
 from rampline.tracking.pages import renew_views
-from rampline.tracking.run_log import RunLog
 from rampline.training.tensorboard import ScalarWriter
 
 NAME = "val_top5_accuracy"
@@ -49,10 +48,9 @@ def directory(monkeypatch, make_run_directory, append_events, started, epoch):
 
 
 @pytest.fixture
-def comparison(client, study_log, directory):
-    log = RunLog.open(client, directory, parent_run_id=study_log.run_id)
-    log.close("COMPLETE", result={"train_seconds": 4.5, "wall_seconds": 12.0})
-    study_log.close("COMPLETE")
+def comparison(client, deliver, directory):
+    write_json(directory.result_file, {"train_seconds": 4.5, "wall_seconds": 12.0})
+    deliver(directory)
     return read_comparison(client, "digits")
 
 

@@ -7,11 +7,12 @@ import pytest
 from browser import start_browser
 from mlflow_server import MlflowServer
 
+from rampline.record.delivery_state import mark_undelivered
 from rampline.study import load_study
+from rampline.tracking.delivery import Projection
+from rampline.tracking.experiment import begin_run, open_experiment
 from rampline.tracking.pages import LATEST, artifact_page, compare_page, experiment_page, run_page
-from rampline.tracking.run_log import RunLog
-from rampline.tracking.store import log_figures
-from rampline.tracking.study_log import StudyLog, open_experiment
+from rampline.tracking.reconciliation import Known, Moment, Record, reconcile
 
 
 def test_addresses():
@@ -24,20 +25,21 @@ def test_addresses():
 
 
 @pytest.fixture
-def experiment(client, home, make_run_directory, started, epoch):
+def experiment(client, home, make_run_directory, started, epoch, append_events):
     """Two executions of two runs each, of three epochs."""
     experiment = ""
     for execution in ("e1", "e2"):
         experiment = open_experiment(client, load_study("digits"), home, execution=execution)
-        study = StudyLog.open(client, experiment, study="digits", execution=execution)
+        parent = begin_run(client, experiment, study="digits", execution=execution)
         for number, name in enumerate(("baseline", "mirrored"), start=1):
-            directory = make_run_directory(f"{execution}/{name}")
-            log = RunLog.open(client, directory, parent_run_id=study.run_id)
-            for event in (started(replicas=number), epoch(1), epoch(2), epoch(3)):
-                log.handle(event)
-            log_figures(client, log.run_id, {"speedup": 0.8 + number, "test_accuracy": 0.9})
-            log.close("COMPLETE")
-        study.close("COMPLETE")
+            directory = make_run_directory(f"{execution} {name}", execution)
+            append_events(directory, started(replicas=number), epoch(1), epoch(2), epoch(3))
+            mark_undelivered(directory.path, "COMPLETE")
+            projection = Projection(client, directory, parent)
+            projection.update()
+            figures = Moment(figures={"speedup": 0.8 + number, "test_accuracy": 0.9}, time=2000.0)
+            reconcile(client, Record(moments=[figures]), Known.ask(client, projection.run_id))
+        reconcile(client, Record(status="COMPLETE"), Known.ask(client, parent))
     return experiment
 
 
@@ -58,8 +60,8 @@ def test_the_view_of_the_latest_execution_compares_its_runs(home, experiment):
             ):
                 page.get_by_text(text).first.wait_for(timeout=60_000)
             text = page.inner_text("body")
-            assert text.index("e2/mirrored") < text.index("e2/baseline")  # the faster one first
-            assert "e1/" not in text
+            assert text.index("e2 mirrored") < text.index("e2 baseline")  # the faster one first
+            assert "e1 " not in text
             assert "is invalid" not in text
     finally:
         server.kill()

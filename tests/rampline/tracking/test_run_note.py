@@ -7,36 +7,31 @@ from rampline.explain.parts import RunParts, StepParts
 from rampline.files import write_json
 from rampline.study import load_study
 from rampline.study.execution_file import Execution
-from rampline.tracking.run_artifacts import describe_run, log_evaluation, log_explanation
-from rampline.tracking.run_log import RunLog
+from rampline.tracking.run_note import describe_run
 
 RESULT = {"train_seconds": 4.5, "wall_seconds": 12.0, "best_epoch": 2}
 MIRRORED = {"strategy": "mirrored", "cluster": {"replicas": 2, "virtual_devices": 2}, "batch": {"size": 64}}
 
 
-def test_the_description_follows_the_run(client, study_log, make_run_directory, started, append_events, evaluation):
+def test_the_description_follows_the_run(make_run_directory, evaluation):
     directory = make_run_directory("baseline", **MIRRORED)
-    log = RunLog.open(client, directory, parent_run_id=study_log.run_id)
 
-    def note() -> str:
-        return client.get_run(log.run_id).data.tags["mlflow.note.content"]
+    def note(failure: str | None = None) -> str:
+        return describe_run(directory, failure)
 
     assert "**mirrored**, 2 replicas in one process; global batch 64 (32 per replica)" in note()
     assert "learning rate constant: 0.001; " in note()
     assert f"Run directory `{directory.path}`; `rampline run digits --resume` continues it." in note()
 
-    append_events(directory, started())
-    log.close("FAILED", "worker 1 died at http://me:secret-word@host")
-    assert "**Not complete:** worker 1 died at http://***@host" in note()
+    failure = "worker 1 died at http://me:secret-word@host"
+    assert "**Not complete:** worker 1 died at http://***@host" in note(failure)
 
     write_json(directory.result_file, RESULT)
-    RunLog.open(client, directory, parent_run_id=study_log.run_id).close("COMPLETE", None, RESULT)
     assert "trained in 4.5 s (12.0 s with start-up), best epoch 2." in note()
     assert "--resume" not in note()
     assert "Not complete" not in note()
 
     write_json(directory.evaluation_file, evaluation)
-    log_evaluation(client, directory, evaluation)
     assert "**test accuracy 0.9000** on 20 images, trained in" in note()
 
     explanation = Explanation(
@@ -47,7 +42,6 @@ def test_the_description_follows_the_run(client, study_log, make_run_directory, 
         slowdown=1.0,
     )
     explanation.write(directory.explanation_file)
-    log_explanation(client, directory)
     assert "Where the time went: input-bound: most of it." in note()
 
 

@@ -54,7 +54,7 @@ def test_four_processes_open_a_fresh_database_at_once_and_none_fails_or_prints(t
 
 
 def test_tracking_imports_neither_tensorflow_nor_prefect():
-    code = "import sys; from rampline.tracking import run_log, run_artifacts, study_log, store; "
+    code = "import sys; from rampline.tracking import sync, store; "
     code += "print({'tensorflow', 'keras', 'prefect'} & {*sys.modules})"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 

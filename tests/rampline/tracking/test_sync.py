@@ -19,19 +19,19 @@ from rampline.record.provenance import process_identity
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.study import load_study
 from rampline.study.execution_file import Execution
-from rampline.tracking.run_log import RunLog
-from rampline.tracking.store import open_tracking
-from rampline.tracking.sync import executions, sync_execution
+from rampline.tracking.delivery import Projection
+from rampline.tracking.store import TrackingError, open_tracking
+from rampline.tracking.sync import end_execution, executions, sync_execution
 
 RESULT = {"status": "complete", "train_seconds": 4.5, "wall_seconds": 12.0, "attempts": 2, "best_epoch": 2}
 
 
 @pytest.fixture
-def execution(home, study_log, dataset, started, epoch, append_events, evaluation):
+def execution(home, parent, dataset, started, epoch, append_events, evaluation):
     """An execution of two runs: `baseline` was completed and evaluated without MLflow, `baseline-fit` has failed."""
     folder = home.runs / "digits" / "e1"
     study = load_study("digits", only=["baseline", "baseline-fit"])
-    execution = Execution(folder=folder, study=study, home=home, parent_run_id=study_log.run_id)
+    execution = Execution(folder=folder, study=study, home=home, parent_run_id=parent)
     execution.write()
     for run in study.runs:
         directory = RunDirectory(folder / run.name)
@@ -139,7 +139,7 @@ def test_a_fresh_store_gets_everything_and_the_first_one_nothing_twice(
         assert connection.execute(query).fetchone() == (6,)
 
 
-def test_a_run_whose_process_was_killed_ends_killed(client, home, execution, study_log, epoch):
+def test_a_run_whose_process_was_killed_ends_killed(client, home, execution, parent, epoch):
     directory = execution.directory("baseline-fit")
     code = "import sys, pathlib; from rampline.record.delivery_state import mark_undelivered; "
     code += "[mark_undelivered(pathlib.Path(folder), 'RUNNING') for folder in sys.argv[1:]]"
@@ -148,6 +148,33 @@ def test_a_run_whose_process_was_killed_ends_killed(client, home, execution, stu
     run = found_in(client, "baseline-fit")
     assert (run.info.status, run.data.tags["rampline.failure"]) == ("KILLED", "the process that ran it is gone")
     assert found_in(client, "study").info.status == "KILLED"
+
+
+def test_the_end_of_an_execution_is_that_of_its_runs_too(client, execution):
+    folder = execution.folder
+    for running in (folder, folder / "baseline"):
+        mark_undelivered(running, "RUNNING")
+    (folder / "baseline" / "result.json").unlink()
+    mark_undelivered(folder / "baseline-fit", "PREEMPTED", "stopped at step 3")
+    assert end_execution(lambda: client, execution, "FAILED", "run baseline failed") is None
+    ends = {name: found_in(client, name) for name in ("baseline", "baseline-fit", "study")}
+    assert {name: (run.info.status, run.data.tags["rampline.failure"]) for name, run in ends.items()} == {
+        "baseline": ("KILLED", "its execution ended before it did"),
+        "baseline-fit": ("KILLED", "stopped at step 3"),
+        "study": ("FAILED", "run baseline failed"),
+    }
+    assert ends["baseline-fit"].data.tags["rampline.status"] == "PREEMPTED"
+    assert not any(is_undelivered(file.parent) for file in folder.rglob(FILE))
+
+
+def test_the_end_of_an_execution_is_delivered_later_where_mlflow_is_away(client, execution):
+    def away():
+        raise TrackingError("MLflow at http://127.0.0.1:9 cannot be used")
+
+    assert end_execution(away, execution, "KILLED") == "MLflow at http://127.0.0.1:9 cannot be used"
+    assert is_undelivered(execution.folder)
+    sync_execution(client, execution, log=print)
+    assert found_in(client, "study").data.tags["rampline.status"] == "KILLED"
 
 
 def test_what_another_process_works_on_is_left_to_it(client, execution):
@@ -162,8 +189,9 @@ def test_what_another_process_works_on_is_left_to_it(client, execution):
         alive.communicate(os.linesep.encode())
 
 
-def test_an_unfinished_delivery_goes_on(client, execution, study_log, history):
-    log = RunLog.open(client, execution.directory("baseline"), parent_run_id=study_log.run_id)
-    assert log.new_epochs == 3
+def test_an_unfinished_delivery_goes_on(client, execution, parent, history):
+    projection = Projection(client, execution.directory("baseline"), parent)
+    assert projection.update() == ("COMPLETE", 3)
+    mark_undelivered(execution.folder / "baseline", "COMPLETE")
     sync_execution(client, execution, log=print)
-    assert [step for step, _ in history(client, log.run_id, "train_loss")] == [1, 2, 3]
+    assert [step for step, _ in history(client, projection.run_id, "train_loss")] == [1, 2, 3]

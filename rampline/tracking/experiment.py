@@ -1,0 +1,160 @@
+"""A study in MLflow: the experiment with its description and views, and the run of each execution."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from rampline.credentials import mask
+from rampline.record.delivery_state import GONE, RUNNING
+from rampline.record.home import Home
+from rampline.record.provenance import (
+    commit_tags,
+    environment,
+    git_commit,
+    process_identity,
+    process_is_gone,
+    source_tags,
+)
+from rampline.study import Study, StudyRun
+from rampline.tracking.pages import renew_views
+from rampline.tracking.reconciliation import NOTE_TAG, PROCESS_TAG, STATUS_TAG, Known, Record, ending, reconcile
+from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id, first_line
+
+# Characters; the server checks for more, a PostgreSQL behind it refuses more.
+LONGEST_TAG = 5000
+# MLflow then shows pages of training, not those for language models.
+KIND_TAG, KIND = "mlflow.experimentKind", "custom_model_development"
+
+
+def open_experiment(client: MlflowClient, study: Study, home: Home, *, execution: str) -> str:
+    """The experiment of a study, see `experiment_id`, described and with views of its runs.
+
+    What a person has written there in its place stays.
+
+    Args:
+        client: of the store.
+        study: whose name, description and purpose it gets.
+        home: where artifacts go if the store has no place of its own for them.
+        execution: the one that begins, which the view of the latest shows.
+
+    Returns:
+        its id.
+
+    Raises:
+        TrackingError: when the store refuses.
+    """
+    experiment = experiment_id(client, study.name, home)
+    try:
+        tags = client.get_experiment(experiment).tags
+        wanted = {KIND_TAG: KIND, NOTE_TAG: describe_study(study)}
+        new = {name: value for name, value in wanted.items() if value and name not in tags}
+        for name, value in {**new, **renew_views(tags, execution, time.time())}.items():
+            client.set_experiment_tag(experiment, name, value)
+    except MlflowException as error:
+        raise TrackingError(f"MLflow experiment {study.name} cannot be described: {first_line(error)}") from error
+    return experiment
+
+
+def describe_study(study: Study) -> str:
+    """What a study is about, in markdown, cut at `LONGEST_TAG`; MLflow shows a line, all of it on a click."""
+    parts = [
+        study.description,
+        study.teaches,
+        study.published_source and f"Published figures: {study.published_source}",
+    ]
+    return mask("\n\n".join(part.strip() for part in parts if part.strip()))[:LONGEST_TAG]
+
+
+def study_tags(study: Study) -> dict[str, str]:
+    """What the comparison needs to know of a study, and a description until there is one, as tags of its run.
+
+    What the study does not say has no tag.
+    """
+    tags = {
+        "rampline.reference": study.reference,
+        "rampline.accuracy_tolerance": f"{study.accuracy_tolerance:g}",
+        "rampline.deadline_hours": "" if study.deadline_hours is None else f"{study.deadline_hours:g}",
+        "rampline.published_source": study.published_source,
+        NOTE_TAG: mask("\n".join([f"Trains {len(study.runs)} runs:", "", *(_line_of(run) for run in study.runs)])),
+    }
+    return {name: text for name, text in tags.items() if text}
+
+
+def _line_of(run: StudyRun) -> str:
+    return f"- **{run.name}**" + (f": {run.description}" if run.description else "")
+
+
+def begin_run(
+    client: MlflowClient,
+    experiment: str,
+    *,
+    study: str,
+    execution: str,
+    tags: Mapping[str, str] | None = None,
+    began: float | None = None,
+) -> str:
+    """Begin the run of a new execution; runs of earlier ones whose process was killed are closed first.
+
+    Args:
+        client: of the store.
+        experiment: id of the study's.
+        study: its name.
+        execution: its name.
+        tags: on top of those every execution has, such as `rampline.reference` and `rampline.command`.
+        began: Unix seconds of its begin; now by default.
+
+    Returns:
+        id of the run.
+
+    Raises:
+        TrackingError: when MLflow refuses.
+    """
+    fixed = {
+        PROCESS_TAG: process_identity(),
+        STATUS_TAG: RUNNING,
+        "rampline.kind": "study",
+        "rampline.study": study,
+        "rampline.execution": execution,
+        **commit_tags(git_commit()),
+        **source_tags(study),
+        **{f"rampline.environment.{name}": value for name, value in environment().items()},
+        **{name: mask(value) for name, value in (tags or {}).items()},
+    }
+    try:
+        end_abandoned(client, experiment)
+        start = None if began is None else int(1000 * began)
+        return client.create_run(experiment, start_time=start, tags=fixed, run_name=execution).info.run_id
+    except STORE_ERRORS as error:
+        raise TrackingError(f"MLflow run of execution {execution} cannot be begun: {first_line(error)}") from error
+
+
+def continue_run(client: MlflowClient, run_id: str) -> None:
+    """Take over the run of an execution that is continued, in the name of this process.
+
+    Raises:
+        TrackingError: when MLflow has no such run, or it was deleted there.
+    """
+    try:
+        end_abandoned(client, client.get_run(run_id).info.experiment_id)
+        tags = {**ending(RUNNING), PROCESS_TAG: process_identity()}
+        reconcile(client, Record(status=RUNNING, tags=tags), Known.ask(client, run_id))
+    except STORE_ERRORS as error:
+        raise TrackingError(f"MLflow run {run_id} cannot be continued: {first_line(error)}") from error
+
+
+def end_abandoned(client: MlflowClient, experiment: str) -> list[str]:
+    """Set KILLED what processes of this machine left RUNNING when they were killed; returns the names of those runs.
+
+    The guardian does that at the moment of a `kill -9`; where it was killed too, the next execution does. Runs of other
+    machines are left alone.
+    """
+    ended = []
+    for run in client.search_runs([experiment], "attributes.status = 'RUNNING'", max_results=1000):
+        if process_is_gone(run.data.tags.get(PROCESS_TAG, "")):
+            reconcile(client, Record(status="KILLED", tags=ending("KILLED", GONE)), Known.of(run))
+            ended.append(run.info.run_name or run.info.run_id)
+    return ended
