@@ -34,8 +34,8 @@ class Job:
     """What a process does.
 
     Attributes:
-        function: its name in `rampline.worker.FUNCTIONS`; it is called with `folder` and `arguments`. Where the folder is
-            a run directory it is `role`, and there is no `job.json`.
+        function: its name in `rampline.worker.FUNCTIONS`; it is called with `folder` and `arguments`. Where the folder
+            is a run directory it is `role`, and there is no `job.json`.
         folder: for `job.json`, `events.jsonl`, and `answer.json` with what the function returned.
         what: names it in messages, such as `evaluation`.
         arguments: of the function, by name, as JSON has them.

@@ -1,18 +1,30 @@
 """A job: what its function returns or says comes back, and its process is gone, whatever way it went."""
 
+import contextlib
 import os
+import re
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from processes import processes_of, started_processes_of
+from runs import make_config
 
+from rampline.config import RunConfig
 from rampline.errors import InputError
+from rampline.files import read_json
 from rampline.jobs.job import Job, JobFailed, run_job
 from rampline.jobs.local import LOCAL
+from rampline.jobs.roles import local_tasks
+from rampline.jobs.supervisor import supervise
+from rampline.jobs.tf_config import ALONE, Task
+from rampline.record.run_directory import RunDirectory
 
 NETWORKS = """import time
 import keras
@@ -94,3 +106,94 @@ def test_one_that_is_killed_is_named_with_its_signal(make_job: Callable[..., Job
         killer.result()
     assert failed.value.lacks_memory
     assert processes_of(job.folder) == []
+
+
+AGENT = 'trap : TERM; RAMPLINE_PARENT_PID=$$ "$0" -P -m rampline.worker "$1"; echo $? > "$2"'
+
+
+class AgentRole:
+    """A role below a shell, in place of an agent on another machine: the file that this leaves has its exit status."""
+
+    def __init__(self, place: str, task: Task, job: Job) -> None:
+        self.label, self.task, self.log = f"{task.role} {task.index} on {place}", task, job.folder / f"{place}.log"
+        self._exit_file = job.folder / f"{place}-{task.name}.exit"
+        with open(self.log, "ab") as log:
+            self.agent = subprocess.Popen(
+                ["sh", "-c", AGENT, sys.executable, str(job.folder), str(self._exit_file)],
+                env={**os.environ, **job.environment, "TF_CONFIG": task.to_json() if task is not ALONE else ""},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def exit_status(self) -> int | None:
+        if self.agent.poll() is None:
+            return None
+        return int(self._exit_file.read_text()) if self._exit_file.is_file() else self.agent.returncode
+
+    def silent_seconds(self) -> float:
+        return 0.0
+
+    def signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.agent.pid, number)
+
+    def last_line(self) -> str:
+        return self.log.read_text().splitlines()[-1]
+
+    def describe(self) -> dict[str, object]:
+        return {"role": self.task.role, "index": self.task.index, "pid": self.agent.pid, "host": "elsewhere"}
+
+
+@dataclass
+class AgentPlacement:
+    place: str
+    tasks: list[Task]
+    warning: str | None = None
+
+    def start(self, task: Task, job: Job) -> AgentRole:
+        return AgentRole(self.place, task, job)
+
+    def close(self) -> frozenset[str]:
+        return frozenset([self.place])
+
+
+class Agents:
+    """A launcher with two places; after an attempt it never knows whether its place is clear."""
+
+    def __init__(self) -> None:
+        self.avoided: list[set[str]] = []
+
+    def check(self, config: RunConfig) -> None:
+        pass
+
+    def place(self, config: RunConfig, *, avoid: Collection[str] = ()) -> AgentPlacement:
+        self.avoided.append(set(avoid))
+        return AgentPlacement(min({"here", "there"} - set(avoid)), local_tasks(config))
+
+    def start(self, job: Job) -> AgentRole:
+        return AgentRole("here", ALONE, job)
+
+
+def test_a_launcher_of_another_kind_runs_a_job(make_job: Callable[..., Job]) -> None:
+    (note,) = run_job(make_job("with_a_loss"), launcher=Agents())
+    assert "what it is compiled with is not used" in note
+
+
+def test_a_launcher_of_another_kind_avoids_the_machine_on_which_a_role_was_lost(
+    make_run: Callable[..., RunDirectory],
+) -> None:
+    directory, launcher, lines = make_run(make_config("single"), epochs=60), Agents(), list[str]()
+
+    def kill(event: dict[str, Any]) -> None:
+        if event["event"] == "epoch" and not lines:
+            lines.append("killed")
+            os.killpg(read_json(directory.roles_file)["roles"][0]["pid"], signal.SIGKILL)
+
+    result = supervise(directory, on_event=kill, log=lines.append, launcher=launcher)
+    assert (result["attempts"], result["epochs"]) == (2, 60)
+    assert launcher.avoided == [set(), {"here"}]
+    assert re.match(
+        r"chief 0 on here was ended by signal 9 \(log: .*/here\.log\): starting again from step \d+ ", lines[1]
+    )
