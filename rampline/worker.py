@@ -33,7 +33,7 @@ FUNCTIONS = {
     "parity": "rampline.parity.steps:check_role",
     "prepare": "rampline.data.ingest:prepare",
     "probe": "rampline.explain.replica_process:probe_replicas",
-    "tune": "rampline.tuning.bench:measure_trials",
+    "tune": "rampline.tuning.bench:measure_trial",
 }
 # What the fork server imports for all its workers.
 OF_EVERY_WORKER = ("rampline.training.train", "rampline.training.strategy", "rampline.training.evaluation")

@@ -7,7 +7,7 @@ import math
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +19,6 @@ from rich.text import Text
 
 from rampline.cli.arguments import OnlyOption, SetOption, StudyArgument
 from rampline.config import (
-    DataConfig,
     ExplainConfig,
     ParityConfig,
     RunConfig,
@@ -200,9 +199,6 @@ def _show(explanations: dict[str, Explanation], console: Console) -> None:
         console.print(Text(f"{name}: ", style="bold") + Text(explanation.verdict.sentence))
 
 
-# Of a preparation, before it is extrapolated.
-WARM_UP_SECONDS = 2.0
-
 BudgetOption = Annotated[float, typer.Option("--budget", min=1, metavar="SECONDS", help="Time for all trials.")]
 MaxBatchOption = Annotated[
     int | None, typer.Option("--max-batch", min=1, metavar="IMAGES", help="Largest per-replica batch that is tried.")
@@ -248,29 +244,28 @@ def tune(
         allow_precision=allow_precision,
     )
     folder = home.runs / name / f"tune-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    outcome = _search(folder / run, config, str(dataset.directory), limits, budget, home, console)
+    outcome = _search(folder / run, config, str(dataset.directory), limits, budget, console)
     for line in ["", *describe_outcome(outcome, train_examples=limits.train_examples)]:
         console.print(line)
     _write(outcome, [study, *(f"--set={each}" for each in set_ or [])], output or _file(home, name, run), console)
     _log(outcome, name, home, folder.name, console)
 
 
-def _search(
-    folder: Path, config: RunConfig, dataset: str, limits: Limits, seconds: float, home: Home, console: Console
-) -> Outcome:
-    from rampline.tuning.tuner import Budget, Session, Tuner
+def _search(folder: Path, config: RunConfig, dataset: str, limits: Limits, seconds: float, console: Console) -> Outcome:
+    from rampline.tuning.tuner import Tuner
 
-    session = Session(
+    tuner = Tuner(
+        run=folder.name,
         config=config,
         dataset=dataset,
-        budget=Budget(seconds),
+        limits=limits,
+        seconds=seconds,
         folder=folder,
-        prepare=_prepare_within(home),
         log=console.print,
     )
     try:
         with fork_server():
-            return Tuner(folder.name, limits, session).tune()
+            return tuner.tune()
     except KeyboardInterrupt:
         console.print("interrupted: no settings are written")
         raise
@@ -286,28 +281,6 @@ def _read_run(study: str, run: str, assignments: Sequence[str]) -> tuple[Study, 
     if origin:
         overrides[f"{run}:model.weights"] = "none"  # no other run is needed
     return check_study(study, home=Home.from_environment(), only=[run], overrides=overrides), origin
-
-
-def _prepare_within(home: Home) -> Callable[[DataConfig, float], str]:
-    """Finds or makes a prepared dataset; one that would take longer than so many seconds is given up."""
-    from rampline.data.preparation import prepare_dataset
-    from rampline.tuning.tuner import PreparationTooLong
-
-    def prepare(data: DataConfig, seconds: float) -> str:
-        first: list[tuple[float, int]] = []
-
-        def check(done: int, total: int) -> None:
-            # From the first images on: the start of the process says nothing about the others.
-            first.append((time.monotonic(), done))
-            spent, images = time.monotonic() - first[0][0], done - first[0][1]
-            del first[1:]
-            expected = spent * total / images if images else 0.0
-            if spent > WARM_UP_SECONDS and expected > seconds:
-                raise PreparationTooLong(f"to prepare its images takes about {expected:.0f} s")
-
-        return str(prepare_dataset(data, home, on_progress=check).directory)
-
-    return prepare
 
 
 def _file(home: Home, study: str, run: str) -> Path:

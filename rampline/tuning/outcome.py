@@ -29,8 +29,8 @@ class Outcome:
         adopted: the recommended settings by dotted key, without those that it has already; empty where nothing is
             faster by more than the noise.
         before_after: both measured in turns; `None` where nothing was adopted.
-        baseline: (rounds,) images per second of the settings before, in the first trial that was measured.
-        input_share: of a step of the settings that were adopted, lost to the input, as far as is known.
+        baseline: (rounds,) images per second of the settings before, in the first trial that was measured; empty
+            where none was.
         shown: the best trial of each group that may change the accuracy and was not allowed, where it is faster.
         trials: every candidate, also those that were not tried.
         notes: what a person must know of how it was measured.
@@ -42,7 +42,6 @@ class Outcome:
     adopted: Mapping[str, Any]
     before_after: Rounds | None
     baseline: tuple[float, ...]
-    input_share: float
     shown: tuple[Trial, ...]
     trials: tuple[Trial, ...]
     notes: tuple[str, ...]
@@ -104,7 +103,8 @@ def describe_outcome(outcome: Outcome, *, train_examples: int) -> list[str]:
 
 def _recommended(outcome: Outcome) -> Iterator[str]:
     found = outcome.before_after
-    yield _row("before", _speed(found.before if found else outcome.baseline))
+    baseline = found.before if found else outcome.baseline
+    yield _row("before", _speed(baseline) if baseline else "not measured: no trial was")
     if found is None:
         yield _row("after", "the same: no setting is faster by more than the noise")
     elif not outcome.adopted:
@@ -118,7 +118,7 @@ def _recommended(outcome: Outcome) -> Iterator[str]:
 def _changing(outcome: Outcome, train_examples: int) -> Iterator[str]:
     """What is faster and was not allowed: what it would change, and the option that allows it."""
     for trial in outcome.shown:
-        key, is_batch = trial.coordinate, trial.group == BATCH
+        key, is_batch = trial.key, trial.group == BATCH
         option = "--allow-batch" if is_batch else "--allow-precision"
         yield _row(
             "not free",

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from rampline.config import RunConfig, flatten
-from rampline.config.sections import Cache
 from rampline.errors import ConfigError
 from rampline.tuning.trial import with_changes
 
@@ -43,10 +42,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-CALLS, XLA, INPUT, BATCH, PRECISION = "calls", "xla", "input", "batch", "precision"
-FREE = (CALLS, XLA, INPUT)
-STEPS_PER_CALL = (16, 64, 256, 1024)
-PREFETCH = ("auto", 2, 8)
+BATCH, PRECISION, XLA = "batch", "precision", "xla"
 # A batch of this many doublings is beyond what any step gains from.
 DOUBLINGS = 12
 
@@ -70,50 +66,37 @@ class Limits:
     allow_precision: bool = False
 
     def adopts(self, group: str) -> bool:
-        """Whether what a group finds becomes part of the recommendation."""
-        return group in FREE or (group == BATCH and self.allow_batch) or (group == PRECISION and self.allow_precision)
+        """Whether the recommendation takes what a group finds: XLA leaves the training as it is, but for rounding."""
+        return {BATCH: self.allow_batch, PRECISION: self.allow_precision, XLA: True}[group]
 
 
 def order_groups(limits: Limits) -> tuple[str, ...]:
-    """Groups by what may be expected of them: what is only shown comes late, and XLA on a processor last.
-
-    There it takes two fifths of the speed of convolutions (measured with TensorFlow 2.21 on two cores).
-    """
-    groups = (CALLS, BATCH, PRECISION, XLA, INPUT) if limits.has_gpu else (CALLS, BATCH, INPUT, PRECISION, XLA)
-    return tuple(sorted(groups, key=lambda group: not limits.adopts(group) or (group == XLA and not limits.has_gpu)))
+    """What may be adopted comes first, and XLA on a processor last: it makes convolutions slower there."""
+    return tuple(
+        sorted(
+            (BATCH, PRECISION, XLA), key=lambda group: not limits.adopts(group) or (group == XLA and not limits.has_gpu)
+        )
+    )
 
 
 def candidates(group: str, config: RunConfig, limits: Limits) -> list[dict[str, Any]]:
-    """The changes of a group that are allowed for `config`, most promising first; without what it has already."""
-    own, found = flatten(config), []
-    for changes in _proposed(group, config, limits):
-        is_new = any(own[key] != value for key, value in changes.items())
-        if is_new and changes not in found and _is_allowed(config, changes):
-            found.append(changes)
-    return found
+    """The changes of a group that are allowed for `config`, and that it does not have already."""
+    own = flatten(config)
+    proposed = {BATCH: _batches, PRECISION: _precisions, XLA: _xla}[group](config, limits)
+    return [
+        changes
+        for changes in proposed
+        if any(own[key] != value for key, value in changes.items()) and _is_allowed(config, changes)
+    ]
 
 
-def _proposed(group: str, config: RunConfig, limits: Limits) -> Iterable[dict[str, Any]]:
-    if group == CALLS:
-        return _calls(config, limits) if config.engine == "loop" else ()
-    if group == XLA:
-        return ({"xla": not config.xla},)
-    if group == INPUT:
-        caches = ({"data.cache": cache} for cache in get_args(Cache) if cache != "auto")
-        return (*({"data.prefetch": prefetch} for prefetch in PREFETCH), *caches)
-    if group == BATCH:
-        return _batches(config, limits)
+def _xla(config: RunConfig, limits: Limits) -> Iterable[dict[str, Any]]:
+    return ({"xla": not config.xla},)
+
+
+def _precisions(config: RunConfig, limits: Limits) -> Iterable[dict[str, Any]]:
     # The processor has no float16 arithmetic to gain from.
     return ({"precision": name} for name in ("mixed_bfloat16", *(["mixed_float16"] if limits.has_gpu else [])))
-
-
-def _calls(config: RunConfig, limits: Limits) -> Iterable[dict[str, Any]]:
-    """More steps per call are never slower, and an epoch's end also ends a call; `auto` is as many as are worth it."""
-    own, most = config.steps_per_call, config.steps_per_epoch(limits.train_examples)
-    if isinstance(own, str):
-        return []
-    numbers = sorted({min(number, most) for number in STEPS_PER_CALL if min(number, most) > own}, reverse=True)
-    return [{"steps_per_call": value} for value in ("auto", *numbers)]
 
 
 def _batches(config: RunConfig, limits: Limits) -> Iterable[dict[str, Any]]:

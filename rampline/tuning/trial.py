@@ -13,7 +13,7 @@ from rampline.explain.replica import replica_config
 
 # Below this a difference is not worth a setting, however well it is measured.
 SMALLEST_GAIN = 0.02
-# Of two equally fast contenders with 5 % of noise, fewer than one comparison in twenty passes then (simulated: 3-4 %).
+# Of two equally fast settings with 5 % of noise, fewer than one comparison in twenty passes then (simulated: 3-4 %).
 DEVIATIONS = 3
 
 
@@ -77,60 +77,12 @@ MEASURED, DOES_NOT_FIT, FAILED, NOT_TRIED = "measured", "does not fit", "failed"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
-    """What is run: a configuration for one process, on a prepared dataset."""
-
-    config: RunConfig
-    dataset: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        return {"config": to_dict(self.config), "dataset": self.dataset}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Work:
-        """The inverse of `to_dict`."""
-        return cls(config=from_dict(values["config"]), dataset=values["dataset"])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What one process measures.
-
-    Attributes:
-        before: the settings that every candidate is compared with, in turns.
-        candidates: in this order.
-        seconds: no candidate is begun when, if it took as long as the last one, it would end after that much time.
-        is_ladder: each candidate needs more memory than the one before: after one that does not fit, none is tried.
-        with_input: whether the share of the step that is lost to the input is measured first.
-    """
-
-    before: Work
-    candidates: tuple[Work, ...]
-    seconds: float
-    is_ladder: bool = False
-    with_input: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        own = {"before": self.before.to_dict(), "candidates": [work.to_dict() for work in self.candidates]}
-        return own | {"seconds": self.seconds, "is_ladder": self.is_ladder, "with_input": self.with_input}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Request:
-        """The inverse of `to_dict`."""
-        works = {"before": Work.from_dict(values["before"])}
-        candidates = tuple(Work.from_dict(work) for work in values["candidates"])
-        return cls(**{**values, **works, "candidates": candidates})
-
-
-@dataclass(frozen=True, kw_only=True)
 class Trial:
     """One candidate and its outcome.
 
     Attributes:
         group: what was searched, such as `batch`.
-        changes: settings by dotted key, against the run as it was then; what follows from them is in there too.
+        changes: settings by dotted key, against the run as it was then.
         status: one of this module's four.
         reason: why it was not measured, for the user.
         rounds: the figures, where it was.
@@ -143,14 +95,14 @@ class Trial:
     rounds: Rounds | None = None
 
     @property
-    def coordinate(self) -> str:
-        """The setting that is searched."""
+    def key(self) -> str:
+        """The setting that is searched; what follows from it is in `changes`, too."""
         return next(iter(self.changes))
 
     @property
     def label(self) -> str:
-        """`steps_per_call=64`; what follows from a change is left out."""
-        return f"{self.coordinate}={write_value(self.changes[self.coordinate])}"
+        """`batch.size=64`; what follows from a change is left out."""
+        return f"{self.key}={write_value(self.changes[self.key])}"
 
     @property
     def ratio(self) -> float:

@@ -26,7 +26,6 @@ def outcome(**fields: object) -> Outcome:
         adopted={},
         before_after=None,
         baseline=(90.0, 100.0, 110.0),
-        input_share=0.0,
         shown=(),
         trials=(),
         notes=(),
@@ -68,6 +67,10 @@ def test_nothing_faster_is_said_so() -> None:
     text = "\n".join(describe_outcome(outcome(), train_examples=1000))
     assert "before       100 images/s (90 to 110)" in text
     assert "after        the same: no setting is faster by more than the noise" in text
+
+
+def test_a_search_without_a_trial_says_so() -> None:
+    assert describe_outcome(outcome(baseline=()), train_examples=1000)[0] == "before       not measured: no trial was"
 
 
 def test_a_gain_is_shown_with_its_spread_and_its_settings() -> None:

@@ -1,4 +1,4 @@
-"""A trial that kills its process does not fit; the search goes on with what may fit in another process."""
+"""A trial that kills its process does not fit; the search goes on with what may fit, each in a process of its own."""
 
 import json
 import os
@@ -14,24 +14,31 @@ from processes import processes_of
 from rampline.config import BatchConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
-from rampline.tuning.trial import DOES_NOT_FIT, MEASURED, Request, Work, with_changes
-from rampline.tuning.tuner import Figures, run_request
+from rampline.tuning.space import BATCH, Limits
+from rampline.tuning.trial import DOES_NOT_FIT, MEASURED, NOT_TRIED
+from rampline.tuning.tuner import OUT_OF_TIME, Tuner
 
 pytestmark = pytest.mark.usefixtures("forks")
-CONFIG = RunConfig(batch=BatchConfig(size=8), steps_per_call=4)
+CONFIG = RunConfig(batch=BatchConfig(size=8), precision="mixed_bfloat16", xla=True)
 
 
-def work(dataset: PreparedDataset, **changes: object) -> Work:
-    config = with_changes(CONFIG, {key.replace("__", "."): value for key, value in changes.items()})
-    return Work(config=config, dataset=str(dataset.directory))
+def make_tuner(dataset: str, folder: Path, *, seconds: float = 600, lines: list[str] | None = None) -> Tuner:
+    return Tuner(
+        run="run",
+        config=CONFIG,
+        dataset=dataset,
+        limits=Limits(train_examples=84, max_batch=32),
+        seconds=seconds,
+        folder=folder,
+        log=([] if lines is None else lines).append,
+    )
 
 
-def kill_when_it_begins(folder: Path, number: int) -> None:
+def kill_when_it_is_ready(folder: Path) -> None:
     """As the kernel does when memory runs out."""
     file, deadline = folder / "events.jsonl", time.monotonic() + 120
     while time.monotonic() < deadline:
-        events = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
-        if any(event["event"] == "begins" and event["number"] == number for event in events):
+        if file.is_file() and any(json.loads(line)["event"] == "ready" for line in file.read_text().splitlines()):
             for pid in processes_of(folder):
                 os.kill(pid, signal.SIGKILL)
             return
@@ -40,22 +47,33 @@ def kill_when_it_begins(folder: Path, number: int) -> None:
 
 @pytest.mark.slow
 def test_larger_batches_than_one_that_was_killed_are_not_tried(digits: PreparedDataset, tmp_path: Path) -> None:
-    batches = tuple(work(digits, batch__size=size) for size in (32, 64, 4))
-    request = Request(before=work(digits), candidates=batches, seconds=600, is_ladder=True, with_input=True)
-    killer = threading.Thread(target=kill_when_it_begins, args=(tmp_path / "0", 0))
+    killer = threading.Thread(target=kill_when_it_is_ready, args=(tmp_path / "batch-0",))
     killer.start()
-    told: dict[int, Figures] = {}
-    answers = run_request(request, tmp_path, CONFIG, on_trial=lambda number, outcome: told.update({number: outcome}))
+    outcome = make_tuner(str(digits.directory), tmp_path).tune()
     killer.join()
-    assert told[0]["status"] == DOES_NOT_FIT
-    assert re.match(r"its process was ended by signal 9 \(log: \S+trials\.log\)$", told[0]["reason"])
-    assert told[2]["status"] == MEASURED  # the smaller one, in a second process
-    assert set(told) == {0, 2} == set(answers.trials)
-    assert len(answers.baseline) == 5
+    tried = {trial.label: trial for trial in outcome.trials if trial.group == BATCH}
+    assert tried["batch.size=16"].status == DOES_NOT_FIT
+    assert re.match(r"its process was ended by signal 9 \(log: \S+\)$", tried["batch.size=16"].reason)
+    assert (tried["batch.size=32"].status, tried["batch.size=32"].reason) == (
+        NOT_TRIED,
+        "larger than one that does not fit",
+    )
+    # The smaller one, in a process of its own.
+    assert tried["batch.size=4"].status == MEASURED
+    assert len(outcome.baseline) in (2, 5)
+    assert (outcome.largest_batch_that_fits, outcome.smallest_batch_that_does_not_fit) == (8, 16)
+    assert outcome.adopted == {} or outcome.adopted == {"xla": False}  # the batch is not allowed to change
     assert processes_of(tmp_path) == []
 
 
 def test_a_run_that_cannot_be_measured_says_why(tmp_path: Path) -> None:
-    request = Request(before=Work(config=CONFIG, dataset=str(tmp_path / "none")), candidates=(), seconds=1)
     with pytest.raises(RunFailed, match=r"the run cannot be measured: .*none holds no prepared dataset"):
-        run_request(request, tmp_path / "work", CONFIG, on_trial=lambda number, outcome: None)
+        make_tuner(str(tmp_path / "none"), tmp_path / "work").tune()
+
+
+def test_a_search_with_no_time_has_one_trial(digits: PreparedDataset, tmp_path: Path) -> None:
+    lines: list[str] = []
+    outcome = make_tuner(str(digits.directory), tmp_path, seconds=0.1, lines=lines).tune()
+    assert len([trial for trial in outcome.trials if trial.rounds]) == 1
+    assert {trial.reason for trial in outcome.trials if not trial.rounds} == {OUT_OF_TIME}
+    assert lines[0].startswith("batch.size=16: x ")

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from rampline.config import BatchConfig, ClusterConfig, RunConfig
-from rampline.tuning.space import BATCH, CALLS, INPUT, PRECISION, XLA, Limits, candidates, order_groups
+from rampline.tuning.space import BATCH, PRECISION, XLA, Limits, candidates, order_groups
 from rampline.tuning.trial import config_to_measure, with_changes
 
 LIMITS = Limits(train_examples=1297)
@@ -21,35 +21,22 @@ def values(group: str, config: RunConfig, key: str, limits: Limits = LIMITS) -> 
     return [changes[key] for changes in candidates(group, config, limits) if key in changes]
 
 
-def test_free_settings_come_first_and_those_that_are_only_shown_last() -> None:
-    assert order_groups(LIMITS) == (CALLS, INPUT, BATCH, PRECISION, XLA)
-    assert order_groups(dataclasses.replace(LIMITS, allow_batch=True)) == (CALLS, BATCH, INPUT, PRECISION, XLA)
+def test_what_may_be_adopted_comes_first_and_xla_on_a_processor_last() -> None:
+    assert order_groups(LIMITS) == (BATCH, PRECISION, XLA)
+    assert order_groups(Limits(train_examples=1297, has_gpu=True)) == (XLA, BATCH, PRECISION)
+    assert order_groups(Limits(train_examples=1297, allow_precision=True)) == (PRECISION, BATCH, XLA)
     both = Limits(train_examples=1297, has_gpu=True, allow_batch=True, allow_precision=True)
-    assert order_groups(both) == (CALLS, BATCH, PRECISION, XLA, INPUT)
+    assert order_groups(both) == (BATCH, PRECISION, XLA)
 
 
-def test_a_call_is_no_longer_than_an_epoch() -> None:
-    numbers = [value for value in values(CALLS, SINGLE, "steps_per_call") if value != "auto"]
-    assert numbers == [41]
-    assert candidates(CALLS, dataclasses.replace(SINGLE, steps_per_call="auto"), LIMITS) == []
-    many = values(CALLS, SINGLE, "steps_per_call", Limits(train_examples=10**6))
-    assert [value for value in many if value != "auto"] == [1024, 256, 64]
-
-
-def test_what_a_run_has_already_is_not_tried() -> None:
+def test_what_a_run_has_already_or_may_not_have_is_not_tried() -> None:
     assert values(XLA, SINGLE, "xla") == [True]
-    assert values(INPUT, SINGLE, "data.prefetch") == [2, 8]
-    assert "memory" not in values(INPUT, SINGLE, "data.cache")
-    off = with_changes(SINGLE, {"data.prefetch": "off"})
-    assert off.data.prefetch == "off"
-    assert values(INPUT, off, "data.prefetch") == ["auto", 2, 8]
-
-
-def test_what_is_not_allowed_for_a_run_is_not_tried() -> None:
-    fit = dataclasses.replace(SINGLE, engine="fit")
-    assert candidates(XLA, fit, LIMITS) == candidates(CALLS, fit, LIMITS) == []
-    assert candidates(XLA, PARAMETER_SERVER, LIMITS) == []
     assert values(PRECISION, SINGLE, "precision") == ["mixed_bfloat16"]
+    assert candidates(PRECISION, with_changes(SINGLE, {"precision": "mixed_bfloat16"}), LIMITS) == []
+    gpu = Limits(train_examples=1297, has_gpu=True)
+    assert values(PRECISION, SINGLE, "precision", gpu) == ["mixed_bfloat16", "mixed_float16"]
+    assert candidates(XLA, dataclasses.replace(SINGLE, engine="fit"), LIMITS) == []
+    assert candidates(XLA, PARAMETER_SERVER, LIMITS) == []
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,8 @@
-"""Time and memory of the trials."""
+"""Memory of the trials."""
 
 from rampline.jobs.memory import available_bytes, lacking_bytes, peak_bytes
-from rampline.tuning.tuner import Budget
 
 GIB = 2**30
-
-
-def test_a_budget_counts_down_and_keeps_what_is_reserved() -> None:
-    now = [100.0]
-    budget = Budget(60, clock=lambda: now[0])
-    now[0] += 10
-    assert (budget.spent, budget.left) == (10, 50)
-    budget.reserve(20)
-    assert budget.left == 30
-    budget.reserve(1000)  # the comparison at the end gets half at most
-    assert budget.left == 20
-    now[0] += 100
-    assert budget.left == 0
 
 
 def test_twice_the_batch_needs_twice_what_was_added_last() -> None:
