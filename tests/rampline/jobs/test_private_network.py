@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -38,10 +39,13 @@ def test_another_user_can_write_our_files_only_where_the_network_is_shared(model
 
     def attack(event: dict) -> None:
         if event["event"] == "epoch":
-            roles = read_json(directory.roles_file)["roles"]
-            address = next(role["address"] for role in roles if role["role"] == "ps")
-            command = [*AS_READER, sys.executable, str(SUPPORT / "intruder.py"), address, str(private / "written")]
+            roles = {role["role"]: role for role in read_json(directory.roles_file)["roles"]}
+            command = [*AS_READER, sys.executable, str(SUPPORT / "intruder.py")]
+            command += [roles["ps"]["address"], str(private / "written")]
+            # Training would take the processors from the intruder, and is not needed for what it does.
+            os.kill(roles["chief"]["pid"], signal.SIGSTOP)
             answers.append(subprocess.run(command, capture_output=True, text=True, timeout=100, check=False))
+            os.kill(roles["chief"]["pid"], signal.SIGCONT)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

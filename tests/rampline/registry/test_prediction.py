@@ -1,37 +1,40 @@
 """The champion's labels of a folder of files: those of the evaluation, and a row for what cannot be read."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from mlflow.tracking import MlflowClient
 from PIL import Image
-from trained_runs import MODEL, STUDY, aliases, write_test_images
+from trained_runs import MODEL, STUDY, aliases, delete_model, write_test_images
 
 from rampline.errors import InputError
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.registry.prediction import predict_folder
 from rampline.registry.promotion import promote
+from rampline.tracking.store import open_tracking
 
 pytestmark = pytest.mark.slow
 COLUMNS = ["path", "label", "probability", "model_version", "error"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def home(rampline_home: Path) -> Home:
     return Home(root=rampline_home)
 
 
-@pytest.fixture
-def champion(registry: MlflowClient, trained: Path, home: Home) -> RunDirectory:
+@pytest.fixture(scope="module")
+def champion(trained: Path, home: Home) -> Iterator[RunDirectory]:
     """The run whose model is the second version, and the champion."""
+    client = open_tracking(home)
     promote(str(trained / "fair"), home=home, log=print)
     promote(str(trained / "better"), home=home, log=print)
-    assert aliases(registry) == {"champion": 2, "previous-champion": 1}
-    return RunDirectory(trained / "better")
+    assert aliases(client) == {"champion": 2, "previous-champion": 1}
+    yield RunDirectory(trained / "better")
+    delete_model(client)
 
 
 def read_table(path: Path) -> Any:
@@ -96,7 +99,7 @@ def test_an_empty_folder_is_an_empty_table_in_the_home(champion: RunDirectory, h
     assert set(made.output.parent.iterdir()) == {*before, made.output}
 
 
-@pytest.mark.usefixtures("registry")
+@pytest.mark.usefixtures("champion")
 def test_what_is_wrong_is_told_before_anything_is_written(home: Home, tmp_path: Path) -> None:
     for arguments, message in {
         (STUDY, ""): "images is empty: give the folder",
