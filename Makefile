@@ -58,7 +58,7 @@ test-all: lint
 	$(PYTEST)
 
 test-quick: setup
-	$(PYTEST) -m "not slow and not long"
+	$(PYTEST) -m unit
 
 # Faults in real runs, with what each cost: about 50 minutes. The two-host cases need root, iproute2 and /dev/net/tun.
 chaos: setup

@@ -16,6 +16,7 @@ from rampline.data.preparation import locate_prepared, prepare_dataset
 from rampline.devices import available_cores
 from rampline.errors import DatasetError
 
+pytestmark = pytest.mark.slow
 # Prepares argv[1] in argv[2] and says how far it is.
 PREPARE = """
 import json, sys

@@ -12,7 +12,10 @@ from rampline.data.parallel import CAN_FORK, worker_processes
 from rampline.devices import available_cores
 from rampline.errors import DatasetError
 
-pytestmark = pytest.mark.skipif(available_cores() < 2 or not CAN_FORK, reason="prepares in threads here")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(available_cores() < 2 or not CAN_FORK, reason="prepares in threads here"),
+]
 
 # Prepares argv[1] in argv[2] with each storage: first in processes, which must be started first, then in threads.
 BOTH_WAYS = """

@@ -159,7 +159,8 @@ def test_probes_take_turns_in_whole_calls_and_slow_ones_make_fewer_steps() -> No
 
     # The first call compiles and does not count; 4 s hold 2 steps of 1.5 s.
     probes = {"fast": make("fast", [9.0, 0.001, 0.001, 0.002, 0.004]), "slow": make("slow", [9.0, 1.5, 1.0, 2.0, 3.0])}
-    found = measure_in_turns(probes, make_config("single"), average=lambda seconds: seconds)
+    config = dataclasses.replace(make_config("single"), explain=ExplainConfig())
+    found = measure_in_turns(probes, config, average=lambda seconds: seconds)
     assert LONGEST_ROUND_SECONDS == 4.0
     assert calls == [("fast", 1)] * 2 + [("slow", 1)] * 2 + [("fast", 8), ("slow", 2)] * ROUNDS
     assert (found["fast"].milliseconds, found["fast"].steps) == ((1.0, 2.0, 4.0), 24)
