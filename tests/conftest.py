@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -72,14 +71,14 @@ def _prepare(root: Path, cache: Cache) -> PreparedDataset:
 
 
 @pytest.fixture(scope="session")
-def digits(rampline_home: Path) -> PreparedDataset:
+def digits(rampline_home: Path, request: pytest.FixtureRequest) -> PreparedDataset:
     """`digits` by the real preparation: 12 examples of each class in every split, (28, 28, 1), in memory."""
+    # Not by its arguments: a test is in the tier `roles` for what it starts itself.
+    request.getfixturevalue("forks")
     return _prepare(rampline_home, "memory")
 
 
 @pytest.fixture(scope="session")
-def digits_by_cache(rampline_home: Path) -> dict[str, PreparedDataset]:
+def digits_by_cache(rampline_home: Path, digits: PreparedDataset) -> dict[str, PreparedDataset]:
     """The same examples in the storage of every `data.cache`."""
-    caches = ("memory", "disk", "none")
-    with ThreadPoolExecutor() as pool:
-        return dict(zip(caches, pool.map(lambda cache: _prepare(rampline_home, cache), caches), strict=True))
+    return {"memory": digits} | {cache: _prepare(rampline_home, cache) for cache in ("disk", "none")}
