@@ -1,5 +1,6 @@
 """`rampline run` with everything real: Prefect's server, role processes, MLflow."""
 
+import json
 import os
 import re
 import signal
@@ -21,6 +22,37 @@ runs:
   good: {}
   late: {set: {cluster: {run_timeout_seconds: 1}}}
   child: {set: {model: {weights: "run:late"}}}
+"""
+
+
+ONE_RUN = """
+name: one
+base: {epochs: 1, data: {source: digits, limit: 20}, explain: {steps: 0}}
+runs:
+  one: {}
+"""
+# What the command does, counted in its process.
+COUNTED = """
+import collections, json, sys
+import rampline.data.sources.digits, rampline.study.preflight
+counts = collections.Counter()
+
+def count(module, name):
+    function = getattr(module, name)
+    def counted(*arguments, **named):
+        counts[name] += 1
+        return function(*arguments, **named)
+    setattr(module, name, counted)
+
+count(rampline.data.sources.digits, "stat_fingerprint")
+count(rampline.study.preflight, "check_machine")
+sys.addaudithook(lambda event, about: counts.update(read=event == "open" and str(about[0]).endswith("one.yaml")))
+from rampline.cli import main
+try:
+    main()
+finally:
+    with open("counts.json", "w") as file:
+        json.dump(counts, file)
 """
 
 
@@ -109,6 +141,16 @@ def test_a_failed_run_stops_only_what_starts_from_it(rampline, home, tmp_path, s
     assert "report  " in result.stdout
     assert statuses(home, "partly") == {"study": "FAILED", "good": "FINISHED", "late": "FAILED"}
     assert left_behind(home) == []
+
+
+def test_a_study_is_read_and_checked_once_and_its_data_looked_for_until_they_are_there(home, tmp_path, server):
+    (tmp_path / "one.yaml").write_text(ONE_RUN)
+    command = [sys.executable, "-P", "-c", COUNTED, "run", "one.yaml"]
+    for located in (2, 1):  # by the check and by the preparation, which leaves nothing to do for the second run
+        environment = environment_with(home, server.prefect)
+        subprocess.run(command, cwd=tmp_path, env=environment, timeout=280, check=True, capture_output=True)
+        counts = json.loads((tmp_path / "counts.json").read_text())
+        assert counts == {"read": 1, "check_machine": 1, "stat_fingerprint": located}
 
 
 def test_images_that_do_not_decode_leave_no_execution(rampline, home, tmp_path, server):
