@@ -4,7 +4,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.settings import PREFECT_API_URL, get_current_settings
 
-from rampline.servers.guardian import FLOW_RUN
+from rampline.servers.watchdog import FLOW_RUN
 
 
 def current_flow_run() -> FlowRun:

@@ -28,14 +28,17 @@ from rampline.progress import progress_to
 from rampline.record.home import Home
 from rampline.record.provenance import process_identity
 from rampline.registry.prediction import predict_folder
-from rampline.servers.guardian import start_guardian
-from rampline.servers.prefect_objects.new_data import PREPARED, STUDY_LABEL
+from rampline.servers.watchdog import start_watchdog
 from rampline.study.execution_file import Execution, at_hand
 from rampline.tasks.flow_run import flow_run_address
 from rampline.tasks.page import artifact_key, comparison_rows, epoch_rows, learning_rate_markdown, live_page
 from rampline.tasks.turns import in_turn, slots
 from rampline.tracking.pages import mlflow_links, model_version_link
 from rampline.training.model_contract import checked_models
+
+# What the automation "train after new data" waits for (rampline/servers/automations.yaml).
+PREPARED = "rampline.data.prepared"
+STUDY_LABEL = "rampline.study"
 
 
 def cache_key(_context: Any, parameters: dict[str, Any]) -> str | None:
@@ -133,7 +136,7 @@ def models_checked(execution: Execution) -> AbstractContextManager[None]:
 def open_execution(execution: Execution, command: str) -> Iterator[None]:
     """Begin the execution, or continue it; close it with the block, also after a `kill -9` of this process."""
     start(execution, command)
-    with closing(execution, lambda folder: start_guardian(folder, process_identity(), flow_run_address())):
+    with closing(execution, lambda folder: start_watchdog(folder, process_identity(), flow_run_address())):
         yield
 
 

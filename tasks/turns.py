@@ -32,10 +32,12 @@ from rampline.jobs.device_queue import Ticket, devices_of, hold_devices, owners
 from rampline.jobs.fork_server import fork_server
 from rampline.progress import progress_to
 from rampline.record.home import Home
+from rampline.servers.deployments import flow_names
 from rampline.study import Study
 from rampline.tasks.flow_run import current_flow_run, submitted_at
 
-TAKES_DEVICES = ["study", "baseline", "finetune", "cluster", "evaluate"]
+# Their deployments have these tags in prefect.yaml.
+TAKES_DEVICES = flow_names("training", "evaluation")
 # A process takes some seconds from its start to the queue. What needs longer than this is not coming.
 ARRIVAL_SECONDS = 60.0
 POLL_SECONDS = 0.5

@@ -17,7 +17,7 @@ from rampline.cli.stack import down, status, up
 from rampline.credentials import mask
 from rampline.errors import NO_SPACE, NOT_ALLOWED, RamplineError
 from rampline.record.home import Home, keep_private
-from rampline.servers.quiet import make_quiet
+from rampline.servers.environments import make_quiet
 from rampline.servers.secret import log_in
 
 INTERRUPTED = 128 + signal.SIGINT

@@ -24,7 +24,7 @@ from rampline.jobs.fork_server import fork_server
 from rampline.progress import TERMINAL, BarProgress, LineProgress
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
-from rampline.servers.temporary_prefect import prefect_answers, start_prefect
+from rampline.servers.prefect_server import prefect_answers, start_prefect
 from rampline.study import load_study
 from rampline.study.execution_file import Execution, at_hand, is_begun
 from rampline.study.preflight import check_study

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.text import Text
 
 from rampline.record.home import Home
-from rampline.servers.display import Display
 from rampline.servers.secret import sign_in_lines
 from rampline.servers.status import Part, look
 from rampline.tracking.pages import shorten
@@ -32,17 +31,13 @@ def up(
     PREFECT_API_URL and MLFLOW_TRACKING_URI, if set, name servers that are used instead of starting one.
     """
     # They bring in psutil and others: too slow for the other commands.
-    from rampline.servers.background import start_in_background
     from rampline.servers.server_plan import Request
-    from rampline.servers.up import run_servers
+    from rampline.servers.up import start_servers
 
     request = Request(
         home=Home.from_environment(), host=host, prefect_port=prefect_port, mlflow_port=mlflow_port, cpu_slots=cpu_slots
     )
-    if detach:
-        start_in_background(request, Display())
-    else:
-        run_servers(request, Display())
+    start_servers(request, _console(), detach=detach)
 
 
 def status() -> None:
@@ -71,8 +66,12 @@ def _details(part: Part) -> list[str]:
 
 def down() -> None:
     """End the servers and the worker of `rampline up`; flow runs in progress save a checkpoint first."""
-    from rampline.servers.down import end_servers
+    from rampline.servers.up import end_servers, say, waiting
 
-    display = Display()
-    with display.waiting("ending the worker and its flow runs, then the servers"):
-        display.say(end_servers(Home.from_environment()))
+    console = _console()
+    with waiting(console, "ending the worker and its flow runs, then the servers"):
+        say(console, end_servers(Home.from_environment()))
+
+
+def _console() -> Console:
+    return Console(highlight=False, markup=False, soft_wrap=True)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-import urllib.request
 from contextlib import suppress
-
-import psutil
 
 from rampline.errors import InputError
 
@@ -67,6 +64,8 @@ def own_names() -> list[str]:
 
 def own_addresses() -> list[str]:
     """The addresses of this machine by IPv4."""
+    import psutil
+
     found = [entry.address for entries in psutil.net_if_addrs().values() for entry in entries]
     return [address for address in found if address.count(".") == 3 and ":" not in address]
 
@@ -103,6 +102,8 @@ def _by_whom(address: str, port: int, flag: str) -> str:
 
 
 def _holder(port: int) -> str:
+    import psutil
+
     with suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
             if (
@@ -115,6 +116,8 @@ def _holder(port: int) -> str:
 
 
 def _get(address: str) -> str:
+    import urllib.request
+
     with suppress(OSError, ValueError), urllib.request.urlopen(address, timeout=PROBE_SECONDS) as answer:
         return answer.read(100).decode(errors="replace").strip()
     return ""

@@ -1,24 +1,103 @@
-"""The environment of each process of `rampline up`: settings as variables, because everybody can read arguments."""
+"""The environment of each process: settings as variables, because everybody can read arguments.
+
+Of the command itself, which sets it before Prefect, TensorFlow or MLflow are imported, and of all that `rampline up`
+starts.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from rampline.errors import InputError
 from rampline.record.home import Home
-from rampline.servers.access import MLFLOW_PASSWORD, MLFLOW_USER, PREFECT_AUTH, Access
 from rampline.servers.addresses import ALLOWED_HOSTS, LOCALHOST, given_hosts, is_loopback, own_names
-from rampline.servers.quiet import QUIET
 from rampline.servers.running import client_credentials, servers_folder
 from rampline.servers.secret import LOGIN, make_login
 
+PREFECT_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
+MLFLOW_USER, MLFLOW_PASSWORD = "RAMPLINE_MLFLOW_USERNAME", "RAMPLINE_MLFLOW_PASSWORD"
+# MLflow refuses shorter ones.
+SHORTEST_PASSWORD = 12
+# In MLflow's documentation and older versions, and so in every list of passwords to try.
+KNOWN_PASSWORDS = ("password1234",)
+# Flow and task logs stay in Prefect's database; in the terminal they would repeat the progress display.
+QUIET = {
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_HANDLERS_DEBUG_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_CLI_PROMPT": "false",
+    # After 2, 4 and 8 s: a server that is restarted is waited for, and one that is gone costs no minute per request.
+    "PREFECT_CLIENT_MAX_RETRIES": "3",
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
 # Set for the commands, where logs would be in the way; servers and flow runs write them to files.
 FOR_COMMANDS_ONLY = (
     *("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "PREFECT_LOGGING_HANDLERS_DEBUG_LEVEL"),
     # A flow run waits a minute for a server that is started again.
     "PREFECT_CLIENT_MAX_RETRIES",
 )
+
+
+def make_quiet() -> None:
+    """Keep the noise of the libraries, and their usage reports, away from the user, who may set it otherwise."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """The passwords of the servers; empty where a server has none.
+
+    Attributes:
+        prefect: `USER:PASSWORD`.
+        mlflow_user: MLflow's administrator.
+        mlflow_password: of at least 12 characters.
+    """
+
+    prefect: str = field(default="", repr=False)
+    mlflow_user: str = ""
+    mlflow_password: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        user, colon, password = self.prefect.partition(":")
+        if self.prefect and not (user and colon and password):
+            raise InputError(f'{PREFECT_AUTH} must be "USER:PASSWORD"')
+        if bool(self.mlflow_user) != bool(self.mlflow_password):
+            raise InputError(f"{MLFLOW_USER} and {MLFLOW_PASSWORD} must be set both, or neither")
+        if self.mlflow_password and len(self.mlflow_password) < SHORTEST_PASSWORD:
+            raise InputError(f"{MLFLOW_PASSWORD} must have at least {SHORTEST_PASSWORD} characters")
+        if self.mlflow_password in KNOWN_PASSWORDS or password in KNOWN_PASSWORDS:
+            raise InputError(f"{MLFLOW_PASSWORD} and {PREFECT_AUTH} must not hold a password that everybody knows")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Access:
+        """What `PREFECT_SERVER_API_AUTH_STRING`, `RAMPLINE_MLFLOW_USERNAME` and `RAMPLINE_MLFLOW_PASSWORD` say."""
+        return cls(
+            prefect=environment.get(PREFECT_AUTH, ""),
+            mlflow_user=environment.get(MLFLOW_USER, ""),
+            mlflow_password=environment.get(MLFLOW_PASSWORD, ""),
+        )
+
+    def check_for(self, host: str, *, starts_prefect: bool, starts_mlflow: bool) -> None:
+        """Refuse to be reachable from other machines without passwords.
+
+        Raises:
+            InputError: naming the variables to set.
+        """
+        missing = [f'{PREFECT_AUTH} ("USER:PASSWORD")'] * (starts_prefect and not self.prefect)
+        missing += [f"{MLFLOW_USER} and {MLFLOW_PASSWORD}"] * (starts_mlflow and not self.mlflow_password)
+        if missing:
+            raise InputError(
+                f"--host {host} lets other machines in, and whoever gets in can start trainings: "
+                f"set {' and '.join(missing)} first, or stay with --host 127.0.0.1"
+            )
 
 
 def private_prefect(home: Home) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`python -m rampline.servers.mlflow_server PARENT ARGUMENT…`: `mlflow server ARGUMENT…` over a store that is ready.
+"""`python -m rampline.servers.mlflow_server ARGUMENT…`: `mlflow server ARGUMENT…` over a store that is ready.
 
 The tables are made first, in the way of all other commands, and so is the administrator: it has the password that the
 environment says, also where it had another before.
@@ -14,9 +14,7 @@ from pathlib import Path
 
 from rampline.credentials import mask
 from rampline.errors import RamplineError
-from rampline.jobs.parent import end_with_parent
 from rampline.record.home import Home
-from rampline.servers.child import GRACE_SECONDS
 from rampline.servers.gate import Gate
 
 APP = "RAMPLINE_MLFLOW_APP"
@@ -24,9 +22,7 @@ APP = "RAMPLINE_MLFLOW_APP"
 
 def main() -> None:
     """Take the place of the program."""
-    parent, *arguments = sys.argv[1:]
-    end_with_parent(int(parent), grace_seconds=GRACE_SECONDS)
-    # It takes a moment, and the checks above should not.
+    arguments = sys.argv[1:]
     from mlflow.cli import cli
 
     from rampline.tracking.store import open_tracking

@@ -1,23 +1,156 @@
-"""`python -m rampline.servers.prefect_server ARGUMENT…`: `prefect server start`, mended and behind the gate."""
+"""Prefect's server, without its faults and behind the gate: of `rampline up`, of a container, or of one command.
+
+`python -m rampline.servers.prefect_server --host HOST --port PORT [--command PID]`. The last is for `start_prefect`: a
+server for the length of one command, where the user has none running. Prefect would start one by itself, but in the
+terminal's process group (Ctrl-C would end it before the flow can report how it ended), with a 20 s limit, and with its
+output in the terminal.
+"""
 
 from __future__ import annotations
 
+import atexit
+import os
+import secrets
+import signal
+import socket
+import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
+from argparse import ArgumentParser
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 
-import uvicorn
-from prefect.cli import app
+from rampline.errors import RamplineError
+from rampline.imports import importing
+from rampline.jobs.lock import locked
+from rampline.jobs.parent import end_with_parent
+from rampline.record.home import Home
+from rampline.servers.environments import PREFECT_AUTH, private_prefect
+from rampline.servers.running import answers, running_servers
+from rampline.servers.secret import BYTES, LOGIN, USER, log_in
 
-from rampline.servers.gate import Gate
-from rampline.servers.prefect_faults import mend_prefect
+MODULE = "rampline.servers.prefect_server"
+START_TIMEOUT_SECONDS = 120
+STOP_TIMEOUT_SECONDS = 5
+# After a `kill -9` of this process the execution's watchdog still has to tell the server how the flow run ended.
+GRACE_SECONDS = 15
+
+
+def start_prefect(home: Home) -> Callable[[], None] | None:
+    """Begin to have a Prefect API at `PREFECT_API_URL`: the user's own if that is set, that of a `rampline up` of this
+    home with its MLflow server, or else one of ours.
+
+    Ours ends with this process. To be called before Prefect is imported: what Prefect still sends when the process ends
+    (logs, events) goes out before our server is stopped, because exit handlers run in the reverse of their order.
+
+    Returns:
+        a function that waits until ours answers; importing the flows meanwhile takes no time of its own. `None` where
+        another one is used.
+
+    Raises:
+        RamplineError: from that function, when our server does not answer within two minutes; names its log.
+    """
+    if os.environ.get("PREFECT_API_URL"):
+        return None
+    os.environ.update(private_prefect(home))
+    if servers := running_servers(home):
+        os.environ.update(servers.client_environment() | dict(os.environ))
+        os.environ.update(log_in(home, os.environ))
+        return None
+    folder = Path(os.environ["PREFECT_HOME"])
+    folder.mkdir(parents=True, exist_ok=True)
+    # Two servers that migrate the same fresh database at once fail: the second waits until the first answers.
+    lock = ExitStack()
+    lock.enter_context(locked(folder / "start.lock"))
+    port = _free_port()
+    login = f"{USER}:{secrets.token_urlsafe(BYTES)}"
+    server = _start(port, login, folder / "server.log")
+    atexit.register(_stop, server)
+    os.environ |= {"PREFECT_API_URL": f"http://127.0.0.1:{port}/api", "PREFECT_API_AUTH_STRING": login}
+
+    def wait() -> None:
+        with lock:
+            _wait_for(f"http://127.0.0.1:{port}/api/health", server, folder / "server.log")
+
+    return wait
+
+
+def prefect_answers() -> bool:
+    """Whether the API at `PREFECT_API_URL` is there."""
+    return answers(f"{os.environ['PREFECT_API_URL'].rstrip('/')}/health")
+
+
+def _start(port: int, login: str, log: Path) -> subprocess.Popen[bytes]:
+    # Prefect's own name for servers that it starts itself: no UI, only services that a flow run needs.
+    names = {"PREFECT__SERVER_EPHEMERAL": "1", "PREFECT_SERVER_LOGGING_LEVEL": "ERROR", LOGIN: login}
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", MODULE, "--port", str(port), "--command", str(os.getpid())],
+            env={name: value for name, value in os.environ.items() if name != PREFECT_AUTH} | names,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise RamplineError(f"the Prefect server did not start: see {log}, or run `rampline doctor`")
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    server.send_signal(signal.SIGINT)
+    try:
+        server.wait(STOP_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def main() -> None:
-    """Take the place of the program."""
+    """Serve; the server of a command ends after the command, even after a `kill -9`."""
+    parser = ArgumentParser()
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--command", type=int)
+    options = parser.parse_args()
+    if options.command:
+        # Slurm and systemd send SIGTERM to it and to the command at once; the flow has still to report how it ended.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        end_with_parent(options.command, grace_seconds=GRACE_SECONDS)
+    with importing():
+        import uvicorn
+        from prefect.server.api.server import create_app
+        from prefect.settings import get_current_settings
+
+        from rampline.servers.gate import Gate
+        from rampline.servers.prefect_faults import mend_prefect
     mend_prefect()
-    serve = uvicorn.run
-    uvicorn.run = lambda app, **settings: serve(Gate.from_environment(app), **settings)
-    sys.argv = ["prefect", "server", "start", *sys.argv[1:]]
-    app()
+    server = get_current_settings().server
+    uvicorn.run(
+        Gate.from_environment(create_app(final=True)),
+        host=options.host,
+        port=options.port,
+        log_level=server.logging_level.lower(),
+        timeout_keep_alive=server.api.keepalive_timeout,
+        lifespan="on",
+    )
 
 
 if __name__ == "__main__":

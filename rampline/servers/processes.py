@@ -1,28 +1,46 @@
-"""What the operating system does for `rampline up`: processes that lead a group, that are found again, and that end.
+"""The processes of `rampline up`: how they are started, found again and ended.
 
 All that is started carries the home in its environment, and so does all that it starts: flow runs, their roles, their
-guardians. That is how it is found again, whatever was killed in between.
+watchdogs. That is how it is found again, whatever was killed in between.
+
+`python -m rampline.servers.processes SUPERVISOR MODULE ARGUMENT…` is one of them: the module, which outlives its
+supervisor only to end in order. A supervisor that is killed with `kill -9` can do nothing any more. So every service
+looks for it, and the first that gets the lock of the home ends all in its place.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import runpy
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 import psutil
 
 from rampline.record.home import Home
-from rampline.servers.running import servers_folder
+from rampline.servers.running import servers_folder, state_file
 
 MARK, PART = "RAMPLINE_UP", "RAMPLINE_UP_PART"
-LOCK_ATTEMPTS = 10
+MODULE = "rampline.servers.processes"
+LOCK_SECONDS = 0.5
+# Roles have 15 s to save a checkpoint; their flow run tells Prefect and MLflow after that.
+FLOW_RUNS_SECONDS = 25.0
+WATCHDOGS_SECONDS = 15.0
+SERVERS_SECONDS = 8.0
+# Longer than all of these take.
+END_SECONDS = 75.0
+POLL_SECONDS = 0.1
+PARENT_POLL_SECONDS = 0.5
+SERVERS = ("prefect", "mlflow")
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -33,7 +51,7 @@ def start(
 
     Args:
         command: arguments of this Python.
-        part: what it belongs to: `prefect`, `mlflow`, `worker`, `deploy` or `caretaker`.
+        part: what it belongs to: `prefect`, `mlflow`, `worker` or `deploy`.
         home: whose `rampline up` this is.
         environment: its whole environment, without the mark.
         folder: where it runs.
@@ -43,9 +61,15 @@ def start(
         return subprocess.Popen(
             [sys.executable, *command],
             # Safe path: no process of these, nor one that it starts, looks for modules in the folder that it runs in.
-            env={**environment, MARK: str(home.root), PART: part, "PYTHONSAFEPATH": "1"},
+            env={
+                **environment,
+                "RAMPLINE_HOME": str(home.root),
+                MARK: str(home.root),
+                PART: part,
+                "PYTHONSAFEPATH": "1",
+            },
             cwd=folder,
-            stdin=subprocess.PIPE if part == "caretaker" else subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
@@ -92,28 +116,31 @@ def send_group(pid: int, number: signal.Signals) -> None:
 
 
 @contextmanager
-def hold_lock(home: Home) -> Iterator[bool]:
-    """Hold the lock of `home`'s servers for the length of the block; yields whether it could be had.
+def hold_lock(home: Home, *, seconds: float = LOCK_SECONDS) -> Iterator[bool]:
+    """Hold the lock of `home`'s servers for the length of the block; yields whether it could be had within `seconds`.
 
-    It is free again when the process that holds it ends, whatever way it goes.
+    It is free again when the process that holds it ends, whatever way it goes. `lock_holder` of another command may
+    have it for a moment.
     """
     folder = servers_folder(home)
     folder.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + seconds
     with open(folder / "lock", "a+") as file:
-        for _ in range(LOCK_ATTEMPTS):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                # `lock_holder` of another command may have it for a moment.
-                time.sleep(0.05)
-        else:
-            yield False
-            return
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield True
+        while not (is_held := _lock(file)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if is_held:
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        yield is_held
+
+
+def _lock(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def lock_holder(home: Home) -> int | None:
@@ -146,3 +173,139 @@ def counting_signals() -> Iterator[Callable[[], int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def end_all(home: Home, *, is_urgent: Callable[[], bool] = lambda: False) -> None:
+    """End every process of `home`'s servers, in order, and remove their state file.
+
+    Args:
+        home: whose servers.
+        is_urgent: asked again and again: whether somebody does not want to wait any more.
+    """
+    # A worker that is asked to end kills its flow runs at once. So it is halted, and starts no others, until they have
+    # ended in their own way.
+    for worker, _ in _select(home, _worker):
+        send(worker.pid, signal.SIGSTOP)
+    _end(home, _flow_runs, seconds=FLOW_RUNS_SECONDS, is_urgent=is_urgent)
+    # They tell Prefect and MLflow of flow runs that had to be killed, so they go before the servers.
+    _wait(home, _watchdogs, seconds=WATCHDOGS_SECONDS, is_urgent=is_urgent)
+    _end(home, _everything, seconds=SERVERS_SECONDS, is_urgent=is_urgent)
+    state_file(home).unlink(missing_ok=True)
+
+
+def has_flow_runs(home: Home) -> bool:
+    """Whether flow runs are in progress."""
+    return bool(_select(home, _flow_runs))
+
+
+def is_ending(home: Home) -> bool:
+    """Whether services whose supervisor was killed are ending all by themselves."""
+    holder = lock_holder(home)
+    return holder is not None and any(process.pid == holder for process, _ in marked(home))
+
+
+def end_leftovers(home: Home) -> bool:
+    """End what a supervisor that was killed has left; returns whether there was something."""
+    was_ending = is_ending(home)
+    with hold_lock(home, seconds=END_SECONDS if was_ending else LOCK_SECONDS) as is_held:
+        found = is_held and next(marked(home), None) is not None
+        if found:
+            end_all(home)
+        elif is_held:
+            state_file(home).unlink(missing_ok=True)
+    return found or was_ending
+
+
+Selection = Callable[[psutil.Process, str], bool]
+
+
+def _worker(process: psutil.Process, part: str) -> bool:
+    return part == "worker" and MODULE in process.cmdline()
+
+
+def _flow_runs(process: psutil.Process, part: str) -> bool:
+    """Flow runs and all that they have started; not their watchdogs."""
+    return part == "worker" and not _worker(process, part) and not _watchdogs(process, part)
+
+
+def _watchdogs(process: psutil.Process, part: str) -> bool:
+    return part == "worker" and "rampline.servers.watchdog" in process.cmdline()
+
+
+def _everything(_process: psutil.Process, _part: str) -> bool:
+    return True
+
+
+def _end(home: Home, selection: Selection, *, seconds: float, is_urgent: Callable[[], bool]) -> None:
+    """SIGTERM to those that nobody else of the selection looks after; SIGKILL to what is left, and what it starts."""
+    chosen = _select(home, selection)
+    ids = {process.pid for process, _ in chosen}
+    for process, part in chosen:
+        with suppress(psutil.Error):
+            # MLflow's parent process does not pass it on; a worker does, and a flow run needs to be asked just once.
+            if part in SERVERS or process.ppid() not in ids:
+                send(process.pid, signal.SIGTERM)
+                # A halted one notices after that.
+                send(process.pid, signal.SIGCONT)
+    _wait(home, selection, seconds=seconds, is_urgent=is_urgent)
+    while left := _select(home, selection):
+        chosen += left
+        for process, _ in left:
+            send_group(process.pid, signal.SIGKILL)
+            send(process.pid, signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
+    # A process that is going has no environment any more, but may have its port still.
+    while not all(is_gone(process) for process, _ in chosen):
+        time.sleep(POLL_SECONDS)
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Whether it has ended, with all that it had open."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _wait(home: Home, selection: Selection, *, seconds: float, is_urgent: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + seconds
+    while _select(home, selection) and time.monotonic() < deadline and not is_urgent():
+        time.sleep(POLL_SECONDS)
+
+
+def _select(home: Home, selection: Selection) -> list[tuple[psutil.Process, str]]:
+    chosen = []
+    for process, part in marked(home):
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and selection(process, part):
+                chosen.append((process, part))
+    return chosen
+
+
+def end_without(supervisor: int, home: Home) -> None:
+    """Wait until the supervisor is gone, then end all of `home`'s servers in order, and this process last."""
+    while os.getppid() == supervisor:
+        time.sleep(PARENT_POLL_SECONDS)
+    # The services that do not get the lock are ended by the one that has it, or take its place if it is killed.
+    with hold_lock(home, seconds=END_SECONDS) as is_held:
+        if is_held:
+            end_all(home)
+        # With the lock, which is free when this process and its port are gone.
+        send_group(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    """Take the place of the module, with its arguments."""
+    supervisor, module, *arguments = sys.argv[1:]
+    home = Home.from_environment()
+    threading.Thread(target=end_without, args=(int(supervisor), home), name="supervisor-watch", daemon=True).start()
+    # Prefect's worker works in `runner_storage` there, which in the machine's own folder belongs to the first user.
+    temporary = servers_folder(home) / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    tempfile.tempdir = str(temporary)
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,15 +6,20 @@ other users can read arguments.
 
 from __future__ import annotations
 
+import os
 import secrets
 import stat
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rampline.files import write_text
 from rampline.record.home import Home, private_mask
-from rampline.servers.running import is_process, read_state, servers_folder
+from rampline.servers.running import client_credentials, is_process, read_state, servers_folder
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
 
 USER = "rampline"
 # Tells a server `USER:SECRET`. Without it the server asks for passwords by itself, or for none.
@@ -63,6 +68,16 @@ def log_in(home: Home, environment: Mapping[str, str]) -> dict[str, str]:
     ]
     # After a `kill -9` of all, somebody else may listen there.
     return client_login(home, found) if found and is_process(servers.pid, servers.created) else {}
+
+
+def open_prefect(home: Home, url: str, *, timeout_seconds: float = 15.0) -> SyncPrefectClient:
+    """A client of the API at `url`, logged in with what the environment has, or with the home's secret."""
+    # Takes a second: too slow for those who need none.
+    from prefect.client.orchestration import SyncPrefectClient
+
+    auth = client_credentials(os.environ | log_in(home, {"PREFECT_API_URL": url})).get("PREFECT_API_AUTH_STRING")
+    key, settings = os.environ.get("PREFECT_API_KEY"), {"timeout": timeout_seconds}
+    return SyncPrefectClient(url, auth_string=auth, api_key=key, httpx_settings=settings)
 
 
 def sign_in_lines(home: Home, *, with_secret: bool) -> list[str]:

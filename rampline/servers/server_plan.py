@@ -10,12 +10,13 @@ from rampline.credentials import mask, without_user
 from rampline.errors import InputError
 from rampline.record.home import Home
 from rampline.servers import addresses
-from rampline.servers.access import Access, open_api
-from rampline.servers.deploy import work_folder
-from rampline.servers.prefect_api import PrefectApi
+from rampline.servers.environments import Access
 from rampline.servers.running import answers
 
 HTTP = ("http://", "https://")
+PACKAGE = Path(__file__).parents[1]
+# In a checkout the package has a link to it.
+PREFECT_YAML = (PACKAGE / "prefect.yaml").resolve()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +71,6 @@ class Plan:
         mlflow = self.starts_mlflow and not self.access.mlflow_password
         return ("prefect",) * prefect + ("mlflow",) * mlflow
 
-    @property
-    def api(self) -> PrefectApi:
-        """The Prefect server, logged in."""
-        return open_api(self.request.home, self.prefect_api_url)
-
 
 def make_plan(request: Request) -> Plan:
     """What follows from the options and the environment.
@@ -106,6 +102,12 @@ def make_plan(request: Request) -> Plan:
         access=access,
         folder=work_folder(),
     )
+
+
+def work_folder() -> Path:
+    """Where flow runs work: in the checkout; those of an installed wheel in the current folder."""
+    checkout = PACKAGE.parent
+    return checkout if (checkout / PREFECT_YAML.name).is_file() else Path.cwd()
 
 
 def check_servers(plan: Plan) -> None:

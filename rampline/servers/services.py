@@ -1,22 +1,111 @@
-"""The services of a plan: which program, with which environment, and how one sees that it works."""
+"""The services of `rampline up`: which programs, with which environment, and how one sees that they work."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
-from datetime import datetime
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from rampline.credentials import mask
+from rampline.errors import RamplineError
+from rampline.record.home import Home
 from rampline.servers.environments import client_environment, mlflow_environment, prefect_environment
-from rampline.servers.prefect_api import PrefectApi, PrefectError
-from rampline.servers.running import POOL, answers, servers_folder
+from rampline.servers.processes import MODULE, created, listens, send_group, start
+from rampline.servers.running import POOL, ProcessState, answers, servers_folder
+from rampline.servers.secret import open_prefect
 from rampline.servers.server_plan import Plan
-from rampline.servers.service import Service
 
 # Prefect's own 10 s make a person who has clicked Run wonder.
 QUERY, QUERY_SECONDS = "PREFECT_WORKER_QUERY_SECONDS", "3"
-CHILD, MLFLOW = "rampline.servers.child", "rampline.servers.mlflow_server"
-PREFECT = "rampline.servers.prefect_server"
+ANSWER_SECONDS = 180.0
+POLL_SECONDS = 0.2
+TAIL_BYTES = 4096
+
+
+@dataclass(kw_only=True)
+class Service:
+    """One of `prefect`, `mlflow` and `worker`.
+
+    Attributes:
+        name: as above; its log is `servers/NAME.log`.
+        title: how people are told of it.
+        home: whose it is.
+        command: Python module that is run, and its arguments.
+        environment: all of its environment.
+        folder: where it runs.
+        health: whether it answers; is given when the process was created, in seconds since 1970.
+        port: where it listens; who else listens there is not told the secret.
+    """
+
+    name: str
+    title: str
+    home: Home
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    folder: Path
+    health: Callable[[float], bool]
+    port: int | None = None
+    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    state: ProcessState | None = field(default=None, init=False)
+
+    @property
+    def log(self) -> Path:
+        """All that it prints, with every start."""
+        return servers_folder(self.home) / f"{self.name}.log"
+
+    def start(self) -> None:
+        """Start it, again too; what is left of the last time is ended."""
+        self._end_rest()
+        command = ["-m", MODULE, str(os.getpid()), *self.command]
+        self.process = start(
+            command, part=self.name, home=self.home, environment=self.environment, folder=self.folder, log=self.log
+        )
+        self.state = ProcessState(pid=self.process.pid, created=created(self.process.pid), log=str(self.log))
+
+    def answers(self) -> bool:
+        """Whether it works."""
+        if self.state is None or (self.port is not None and not listens(self.state.pid, self.port)):
+            return False
+        return self.health(self.state.created)
+
+    def how_it_ended(self) -> str | None:
+        """Such as `exit status 1` or `SIGKILL`; `None` while it runs."""
+        status = None if self.process is None else self.process.poll()
+        if status is None:
+            return None
+        return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+
+    def wait_for_answer(self) -> None:
+        """Wait until it answers.
+
+        Raises:
+            RamplineError: when it ends, or has not answered after three minutes; with the last line of its log.
+        """
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while not self.answers():
+            if ended := self.how_it_ended():
+                raise RamplineError(f"{self.title} did not start ({ended}): {self.last_line()}; see {self.log}")
+            if time.monotonic() > deadline:
+                raise RamplineError(f"{self.title} did not answer within {ANSWER_SECONDS:.0f} s: see {self.log}")
+            time.sleep(POLL_SECONDS)
+
+    def last_line(self) -> str:
+        """The last line that it printed."""
+        with open(self.log, "rb") as file:
+            file.seek(max(0, self.log.stat().st_size - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+        return mask(lines[-1].strip()) if lines else "it printed nothing"
+
+    def _end_rest(self) -> None:
+        """MLflow's second process holds the port after a kill of the first; flow runs of a lost worker go on."""
+        if self.process is not None and self.name != "worker":
+            send_group(self.process.pid, signal.SIGKILL)
 
 
 def prefect_service(plan: Plan) -> Service:
@@ -26,11 +115,10 @@ def prefect_service(plan: Plan) -> Service:
         name="prefect",
         title="the Prefect server",
         home=request.home,
-        module=CHILD,
-        arguments=(PREFECT, "--host", plan.address, "--port", str(request.prefect_port)),
+        command=("rampline.servers.prefect_server", "--host", plan.address, "--port", str(request.prefect_port)),
         environment=prefect_environment(request.home, plan.address, request.prefect_port, plan.access),
         folder=servers_folder(request.home),
-        health=lambda _created: plan.api.answers(),
+        health=lambda _created: answers(f"{plan.prefect_api_url}/health"),
         port=request.prefect_port,
     )
 
@@ -42,8 +130,15 @@ def mlflow_service(plan: Plan) -> Service:
         name="mlflow",
         title="the MLflow server",
         home=request.home,
-        module=MLFLOW,
-        arguments=("--host", plan.address, "--port", str(request.mlflow_port), "--workers", "1"),
+        command=(
+            "rampline.servers.mlflow_server",
+            "--host",
+            plan.address,
+            "--port",
+            str(request.mlflow_port),
+            "--workers",
+            "1",
+        ),
         environment=mlflow_environment(request.home, plan.address, request.mlflow_port, plan.access),
         folder=servers_folder(request.home),
         health=lambda _created: answers(f"{plan.mlflow_url}/health"),
@@ -54,16 +149,14 @@ def mlflow_service(plan: Plan) -> Service:
 def worker_service(plan: Plan) -> Service:
     """The worker that starts a process per flow run."""
     name = worker_name()
-    arguments = ("prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", name)
     return Service(
         name="worker",
         title="the worker",
         home=plan.request.home,
-        module=CHILD,
-        arguments=arguments,
+        command=("prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", name),
         environment=worker_environment(plan),
         folder=plan.folder,
-        health=_is_online(plan.api, name),
+        health=lambda created: _is_online(plan, name, since=created),
     )
 
 
@@ -83,15 +176,11 @@ def worker_name() -> str:
     return platform.node() or "worker"
 
 
-def _is_online(api: PrefectApi, name: str) -> Callable[[float], bool]:
-    """Whether the worker has reported since its process was created."""
+def _is_online(plan: Plan, name: str, *, since: float) -> bool:
+    """Whether the worker has reported since then, in seconds since 1970."""
+    import httpx
 
-    def is_online(created: float) -> bool:
-        try:
-            workers = api.post(f"/work_pools/{POOL}/workers/filter")
-        except (OSError, PrefectError):
-            return False
-        last = [worker["last_heartbeat_time"] for worker in workers if worker["name"] == name]
-        return any(datetime.fromisoformat(time).timestamp() >= created for time in last if time)
-
-    return is_online
+    with suppress(httpx.HTTPError), open_prefect(plan.request.home, plan.prefect_api_url) as client:
+        last = [worker.last_heartbeat_time for worker in client.read_workers_for_work_pool(POOL) if worker.name == name]
+        return any(time.timestamp() >= since for time in last if time)
+    return False

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rampline.record.home import Home
-from rampline.servers.access import open_api
-from rampline.servers.prefect_api import PrefectError
 from rampline.servers.processes import lock_holder
 from rampline.servers.running import POOL, ProcessState, Servers, answers, is_process, read_state
+from rampline.servers.secret import open_prefect
 from rampline.servers.services import worker_name
 
 REQUEST_SECONDS = 5.0
@@ -63,11 +62,10 @@ def _server(servers: Servers, name: str) -> Part:
 
 
 def _worker(home: Home, servers: Servers) -> Part:
-    try:
-        online, running = _pool(home, servers)
-        where = f"pool {POOL}, {running} flow run{'s' * (running != 1)} running"
-    except (OSError, PrefectError):
-        online, where = False, f"pool {POOL}"
+    online, where = False, f"pool {POOL}"
+    if found := _pool(home, servers):
+        online, running = found
+        where += f", {running} flow run{'s' * (running != 1)} running"
     process = servers.processes.get("worker")
     if process is None:
         return Part(name="worker", is_well=False, condition="not running", where=where)
@@ -90,13 +88,24 @@ def _part(name: str, process: ProcessState | None, *, where: str, is_there: bool
     )
 
 
-def _pool(home: Home, servers: Servers) -> tuple[bool, int]:
-    """Whether this machine's worker is online, and how many flow runs of the pool are running."""
-    api = open_api(home, servers.prefect_api_url, timeout_seconds=REQUEST_SECONDS)
-    workers = api.post(f"/work_pools/{POOL}/workers/filter")
-    online = any(worker["name"] == worker_name() and worker["status"] == "ONLINE" for worker in workers)
-    in_pool = {"work_pools": {"name": {"any_": [POOL]}}, "flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}
-    return online, api.post("/flow_runs/count", in_pool)
+def _pool(home: Home, servers: Servers) -> tuple[bool, int] | None:
+    """Whether this machine's worker is online, and how many flow runs of the pool are running, if Prefect answers."""
+    if not answers(f"{servers.prefect_api_url}/health"):
+        return None
+    import httpx
+    from prefect.client.schemas import filters
+    from prefect.client.schemas.objects import StateType
+
+    states = filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=[StateType.RUNNING]))
+    pool = filters.WorkPoolFilter(name=filters.WorkPoolFilterName(any_=[POOL]))
+    try:
+        with open_prefect(home, servers.prefect_api_url, timeout_seconds=REQUEST_SECONDS) as client:
+            workers = client.read_workers_for_work_pool(POOL)
+            online = any(worker.name == worker_name() and worker.status == "ONLINE" for worker in workers)
+            chosen = filters.FlowRunFilter(state=states)
+            return online, client.count_flow_runs(flow_run_filter=chosen, work_pool_filter=pool)
+    except httpx.HTTPError:
+        return None
 
 
 def _since(created: float) -> str:

@@ -1,156 +1,186 @@
-"""`rampline up`: both servers, the deployments and a worker, for as long as it runs."""
+"""`rampline up` and `rampline down`: the supervisor is started and followed, and ended from anywhere."""
 
 from __future__ import annotations
 
-import os
+import json
+import signal
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import asdict
+from typing import TextIO
 
-from rampline.errors import InputError
+import psutil
+from rich.console import Console
+
+from rampline.errors import InputError, RamplineError
 from rampline.record.home import Home
 from rampline.servers.addresses import is_any, is_loopback
-from rampline.servers.caretaker import caretaker
-from rampline.servers.deploy import PREFECT_YAML, deploy, version
-from rampline.servers.display import Display, Stopwatch
-from rampline.servers.ending import end_all, end_leftovers, has_flow_runs
-from rampline.servers.prefect_objects import apply, ensure_pool, keeping_schedules
-from rampline.servers.processes import counting_signals, created, hold_lock, lock_holder, marked
-from rampline.servers.running import POOL, Servers, running_servers, servers_folder, write_state
-from rampline.servers.secret import client_login, make_login, sign_in_lines, tighten
-from rampline.servers.server_plan import Plan, Request, check_servers, make_plan
-from rampline.servers.service import Service
-from rampline.servers.services import mlflow_service, prefect_service, worker_environment, worker_service
-from rampline.servers.watch import POLL_SECONDS, Watch
+from rampline.servers.processes import counting_signals, end_leftovers, is_ending, is_gone, lock_holder, send
+from rampline.servers.running import read_state, running_servers, servers_folder
+from rampline.servers.secret import sign_in_lines
+from rampline.servers.server_plan import Plan, Request, make_plan
+from rampline.servers.server_supervisor import ERROR, STAY
 
-# With these begins the line that says that all is up; `--detach` waits for it.
-LAST_WORDS = "logs in"
+POLL_SECONDS = 0.1
+# Longer than the orderly way takes.
+DOWN_SECONDS = 75.0
+KILLED_SECONDS = 10.0
 
 
-def run_servers(request: Request, display: Display) -> None:
-    """Start what is missing, wait until all answers, and watch it until a signal ends this process.
+def start_servers(request: Request, console: Console, *, detach: bool) -> None:
+    """Start the supervisor, and show what it says: until all answers, or without `detach` until it ends.
 
-    Whatever way this returns or raises, nothing that it has started is left. Where the servers of this home run
-    already, their addresses are told, and that is all.
+    Ctrl-C, SIGTERM, a terminal that is closed, and a `kill -9` of this process end it, but not after `detach`. Where
+    the servers of this home run already, their addresses are told, and that is all.
 
     Raises:
         InputError: when it cannot be done as asked; nothing was started.
-        RamplineError: when a server does not start, or dies again and again.
+        RamplineError: when a server does not start, or dies again and again: with the supervisor's words.
     """
     home, plan = request.home, make_plan(request)
-    with hold_lock(home) as is_held:
-        if not is_held:
-            _tell_of_other(home, display)
-            return
-        _clean_up(home, display)
-        check_servers(plan)
-        make_login(home)
-        tighten(home)
-        os.environ.update(client_login(home, plan.with_secret))
-        with caretaker(home, dict(os.environ)) as replace_caretaker:
-            Up(plan, display, replace_caretaker).run()
-
-
-class Up:
-    """One `rampline up`, from the first process to the last."""
-
-    def __init__(self, plan: Plan, display: Display, replace_caretaker: Callable[[], None]) -> None:
-        self._plan, self._display, self._replace_caretaker = plan, display, replace_caretaker
-        self._home = plan.request.home
-        self._services: list[Service] = []
-        self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        self._ready = False
-        self._clock = Stopwatch()
-
-    def run(self) -> None:
-        """Start, watch, end."""
-        try:
-            self._start()
-            self._watch()
-        except (KeyboardInterrupt, SystemExit):
-            # After that, a signal is how a user ends it.
-            if not self._ready:
-                raise
-        finally:
-            with counting_signals() as count:
-                self._end(count)
-
-    def _start(self) -> None:
-        plan, display = self._plan, self._display
-        servers = [prefect_service(plan)] * plan.starts_prefect + [mlflow_service(plan)] * plan.starts_mlflow
-        for service in servers:
-            self._start_service(service)
-        self._wait_for_servers(servers)
-        environment = worker_environment(plan)
-        with display.waiting("deploying the flows") as clock:
-            changes = ensure_pool(plan.api)
-            with keeping_schedules(plan.api):
-                deploy(self._home, plan.folder, environment)
-            display.step("flows", f"deployed from {PREFECT_YAML}, version {version()} ({clock})")
-        for line in changes + apply(plan.api, cpu_slots=plan.request.cpu_slots):
-            display.step("", line)
-        worker = worker_service(plan)
-        with display.waiting("starting the worker") as clock:
-            self._start_service(worker)
-            worker.wait_for_answer()
-            display.step("worker", f"waits for flow runs in work pool {POOL} ({clock})")
-        self._ready = True
-        self._write_state()
-
-    def _start_service(self, service: Service) -> None:
-        service.start()
-        self._services.append(service)
-        self._write_state()
-
-    def _wait_for_servers(self, servers: Sequence[Service]) -> None:
-        plan, own = self._plan, {service.name: service for service in servers}
-        # MLflow first, which is quicker.
-        for name, title, url in (("mlflow", "MLflow", plan.mlflow_url), ("prefect", "Prefect", plan.prefect_url)):
-            if name in own:
-                with self._display.waiting(f"waiting for {title} at {url}"):
-                    own[name].wait_for_answer()
-            self._display.step(title, f"{url} ({f'started, {self._clock}' if name in own else 'found'})")
-
-    def _watch(self) -> None:
-        for line in [*clicks(self._plan.prefect_url, self._plan.mlflow_url), *elsewhere(self._plan)]:
-            self._display.say(line)
-        tell_sign_in(self._home, self._display)
-        how = "Ctrl-C, or `rampline down`," if self._display.is_terminal else "`rampline down`"
-        self._display.say(f"{LAST_WORDS} {servers_folder(self._home)}; {how} ends all of it")
-        watch = Watch(self._services, say=self._display.say, on_start=self._write_state)
-        while True:
-            time.sleep(POLL_SECONDS)
-            watch.look()
-            self._replace_caretaker()
-
-    def _end(self, count: Callable[[], int]) -> None:
-        first = "flow runs save a checkpoint, then " if has_flow_runs(self._home) else ""
-        how = " (Ctrl-C again: at once)" if first and self._display.is_terminal else ""
-        self._display.say(f"ending: {first}the servers end{how}")
-        end_all(self._home, is_urgent=lambda: count() > 0)
-        for service in self._services:
-            if service.process is not None:
-                service.process.wait()
-        self._display.say("all ended")
-
-    def _write_state(self) -> None:
-        plan = self._plan
-        servers = Servers(
-            pid=os.getpid(),
-            created=created(os.getpid()),
-            started_at=self._started_at,
-            ready=self._ready,
-            prefect_url=plan.prefect_url,
-            prefect_api_url=plan.prefect_api_url,
-            mlflow_url=plan.mlflow_url,
-            processes={service.name: service.state for service in self._services if service.state is not None},
-            with_secret=plan.with_secret,
+    if lock_holder(home) is not None and not is_ending(home):
+        _tell_of_other(home, console)
+        return
+    folder = servers_folder(home)
+    folder.mkdir(parents=True, exist_ok=True)
+    log, options = folder / "up.log", {name: value for name, value in asdict(request).items() if name != "home"}
+    with open(log, "ab") as output, open(log, encoding="utf-8") as lines:
+        lines.seek(0, 2)
+        process = subprocess.Popen(
+            # `-P`: the caller's folder is not searched for modules.
+            [sys.executable, "-P", "-m", "rampline.servers.server_supervisor", json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
-        write_state(self._home, servers)
+        _Follower(plan, process, lines, console).follow(detach=detach)
 
 
-def clicks(prefect_url: str, mlflow_url: str) -> list[str]:
+class _Follower:
+    def __init__(self, plan: Plan, process: subprocess.Popen[bytes], lines: TextIO, console: Console) -> None:
+        self._plan, self._process, self._lines, self._console = plan, process, lines, console
+        self._home, self._error = plan.request.home, ""
+
+    def follow(self, *, detach: bool) -> None:
+        is_up = False
+        try:
+            with waiting(self._console, "starting"):
+                self._show_until(self._answers)
+            is_up = True
+            self._tell(ends_by_key=not detach and self._console.is_terminal)
+            if detach:
+                self._let_stay()
+            else:
+                self._show_until(lambda: False)
+        except (KeyboardInterrupt, SystemExit):
+            self._end()
+            # After that, a signal is how a user ends it.
+            if not is_up:
+                raise
+
+    def _answers(self) -> bool:
+        servers = read_state(self._home)
+        return servers is not None and servers.ready and servers.pid == self._process.pid
+
+    def _show_until(self, is_enough: Callable[[], bool]) -> None:
+        """Show its lines, until there is enough or it has ended.
+
+        Raises:
+            RamplineError: when it could not go on.
+        """
+        while True:
+            # Asked first: what it printed before that is read after it.
+            enough, status = is_enough(), self._process.poll()
+            self._show_lines()
+            if enough or status == 0:
+                return
+            if status is not None:
+                why = self._error or f"the supervisor ended with status {status}: see {self._lines.name}"
+                raise (InputError if status == InputError.exit_status else RamplineError)(why)
+            time.sleep(POLL_SECONDS)
+
+    def _tell(self, *, ends_by_key: bool) -> None:
+        for line in [*_clicks(self._plan.prefect_url, self._plan.mlflow_url), *_elsewhere(self._plan)]:
+            say(self._console, line)
+        _tell_sign_in(self._home, self._console)
+        how = "Ctrl-C, or `rampline down`," if ends_by_key else "`rampline down`"
+        say(self._console, f"logs in {servers_folder(self._home)}; {how} ends all of it")
+
+    def _let_stay(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(STAY.encode())
+        self._process.stdin.close()
+
+    def _end(self) -> None:
+        """Ask it to end; a second Ctrl-C asks it to wait for nothing."""
+        if self._console.is_terminal:
+            say(self._console, "Ctrl-C again ends all at once")
+        self._process.terminate()
+        with counting_signals() as count:
+            asked = 0
+            while self._process.poll() is None:
+                if count() > asked:
+                    asked = count()
+                    self._process.terminate()
+                self._show_lines()
+                time.sleep(POLL_SECONDS)
+            self._show_lines()
+
+    def _show_lines(self) -> None:
+        for line in self._lines:
+            if line.startswith(ERROR):
+                self._error = line.removeprefix(ERROR)
+            else:
+                say(self._console, line.rstrip("\n"))
+
+
+def end_servers(home: Home) -> str:
+    """End the `rampline up` of `home`, and what an earlier one has left; returns what was done, for the user.
+
+    Raises:
+        RamplineError: when it cannot be ended.
+    """
+    holder = lock_holder(home)
+    if holder is None or is_ending(home):
+        found = end_leftovers(home)
+        return "ended what a `rampline up` that was killed has left" if found else f"nothing is up in {home.root}"
+    send(holder, signal.SIGTERM)
+    if not _goes(holder, DOWN_SECONDS):
+        send(holder, signal.SIGKILL)
+        if not _goes(holder, KILLED_SECONDS):
+            raise RamplineError(f"process {holder}, which runs the servers of {home.root}, cannot be ended")
+    end_leftovers(home)
+    return f"ended `rampline up` (process {holder}) and all that it had started"
+
+
+def _goes(pid: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        while not is_gone(process):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+    return True
+
+
+def waiting(console: Console, text: str) -> AbstractContextManager[object]:
+    """A spinner with `text`, in a terminal."""
+    return console.status(text) if console.is_terminal else nullcontext()
+
+
+def say(console: Console, line: str) -> None:
+    """One line; a terminal that was closed meanwhile keeps nothing from being ended properly."""
+    with suppress(OSError):
+        console.print(line)
+
+
+def _clicks(prefect_url: str, mlflow_url: str) -> list[str]:
     """What to open, and what to click there."""
     return [
         "",
@@ -160,13 +190,13 @@ def clicks(prefect_url: str, mlflow_url: str) -> list[str]:
     ]
 
 
-def tell_sign_in(home: Home, display: Display) -> None:
+def _tell_sign_in(home: Home, console: Console) -> None:
     """How to get in; the links hold the secret, so only a terminal is shown them."""
-    for line in sign_in_lines(home, with_secret=display.is_terminal):
-        display.say(line)
+    for line in sign_in_lines(home, with_secret=console.is_terminal):
+        say(console, line)
 
 
-def elsewhere(plan: Plan) -> list[str]:
+def _elsewhere(plan: Plan) -> list[str]:
     """What a user should know who lets other machines in."""
     if is_loopback(plan.address):
         return []
@@ -178,7 +208,7 @@ def elsewhere(plan: Plan) -> list[str]:
     ]
 
 
-def _tell_of_other(home: Home, display: Display) -> None:
+def _tell_of_other(home: Home, console: Console) -> None:
     """Started twice: the addresses, if all is well."""
     holder = lock_holder(home)
     servers = running_servers(home)
@@ -187,15 +217,7 @@ def _tell_of_other(home: Home, display: Display) -> None:
             f"`rampline up` of {home.root} (process {holder}) is starting or ending, or a server does not answer: "
             "see `rampline status`; `rampline down` ends it"
         )
-    display.say(f"already up in {home.root} (process {servers.pid}); `rampline down` ends it")
-    for line in clicks(servers.prefect_url, servers.mlflow_url):
-        display.say(line)
-    tell_sign_in(home, display)
-
-
-def _clean_up(home: Home, display: Display) -> None:
-    """An earlier one was killed: what it has left holds the ports."""
-    if next(marked(home), None):
-        with display.waiting("ending what an earlier `rampline up` that was killed has left") as clock:
-            end_leftovers(home)
-            display.say(f"ended what an earlier `rampline up` that was killed has left ({clock})")
+    say(console, f"already up in {home.root} (process {servers.pid}); `rampline down` ends it")
+    for line in _clicks(servers.prefect_url, servers.mlflow_url):
+        say(console, line)
+    _tell_sign_in(home, console)

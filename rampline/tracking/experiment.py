@@ -149,7 +149,7 @@ def continue_run(client: MlflowClient, run_id: str) -> None:
 def end_abandoned(client: MlflowClient, experiment: str) -> list[str]:
     """Set KILLED what processes of this machine left RUNNING when they were killed; returns the names of those runs.
 
-    The guardian does that at the moment of a `kill -9`; where it was killed too, the next execution does. Runs of other
+    The watchdog does that at the moment of a `kill -9`; where it was killed too, the next execution does. Runs of other
     machines are left alone.
     """
     ended = []

@@ -4,10 +4,10 @@ import subprocess
 from typing import Any
 
 import pytest
-from deployments_fixture import find_deployments, prefect
+from deployments_fixture import client_of, find_deployments, prefect
+from prefect_rest import PrefectApi, PrefectError
 
-from rampline.servers.prefect_api import PrefectApi, PrefectError
-from rampline.servers.prefect_objects import apply, keeping_schedules
+from rampline.servers.deployments import add_schedules
 
 NAMES = ["baseline", "cluster", "evaluate", "finetune", "predict", "prepare", "study"]
 STRATEGIES = ["all", "single", "mirrored", "multi_worker", "parameter_server"]
@@ -30,7 +30,7 @@ def choices(field: dict[str, Any]) -> list[str]:
     return field["enum"]
 
 
-def schedules_of(api: PrefectApi, name: str) -> dict[str, dict[str, Any]]:
+def schedules_of(api: PrefectApi, name: str) -> dict[str | None, dict[str, Any]]:
     return {schedule["slug"]: schedule for schedule in find_deployments(api)[name]["schedules"]}
 
 
@@ -110,9 +110,9 @@ def test_deploying_again_keeps_what_was_switched_on_changed_and_added(server, ap
     # As the UI adds one: without a slug.
     [added] = api.post(route, [{"active": True, "schedule": {"interval": 86400}, "parameters": {"epochs": 1}}])
     try:
-        with keeping_schedules(api):
-            assert prefect(server, "deploy", "--name", "study").returncode == 0
-        apply(api)
+        assert prefect(server, "deploy", "--name", "study").returncode == 0
+        with client_of(api) as client:
+            add_schedules(client)
         kept = schedules_of(api, "study")
         assert {key: kept["nightly"][key] for key in ("active", "parameters")} == {
             "active": True,
@@ -120,13 +120,9 @@ def test_deploying_again_keeps_what_was_switched_on_changed_and_added(server, ap
         }
         assert kept["nightly"]["schedule"]["cron"] == "0 5 * * *"
         assert kept["weekly-sweep"]["active"] is False
-        [again] = [each for each in kept.values() if each["id"] == added["id"]]
+        again = kept[None]
+        assert again["id"] == added["id"]
         assert (again["active"], again["parameters"]) == (True, {"epochs": 1})
-
-        # By hand: Prefect sets the time and the parameters to those of the file; switched on is switched on.
-        assert prefect(server, "deploy", "--name", "study").returncode == 0
-        by_hand = schedules_of(api, "study")["nightly"]
-        assert (by_hand["active"], by_hand["schedule"]["cron"], by_hand["parameters"]) == (True, "0 2 * * *", {})
     finally:
         api.request("DELETE", f"{route}/{added['id']}")
         api.request("PATCH", f"{route}/{nightly['id']}", {"active": False})

@@ -11,6 +11,7 @@ from command_line import mlflow_tags, wait_until
 from flow_runs import ENDED, FOR_EVER, Flows
 
 from rampline.record.run_directory import RunDirectory
+from rampline.servers.running import answers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -110,7 +111,7 @@ def test_a_run_survives_the_end_of_the_server_and_of_the_worker(flows: Flows):
     flows.until_training(flow_run, "baseline")
     os.kill(flows.state.processes["prefect"].pid, signal.SIGKILL)
     time.sleep(1)
-    wait_until(lambda: flows.api.answers(), 120)
+    wait_until(lambda: answers(f"{flows.api.url}/health"), 120)
     os.kill(flows.state.processes["worker"].pid, signal.SIGKILL)
     assert flows.until(flow_run, *ENDED)["state_type"] == "COMPLETED", flows.log(flow_run)
     assert flows.slots_in_use() == 0

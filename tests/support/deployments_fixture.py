@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.client.orchestration import SyncPrefectClient
+from prefect_rest import PrefectApi
 from prefect_server_fixture import Server
 
 from rampline.devices import find_devices
-from rampline.servers.prefect_api import PrefectApi
-from rampline.servers.prefect_objects import ensure_pool
+from rampline.servers.automations import apply_automations
+from rampline.servers.deployments import add_schedules, ensure_device_limit, ensure_pool
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,10 +40,24 @@ def api(server: Server) -> PrefectApi:
 @pytest.fixture(scope="session")
 def deployments(server: Server, api: PrefectApi) -> dict[str, dict[str, Any]]:
     """The deployments by name, as the first `prefect deploy --all` made them: that takes 10 s."""
-    ensure_pool(api)
-    result = prefect(server, "deploy", "--all")
-    assert result.returncode == 0, result.stdout + result.stderr
+    with client_of(api) as client:
+        ensure_pool(client)
+        result = prefect(server, "deploy", "--all")
+        assert result.returncode == 0, result.stdout + result.stderr
+        add_schedules(client)
     return find_deployments(api)
+
+
+def client_of(api: PrefectApi) -> SyncPrefectClient:
+    """Prefect's own client of a server without a password."""
+    return SyncPrefectClient(api.url)
+
+
+def apply(api: PrefectApi, *, cpu_slots: int | None = None) -> list[str]:
+    """Automations and the limit of the devices, as `rampline up` makes them after `prefect deploy`."""
+    with client_of(api) as client:
+        made = apply_automations(client)
+        return ensure_device_limit(client, cpu_slots=cpu_slots) + made
 
 
 def remove_what_was_applied(api: PrefectApi) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 from command_line import RAMPLINE, environment_with
+from prefect_rest import PrefectApi
 
 from rampline.jobs.roles import free_ports
 from rampline.record.home import Home
-from rampline.servers.prefect_api import PrefectApi
 from rampline.servers.running import Servers, read_state
 from rampline.servers.secret import USER, secret_file
 

@@ -33,7 +33,7 @@ def test_after_kill_9_nothing_runs_or_looks_as_if_it_did(rampline, command, home
     for run in mlflow_tags(uri).values():
         assert run["rampline.status"] == "KILLED"
         assert run["rampline.failure"] == "the process that ran it was killed"
-    wait_until(lambda: not processes_of(home, "rampline.servers.guardian"), 30)
+    wait_until(lambda: not processes_of(home, "rampline.servers.watchdog"), 30)
 
     resumed = rampline("run", "digits", "--resume", prefect=server.prefect)
     assert (resumed.returncode, resumed.stderr) == (0, "")

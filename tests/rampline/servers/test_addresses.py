@@ -6,7 +6,7 @@ import pytest
 
 from rampline.errors import InputError
 from rampline.servers import addresses
-from rampline.servers.access import Access
+from rampline.servers.environments import Access
 
 
 @pytest.mark.parametrize(

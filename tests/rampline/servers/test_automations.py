@@ -10,20 +10,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from deployments_fixture import remove_what_was_applied
+from deployments_fixture import client_of, remove_what_was_applied
+from prefect_rest import PrefectApi
 from webhook import Received, receive_webhooks
 
-from rampline.servers.prefect_api import PrefectApi
-from rampline.servers.prefect_objects.automations import apply_automations
-from rampline.servers.prefect_objects.new_data import train_after_new_data
-from rampline.servers.prefect_objects.notifications import (
-    BLOCK_TYPE,
-    Messages,
-    notify_of_failures,
-    notify_of_overruns,
-    notifying,
-)
-from rampline.servers.prefect_objects.zombies import crash_zombies
+from rampline.servers.automations import apply_automations
 
 # Prefect takes no less for what does not happen, looks every 5 s, and messages take a moment.
 THRESHOLD = 10
@@ -104,18 +95,9 @@ def flow_runs(api: PrefectApi, deployments: dict[str, dict[str, Any]], receiver:
     """With all automations on, the patience of those that wait cut to 10 s."""
     # One that another file has left would stay as it is, with the patience of minutes or hours.
     remove_what_was_applied(api)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, client_of(api) as client:
         patch.setenv("RAMPLINE_NOTIFY_URL", f"{receiver.url}/hook")
-        notifying(api)
-    [block] = api.post("/block_documents/filter", {"block_types": {"slug": {"any_": [BLOCK_TYPE]}}})
-    messages = Messages(block=block["id"], ui=api.url.removesuffix("/api"))
-    wanted = [
-        crash_zombies(silence_seconds=THRESHOLD),
-        notify_of_failures(messages),
-        notify_of_overruns(messages, seconds=THRESHOLD),
-        *train_after_new_data(api),
-    ]
-    apply_automations(api, wanted)
+        apply_automations(client, silence_seconds=THRESHOLD, overrun_seconds=THRESHOLD)
     yield FlowRuns(api=api, deployments=deployments)
     remove_what_was_applied(api)
 

@@ -11,7 +11,7 @@ from up_servers import status_of
 
 CODE = """
 import json, os, sys
-from rampline.servers.temporary_prefect import start_prefect
+from rampline.servers.prefect_server import start_prefect
 from rampline.record.home import Home
 start_prefect(Home.from_environment())()
 print(json.dumps([os.environ["PREFECT_API_URL"], os.environ.get("PREFECT_API_AUTH_STRING", ":")]), flush=True)

@@ -1,4 +1,4 @@
-"""The guardian ends what its process leaves behind when it is killed, and nothing else."""
+"""The watchdog ends what its process leaves behind when it is killed, and nothing else."""
 
 import json
 import os
@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 from command_line import wait_until
+from prefect_rest import PrefectApi
 from processes import started_processes_of
 
 from rampline.record.delivery_state import RUNNING, mark_undelivered
 from rampline.record.home import Home
-from rampline.servers.guardian import FLOW_RUN, start_guardian
-from rampline.servers.prefect_api import PrefectApi
+from rampline.servers.watchdog import FLOW_RUN, start_watchdog
 from rampline.study import load_study
 from rampline.study.execution_file import Execution
 from rampline.tracking.experiment import begin_run, continue_run
@@ -27,7 +27,7 @@ from rampline.tracking.store import experiment_id, open_tracking
 WATCHED = """
 import json, sys
 from pathlib import Path
-from rampline.servers.guardian import start_guardian
+from rampline.servers.watchdog import start_watchdog
 from rampline.record.delivery_state import RUNNING, mark_undelivered
 from rampline.record.provenance import process_identity
 from rampline.study.execution_file import Execution
@@ -37,7 +37,7 @@ execution = Path(sys.argv[1])
 opened = Execution.open(execution)
 continue_run(open_tracking(opened.home), opened.parent_run_id)
 mark_undelivered(execution, RUNNING)
-start_guardian(execution, process_identity(), json.loads(sys.argv[2]))
+start_watchdog(execution, process_identity(), json.loads(sys.argv[2]))
 print("ready", flush=True)
 sys.stdin.readline()
 """
@@ -67,8 +67,8 @@ def start_watched(execution: Path, prefect: dict[str, str]) -> tuple[subprocess.
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    (guardian,) = psutil.Process(process.pid).children()
-    return process, guardian
+    (watchdog,) = psutil.Process(process.pid).children()
+    return process, watchdog
 
 
 def ignores(pid: int, number: int) -> bool:
@@ -98,13 +98,13 @@ def test_after_a_kill_the_execution_is_closed_in_mlflow_and_prefect(execution: P
         flow_run(api, flow, state, step) for state, step in zip(("RUNNING", "COMPLETED"), steps, strict=True)
     )
     unrelated = flow_run(api, flow, "RUNNING")
-    process, guardian = start_watched(execution, {FLOW_RUN: root, "PREFECT_API_URL": server.url})
-    wait_until(lambda: ignores(guardian.pid, signal.SIGINT), 30)  # until it has imported what it needs
-    assert guardian.memory_info().rss < 25 * 2**20
-    guardian.send_signal(signal.SIGINT)  # the terminal's Ctrl-C
+    process, watchdog = start_watched(execution, {FLOW_RUN: root, "PREFECT_API_URL": server.url})
+    wait_until(lambda: ignores(watchdog.pid, signal.SIGINT), 30)  # until it has imported what it needs
+    assert watchdog.memory_info().rss < 25 * 2**20
+    watchdog.send_signal(signal.SIGINT)  # the terminal's Ctrl-C
     process.kill()
     process.wait()
-    guardian.wait(30)
+    watchdog.wait(30)
     assert [state_of(api, run) for run in (root, below, done)] == ["CRASHED", "CRASHED", "COMPLETED"]
     assert state_of(api, unrelated) == "RUNNING"
     status, tags = parent(execution)
@@ -113,23 +113,23 @@ def test_after_a_kill_the_execution_is_closed_in_mlflow_and_prefect(execution: P
 
 
 def test_prefect_being_away_does_not_keep_mlflow_from_being_told(execution: Path) -> None:
-    process, guardian = start_watched(
+    process, watchdog = start_watched(
         execution, {FLOW_RUN: str(uuid.uuid4()), "PREFECT_API_URL": "http://me:hunter2@127.0.0.1:9/api"}
     )
     process.kill()
     process.wait()
-    guardian.wait(30)
+    watchdog.wait(30)
     assert parent(execution)[0] == "KILLED"
-    assert "hunter2" not in (execution / "guardian.log").read_text()
+    assert "hunter2" not in (execution / "watchdog.log").read_text()
 
 
 def test_what_another_process_has_taken_over_goes_on(execution: Path) -> None:
-    process, guardian = start_watched(execution, {})
+    process, watchdog = start_watched(execution, {})
     continue_run(open_tracking(Home(root=execution.parents[2])), parent_run_id(execution))
     mark_undelivered(execution, RUNNING)
     process.kill()
     process.wait()
-    guardian.wait(30)
+    watchdog.wait(30)
     assert parent(execution)[0] == "RUNNING"
 
 
@@ -137,13 +137,13 @@ def parent_run_id(execution: Path) -> str:
     return json.loads((execution / "execution.json").read_text())["parent_run_id"]
 
 
-def test_a_guardian_that_is_sent_home_changes_nothing(execution: Path) -> None:
+def test_a_watchdog_that_is_dismissed_changes_nothing(execution: Path) -> None:
     began = time.monotonic()
-    dismiss = start_guardian(execution, f"host:{os.getpid()}:0", {})
-    (number,) = started_processes_of(execution, 1, "rampline.servers.guardian")
-    guardian = psutil.Process(number)
+    dismiss = start_watchdog(execution, f"host:{os.getpid()}:0", {})
+    (number,) = started_processes_of(execution, 1, "rampline.servers.watchdog")
+    watchdog = psutil.Process(number)
     dismiss()
     assert time.monotonic() - began < 5
-    assert not guardian.is_running()
+    assert not watchdog.is_running()
     assert parent(execution)[0] == "RUNNING"
-    assert not (execution / "guardian.log").exists()
+    assert not (execution / "watchdog.log").exists()

@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deployments_fixture import apply, client_of
+from prefect_rest import PrefectApi
 from webhook import receive_webhooks
 
 from rampline.devices import find_devices
 from rampline.errors import ConfigError
 from rampline.record.home import Home
-from rampline.servers.prefect_api import PrefectApi
-from rampline.servers.prefect_objects import apply, ensure_pool
+from rampline.servers.deployments import ensure_pool
 
 SLOTS = find_devices().slots
 FAILED = "rampline: notify of failed and crashed flow runs"
@@ -45,8 +46,9 @@ def deployment(api: PrefectApi) -> str:
 
 
 def test_the_pool_is_made_once_with_the_template_of_its_type(api):
-    ensure_pool(api)
-    ensure_pool(api)
+    with client_of(api) as client:
+        ensure_pool(client)
+        ensure_pool(client)
     pool = api.request("GET", "/work_pools/rampline")
     assert pool["type"] == "process"
     assert "env" in pool["base_job_template"]["variables"]["properties"]

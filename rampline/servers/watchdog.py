@@ -1,6 +1,6 @@
-"""`python -m rampline.servers.guardian EXECUTION`: closes it in MLflow and Prefect when its process was killed.
+"""`python -m rampline.servers.watchdog EXECUTION`: closes it in MLflow and Prefect when its process was killed.
 
-Nobody can do that at the moment of a `kill -9`, hence a process of its own: small, in its own session (the terminal's
+The process that is killed can do nothing any more, hence one of its own: small, in its own session (the terminal's
 Ctrl-C does not reach it), deaf to SIGTERM (the end of a job of Slurm or systemd begins with it), and idle on a pipe
 that only the watched process holds. What it needs for its work is loaded when there is some.
 """
@@ -14,20 +14,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
 
-from rampline.servers.prefect_api import PrefectApi, PrefectError
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
 
 FAILURE = "the process that ran it was killed"
 # Written by the watched process; without it the end of the pipe means that it was killed.
 DONE = "done"
-FLOW_RUN, PROCESS = "RAMPLINE_FLOW_RUN_ID", "RAMPLINE_GUARDED_PROCESS"
+FLOW_RUN, PROCESS = "RAMPLINE_FLOW_RUN_ID", "RAMPLINE_WATCHED_PROCESS"
 LONGEST_SECONDS = 30
 REQUEST_SECONDS = 5
-ATTEMPTS = 3
-UNFINISHED = ["SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING"]
+ATTEMPTS = 5
 
 
-def start_guardian(execution: Path, process: str, prefect: Mapping[str, str]) -> Callable[[], None]:
+def start_watchdog(execution: Path, process: str, prefect: Mapping[str, str]) -> Callable[[], None]:
     """Have an execution closed if this process is killed.
 
     Args:
@@ -36,10 +38,10 @@ def start_guardian(execution: Path, process: str, prefect: Mapping[str, str]) ->
         prefect: `RAMPLINE_FLOW_RUN_ID`, and the `PREFECT_API_…` settings that lead to its API; empty without Prefect.
 
     Returns:
-        a function that sends the guardian home, because this process has closed the execution itself.
+        a function that dismisses the watchdog, because this process has closed the execution itself.
     """
-    guardian = subprocess.Popen(
-        [sys.executable, "-P", "-m", "rampline.servers.guardian", str(execution)],
+    watchdog = subprocess.Popen(
+        [sys.executable, "-P", "-m", "rampline.servers.watchdog", str(execution)],
         # Through the environment, because everybody can read the arguments of a process.
         env={**os.environ, **prefect, PROCESS: process},
         stdin=subprocess.PIPE,
@@ -50,10 +52,10 @@ def start_guardian(execution: Path, process: str, prefect: Mapping[str, str]) ->
 
     def dismiss() -> None:
         try:
-            guardian.communicate(f"{DONE}\n".encode(), timeout=LONGEST_SECONDS)
+            watchdog.communicate(f"{DONE}\n".encode(), timeout=LONGEST_SECONDS)
         except subprocess.TimeoutExpired:
-            guardian.kill()
-            guardian.wait()
+            watchdog.kill()
+            watchdog.wait()
 
     return dismiss
 
@@ -67,7 +69,7 @@ def main() -> int:
     # Without a handler it ends the process, also one that waits for a server that does not answer.
     signal.alarm(LONGEST_SECONDS)
     execution = Path(sys.argv[1])
-    with open(execution / "guardian.log", "a", buffering=1) as log:
+    with open(execution / "watchdog.log", "a", buffering=1) as log:
         sys.stderr = log
         for close in (_close_in_prefect, _close_in_mlflow):
             try:
@@ -84,31 +86,36 @@ def _close_in_prefect(_execution: Path) -> str:
     root = os.environ.get(FLOW_RUN)
     if not root or not os.environ.get("PREFECT_API_URL"):
         return "Prefect: no flow run to close"
-    api = PrefectApi.from_environment(timeout_seconds=REQUEST_SECONDS)
+    # Its own retries would wait longer than this process lives.
+    os.environ["PREFECT_CLIENT_MAX_RETRIES"] = "0"
+    import httpx
+    from prefect.client.orchestration import get_client
+    from prefect.states import Crashed
+
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            closed = [_crash(api, flow_run) for flow_run in _unfinished(api, root)]
-            return f"Prefect: {len(closed)} flow runs crashed"
-        except (OSError, PrefectError):
+            with get_client(httpx_settings={"timeout": REQUEST_SECONDS}, sync_client=True) as client:
+                chosen = list(_unfinished(client, UUID(root)))
+                for flow_run in chosen:
+                    client.set_flow_run_state(flow_run, Crashed(message=f"Rampline: {FAILURE}."), force=True)
+            return f"Prefect: {len(chosen)} flow runs crashed"
+        except httpx.HTTPError:
             if attempt == ATTEMPTS:
                 raise
             time.sleep(1)
     return ""
 
 
-def _unfinished(api: PrefectApi, root: str) -> Iterator[str]:
+def _unfinished(client: SyncPrefectClient, root: UUID) -> Iterator[UUID]:
     """The flow run and all below it that have not ended, the lowest first."""
-    below = {"parent_flow_run_id": {"any_": [root]}, "state": {"type": {"any_": UNFINISHED}}}
-    for child in api.post("/flow_runs/filter", {"flow_runs": below}):
-        yield from _unfinished(api, child["id"])
-    if api.request("GET", f"/flow_runs/{root}")["state_type"] in UNFINISHED:
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
+
+    children = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[root]))
+    for child in client.read_flow_runs(flow_run_filter=children):
+        yield from _unfinished(client, child.id)
+    state = client.read_flow_run(root).state
+    if state is None or not state.is_final():
         yield root
-
-
-def _crash(api: PrefectApi, flow_run: str) -> str:
-    state = {"type": "CRASHED", "name": "Crashed", "message": f"Rampline: {FAILURE}."}
-    api.post(f"/flow_runs/{flow_run}/set_state", {"state": state, "force": True})
-    return flow_run
 
 
 def _close_in_mlflow(execution: Path) -> str:

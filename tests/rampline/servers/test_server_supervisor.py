@@ -11,12 +11,11 @@ from command_line import wait_until
 from rampline.errors import RamplineError
 from rampline.jobs.roles import free_ports
 from rampline.record.home import Home
-from rampline.servers import watch
-from rampline.servers.ending import end_all
-from rampline.servers.processes import hold_lock, lock_holder, marked
+from rampline.servers import server_supervisor
+from rampline.servers.processes import end_all, hold_lock, lock_holder, marked
 from rampline.servers.running import answers
-from rampline.servers.service import Service
-from rampline.servers.watch import Watch
+from rampline.servers.server_supervisor import Watch
+from rampline.servers.services import Service
 
 
 @pytest.fixture
@@ -32,8 +31,7 @@ def service_of(home: Home, *arguments: str, port: int = 0) -> Service:
         name="prefect",
         title="the server",
         home=home,
-        module="rampline.servers.child",
-        arguments=arguments,
+        command=arguments,
         # Its folder is not searched for modules.
         environment=os.environ | {"PYTHONPATH": str(home.root)},
         folder=home.root,
@@ -41,32 +39,37 @@ def service_of(home: Home, *arguments: str, port: int = 0) -> Service:
     )
 
 
-def test_one_that_is_killed_is_started_again(home, monkeypatch):
-    monkeypatch.setattr(watch, "FIRST_PAUSE_SECONDS", 0.1)
+def test_one_that_is_killed_is_started_again(home, monkeypatch, capsys):
+    monkeypatch.setattr(server_supervisor, "FIRST_PAUSE_SECONDS", 0.1)
     (port,) = free_ports(1)
     service, said, starts = service_of(home, "http.server", str(port), port=port), [], []
+
+    def look() -> bool:
+        watching.look()
+        said.extend(capsys.readouterr().out.splitlines())
+        return len(said) == 2
+
     service.start()
     service.wait_for_answer()
-    watching = Watch([service], say=said.append, on_start=lambda: starts.append(service.state))
-    watching.look()
+    watching = Watch([service], on_start=lambda: starts.append(service.state))
+    look()
     assert service.process is not None
     os.kill(service.process.pid, signal.SIGKILL)
     service.process.wait()
-    watching.look()
-    wait_until(lambda: watching.look() or len(said) == 2, 20)
+    wait_until(look, 20)
     assert said[0].startswith("the server ended (SIGKILL) and is started again")
     assert said[1] == "the server is back"
     assert len(starts) == 1
 
 
-def test_one_that_always_ends_is_given_up(home, monkeypatch):
-    monkeypatch.setattr(watch, "FIRST_PAUSE_SECONDS", 0.01)
-    service, said = service_of(home, "no_such_module"), []
+def test_one_that_always_ends_is_given_up(home, monkeypatch, capsys):
+    monkeypatch.setattr(server_supervisor, "FIRST_PAUSE_SECONDS", 0.01)
+    service = service_of(home, "no_such_module")
     service.start()
-    watching = Watch([service], say=said.append, on_start=lambda: None)
+    watching = Watch([service], on_start=lambda: None)
     with pytest.raises(RamplineError, match=r"ended 5 times .* exit status 1: .*no_such_module.*; see .*prefect.log"):
         wait_until(lambda: watching.look() is not None, 60)
-    assert len(said) == 4
+    assert len(capsys.readouterr().out.splitlines()) == 4
 
 
 def test_a_start_that_fails_names_the_last_line_of_the_log(home):

@@ -1,0 +1,167 @@
+"""What Rampline has on a Prefect server: work pool, deployments, their schedules, the concurrency limit of the devices.
+
+Each is made where it is missing. What is there may have been changed in the UI, and is left as it is.
+
+`python -m rampline.servers.deployments` adds the schedules of prefect.yaml, after `prefect deploy --all` by hand.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import (
+    DeploymentScheduleCreate,
+    GlobalConcurrencyLimitCreate,
+    GlobalConcurrencyLimitUpdate,
+    WorkPoolCreate,
+    WorkPoolUpdate,
+)
+from prefect.exceptions import ObjectNotFound
+
+from rampline.devices import CPU_SLOTS, find_devices
+from rampline.errors import RamplineError
+from rampline.files import read_json
+from rampline.record.home import Home
+from rampline.servers.processes import start
+from rampline.servers.running import POOL, servers_folder
+from rampline.servers.server_plan import PREFECT_YAML
+
+DEPLOY_SECONDS = 300
+COMMIT_DIGITS = 12
+POOL_TYPE = "process"
+# Prefect's own lets whoever starts a flow run say which command is run, where, and with which environment.
+TEMPLATE = Path(__file__).with_name("process-job-template.json")
+COMMAND = "command"
+
+
+def flow_names(*tags: str) -> list[str]:
+    """The flows that prefect.yaml deploys; with `tags`, those of deployments with one of these tags."""
+    deployments = _prefect_yaml()["deployments"]
+    return [each["name"] for each in deployments if not tags or set(tags) & set(each["tags"])]
+
+
+def code_version() -> dict[str, str]:
+    """`version` of the deployments, for `prefect deploy`: prefect.yaml names this function."""
+    return {"version": version()}
+
+
+def version() -> str:
+    """The version of the deployments: the commit, 12 digits; where that is not known, the version of the package."""
+    # It brings in psutil and others.
+    from rampline.record.provenance import UNKNOWN, git_commit
+
+    commit = git_commit()
+    return version_of("rampline") if commit == UNKNOWN else commit[:COMMIT_DIGITS]
+
+
+def deploy(home: Home, folder: Path, environment: Mapping[str, str]) -> None:
+    """Apply `prefect.yaml`; the work pool must be there.
+
+    Args:
+        home: whose servers these are.
+        folder: which the deployments remember; their flow runs work in it.
+        environment: leads to the Prefect server.
+
+    Raises:
+        RamplineError: when Prefect refuses: naming the log.
+    """
+    log = servers_folder(home) / "deploy.log"
+    log.unlink(missing_ok=True)
+    command = ["-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(PREFECT_YAML)]
+    process = start(command, part="deploy", home=home, environment=environment, folder=folder, log=log)
+    try:
+        status = process.wait(DEPLOY_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        status = process.wait()
+    if status:
+        raise RamplineError(f"{PREFECT_YAML} could not be deployed (exit status {status}): see {log}")
+
+
+def ensure_pool(client: SyncPrefectClient) -> list[str]:
+    """Make the work pool `rampline` of type `process`, if there is none.
+
+    One that is there is left as it is, but for a template that lets callers choose the command, as Prefect's own does:
+    such a one is replaced.
+
+    Returns:
+        what was changed, for the user.
+    """
+    template = read_json(TEMPLATE)
+    try:
+        pool = client.read_work_pool(POOL)
+    except ObjectNotFound:
+        client.create_work_pool(WorkPoolCreate(name=POOL, type=POOL_TYPE, base_job_template=template))
+        return []
+    if pool.type == POOL_TYPE and COMMAND in pool.base_job_template.get("variables", {}).get("properties", {}):
+        client.update_work_pool(POOL, WorkPoolUpdate(base_job_template=template))
+        return [f"locked the work pool {POOL}: callers no longer choose the command of a flow run"]
+    return []
+
+
+def add_schedules(client: SyncPrefectClient) -> None:
+    """Give deployments the schedules of prefect.yaml that they do not have yet, switched off."""
+    for name, schedules in _prefect_yaml()["definitions"]["schedules"].items():
+        deployment = client.read_deployment_by_name(name)
+        known = {schedule.slug for schedule in deployment.schedules}
+        missing = [
+            DeploymentScheduleCreate(
+                slug=slug,
+                schedule={"cron": given["cron"], "timezone": given["timezone"]},  # pyright: ignore[reportArgumentType]
+                parameters=given.get("parameters", {}),
+                active=False,
+            )
+            for slug, given in schedules.items()
+            if slug not in known
+        ]
+        if missing:
+            client.create_deployment_schedules(deployment.id, missing)
+
+
+def ensure_device_limit(client: SyncPrefectClient, *, cpu_slots: int | None = None) -> list[str]:
+    """Make the limit `gpu` (without a GPU: `cpu-slots`) if there is none, with a slot per device of this machine.
+
+    One that is there keeps its size, because a person may have set it in the UI; only `cpu_slots` changes it.
+
+    Args:
+        cpu_slots: how many flow runs may train at once on a machine without a GPU; ignored where there is one.
+
+    Returns:
+        what was made or changed, a line each.
+    """
+    devices = find_devices()
+    asked = cpu_slots if devices.slots == CPU_SLOTS else None
+    try:
+        found = client.read_global_concurrency_limit_by_name(devices.slots)
+    except ObjectNotFound:
+        size = asked or devices.count
+        client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=devices.slots, limit=size))
+        return [f"made the concurrency limit {devices.slots}, with {_slots(size)} to train on"]
+    if asked and found.limit != asked:
+        client.update_global_concurrency_limit(devices.slots, GlobalConcurrencyLimitUpdate(limit=asked))
+        return [f"changed the concurrency limit {devices.slots} from {found.limit} to {_slots(asked)}"]
+    return []
+
+
+def _slots(number: int) -> str:
+    return f"{number} slot{'s' if number != 1 else ''}"
+
+
+def _prefect_yaml() -> dict[str, Any]:
+    return yaml.safe_load(PREFECT_YAML.read_text(encoding="utf-8"))
+
+
+def main() -> None:
+    """Add the schedules on the server that Prefect's settings name."""
+    with get_client(sync_client=True) as client:
+        add_schedules(client)
+
+
+if __name__ == "__main__":
+    main()
