@@ -18,10 +18,16 @@ from rampline.tasks.form import own_execution
 FLOWS = (baseline, cluster, evaluate, finetune, prepare, study)
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Folder of an execution of another home."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        return begin("digits", Home(root=tmp_path_factory.mktemp("home"))).folder
+
+
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
-def test_an_execution_outside_the_home_is_refused(flow, tmp_path, rampline_home, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    made = begin("digits", Home(root=tmp_path)).folder
+def test_an_execution_outside_the_home_is_refused(flow, made, rampline_home):
     inside = f"{rampline_home}/runs/digits/e1"
     for folder in (made, f"{inside}/../../../../{made}", f"{rampline_home}/runs/e1", f"{inside}/baseline", "/"):
         with pytest.raises(InputError, match=r"must be a folder .*/runs/STUDY/EXECUTION, or empty"):

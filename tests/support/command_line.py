@@ -1,6 +1,7 @@
 """The installed command as a user runs it, what it leaves behind, and servers that it can lose."""
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -17,6 +18,9 @@ import pytest
 from mlflow.tracking import MlflowClient
 from mlflow_server import MlflowServer
 
+from rampline.cli import main
+
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 RAMPLINE = Path(sys.executable).with_name("rampline")
 UNSET = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "TF_CONFIG", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
 Rampline = Callable[..., subprocess.CompletedProcess[str]]
@@ -93,6 +97,44 @@ def rampline(home: Path, tmp_path: Path) -> Rampline:
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=280)
 
     return call
+
+
+@pytest.fixture
+def invoke(home: Path, tmp_path: Path) -> Rampline:
+    """`invoke("plan", "digits")` runs the command to its end in this process, as its program does: it takes no seconds.
+
+    For commands that print or refuse something; what trains, or has a server, is for `rampline`.
+    """
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        output, errors = io.StringIO(), io.StringIO()
+        with (
+            _as_a_program(arguments, tmp_path, environment_with(home)),
+            contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(errors),
+        ):
+            status = main()
+        return subprocess.CompletedProcess(arguments, status, output.getvalue(), errors.getvalue())
+
+    return call
+
+
+@contextlib.contextmanager
+def _as_a_program(arguments: tuple[str, ...], folder: Path, environment: dict[str, str]) -> Iterator[None]:
+    """What a program has for itself: arguments, working folder, environment and signal handlers."""
+    before, handlers = dict(os.environ), {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["rampline", *arguments])
+        patch.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
 
 def as_terminal_job() -> None:

@@ -38,8 +38,8 @@ def test_a_failed_check_has_its_exit_status(rampline) -> None:
         (("digits", "--run", "baseline", "--set", "model.name=resnet50"), "model.name='resnet50' is not known"),
     ],
 )
-def test_wrong_input_is_one_line(rampline, home: Path, arguments: tuple[str, ...], message: str) -> None:
-    result = rampline("parity", *arguments)
+def test_wrong_input_is_one_line(invoke, home: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = invoke("parity", *arguments)
     assert result.returncode == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1

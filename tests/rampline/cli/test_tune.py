@@ -67,10 +67,10 @@ def test_an_interrupted_search_leaves_no_process_and_no_settings(command, home: 
     assert not (home / "mlflow.db").exists()
 
 
-def test_a_study_takes_the_settings_of_a_file(rampline, tmp_path: Path) -> None:
+def test_a_study_takes_the_settings_of_a_file(invoke, tmp_path: Path) -> None:
     file = tmp_path / "found.yaml"
     file.write_text("baseline:batch.size: 48\n")
-    result = rampline("plan", "digits", "--only", "baseline", "--overrides", str(file))
+    result = invoke("plan", "digits", "--only", "baseline", "--overrides", str(file))
     assert (result.returncode, result.stderr) == (0, "")
     assert re.search(r"^ *baseline .* 48 +48 ", result.stdout, re.MULTILINE)
 
@@ -84,8 +84,8 @@ def test_a_study_takes_the_settings_of_a_file(rampline, tmp_path: Path) -> None:
         (("run", "digits", "--overrides", "nothing.yaml"), "nothing.yaml: cannot be read"),
     ],
 )
-def test_wrong_input_is_one_line(rampline, home: Path, arguments: tuple[str, ...], message: str) -> None:
-    result = rampline(*arguments)
+def test_wrong_input_is_one_line(invoke, home: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = invoke(*arguments)
     assert result.returncode == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
