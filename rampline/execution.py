@@ -30,7 +30,7 @@ from rampline.jobs.evaluator import run_evaluation
 from rampline.jobs.lock import hold, hold_run
 from rampline.jobs.supervisor import supervise
 from rampline.parity.check import ParityResult, check_parity, result_file
-from rampline.record.delivery_state import RUNNING, mark_undelivered, read_delivery
+from rampline.record.delivery_state import RUNNING, End, mark_undelivered, read_delivery
 from rampline.record.events import EventReader
 from rampline.record.provenance import git_commit
 from rampline.record.run_directory import RunDirectory, RunIdentity
@@ -208,21 +208,14 @@ def closing(execution: Execution, guard: Callable[[Path], Callable[[], None]] | 
 
 
 def _closing(execution: Execution, dismiss: Callable[[], None]) -> Iterator[None]:
-    status, failure = "KILLED", None
+    end = End("COMPLETE")
     try:
         yield
-        status = "COMPLETE"
-    except Preempted as stop:
-        status, failure = "PREEMPTED", str(stop)
-        raise
-    except Exception:
-        status = "FAILED"
+    except BaseException as error:
+        end = End.by(error, lambda: (stop := preempted_run(execution)) and str(stop))
         raise
     finally:
-        stop = preempted_run(execution) if status == "KILLED" else None
-        if stop:
-            status, failure = "PREEMPTED", str(stop)
-        close_execution(execution, status, failure)
+        close_execution(execution, end.status, end.failure)
         dismiss()
 
 
@@ -293,18 +286,12 @@ def _train(execution: Execution, directory: RunDirectory, on_event: OnEvent, log
             _check_parity(directory, directory.read_config(), log)
             preload(*AFTERWARDS)  # roles that build their network leave cores idle
             supervise(directory, on_event=handle, log=log)
-    except Preempted as stop:
-        tracking.close("PREEMPTED", str(stop))
-        raise
-    except Exception as error:
-        tracking.close("FAILED", str(error))
-        raise
-    except BaseException:
-        stopped = next((event for event in stops.read() if event["event"] == "stopped"), None)
-        if stopped is None:
-            tracking.close("KILLED", "interrupted")
-            raise
-        tracking.close("PREEMPTED", f"stopped on request at step {stopped['step']} (epoch {stopped['epoch']})")
+    except BaseException as error:
+        stopped = (
+            f"stopped on request at step {stop['step']} (epoch {stop['epoch']})" for stop in stops.read("stopped")
+        )
+        end = End.by(error, lambda: next(stopped, None))
+        tracking.close(end.status, end.failure)
         raise
     result = read_json(directory.result_file)
     tracking.close("COMPLETE")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rampline.errors import Preempted
 from rampline.files import read_json, write_json
 from rampline.record.provenance import process_identity, process_is_gone
 
@@ -16,6 +18,34 @@ STATUSES = {"COMPLETE": "FINISHED", "FAILED": "FAILED", "KILLED": "KILLED", "PRE
 GONE = "the process that ran it is gone"
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class End:
+    """How a run or an execution ended.
+
+    Attributes:
+        status: a key of `STATUSES`.
+        failure: why it did not end well, one line.
+    """
+
+    status: str
+    failure: str | None = None
+
+    @classmethod
+    def by(cls, error: BaseException, stopped: Callable[[], str | None]) -> End:
+        """The end that an error, a signal or a cancellation makes.
+
+        Args:
+            error: what left the block of the work.
+            stopped: asked after a signal: how the work stopped with a checkpoint, as it was asked to; `None` if not.
+        """
+        if isinstance(error, Preempted):
+            return cls("PREEMPTED", str(error))
+        if isinstance(error, Exception):
+            return cls("FAILED", str(error))
+        how = stopped()
+        return cls("PREEMPTED", how) if how else cls("KILLED", "interrupted")
 
 
 @dataclass(frozen=True, kw_only=True)

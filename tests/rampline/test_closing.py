@@ -12,15 +12,15 @@ from rampline.tracking.store import open_tracking
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "in_mlflow"),
+    ("error", "status", "in_mlflow", "failure"),
     [
-        (None, "COMPLETE", "FINISHED"),
-        (RunFailed("no"), "FAILED", "FAILED"),
-        (Preempted("asked to stop"), "PREEMPTED", "KILLED"),
-        (KeyboardInterrupt(), "KILLED", "KILLED"),
+        (None, "COMPLETE", "FINISHED", None),
+        (RunFailed("no"), "FAILED", "FAILED", "no"),
+        (Preempted("asked to stop"), "PREEMPTED", "KILLED", "asked to stop"),
+        (KeyboardInterrupt(), "KILLED", "KILLED", "interrupted"),
     ],
 )
-def test_an_execution_ends_as_its_block_does(tmp_path, monkeypatch, error, status, in_mlflow):
+def test_an_execution_ends_as_its_block_does(tmp_path, monkeypatch, error, status, in_mlflow, failure):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     home = Home(root=tmp_path)
     execution = begin("digits", home, only=["baseline"])
@@ -29,6 +29,7 @@ def test_an_execution_ends_as_its_block_does(tmp_path, monkeypatch, error, statu
             raise error
     run = open_tracking(home).get_run(execution.parent_run_id)
     assert (run.data.tags["rampline.status"], run.info.status) == (status, in_mlflow)
+    assert run.data.tags.get("rampline.failure") == failure
 
 
 def test_the_command_in_mlflow_has_no_credentials():
