@@ -88,6 +88,8 @@ def left_behind(home: Path) -> list[list[str]]:
     return found
 
 
+# In the gate, tests/test_demo.py shows it of all runs, and tests/rampline/test_plan.py what is measured for a plan.
+@pytest.mark.long
 def test_a_run_is_quiet_compared_and_measured_for_the_next_plan(rampline, home):
     result = rampline("run", "digits", *SMALL, "--set", "epochs=2")
     assert (result.returncode, result.stderr) == (0, "")

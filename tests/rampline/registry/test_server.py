@@ -17,7 +17,8 @@ from rampline.study.execution_file import Execution
 from rampline.tracking.store import open_tracking
 from rampline.tracking.sync import sync_execution
 
-pytestmark = pytest.mark.slow
+# tests/rampline/registry/test_promotion.py and tests/flows/test_predict.py show the same over sqlite.
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def test_over_http_the_alias_moves_and_the_model_comes_from_the_server(

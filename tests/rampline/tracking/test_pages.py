@@ -43,7 +43,9 @@ def experiment(client, home, make_run_directory, started, epoch, append_events):
     return experiment
 
 
+# tests/flows/test_in_the_browser.py opens this view in the gate.
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_view_of_the_latest_execution_compares_its_runs(home, experiment):
     server = MlflowServer(home.root)
     server.start()
