@@ -83,7 +83,7 @@ def _distance(image, ideal):
 @pytest.mark.parametrize("side", [64, 128, 200])
 @pytest.mark.parametrize("name", ["china.jpg", "flower.jpg"])
 def test_photographs_are_nearly_as_good_as_slow_resizing_makes_them(name, side):
-    """Distances from Lanczos resampling of the whole image; docs/architecture.md has those at 128 pixels."""
+    """Distances from Lanczos resampling of the whole image."""
     encoded = (files("sklearn.datasets") / "images" / name).read_bytes()
     whole, size = tf.io.decode_jpeg(encoded, channels=3), (side, side)
     ideal = np.clip(tf.image.resize(whole, size, method="lanczos3", antialias=True), 0, 255)
