@@ -26,7 +26,7 @@ DONE = "done"
 FLOW_RUN, PROCESS = "RAMPLINE_FLOW_RUN_ID", "RAMPLINE_WATCHED_PROCESS"
 LONGEST_SECONDS = 30
 REQUEST_SECONDS = 5
-ATTEMPTS = 5
+ATTEMPTS = 3
 
 
 def start_watchdog(execution: Path, process: str, prefect: Mapping[str, str]) -> Callable[[], None]:
