@@ -52,7 +52,7 @@ def is_chosen(item: Measurement, options: argparse.Namespace) -> bool:
 
 
 def measure(chosen: list[Measurement], options: argparse.Namespace) -> int:
-    """Run everything; 0, 1 when a contender failed, 130 when it was interrupted (what was measured stays written)."""
+    """Run everything; 0, 1 when a variant failed, 130 when it was interrupted (what was measured stays written)."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = tempfile.mkdtemp(prefix="rampline-bench-")
     os.environ["RAMPLINE_BENCH_FOLDER"] = folder

@@ -8,55 +8,55 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.measurement import ROUNDS_IN_TURNS, Contender, Measurement
+from benchmarks.measurement import ROUNDS_IN_TURNS, Measurement, Variant
 
-CONTENDERS = "benchmarks.contenders."
+VARIANTS = "benchmarks.variants."
 NETWORKS = {"convnet": "convnet 28x28 b64", "mobilenet": "MobileNetV2 128 px b32"}
 # As rampline.data.preparation starts it.
 WITHOUT_GPU = {"TF_NUM_INTRAOP_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
 ONE_THREAD = {**WITHOUT_GPU, "TF_NUM_INTEROP_THREADS": "1"}
 
 
-def contender(name: str, module: str, *arguments: str, **settings: Any) -> Contender:
-    """One way of doing the work: a module of `benchmarks.contenders` and its arguments."""
-    return Contender(name=name, arguments=(CONTENDERS + module, *arguments), **settings)
+def variant(name: str, module: str, *arguments: str, **settings: Any) -> Variant:
+    """One way of doing the work: a module of `benchmarks.variants` and its arguments."""
+    return Variant(name=name, arguments=(VARIANTS + module, *arguments), **settings)
 
 
-def training(kind: str, network: str, *more: str) -> Contender:
+def training(kind: str, network: str, *more: str) -> Variant:
     """One way of training a network in one process."""
     names = {"fit": "Model.fit", "bare": "bare loop"}
-    return contender(names.get(kind, kind), "training", kind, f"--network={network}", *more, takes_turns=True)
+    return variant(names.get(kind, kind), "training", kind, f"--network={network}", *more, takes_turns=True)
 
 
-def workers(name: str, kind: str, network: str) -> Contender:
+def workers(name: str, kind: str, network: str) -> Variant:
     """Two processes on one core each."""
-    return contender(name, "workers", kind, f"--network={network}", takes_turns=True)
+    return variant(name, "workers", kind, f"--network={network}", takes_turns=True)
 
 
-def product_run(name: str, strategy: str, network: str = "convnet") -> Contender:
+def product_run(name: str, strategy: str, network: str = "convnet") -> Variant:
     """A whole run, its roles started as `rampline run` starts them."""
-    return contender(name, "product_run", strategy, f"--network={network}")
+    return variant(name, "product_run", strategy, f"--network={network}")
 
 
 def ratio(
-    key: str, title: str, above: Contender, below: Contender, target: float, about: str, **settings: Any
+    key: str, title: str, above: Variant, below: Variant, target: float, about: str, **settings: Any
 ) -> Measurement:
-    """The ratio of two contenders' figures, by default of their examples per second."""
+    """The ratio of two variants' figures, by default of their examples per second."""
     return Measurement(
         **{"figure": "examples_per_second", **settings},
         key=key,
         title=title,
-        contenders=(above, below),
+        variants=(above, below),
         target=target,
         about=about,
     )
 
 
 def figure(
-    key: str, title: str, figure: str, of: Contender, target: float | None, about: str, **settings: Any
+    key: str, title: str, figure: str, of: Variant, target: float | None, about: str, **settings: Any
 ) -> Measurement:
-    """One contender's own figure."""
-    return Measurement(key=key, title=title, figure=figure, contenders=(of,), target=target, about=about, **settings)
+    """One variant's own figure."""
+    return Measurement(key=key, title=title, figure=figure, variants=(of,), target=target, about=about, **settings)
 
 
 FIT = "Model.fit is Keras' own, as the published tutorials write it: float images, a pipeline per example."
@@ -129,7 +129,7 @@ def two_workers(network: str, target: float) -> Measurement:
     )
 
 
-STUDY = contender("rampline run digits, one run", "study")
+STUDY = variant("rampline run digits, one run", "study")
 STUDY_ABOUT = "Wall time of the whole command minus the `wall_seconds` of its run, for 2 and for 200 epochs. "
 ONE_PROCESS = product_run("one process, both cores", "single")
 MEMORY_ABOUT = "The most resident memory of the process. The role also validates, saves and probes its speed."
@@ -163,8 +163,8 @@ MEASUREMENTS = (
     ratio(
         "input-pipeline-b64",
         "28x28 batches of 64 with a full deterministic shuffle vs a map per example",
-        contender("prepared pipeline", "input_pipeline", "product", "--batch=64"),
-        contender("map per example", "input_pipeline", "naive", "--batch=64"),
+        variant("prepared pipeline", "input_pipeline", "product", "--batch=64"),
+        variant("map per example", "input_pipeline", "naive", "--batch=64"),
         10.0,
         "60,000 uint8 images in memory, fetched in a compiled loop that does nothing else. The pipeline that a user "
         "writes is from_tensor_slices, shuffle(60000), map(cast and divide by 255), batch, prefetch. Ours leaves the "
@@ -173,8 +173,8 @@ MEASUREMENTS = (
     ratio(
         "input-preparation",
         "JPEG preparation on all cores vs decoding and resizing on one",
-        contender("preparation", "input_preparation", "product", environment=WITHOUT_GPU),
-        contender("one core, by hand", "input_preparation", "by-hand", environment=ONE_THREAD),
+        variant("preparation", "input_preparation", "product", environment=WITHOUT_GPU),
+        variant("one core, by hand", "input_preparation", "by-hand", environment=ONE_THREAD),
         1.8,
         "JPEGs of 500x375 to 128 pixels, storage in memory. By hand it is decode_jpeg and resize with antialiasing in "
         "a compiled loop, with the files read already. The preparation reduces JPEGs while it decodes them; it also "
@@ -183,8 +183,8 @@ MEASUREMENTS = (
     ratio(
         "startup",
         "first step after `rampline run` vs a bare script's first step",
-        contender("rampline run", "startup", "rampline"),
-        contender("bare script", "startup", "bare"),
+        variant("rampline run", "startup", "rampline"),
+        variant("bare script", "startup", "bare"),
         0.8,
         "From the start of the process to the end of the first step: `rampline run digits --only baseline` with its "
         "data prepared and no server running, beside a script that imports Keras and calls `Model.fit` on the same "
@@ -257,7 +257,7 @@ MEASUREMENTS = (
         "compare-5000-runs",
         "`rampline compare` with 5,000 runs in MLflow",
         "seconds",
-        contender("rampline compare", "compare"),
+        variant("rampline compare", "compare"),
         3.0,
         "Executions of `digits` in one sqlite store, the latest of which is compared. Most of the time is MLflow's "
         "import.",

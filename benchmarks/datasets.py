@@ -16,7 +16,7 @@ from rampline.files import complete_directory, write_json
 
 
 def bench_folder() -> Path:
-    """Where contenders of one benchmark share data; of one that is run by hand, a folder that stays."""
+    """Where variants of one benchmark share data; of one that is run by hand, a folder that stays."""
     return Path(
         os.environ.get("RAMPLINE_BENCH_FOLDER") or Path(tempfile.gettempdir()) / f"rampline-bench-{os.getuid()}"
     )

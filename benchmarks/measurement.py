@@ -1,4 +1,4 @@
-"""Ratios within one run: contenders take turns, round after round, in fresh processes or as processes that wait."""
+"""Ratios within one run: variants take turns, round after round, in fresh processes or as processes that wait."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 
 import psutil
 
-from benchmarks.process import ContenderError, TurnTaker, run_contender
+from benchmarks.process import TurnTaker, VariantError, run_variant
 
 QUICK_ROUNDS = 2
-# Contenders that take turns begin afresh after so many: blocks of one process have its luck in common.
+# Variants that take turns begin afresh after so many: blocks of one process have its luck in common.
 ROUNDS_OF_A_PROCESS = 5
 ROUNDS_IN_TURNS = 2 * ROUNDS_OF_A_PROCESS
 PACKAGES = ("rampline", "tensorflow", "keras", "prefect", "mlflow", "numpy")
@@ -27,7 +27,7 @@ Figures = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contender:
+class Variant:
     """One way of doing it: a command run in a fresh process whose last line of standard output is a JSON object.
 
     The object holds figures (numbers). The process finds `RAMPLINE_BENCH_FOLDER` (a folder for data, kept until the
@@ -35,7 +35,7 @@ class Contender:
 
     Attributes:
         arguments: after `python -m`.
-        takes_turns: it stays for `ROUNDS_OF_A_PROCESS` rounds, and times a block in each (`contenders.turns`).
+        takes_turns: it stays for `ROUNDS_OF_A_PROCESS` rounds, and times a block in each (`variants.turns`).
     """
 
     name: str
@@ -53,20 +53,20 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """A row of the table: the ratio of two contenders' figures in each round, or one contender's figure itself.
+    """A row of the table: the ratio of two variants' figures in each round, or one variant's figure itself.
 
     Attributes:
-        figure: key in the contenders' objects: `examples_per_second`, `seconds`, `peak_mib`, `checkpoint_share`.
-        contenders: the ratio is the first one's figure over the second one's; of one alone its figure counts.
+        figure: key in the variants' objects: `examples_per_second`, `seconds`, `peak_mib`, `checkpoint_share`.
+        variants: the ratio is the first one's figure over the second one's; of one alone its figure counts.
         target: `None` reports only.
         at_least: whether the ratio must be at least `target`, or at most.
-        together: measurements of one non-empty name run in the same rounds, and share contenders that are equal.
+        together: measurements of one non-empty name run in the same rounds, and share variants that are equal.
     """
 
     key: str
     title: str
     figure: str
-    contenders: tuple[Contender, ...]
+    variants: tuple[Variant, ...]
     target: float | None = None
     at_least: bool = True
     rounds: int = 5
@@ -75,8 +75,8 @@ class Measurement:
     together: str = ""
 
     def ratio(self, figures: Figures) -> float | None:
-        """Of one round (contender to figures); None where a contender has no figure."""
-        values = [figures.get(contender.command, {}).get(self.figure) for contender in self.contenders]
+        """Of one round (variant to figures); None where a variant has no figure."""
+        values = [figures.get(variant.command, {}).get(self.figure) for variant in self.variants]
         if None in values:
             return None
         return values[0] / values[1] if len(values) > 1 else values[0]
@@ -90,7 +90,7 @@ class Measurement:
 
 @dataclass(kw_only=True)
 class Rounds:
-    """Measurements that run together: every contender once in each round, which starts with the next one each time.
+    """Measurements that run together: every variant once in each round, which starts with the next one each time.
 
     Attributes:
         tell: gets a line for what starts, and for what fails.
@@ -104,7 +104,7 @@ class Rounds:
 
     def run(self) -> dict[str, dict[str, Any]]:
         """The results by the measurements' keys."""
-        contenders = list({c.command: c for m in self.measurements for c in m.contenders}.values())
+        variants = list({c.command: c for m in self.measurements for c in m.variants}.values())
         outcomes: list[dict[str, dict[str, Any]]] = []
         dropped: dict[str, str] = {}
         try:
@@ -112,31 +112,31 @@ class Rounds:
                 if number % ROUNDS_OF_A_PROCESS == 0:
                     self._end_waiting()
                 outcomes.append({})
-                shift = number % len(contenders)
-                for contender in [*contenders[shift:], *contenders[:shift]]:
-                    if contender.command in dropped:
+                shift = number % len(variants)
+                for variant in [*variants[shift:], *variants[:shift]]:
+                    if variant.command in dropped:
                         continue
-                    self.tell(f"round {number + 1}/{self.rounds}, {contender.name}")
+                    self.tell(f"round {number + 1}/{self.rounds}, {variant.name}")
                     try:
-                        outcomes[-1][contender.command] = self._figures_of(contender)
-                    except ContenderError as error:
-                        dropped[contender.command] = str(error)
-                        self.failures.append(f"{contender.name} failed: {error} (repeat with: {contender.command})")
+                        outcomes[-1][variant.command] = self._figures_of(variant)
+                    except VariantError as error:
+                        dropped[variant.command] = str(error)
+                        self.failures.append(f"{variant.name} failed: {error} (repeat with: {variant.command})")
                         self.tell(self.failures[-1])
         finally:
             self._end_waiting()
         return {m.key: summarise(m, outcomes, dropped) for m in self.measurements}
 
-    def _figures_of(self, contender: Contender) -> dict[str, Any]:
-        start = (contender.arguments, contender.environment, contender.timeout_seconds)
-        if not contender.takes_turns:
-            return run_contender(*start)
-        taker = self._waiting.get(contender.command) or TurnTaker(*start)
-        self._waiting[contender.command] = taker
+    def _figures_of(self, variant: Variant) -> dict[str, Any]:
+        start = (variant.arguments, variant.environment, variant.timeout_seconds)
+        if not variant.takes_turns:
+            return run_variant(*start)
+        taker = self._waiting.get(variant.command) or TurnTaker(*start)
+        self._waiting[variant.command] = taker
         try:
             return taker.turn()
-        except ContenderError:
-            self._waiting.pop(contender.command).end()
+        except VariantError:
+            self._waiting.pop(variant.command).end()
             raise
 
     def _end_waiting(self) -> None:
@@ -145,14 +145,14 @@ class Rounds:
 
 
 def summarise(measurement: Measurement, rounds: Iterable[Figures], dropped: Mapping[str, str]) -> dict[str, Any]:
-    """The result of a measurement: its ratios, and each contender's figure, with the least and the greatest."""
+    """The result of a measurement: its ratios, and each variant's figure, with the least and the greatest."""
     rounds = list(rounds)
     ratios = [ratio for figures in rounds if (ratio := measurement.ratio(figures)) is not None]
     figures = {}
-    for contender in measurement.contenders:
-        values = [f[contender.command][measurement.figure] for f in rounds if contender.command in f]
+    for variant in measurement.variants:
+        values = [f[variant.command][measurement.figure] for f in rounds if variant.command in f]
         if values:
-            figures[contender.name] = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+            figures[variant.name] = {"median": statistics.median(values), "min": min(values), "max": max(values)}
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "machine": describe_host(),
@@ -160,7 +160,7 @@ def summarise(measurement: Measurement, rounds: Iterable[Figures], dropped: Mapp
         "ratio": statistics.median(ratios) if ratios else None,
         "ratios": ratios,
         "figures": figures,
-        "dropped": {c.name: dropped[c.command] for c in measurement.contenders if c.command in dropped},
+        "dropped": {c.name: dropped[c.command] for c in measurement.variants if c.command in dropped},
     }
 
 

@@ -70,7 +70,7 @@ def table_of_targets(items: Iterable[Measurement], found: Mapping[str, Mapping[s
 
 
 def section(item: Measurement, result: Mapping[str, Any] | None) -> list[str]:
-    """One measurement: what is compared, the command, each contender's figures."""
+    """One measurement: what is compared, the command, each variant's figures."""
     parts = [f"### {item.title}", wrap(item.about), f"```sh\npython -m benchmarks --only {item.key}\n```"]
     if result is None:
         return [*parts, "Not measured."]
@@ -79,7 +79,7 @@ def section(item: Measurement, result: Mapping[str, Any] | None) -> list[str]:
         for name, figures in result["figures"].items()
     ]
     unit = UNITS.get(item.figure, item.figure.replace("_", " "))
-    parts.append(markdown_table(["contender", f"{unit}, median", "least", "greatest"], rows, numeric=(1, 2, 3)))
+    parts.append(markdown_table(["variant", f"{unit}, median", "least", "greatest"], rows, numeric=(1, 2, 3)))
     return [*parts, *(wrap(f"{name} failed: {why}") for name, why in result["dropped"].items())]
 
 
@@ -101,8 +101,8 @@ def target_of(item: Measurement) -> str:
 
 
 def amount(item: Measurement, value: float) -> str:
-    """A ratio, or the figure itself where one contender has no other."""
-    if len(item.contenders) > 1 or item.figure == "real_vs_cached":
+    """A ratio, or the figure itself where one variant has no other."""
+    if len(item.variants) > 1 or item.figure == "real_vs_cached":
         return f"{value:.1f}" if value >= 10 else f"{value:.3f}".removesuffix("0")
     return f"{number(value, item.figure)} {UNITS.get(item.figure, '')}".strip()
 

@@ -1,4 +1,4 @@
-"""One contender in a process group of its own: started, waited for, ended with everything it started."""
+"""One variant in a process group of its own: started, waited for, ended with everything it started."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders.turns import OPTION, READY
+from benchmarks.variants.turns import OPTION, READY
 
 ROOT = Path(__file__).parents[1]
 GRACE_SECONDS = 5.0
 
 
-class ContenderError(Exception):
-    """A contender gave no figures."""
+class VariantError(Exception):
+    """A variant gave no figures."""
 
 
-def run_contender(arguments: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> dict[str, Any]:
+def run_variant(arguments: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> dict[str, Any]:
     """Run `python -m ARGUMENTS` in the root of the project; returns the JSON object of its last line of output.
 
     Raises:
-        ContenderError: it did not exit with 0, printed no such line or took longer than `timeout_seconds`.
+        VariantError: it did not exit with 0, printed no such line or took longer than `timeout_seconds`.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         process = _start(arguments, environment, stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
         try:
             status = process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
-            raise ContenderError(f"no end after {timeout_seconds:.0f} s") from None
+            raise VariantError(f"no end after {timeout_seconds:.0f} s") from None
         finally:
             end_group(process)
         if status:
-            raise ContenderError(f"exit status {status}: {_last_line(errors) or 'no message'}")
+            raise VariantError(f"exit status {status}: {_last_line(errors) or 'no message'}")
         return _parse(_last_line(out))
 
 
 class TurnTaker:
-    """A contender that stays, and times a block when it is its turn (`benchmarks.contenders.turns`)."""
+    """A variant that stays, and times a block when it is its turn (`benchmarks.variants.turns`)."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> None:
         self.timeout_seconds = timeout_seconds
@@ -58,7 +58,7 @@ class TurnTaker:
         """Wait until it is ready, and let it time a block; returns the figures of the block.
 
         Raises:
-            ContenderError: it has ended, or answers nothing for `timeout_seconds`.
+            VariantError: it has ended, or answers nothing for `timeout_seconds`.
         """
         deadline = time.monotonic() + self.timeout_seconds
         while not self.is_ready:
@@ -79,11 +79,11 @@ class TurnTaker:
         pipe = self.process.stdout.fileno()
         while b"\n" not in self.unread:
             if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise ContenderError(f"no answer after {self.timeout_seconds:.0f} s")
+                raise VariantError(f"no answer after {self.timeout_seconds:.0f} s")
             read = os.read(pipe, 65536)
             if not read:
                 status = self.process.wait()
-                raise ContenderError(f"exit status {status}: {_last_line(self.errors) or 'no message'}")
+                raise VariantError(f"exit status {status}: {_last_line(self.errors) or 'no message'}")
             self.unread += read
         line, _, self.unread = self.unread.partition(b"\n")
         return line.decode(errors="replace").strip()
@@ -132,5 +132,5 @@ def _parse(line: str) -> dict[str, Any]:
     except ValueError:
         figures = None
     if not isinstance(figures, dict):
-        raise ContenderError(f"its last line is no JSON object: {line[:80]!r}")
+        raise VariantError(f"its last line is no JSON object: {line[:80]!r}")
     return figures

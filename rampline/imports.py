@@ -44,7 +44,7 @@ def preload(*modules: str) -> None:
 def _import_all(modules: Sequence[str]) -> None:
     with importing():
         for name in modules:
-            with suppress(ImportError):  # whoever needs it will say so
+            with suppress(ImportError):  # the code that needs it will say so
                 importlib.import_module(name)
 
 

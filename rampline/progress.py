@@ -18,7 +18,7 @@ Event = Mapping[str, Any]
 
 
 class Progress(Protocol):
-    """Whoever is told what goes on; events are those of `rampline.record.events`, `preparing` and `evaluated`."""
+    """A listener; events are those of `rampline.record.events`, `preparing` and `evaluated`."""
 
     def line(self, text: str) -> None:
         """A sentence, such as that a dataset was prepared already."""

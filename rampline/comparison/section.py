@@ -1,4 +1,4 @@
-"""A section of the report: sentences, tables and charts, made by whoever knows them and shown by one template."""
+"""A section of the report: sentences, tables and charts, which one template shows."""
 
 from __future__ import annotations
 

@@ -310,7 +310,7 @@ def _accept_present(config: DataConfig, directory: Path, reporter: Reporter) -> 
 
 
 def _remove_leftovers(home: Home) -> None:
-    """Directories of preparations that were killed: whoever holds the lock is the only one to have any."""
+    """Directories of preparations that were killed: only the holder of the lock has any."""
     for path in home.data.glob(".*/"):
         shutil.rmtree(path)
 

@@ -1,7 +1,7 @@
 """Whether a prepared dataset is still what was prepared: nothing flipped, cut off, deleted or edited. No TensorFlow.
 
-This finds accidents (disks, copies, editors), not an attacker: whoever can write to the directory can also write the
-digests anew.
+This finds accidents (disks, copies, editors), not an attacker: a person who can write to the directory can also
+write the digests anew.
 """
 
 from __future__ import annotations

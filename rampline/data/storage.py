@@ -112,7 +112,7 @@ class SplitWriter:
             self._syncing = self._syncer.submit(os.fsync, self._images.fileno())
 
     def _end_syncing(self) -> None:
-        # The system reports a disk that fails to whoever syncs first, and only to that one.
+        # The system reports a failing disk to the first process that syncs, and to no other.
         if self._syncing is not None:
             self._syncing.result()
 

@@ -59,7 +59,7 @@ def locked(path: Path, on_held: Callable[[str], None] = lambda _: None) -> Itera
         on_held: is called with that where another process holds it. Unless it raises, that process is waited for.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Opened for appending: what the holder wrote about itself must be readable for whoever comes second.
+    # Opened for appending: the next process must be able to read what the holder wrote about itself.
     with open(path, "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

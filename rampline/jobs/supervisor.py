@@ -130,7 +130,7 @@ class Gang:
         file = self.run_directory.roles_file
         known = read_json(file)["roles"] if file.is_file() else []
         described = {(role["role"], role["index"]): role for role in [*known, *(r.describe() for r in self.roles)]}
-        # Whoever knows an address can run operations in the role.
+        # A process that knows an address can run operations in the role.
         write_json(file, {"roles": [described[place] for place in sorted(described)]}, mode=0o600)
 
     @property
@@ -170,7 +170,7 @@ def supervise(
     (out of memory, for one) twice with no checkpoint in between.
 
     Args:
-        run_directory: created, not complete; whoever calls holds its lock.
+        run_directory: created, not complete; the caller holds its lock.
         on_event: gets the chief's events as they come.
         log: gets a line for what a user acts on.
         launcher: places the roles for each attempt; by default `launcher_of` the run.

@@ -287,7 +287,7 @@ def check_role(folder: Path, run_directory: str, config: dict[str, Any]) -> NoRe
     get_ready(checked, task)
     if is_server(checked, task):
         server = serve(task.role, task.index)
-        while server:  # until whoever started the check ends it
+        while server:  # until the process that started the check ends it
             signal.pause()
     strategy = meet(checked)
     # TensorFlow's multi-worker runtime swallows SIGTERM unless a handler is installed after it.

@@ -1,7 +1,7 @@
 """What stands before our Prefect and MLflow servers: it lets in who knows the secret, from no page but their own.
 
 A program on this machine, or a web page in the user's browser, can send requests to a port of loopback. Both servers
-would obey: Prefect starts programs for whoever asks. So a request must have a `Host` that is one of the server's names
+would obey: Prefect starts programs for any client. So a request must have a `Host` that is one of the server's names
 (else a page could give its own name this machine's address: DNS rebinding), an `Origin`, where it has one, that is the
 server's own, and the login. A browser remembers a login (HTTP Basic) for one origin, port included; a cookie would go
 to all ports of the machine, those of other users too.

@@ -23,7 +23,7 @@ from rampline.record.checkpoints import Progress, is_best_missing, without_best
 from rampline.record.events import EventWriter, finite
 from rampline.record.run_directory import RunDirectory
 from rampline.training.checkpoint import drop_damaged, drop_unfinished, restore_newest, save_checkpoint
-from rampline.training.engine import Engine, Lifeline, StepsDone, StopRequested
+from rampline.training.engine import Engine, StepCallback, StepsDone, StopRequested
 from rampline.training.probes import measure_run
 from rampline.training.step import CORRECT, EXAMPLES, LOSS_SUM, PENALTY_SUM, SUMS
 from rampline.training.tensorboard import ScalarWriter
@@ -151,7 +151,7 @@ class Controller:
         events: where the chief tells what happens; `None` on every other role.
         attempt: which start of the run this is, from 1.
         launch: when this attempt was launched, and the wall time of those before it.
-        lifeline: is told of every save.
+        callback: is told of every save.
     """
 
     def __init__(
@@ -164,11 +164,11 @@ class Controller:
         events: EventWriter | None,
         attempt: int,
         launch: Launch,
-        lifeline: Lifeline,
+        callback: StepCallback,
     ) -> None:
         self.config, self.engine, self.run_directory = config, engine, run_directory
         self.steps_per_epoch, self.events = steps_per_epoch, events
-        self.attempt, self._clock, self._lifeline = attempt, RunClock(launch), lifeline
+        self.attempt, self._clock, self._callback = attempt, RunClock(launch), callback
         self._statistics: np.ndarray | None = None
         self.progress = self._restore()
         self._clock.resume(self.progress)
@@ -292,7 +292,7 @@ class Controller:
         self.progress = dataclasses.replace(self.progress, **changes)  # type: ignore[arg-type]
 
     def _save(self, replica_statistics: np.ndarray | None = None) -> None:
-        self._lifeline.advance("save")
+        self._callback.advance("save")
         if self.events is None:
             return
         self._update(elapsed_seconds=self._clock.elapsed_seconds(), wall_seconds=self._clock.wall_seconds())

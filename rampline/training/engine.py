@@ -110,8 +110,8 @@ def _never() -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lifeline:
-    """An engine's connection to whoever watches its process.
+class StepCallback:
+    """What an engine calls between its steps: it tells that it goes on, and asks whether to stop.
 
     Attributes:
         advance: called with a word for the kind of work before each call of a compiled function.

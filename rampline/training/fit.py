@@ -14,7 +14,7 @@ import tensorflow as tf
 from rampline.data.compiled import as_written
 from rampline.pipeline.batches import make_train_dataset
 from rampline.training.controller import Controller
-from rampline.training.engine import Lifeline, StepsDone, StopRequested
+from rampline.training.engine import StepCallback, StepsDone, StopRequested
 from rampline.training.step import CORRECT, EXAMPLES, LOSS_SUM, PENALTY_SUM, SUMS, Batch, losses_of, penalty_of, sums_of
 from rampline.training.synchronous import KeepIterators, SynchronousEngine
 from rampline.training.timings import CACHED, PIPELINE
@@ -48,7 +48,7 @@ class FitEngine(SynchronousEngine):
 
     def run_steps(self, first_step: int, steps: int) -> Iterator[StepsDone]:
         """See `Engine.run_steps`: one call of `Model.fit`. A whole run is trained by `train`."""
-        ends = _StepEnds(self._lifeline, "train")
+        ends = _StepEnds(self._callback, "train")
         self._fit(self._make_dataset(first_step), ends, steps_per_epoch=steps)
         yield StepsDone(sums=np.diff(ends.sums, axis=0, prepend=0.0), input_wait_seconds=None)
 
@@ -57,7 +57,7 @@ class FitEngine(SynchronousEngine):
 
         An epoch that was stopped in its middle is completed by a call of its own, with the steps that are left.
         """
-        per_epoch, bridge = self._order.steps_per_epoch, _Bridge(controller, self._lifeline)
+        per_epoch, bridge = self._order.steps_per_epoch, _Bridge(controller, self._callback)
         done = controller.progress.step - controller.progress.epoch * per_epoch
         if 0 < done < per_epoch:
             rest = self._make_dataset(controller.progress.step)
@@ -77,7 +77,7 @@ class FitEngine(SynchronousEngine):
             dataset = dataset.take(self._replicas.count).cache().repeat()
 
         def measure(steps: int) -> float:
-            ends = _StepEnds(self._lifeline, kind)
+            ends = _StepEnds(self._callback, kind)
             self._fit(dataset, ends, steps_per_epoch=steps + 1)
             return (ends.seconds[-1] - ends.seconds[0]) / steps
 
@@ -142,9 +142,9 @@ def _count_penalties(model: keras.Model, sums: _EpochSums) -> None:
 class _StepEnds(keras.callbacks.Callback):
     """When each step ended, `time.perf_counter()`, and the sums until then."""
 
-    def __init__(self, lifeline: Lifeline, kind: str) -> None:
+    def __init__(self, callback: StepCallback, kind: str) -> None:
         super().__init__()
-        self._lifeline, self._kind = lifeline, kind
+        self._callback, self._kind = callback, kind
         self.seconds: list[float] = []
         self.sums: list[np.ndarray] = []
 
@@ -152,23 +152,23 @@ class _StepEnds(keras.callbacks.Callback):
         # Reading the sums waits for the step, as the bridge of a training does.
         self.sums.append(np.asarray(logs["sums"]))
         self.seconds.append(time.perf_counter())
-        self._lifeline.advance(self._kind)
+        self._callback.advance(self._kind)
 
 
 class _Bridge(keras.callbacks.Callback):
     """Hands Keras' epochs to the controller."""
 
-    def __init__(self, controller: Controller, lifeline: Lifeline) -> None:
+    def __init__(self, controller: Controller, callback: StepCallback) -> None:
         super().__init__()
-        self._controller, self._lifeline = controller, lifeline
+        self._controller, self._callback = controller, callback
         self._started, self._steps = 0.0, 0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._started, self._steps = time.perf_counter(), 0
-        self._lifeline.advance("train")
+        self._callback.advance("train")
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
-        self._lifeline.advance("train")
+        self._callback.advance("train")
         self._steps += 1
         progress, per_epoch = self._controller.progress, self._controller.steps_per_epoch
         if self._controller.events:
@@ -180,7 +180,7 @@ class _Bridge(keras.callbacks.Callback):
                 loss=float(sums[LOSS_SUM] / sums[EXAMPLES]),
                 accuracy=float(sums[CORRECT] / sums[EXAMPLES]),
             )
-        if self._lifeline.should_stop():
+        if self._callback.should_stop():
             self._record(logs)
             raise StopRequested
 

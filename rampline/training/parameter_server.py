@@ -23,7 +23,7 @@ from rampline.errors import Preempted
 from rampline.pipeline.batches import make_step_batch, make_steps_dataset
 from rampline.pipeline.examples import Examples, open_examples
 from rampline.pipeline.order import EpochOrder, evaluation_rows, evaluation_steps
-from rampline.training.engine import CALLS_PER_WORKER, TRAIN, CallPacer, Lifeline, StepsDone, StopRequested
+from rampline.training.engine import CALLS_PER_WORKER, TRAIN, CallPacer, StepCallback, StepsDone, StopRequested
 from rampline.training.optimizers import LossScaleOptimizer
 from rampline.training.random_draws import seed_generators, seed_of_step
 from rampline.training.state import TrainingState
@@ -289,7 +289,7 @@ class ParameterServerEngine:
         dataset: what it trains on; its directory must be readable by every worker under the same path.
         strategy: `ParameterServerStrategy`.
         state: made in the strategy's scope.
-        lifeline: is told of every result, and asked whether to stop.
+        callback: is told of every result, and asked whether to stop.
         measure_staleness: count the updates that each step missed; costs a reading of the counter per step.
     """
 
@@ -300,12 +300,12 @@ class ParameterServerEngine:
         dataset: PreparedDataset,
         strategy: tf.distribute.ParameterServerStrategy,
         state: TrainingState,
-        lifeline: Lifeline | None = None,
+        callback: StepCallback | None = None,
         measure_staleness: bool = False,
     ) -> None:
         self.state = state
         self._config, self._dataset, self._strategy = config, dataset, strategy
-        self._lifeline, self._measure_staleness = lifeline or Lifeline(), measure_staleness
+        self._callback, self._measure_staleness = callback or StepCallback(), measure_staleness
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._order = EpochOrder(
             examples=dataset.splits["train"], global_batch_size=config.global_batch_size, seed=config.seed
@@ -335,7 +335,7 @@ class ParameterServerEngine:
         next_step, end = first_step, first_step + steps
         calls: deque = deque()
         while next_step < end or calls:
-            stop = self._lifeline.should_stop()
+            stop = self._callback.should_stop()
             while not stop and next_step < end and len(calls) < ahead:
                 # Shorter towards the end, so that no worker waits long for the last call of another.
                 count = self._pacer.longest(kind, max(1, (end - next_step) // (2 * workers)))
@@ -345,7 +345,7 @@ class ParameterServerEngine:
             if not calls:
                 yield StepsDone(sums=np.zeros((0, SUMS)), input_wait_seconds=0.0, stop=True)
                 return
-            self._lifeline.advance(kind)
+            self._callback.advance(kind)
             scheduled_at, call = calls.popleft()
             sums, wait, staleness, seconds = (np.asarray(part) for part in self._fetch(call))
             # Inside a graph there is but the clock of the wall, which may be set: no call takes longer than its answer.
@@ -383,9 +383,9 @@ class ParameterServerEngine:
         calls = [self._coordinator.schedule(step, args=(images, tf.constant(i, tf.int64))) for i in range(steps)]
         total = np.zeros(SUMS)
         for call in calls:
-            if self._lifeline.should_stop():
+            if self._callback.should_stop():
                 raise StopRequested
-            self._lifeline.advance("evaluate")
+            self._callback.advance("evaluate")
             total += self._fetch(call)
         return total
 

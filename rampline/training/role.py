@@ -115,7 +115,7 @@ def _serve(config: RunConfig, task: Task, run_directory: RunDirectory) -> int:
 
 def _train(config: RunConfig, task: Task, run_directory: RunDirectory, strategy: tf.distribute.Strategy) -> int:
     from rampline.training.controller import Launch
-    from rampline.training.engine import Lifeline
+    from rampline.training.engine import StepCallback
     from rampline.training.train import train
 
     # TensorFlow's multi-worker runtime swallows SIGTERM unless a handler is installed after it.
@@ -126,9 +126,11 @@ def _train(config: RunConfig, task: Task, run_directory: RunDirectory, strategy:
         wall_seconds_before=float(os.environ.get("RAMPLINE_WALL_SECONDS_BEFORE", "0")),
     )
     attempt = int(os.environ.get("RAMPLINE_ATTEMPT", "1"))
-    lifeline = Lifeline(advance=heartbeat.advance, should_stop=stop.is_set if task.is_chief else lambda: stop.signalled)
+    callback = StepCallback(
+        advance=heartbeat.advance, should_stop=stop.is_set if task.is_chief else lambda: stop.signalled
+    )
     try:
-        train(config, task, run_directory, strategy, events, attempt=attempt, launch=launch, lifeline=lifeline)
+        train(config, task, run_directory, strategy, events, attempt=attempt, launch=launch, callback=callback)
     except Preempted:
         if task.is_chief:
             stop.tell_saved()

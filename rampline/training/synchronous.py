@@ -20,7 +20,7 @@ from rampline.pipeline.examples import Examples, open_examples
 from rampline.pipeline.order import EpochOrder, evaluation_steps
 from rampline.training.batch_norm import make_average, make_gather, write_statistics
 from rampline.training.controller import ExamplesLog
-from rampline.training.engine import TRAIN, CallPacer, Lifeline, StepsDone, StopRequested
+from rampline.training.engine import TRAIN, CallPacer, StepCallback, StepsDone, StopRequested
 from rampline.training.state import TrainingState
 from rampline.training.step import SUMS, Batch, make_evaluation_step, make_train_step
 from rampline.training.timings import CACHED, PIPELINE
@@ -184,7 +184,7 @@ class SynchronousEngine:
         strategy: `OneDeviceStrategy`, `MirroredStrategy` or `MultiWorkerMirroredStrategy`.
         state: made in the strategy's scope.
         worker: index of this process among `config.cluster.workers`.
-        lifeline: is told of every call, and asked whether to stop.
+        callback: is told of every call, and asked whether to stop.
         examples_log: gets the examples of every step; `None` to keep no record.
     """
 
@@ -196,12 +196,12 @@ class SynchronousEngine:
         strategy: tf.distribute.Strategy,
         state: TrainingState,
         worker: int = 0,
-        lifeline: Lifeline | None = None,
+        callback: StepCallback | None = None,
         examples_log: ExamplesLog | None = None,
     ) -> None:
         self.state = state
         self._config, self._dataset, self._strategy = config, dataset, strategy
-        self._lifeline, self._examples_log = lifeline or Lifeline(), examples_log
+        self._callback, self._examples_log = callback or StepCallback(), examples_log
         total = strategy.num_replicas_in_sync
         local = total // config.cluster.workers
         self._replicas = ReplicaRange(first=worker * local, count=local, total=total)
@@ -254,7 +254,7 @@ class SynchronousEngine:
         total = np.zeros(SUMS)
         for start in range(0, steps, EVALUATION_STEPS_PER_CALL):
             count = min(EVALUATION_STEPS_PER_CALL, steps - start)
-            self._lifeline.advance("evaluate")
+            self._callback.advance("evaluate")
             sums, notes = self._steps.evaluate(batches, tf.constant(count), self._note())
             if notes[0] > 0:
                 raise StopRequested
@@ -314,12 +314,12 @@ class SynchronousEngine:
     def _calls(self, steps: int, kind: str) -> Iterator[tuple[int, int]]:
         """First step and number of steps of each call of a compiled function; the first of each kind may compile."""
         for start, count in self._pacer.split(kind, steps):
-            self._lifeline.advance(kind)
+            self._callback.advance(kind)
             yield start, count
 
     def _note(self) -> tf.Tensor:
         """(3,): 1 when this role wants to stop, and the steps and seconds of its last call: summed over the workers."""
-        return tf.constant([float(self._lifeline.should_stop()), *self._last_call], keras.config.floatx())
+        return tf.constant([float(self._callback.should_stop()), *self._last_call], keras.config.floatx())
 
     def _iterate(self, first_step: int, *, repeat_first: bool = False) -> Iterator:
         """The batches of the training from that step on, or that step's again and again."""

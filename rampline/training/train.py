@@ -14,7 +14,7 @@ from rampline.jobs.tf_config import Task
 from rampline.record.events import EventWriter
 from rampline.record.run_directory import RunDirectory
 from rampline.training.controller import Controller, ExamplesLog, Launch
-from rampline.training.engine import Engine, Lifeline
+from rampline.training.engine import Engine, StepCallback
 from rampline.training.fit import FitEngine
 from rampline.training.parameter_server import ParameterServerEngine
 from rampline.training.state import TrainingState, make_state
@@ -30,7 +30,7 @@ def train(
     *,
     attempt: int,
     launch: Launch,
-    lifeline: Lifeline,
+    callback: StepCallback,
 ) -> None:
     """Train this role's part of a run; returns when the run is complete.
 
@@ -41,7 +41,7 @@ def train(
     dataset = PreparedDataset.open(Path(run_directory.read_identity().dataset))
     state = make_state(config, dataset, strategy)
     examples_log = ExamplesLog(run_directory.examples_file(task.name), attempt) if config.log_examples else None
-    engine = make_engine(config, dataset, strategy, state, task, lifeline=lifeline, examples_log=examples_log)
+    engine = make_engine(config, dataset, strategy, state, task, callback=callback, examples_log=examples_log)
     steps_per_epoch = config.steps_per_epoch(dataset.splits["train"])
     controller = Controller(
         config=config,
@@ -51,7 +51,7 @@ def train(
         events=events,
         attempt=attempt,
         launch=launch,
-        lifeline=lifeline,
+        callback=callback,
     )
     if events:
         startup = {"startup_seconds": time.monotonic() - launch.at}
@@ -69,12 +69,12 @@ def make_engine(
     state: TrainingState,
     task: Task,
     *,
-    lifeline: Lifeline | None = None,
+    callback: StepCallback | None = None,
     examples_log: ExamplesLog | None = None,
     measure_staleness: bool = False,
 ) -> Engine:
     """The engine of the run's strategy and `engine` setting; see the engines for the optional parts."""
-    parts = {"config": config, "dataset": dataset, "strategy": strategy, "state": state, "lifeline": lifeline}
+    parts = {"config": config, "dataset": dataset, "strategy": strategy, "state": state, "callback": callback}
     if config.strategy == "parameter_server":
         return ParameterServerEngine(**parts, measure_staleness=measure_staleness)
     make = FitEngine if config.engine == "fit" else SynchronousEngine

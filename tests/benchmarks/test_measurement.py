@@ -1,11 +1,11 @@
-"""Contenders in turn, their ratios, and what becomes of one that fails; the contenders are small processes."""
+"""Variants in turn, their ratios, and what becomes of one that fails; the variants are small processes."""
 
 import time
 from pathlib import Path
 
 import pytest
 
-from benchmarks.measurement import ROUNDS_OF_A_PROCESS, Contender, Measurement, Rounds
+from benchmarks.measurement import ROUNDS_OF_A_PROCESS, Measurement, Rounds, Variant
 
 # Prints its figure, 10 more with each start; or does what its argument says.
 SCRIPT = """
@@ -33,13 +33,13 @@ print(json.dumps({"examples_per_second": int(first) + 10 * starts}))
 
 
 @pytest.fixture
-def make_contender(tmp_path: Path):
-    (tmp_path / "contender.py").write_text(SCRIPT)
+def make_variant(tmp_path: Path):
+    (tmp_path / "variant.py").write_text(SCRIPT)
 
-    def make(name: str, what: str, timeout_seconds: float = 30, *, takes_turns: bool = False) -> Contender:
-        return Contender(
+    def make(name: str, what: str, timeout_seconds: float = 30, *, takes_turns: bool = False) -> Variant:
+        return Variant(
             name=name,
-            arguments=("contender", str(tmp_path / name), what),
+            arguments=("variant", str(tmp_path / name), what),
             environment={"PYTHONPATH": str(tmp_path)},
             timeout_seconds=timeout_seconds,
             takes_turns=takes_turns,
@@ -48,12 +48,12 @@ def make_contender(tmp_path: Path):
     return make
 
 
-def measurement(key: str, *contenders: Contender, **settings) -> Measurement:
-    return Measurement(key=key, title=key, figure="examples_per_second", contenders=contenders, **settings)
+def measurement(key: str, *variants: Variant, **settings) -> Measurement:
+    return Measurement(key=key, title=key, figure="examples_per_second", variants=variants, **settings)
 
 
-def test_ratios_are_of_rounds_and_equal_contenders_run_once(make_contender) -> None:
-    ours, theirs, other = make_contender("ours", "100"), make_contender("theirs", "50"), make_contender("other", "200")
+def test_ratios_are_of_rounds_and_equal_variants_run_once(make_variant) -> None:
+    ours, theirs, other = make_variant("ours", "100"), make_variant("theirs", "50"), make_variant("other", "200")
 
     results = Rounds(measurements=[measurement("a", ours, theirs), measurement("b", ours, other)], rounds=3).run()
 
@@ -72,11 +72,11 @@ def test_a_target_is_a_lower_or_an_upper_bound() -> None:
     assert measurement("a").is_met(1.0) is None
 
 
-def test_others_go_on_when_a_contender_fails(make_contender) -> None:
+def test_others_go_on_when_a_variant_fails(make_variant) -> None:
     ours, broken, hanging = (
-        make_contender("ours", "100"),
-        make_contender("x", "fail"),
-        make_contender("written-late", "hang", timeout_seconds=1.5),
+        make_variant("ours", "100"),
+        make_variant("x", "fail"),
+        make_variant("written-late", "hang", timeout_seconds=1.5),
     )
     lines: list[str] = []
 
@@ -95,8 +95,8 @@ def test_others_go_on_when_a_contender_fails(make_contender) -> None:
     assert not (Path(ours.arguments[1]).parent / "written-late").exists(), "what it had started lives on"
 
 
-def test_who_takes_turns_stays_for_five_rounds(make_contender) -> None:
-    ours, theirs = make_contender("ours", "100", takes_turns=True), make_contender("theirs", "1")
+def test_who_takes_turns_stays_for_five_rounds(make_variant) -> None:
+    ours, theirs = make_variant("ours", "100", takes_turns=True), make_variant("theirs", "1")
 
     results = Rounds(measurements=[measurement("a", ours, theirs)], rounds=7).run()
 
@@ -105,9 +105,9 @@ def test_who_takes_turns_stays_for_five_rounds(make_contender) -> None:
     assert results["a"]["ratios"] == pytest.approx([above / below for above, below in speeds])
 
 
-def test_others_go_on_when_one_that_takes_turns_fails(make_contender) -> None:
+def test_others_go_on_when_one_that_takes_turns_fails(make_variant) -> None:
     first, second, hanging = (
-        make_contender(name, what, seconds, takes_turns=True)
+        make_variant(name, what, seconds, takes_turns=True)
         for name, what, seconds in (("x", "50", 30), ("y", "70", 30), ("written-late", "hang", 2))
     )
 

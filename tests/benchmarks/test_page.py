@@ -3,18 +3,16 @@
 from pathlib import Path
 
 from benchmarks.claims import MEASUREMENTS
-from benchmarks.measurement import Contender, Measurement, summarise
+from benchmarks.measurement import Measurement, Variant, summarise
 from benchmarks.page import PAGE, RESULTS, write_page
 from rampline.files import read_json
 
-LOOP, BARE = (Contender(name=name, arguments=("contender", name)) for name in ("loop", "bare"))
-RATIO = Measurement(
-    key="ratio", title="loop vs bare", figure="examples_per_second", contenders=(LOOP, BARE), target=0.97
-)
+LOOP, BARE = (Variant(name=name, arguments=("variant", name)) for name in ("loop", "bare"))
+RATIO = Measurement(key="ratio", title="loop vs bare", figure="examples_per_second", variants=(LOOP, BARE), target=0.97)
 SHARE = Measurement(
-    key="share", title="checkpoint", figure="checkpoint_share", contenders=(LOOP,), target=0.02, at_least=False
+    key="share", title="checkpoint", figure="checkpoint_share", variants=(LOOP,), target=0.02, at_least=False
 )
-MISSING = Measurement(key="missing", title="not run", figure="seconds", contenders=(LOOP,), target=3, at_least=False)
+MISSING = Measurement(key="missing", title="not run", figure="seconds", variants=(LOOP,), target=3, at_least=False)
 
 
 def test_page_has_medians_spread_targets_and_what_is_missing(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from rampline.record.checkpoints import Progress, best_checkpoint, last_checkpoi
 from rampline.record.events import EventWriter
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.training.controller import Launch
-from rampline.training.engine import Lifeline
+from rampline.training.engine import StepCallback
 from rampline.training.synchronous import SynchronousEngine
 from rampline.training.train import train
 
@@ -36,7 +36,7 @@ def trained(digits: PreparedDataset, tmp_path: Path):
         directory.create(config, RunIdentity(study="test", name="run", dataset=str(digits.directory)))
         strategy, events = tf.distribute.OneDeviceStrategy("/cpu:0"), EventWriter(directory.events_file)
         launch, parts = Launch(at=time.monotonic()), (config, ALONE, directory, strategy, events)
-        train(*parts, attempt=1, launch=launch, lifeline=Lifeline())
+        train(*parts, attempt=1, launch=launch, callback=StepCallback())
         return directory
 
     yield run

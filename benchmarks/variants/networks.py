@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import layers
 
-from benchmarks.contenders.work import Work
+from benchmarks.variants.work import Work
 
 
 def make_network(work: Work) -> keras.Model:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
-from benchmarks.contenders.turns import Turns
-from benchmarks.contenders.work import Work, time_block
 from benchmarks.datasets import bench_folder
+from benchmarks.variants.turns import Turns
+from benchmarks.variants.work import Work, time_block
 from rampline.config import BatchConfig, ClusterConfig, ModelConfig, RunConfig
 from rampline.jobs.tf_config import ALONE, Task
 from rampline.record.checkpoints import Progress

@@ -1,4 +1,4 @@
-"""The two trainings that contenders are compared on, and how long each of them is timed."""
+"""The two trainings that variants are compared on, and how long each of them is timed."""
 
 from __future__ import annotations
 

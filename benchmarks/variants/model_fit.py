@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.contenders.networks import make_network, scale
-from benchmarks.contenders.turns import Turns
-from benchmarks.contenders.work import Work, peak_mib
+from benchmarks.variants.networks import make_network, scale
+from benchmarks.variants.turns import Turns
+from benchmarks.variants.work import Work, peak_mib
 
 # More than are ever made: blocks of one epoch, which has no end of its own.
 STEPS = 10**9

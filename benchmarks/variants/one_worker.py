@@ -1,4 +1,4 @@
-"""One of the processes of `benchmarks.contenders.workers`, on the core that RAMPLINE_BENCH_CORE names."""
+"""One of the processes of `benchmarks.variants.workers`, on the core that RAMPLINE_BENCH_CORE names."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Callable
 
-from benchmarks.contenders.turns import Turns
-from benchmarks.contenders.work import WORKS, Work, time_block
+from benchmarks.variants.turns import Turns
+from benchmarks.variants.work import WORKS, Work, time_block
 
 
 def main() -> None:
@@ -24,8 +24,8 @@ def main() -> None:
 
 def make_run_of(kind: str, work: Work) -> Callable[[int], float]:
     """A function that makes so many steps and returns examples per second."""
-    from benchmarks.contenders.product_loop import loop_config, make_role_engine, make_run
-    from benchmarks.contenders.workers import multi_worker_config
+    from benchmarks.variants.product_loop import loop_config, make_role_engine, make_run
+    from benchmarks.variants.workers import multi_worker_config
     from rampline.jobs.tf_config import ALONE, parse_tf_config
 
     if kind == "independent":

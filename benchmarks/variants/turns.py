@@ -1,7 +1,7 @@
-"""Who asks a contender for its timed blocks: `python -m benchmarks`, one at a time, or a person, all at once.
+"""Who asks a variant for its timed blocks: `python -m benchmarks`, one at a time, or a person, all at once.
 
-With `--turns` a contender says when it is ready, and answers each line of standard input with the figures of a block, a
-line of JSON. So contenders that are all warm take turns within seconds, and what else happens on the machine happens to
+With `--turns` a variant says when it is ready, and answers each line of standard input with the figures of a block, a
+line of JSON. So variants that are all warm take turns within seconds, and what else happens on the machine happens to
 each of them. Nothing but the standard library is needed: PyTorch's processes have no other.
 """
 
@@ -24,7 +24,7 @@ Figures = Mapping[str, float]
 
 
 def add_option(parser: ArgumentParser) -> None:
-    """Let a contender be told that it is asked for its blocks."""
+    """Let a variant be told that it is asked for its blocks."""
     parser.add_argument(OPTION, action="store_true", help="time a block for each line of standard input")
 
 

@@ -1,4 +1,4 @@
-"""Ways of training one network: `python -m benchmarks.contenders.training KIND --network convnet|mobilenet`.
+"""Ways of training one network: `python -m benchmarks.variants.training KIND --network convnet|mobilenet`.
 
     loop     the product's engine on the prepared dataset; also beside one cached batch, and what a checkpoint costs
     fit      Keras' Model.fit with its defaults, from the published tutorials
@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from benchmarks.contenders.turns import Turns, add_option
-from benchmarks.contenders.work import WORKS, Work
+from benchmarks.variants.turns import Turns, add_option
+from benchmarks.variants.work import WORKS, Work
 from rampline.config import ClusterConfig, RunConfig
 from rampline.jobs.roles import local_tasks, role_environment
 
@@ -36,16 +36,16 @@ def main() -> None:
 def train(kind: str, work: Work, replicas: int, turns: Turns) -> None:
     """In one way, as long as blocks are wanted."""
     if kind == "fit":
-        from benchmarks.contenders.model_fit import train_with_fit
+        from benchmarks.variants.model_fit import train_with_fit
 
         return train_with_fit(work, replicas, turns)
     if kind == "bare":
-        from benchmarks.contenders.bare_loop import train_bare
+        from benchmarks.variants.bare_loop import train_bare
 
         return train_bare(work, turns)
     # As the launcher starts a role; TensorFlow reads it when it is imported.
     os.environ.update(role_threads(replicas))
-    from benchmarks.contenders.product_loop import train_in_loop
+    from benchmarks.variants.product_loop import train_in_loop
 
     return train_in_loop(work, replicas, turns)
 

@@ -1,4 +1,4 @@
-"""What a study takes beyond the training of its runs: `python -m benchmarks.contenders.study`.
+"""What a study takes beyond the training of its runs: `python -m benchmarks.variants.study`.
 
 `rampline run digits` with one run, three times in a RAMPLINE_HOME that begins empty: a first time, which makes the
 databases and prepares the data, then in two lengths. Everything counts that the command does before, beside and after
@@ -21,8 +21,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.contenders.turns import print_figures
 from benchmarks.datasets import bench_folder
+from benchmarks.variants.turns import print_figures
 from rampline.files import read_json
 from rampline.record.events import EventReader
 from rampline.record.run_directory import RunDirectory

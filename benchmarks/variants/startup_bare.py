@@ -1,7 +1,7 @@
 """What a user would run instead: a script that trains the convnet on scikit-learn's digits, and tells of its steps.
 
 Complete in itself, as such a script is: it imports nothing but what it trains with. A process beside
-`benchmarks.contenders.startup`, which has the clock.
+`benchmarks.variants.startup`, which has the clock.
 """
 
 import keras

@@ -8,9 +8,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.contenders.networks import make_network, scale
-from benchmarks.contenders.turns import Turns
-from benchmarks.contenders.work import Work, time_block
+from benchmarks.variants.networks import make_network, scale
+from benchmarks.variants.turns import Turns
+from benchmarks.variants.work import Work, time_block
 
 CALL_SECONDS = 1.0
 

@@ -1,4 +1,4 @@
-"""A whole run of the product: `python -m benchmarks.contenders.product_run STRATEGY --network NETWORK`.
+"""A whole run of the product: `python -m benchmarks.variants.product_run STRATEGY --network NETWORK`.
 
 Its roles are started as `rampline run` starts them. Prints examples per second, the median over the epochs after the
 first, and the most memory that one role had.
@@ -14,9 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.contenders.turns import print_figures
-from benchmarks.contenders.work import WORKS, Work
 from benchmarks.datasets import bench_folder
+from benchmarks.variants.turns import print_figures
+from benchmarks.variants.work import WORKS, Work
 from rampline.config import BatchConfig, ClusterConfig, ModelConfig, RunConfig
 from rampline.jobs.supervisor import supervise
 from rampline.record.run_directory import RunDirectory, RunIdentity

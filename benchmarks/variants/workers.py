@@ -1,4 +1,4 @@
-"""Two processes with one core each: `python -m benchmarks.contenders.workers KIND --network NETWORK`.
+"""Two processes with one core each: `python -m benchmarks.variants.workers KIND --network NETWORK`.
 
     product      the product's multi_worker role
     independent  the product's engine, twice, neither knowing of the other
@@ -14,8 +14,8 @@ import subprocess
 import sys
 from functools import partial
 
-from benchmarks.contenders.turns import Turns, add_option, relay
-from benchmarks.contenders.work import WORKS, Work
+from benchmarks.variants.turns import Turns, add_option, relay
+from benchmarks.variants.work import WORKS, Work
 from rampline.config import BatchConfig, ClusterConfig, ModelConfig, RunConfig
 from rampline.jobs.roles import local_tasks, role_environment
 
@@ -49,7 +49,7 @@ def start_side_by_side(kind: str, network: str) -> list[subprocess.Popen[str]]:
     for index, task in enumerate(local_tasks(config)):
         environment = {**os.environ, **role_environment(task, config), "TF_CPP_MIN_LOG_LEVEL": "3"}
         environment["RAMPLINE_BENCH_CORE"] = str(cores[index % len(cores)])
-        command = [sys.executable, "-m", "benchmarks.contenders.one_worker", kind, network]
+        command = [sys.executable, "-m", "benchmarks.variants.one_worker", kind, network]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         started.append(subprocess.Popen(command, env=environment, **pipes))
     return started

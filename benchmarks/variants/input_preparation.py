@@ -1,4 +1,4 @@
-"""How fast photographs are prepared: `python -m benchmarks.contenders.input_preparation KIND`.
+"""How fast photographs are prepared: `python -m benchmarks.variants.input_preparation KIND`.
 
     product  `store_dataset`, from listing the files to the complete directory
     by-hand  decode_jpeg and resize alone, on one core
@@ -35,13 +35,13 @@ DISTINCT, COPIES = 200, 30
 
 
 def find_photos() -> Path:
-    """A folder of photographs, made by the contender that needs it first."""
+    """A folder of photographs, made by the variant that needs it first."""
     if given := os.environ.get("RAMPLINE_BENCH_PHOTOS"):
         return Path(given)
     folder = photos_folder()
     if not folder.is_dir():
         # In a process of its own: a preparation finds TensorFlow imported and nothing run.
-        subprocess.run([sys.executable, "-m", "benchmarks.contenders.input_preparation", "photos"], check=True)
+        subprocess.run([sys.executable, "-m", "benchmarks.variants.input_preparation", "photos"], check=True)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Seconds to the end of a command's first training step: `python -m benchmarks.contenders.startup rampline|bare`.
+"""Seconds to the end of a command's first training step: `python -m benchmarks.variants.startup rampline|bare`.
 
 `rampline` is `rampline run digits --only baseline`, its data prepared before; `bare` a script with the same network and
 images. Both are ended after that step.
@@ -14,9 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.contenders.turns import print_figures
 from benchmarks.datasets import bench_folder
 from benchmarks.process import end_group
+from benchmarks.variants.turns import print_figures
 
 LONGEST_SECONDS = 300
 POLL_SECONDS = 0.01
@@ -33,7 +33,7 @@ def main() -> None:
 
 def _time_bare() -> dict[str, float]:
     started = time.time()
-    script = [sys.executable, "-m", "benchmarks.contenders.startup_bare"]
+    script = [sys.executable, "-m", "benchmarks.variants.startup_bare"]
     with subprocess.Popen(script, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""

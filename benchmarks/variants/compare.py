@@ -1,4 +1,4 @@
-"""`rampline compare` in a store with many runs: `python -m benchmarks.contenders.compare --runs 5000`.
+"""`rampline compare` in a store with many runs: `python -m benchmarks.variants.compare --runs 5000`.
 
 The first execution is a real one of `digits`. The others are copies of its rows with ids and times of their own, made
 in SQL: to train or to log thousands of runs would take hours.
@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.contenders.turns import print_figures
+from benchmarks.variants.turns import print_figures
 
 COPIED = ("params", "tags", "metrics", "latest_metrics")
 HOUR_MILLISECONDS = 3_600_000

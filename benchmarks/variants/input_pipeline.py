@@ -16,7 +16,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.contenders.work import is_quick
+from benchmarks.variants.work import is_quick
 from rampline.config import DataConfig
 from rampline.pipeline.batches import ReplicaRange, make_train_dataset
 from rampline.pipeline.examples import Examples
