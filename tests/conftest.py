@@ -16,7 +16,15 @@ from rampline.imports import importing
 from rampline.jobs.fork_server import fork_server
 from rampline.record.home import Home
 
-pytest_plugins = ["prefect_server_fixture", "deployments_fixture", "command_line", "trained_runs", "flow_runs", "tiers"]
+pytest_plugins = [
+    "prefect_server_fixture",
+    "deployments_fixture",
+    "command_line",
+    "trained_runs",
+    "flow_runs",
+    "tiers",
+    "slurm_cluster",
+]
 
 # Before anything imports TensorFlow.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
