@@ -28,7 +28,7 @@ def launcher_of_jobs(config: RunConfig) -> Launcher:
     belongs to no run starts beside its caller, on its files, by `LOCAL`: preparing data, labelling images, and looking
     at the models of a study.
     """
-    return LOCAL if config.cluster.launcher in ("local", "hand") else launcher_of(config)
+    return LOCAL if config.cluster.launcher in ("local", "hand", "ray") else launcher_of(config)
 
 
 def _local(config: RunConfig) -> Launcher:
@@ -52,4 +52,10 @@ def _hand(config: RunConfig) -> Launcher:
     return Local([task])
 
 
-LAUNCHERS = {"local": _local, "hand": _hand}
+def _ray(_: RunConfig) -> Launcher:
+    from rampline.jobs.ray_cluster import RAY  # Ray is an extra
+
+    return RAY
+
+
+LAUNCHERS = {"local": _local, "hand": _hand, "ray": _ray}
