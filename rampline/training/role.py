@@ -19,6 +19,7 @@ from rampline.errors import ClusterConfigError, Preempted
 from rampline.imports import import_tensorflow
 from rampline.jobs.exit_status import ERROR_MARK, PEER_LOST, STOPPED, leave, one_line
 from rampline.jobs.heartbeat import Heartbeat
+from rampline.jobs.launcher import wait_until
 from rampline.jobs.stop import StopRequest
 from rampline.jobs.system_metrics import SystemSampler
 from rampline.jobs.tf_config import ALONE, Task, parse_tf_config
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # A parameter server's chief waits while a worker is started again: that is no freeze.
 WORKER_RESTART_SECONDS = 120
+# For the checkpoint of the chief, which leaves first; shorter than the launcher waits for all of them.
+SAVE_SECONDS = 10.0
 
 
 def run_role(folder: Path) -> int:
@@ -134,6 +137,9 @@ def _train(config: RunConfig, task: Task, run_directory: RunDirectory, strategy:
     except Preempted:
         if task.is_chief:
             stop.tell_saved()
+        else:
+            # The chief may still receive this role's part of the sum in which all agreed to stop.
+            wait_until(stop.is_saved, SAVE_SECONDS)
         raise
     except Exception as error:
         _look_at_data(error, run_directory)

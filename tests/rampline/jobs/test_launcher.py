@@ -140,6 +140,19 @@ def test_sigterm_to_the_launcher_and_its_roles_saves_a_checkpoint(make_run) -> N
     assert last_checkpoint(directory.checkpoints)
 
 
+def test_of_workers_that_stop_the_chief_leaves_first_because_it_may_still_receive_their_last_sum(make_run) -> None:
+    config = make_config("multi_worker", workers=2, model="small_models:with_all_state")
+    directory = make_run(config, epochs=2000)
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCH, str(directory.path)])
+    other = psutil.Process(wait_for_roles(directory)["worker-1"])
+    launcher.terminate()
+    while other.is_running() and other.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.001)
+    gone_at = time.time()
+    assert launcher.wait(60)
+    assert read_json(directory.stop_file)["at"] < gone_at
+
+
 def test_a_status_of_143_alone_does_not_say_that_a_checkpoint_was_saved(make_run) -> None:
     directory = make_run(make_config("single", model="small_models:ended_by_sigterm"))
     with pytest.raises(Preempted, match=r"^chief 0 was asked to stop before it could save a checkpoint$"):
