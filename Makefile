@@ -11,8 +11,8 @@ IS_RIGHT := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3 python; do \
 	"$$name" -c '$(IS_RIGHT)' >/dev/null 2>&1 && command -v "$$name" && break; done)
 
-# More processes than cores: many tests wait for others to start or to end. Files stay whole, in the order of pyproject.toml.
-PYTEST := .venv/bin/pytest -n 3 --dist loadfile --no-loadscope-reorder --reruns 1 --durations=40
+# More processes than cores: many tests wait for others to start or to end. tests/support/stack.py says which run in one process.
+PYTEST := .venv/bin/pytest -n 3 --dist loadgroup --no-loadscope-reorder --reruns 1 --durations=40
 
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv

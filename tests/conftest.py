@@ -15,11 +15,12 @@ from rampline.data.preparation import prepare_dataset
 from rampline.imports import importing
 from rampline.jobs.fork_server import fork_server
 from rampline.record.home import Home
+from rampline.servers.environments import make_quiet
 
-pytest_plugins = ["prefect_server_fixture", "deployments_fixture", "command_line", "trained_runs", "flow_runs", "tiers"]
+pytest_plugins = ["command_line", "stack", "trained_runs", "tiers"]
 
-# Before anything imports TensorFlow.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# As the command does it, before anything imports Prefect or TensorFlow: tests run commands in this process.
+make_quiet()
 # Roles, and whatever else a test starts, import networks from there.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
@@ -82,3 +83,15 @@ def digits(rampline_home: Path, request: pytest.FixtureRequest) -> PreparedDatas
 def digits_by_cache(rampline_home: Path, digits: PreparedDataset) -> dict[str, PreparedDataset]:
     """The same examples in the storage of every `data.cache`."""
     return {"memory": digits} | {cache: _prepare(rampline_home, cache) for cache in ("disk", "none")}
+
+
+@pytest.fixture(scope="session")
+def initialised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh MLflow database: its tables take 2.5 s to create."""
+    from rampline.tracking.store import open_tracking  # MLflow: seconds
+
+    home = Home(root=tmp_path_factory.mktemp("initialised"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        open_tracking(home)
+    return home.tracking_database

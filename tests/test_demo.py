@@ -1,6 +1,7 @@
 """The demo as its user runs it: five runs, four strategies, evaluation, MLflow and the comparison, by one command."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,9 @@ from golden import check_golden, mask_numbers, visible_text
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from recorded_demo import record
+from typer.testing import CliRunner
 
+from rampline.cli import app
 from rampline.config import flatten
 from rampline.record.run_directory import RunDirectory
 from rampline.study import load_study
@@ -167,6 +170,15 @@ def test_the_report_has_the_sections_it_has_had(home: Path) -> None:
     headings = mask_numbers(visible_text(html, "h1", "h2", "h3", "th", "dt")).replace("git commit\n", "")
     data = visible_text(html[html.index('<section id="data">') :].partition("</section>")[0])
     check_golden("demo-report.txt", f"{headings}\n\n{data}")
+
+
+def test_what_was_measured_is_planned_with_and_compared_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMPLINE_HOME", str(home))
+    planned = CliRunner().invoke(app, ["plan", "digits", "--only", "baseline", "--set", "epochs=3"])
+    assert re.search(r"baseline +single +1 chief +CPU +32 +32 +3 +\d+ +0.002 +\d+ s", planned.output)
+    compared = CliRunner().invoke(app, ["compare", "digits"])
+    assert compared.exit_code == 0
+    assert "report  " in compared.output
 
 
 def test_nothing_in_the_home_is_open_to_others(home: Path) -> None:

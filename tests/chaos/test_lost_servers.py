@@ -1,16 +1,11 @@
 """Servers that go away and do not come back."""
 
-import contextlib
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from command_line import (
     SMALL,
     mlflow_tags,
@@ -18,12 +13,11 @@ from command_line import (
     read_until,
     run_directory,
 )
-from mlflow_server import MlflowServer
-from prefect_server_fixture import wait_for
+from own_prefect import own_prefect
 
 
-def test_a_run_whose_tracking_never_came_back_is_delivered_later(rampline, command, home, server, mlflow_server):
-    environment = server.prefect | {"MLFLOW_TRACKING_URI": mlflow_server.uri, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+def test_a_run_whose_tracking_never_came_back_is_delivered_later(rampline, command, home, stack, mlflow_server):
+    environment = stack.prefect | {"MLFLOW_TRACKING_URI": mlflow_server.uri, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
     process = command(*SMALL, "--set", "epochs=20", prefect=environment)
     read_until(process, "epoch 2/")
     mlflow_server.kill()
@@ -50,32 +44,15 @@ def test_a_run_whose_tracking_never_came_back_is_delivered_later(rampline, comma
     assert rampline("sync", prefect=environment).stdout == "MLflow has everything\n"
 
 
-@pytest.fixture
-def own_prefect(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, str]]]:
-    """A Prefect server that the test kills: its process, and the variables that lead a command to it."""
-    port = MlflowServer(tmp_path).port
-    url = f"http://127.0.0.1:{port}/api"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    own = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    with open(tmp_path / "prefect.log", "w") as log:
-        process = subprocess.Popen(command, env=kept | own, stdout=log, stderr=log, start_new_session=True)
-    wait_for(f"{url}/health")
-    yield process, own | {"PREFECT_API_URL": url}
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def test_losing_prefect_does_not_end_the_roles(rampline, command, home, server, own_prefect):
-    prefect, environment = own_prefect
-    process = command(*SMALL, "--set", "epochs=20", prefect=environment)
-    read_until(process, "epoch 2/")
-    os.killpg(prefect.pid, signal.SIGKILL)
-    assert process.stdout is not None
-    began = time.monotonic()
-    rest = process.stdout.read()
-    assert process.wait(280) == 1
+def test_losing_prefect_does_not_end_the_roles(rampline, command, home, stack, tmp_path):
+    with own_prefect(tmp_path) as (prefect, environment):
+        process = command(*SMALL, "--set", "epochs=20", prefect=environment)
+        read_until(process, "epoch 2/")
+        os.killpg(prefect.pid, signal.SIGKILL)
+        assert process.stdout is not None
+        began = time.monotonic()
+        rest = process.stdout.read()
+        assert process.wait(280) == 1
     sys.stdout.write(f"left {time.monotonic() - began:.0f} s after the loss of Prefect\n")
     assert "epoch 20/20" in rest
     assert (run_directory(home) / "result.json").is_file()
@@ -87,6 +64,6 @@ def test_losing_prefect_does_not_end_the_roles(rampline, command, home, server, 
         assert noise not in rest
     tags = mlflow_tags(f"sqlite:///{home}/mlflow.db")
     assert {name: run["rampline.status"] for name, run in tags.items()} == {"study": "FAILED", "baseline": "COMPLETE"}
-    resumed = rampline("run", "digits", "--resume", prefect=server.prefect)
+    resumed = rampline("run", "digits", "--resume", prefect=stack.prefect)
     assert (resumed.returncode, resumed.stderr) == (0, "")
     assert "report  " in resumed.stdout

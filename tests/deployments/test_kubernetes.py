@@ -80,7 +80,7 @@ def test_exit_statuses_are_those_of_the_commands():
 
 
 @pytest.fixture
-def start_pod(server, tmp_path) -> Iterator[Callable[[int], subprocess.Popen[str]]]:
+def start_pod(stack, tmp_path) -> Iterator[Callable[[int], subprocess.Popen[str]]]:
     """`start_pod(0)` starts the command of the Job's pod 0 with its environment, loopback in place of names."""
     job, started = training_job(), []
     container = job["spec"]["template"]["spec"]["containers"][0]
@@ -93,7 +93,7 @@ def start_pod(server, tmp_path) -> Iterator[Callable[[int], subprocess.Popen[str
     own = {"ADDRESSES": addresses, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
     def start(index: int) -> subprocess.Popen[str]:
-        environment = without_secrets() | pod | own | server.prefect | {"JOB_COMPLETION_INDEX": str(index)}
+        environment = without_secrets() | pod | own | stack.prefect | {"JOB_COMPLETION_INDEX": str(index)}
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         started.append(subprocess.Popen(command, env=environment, cwd=tmp_path, start_new_session=True, **output))
         return started[-1]

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +12,12 @@ import kubernetes_validate
 import pytest
 import yaml
 from deployment_files import DEPLOYMENTS, manifests, without_secrets
+from own_prefect import own_prefect
 from prefect.utilities.templating import apply_values
-from prefect_server_fixture import Server, wait_for
-
-from rampline.jobs.roles import free_ports
 
 TEMPLATE = DEPLOYMENTS / "kubernetes" / "base-job-template.json"
 # What a Kubernetes worker puts in.
 OF_A_FLOW_RUN = {"command": ["prefect", "flow-run", "execute"], "env": [{"name": "A", "value": "1"}], "labels": {}}
-
-
-@pytest.fixture(scope="module")
-def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Its own: the session's has a process pool of the same name."""
-    home, [port] = tmp_path_factory.mktemp("prefect"), free_ports(1)
-    prefect = {"PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    with open(home / "server.log", "w") as log:
-        environment = without_secrets() | prefect
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-    try:
-        url = f"http://127.0.0.1:{port}/api"
-        wait_for(f"{url}/health")
-        yield Server(url=url, prefect=prefect | {"PREFECT_API_URL": url})
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def job(**variables: Any) -> dict[str, Any]:
@@ -67,19 +46,26 @@ def test_a_flow_run_has_the_same_safeguards_as_a_training_job():
 
 
 @pytest.mark.long
-def test_deploy_script_with_a_kubernetes_pool(own_server):
+def test_deploy_script_with_a_kubernetes_pool(tmp_path):
+    # Another server than that of the other tests, which has a process pool of the same name.
+    with own_prefect(tmp_path) as (_, variables):
+        deploy_and_look(variables)
+
+
+def deploy_and_look(variables: dict[str, str]) -> None:
+    url = variables["PREFECT_API_URL"]
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    environment = without_secrets() | own_server.prefect | path
+    environment = without_secrets() | variables | path
     command = [str(DEPLOYMENTS / "deploy.sh"), "kubernetes", str(TEMPLATE.relative_to(DEPLOYMENTS.parent))]
     for _ in range(2):  # the second time changes what is there
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-    with urllib.request.urlopen(f"{own_server.url}/work_pools/rampline", timeout=30) as answer:
+    with urllib.request.urlopen(f"{url}/work_pools/rampline", timeout=30) as answer:
         pool = json.load(answer)
     assert pool["type"] == "kubernetes"
     assert pool["base_job_template"] == json.loads(TEMPLATE.read_text())
     headers = {"content-type": "application/json"}
-    request = urllib.request.Request(f"{own_server.url}/deployments/filter", b"{}", headers)
+    request = urllib.request.Request(f"{url}/deployments/filter", b"{}", headers)
     with urllib.request.urlopen(request, timeout=30) as answer:
         deployments = json.load(answer)
     names = {

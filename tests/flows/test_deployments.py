@@ -1,11 +1,11 @@
-"""`prefect deploy --all` against a running server: what its UI makes forms of, and what it refuses."""
+"""The deployments of a running server: what its UI makes forms of, and what it refuses."""
 
 import subprocess
 from typing import Any
 
 import pytest
-from deployments_fixture import client_of, find_deployments, prefect
 from prefect_rest import PrefectApi, PrefectError
+from stack import client_of, find_deployments, prefect
 
 from rampline.servers.deployments import add_schedules
 
@@ -100,17 +100,18 @@ def test_schedules_are_there_and_switched_off(deployments):
     assert sweep["parameters"] == {"study": "inaturalist"}
 
 
-@pytest.mark.usefixtures("deployments", "nothing_applied")
-def test_deploying_again_keeps_what_was_switched_on_changed_and_added(server, api, tmp_path):
+def test_deploying_again_keeps_what_was_switched_on_changed_and_added(stack, api):
     study = find_deployments(api)["study"]
     nightly = schedules_of(api, "study")["nightly"]
+    before = {key: nightly[key] for key in ("active", "schedule", "parameters")}
     route = f"/deployments/{study['id']}/schedules"
     mine = {"active": True, "schedule": {"cron": "0 5 * * *", "timezone": "UTC"}, "parameters": {"study": "mnist"}}
     api.request("PATCH", f"{route}/{nightly['id']}", mine)
     # As the UI adds one: without a slug.
-    [added] = api.post(route, [{"active": True, "schedule": {"interval": 86400}, "parameters": {"epochs": 1}}])
+    yearly = {"interval": 31536000, "anchor_date": "2040-01-01T00:00:00Z"}
+    [added] = api.post(route, [{"active": True, "schedule": yearly, "parameters": {"epochs": 1}}])
     try:
-        assert prefect(server, "deploy", "--name", "study").returncode == 0
+        assert prefect(stack, "deploy", "--name", "study").returncode == 0
         with client_of(api) as client:
             add_schedules(client)
         kept = schedules_of(api, "study")
@@ -125,7 +126,7 @@ def test_deploying_again_keeps_what_was_switched_on_changed_and_added(server, ap
         assert (again["active"], again["parameters"]) == (True, {"epochs": 1})
     finally:
         api.request("DELETE", f"{route}/{added['id']}")
-        api.request("PATCH", f"{route}/{nightly['id']}", {"active": False})
+        api.request("PATCH", f"{route}/{nightly['id']}", before)
 
 
 @pytest.mark.parametrize(
@@ -137,14 +138,17 @@ def test_deploying_again_keeps_what_was_switched_on_changed_and_added(server, ap
     ],
 )
 def test_a_bad_value_is_refused_with_the_reason_before_anything_starts(
-    server, api, deployments, deployment, parameter, value, reason
+    api, deployments, deployment, parameter, value, reason
 ):
     before = api.post("/flow_runs/count")
-    result = prefect(server, "deployment", "run", f"{deployment}/{deployment}", "-p", f"{parameter}={value}")
-    assert result.returncode == 1
-    assert reason in " ".join((result.stdout + result.stderr).split())
     with pytest.raises(PrefectError) as refusal:
         api.post(f"/deployments/{deployments[deployment]['id']}/create_flow_run", {"parameters": {parameter: value}})
     assert " 409 " in str(refusal.value)
     assert reason in str(refusal.value)
     assert api.post("/flow_runs/count") == before
+
+
+def test_the_program_prefect_tells_the_reason_too(stack):
+    result = prefect(stack, "deployment", "run", "study/study", "-p", "epochs=0")
+    assert result.returncode == 1
+    assert "0 is less than the minimum of 1" in " ".join((result.stdout + result.stderr).split())

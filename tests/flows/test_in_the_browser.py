@@ -11,14 +11,14 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from browser import start_browser
 from command_line import mlflow_tags, wait_until
 from flow_runs import ENDED, FOR_EVER, QUICK, Flows
 from mlflow.tracking import MlflowClient
 from PIL import Image
-from playwright.sync_api import BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
 from prefect_ui import (
     cancel,
     choose,
@@ -33,22 +33,25 @@ from prefect_ui import (
 )
 
 from rampline.servers.secret import sign_in_lines
+from rampline.study import load_study
+from rampline.tracking.experiment import begin_run, open_experiment
 from rampline.tracking.pages import LATEST, compare_page, experiment_page
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("mlflow_login")]
 
 MINUTE = 60_000  # ms
 COLOURS = 64
+USUAL: ViewportSize = {"width": 1280, "height": 900}
+LARGE: ViewportSize = {"width": 1600, "height": 1400}
 QUIET_MLFLOW = """localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true")"""
 
 
 @pytest.fixture(scope="module")
-def context(flows: Flows) -> Iterator[BrowserContext]:
-    """A browser that has opened the links that sign in."""
-    with start_browser() as browser:
-        context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+def context(stack: Flows, browser: Browser) -> Iterator[BrowserContext]:
+    """With the links opened that sign in."""
+    with browser.new_context(viewport=USUAL, color_scheme="light") as context:
         context.add_init_script(QUIET_MLFLOW)
-        for line in sign_in_lines(flows.home, with_secret=True):
+        for line in sign_in_lines(stack.home, with_secret=True):
             page = context.new_page()
             page.goto(line.split()[-1])
             assert "@" not in page.url
@@ -71,38 +74,51 @@ def picture(page: Page, name: str) -> None:
         shot.quantize(COLOURS).save(Path(folder) / f"{name}.png", optimize=True)
 
 
-def newest_flow_run(flows: Flows, deployment: str) -> str:
-    found = flows.api.request("GET", f"/deployments/name/{deployment}/{deployment}")["id"]
+def flow_runs_of_study(stack: Flows) -> list[dict[str, Any]]:
+    """Of the deployment, the newest first."""
+    found = stack.api.request("GET", "/deployments/name/study/study")["id"]
     body = {"flow_runs": {"deployment_id": {"any_": [found]}}, "sort": "EXPECTED_START_TIME_DESC"}
-    return flows.api.post("/flow_runs/filter", body)[0]["id"]
+    return stack.api.post("/flow_runs/filter", body)
 
 
-def test_a_study_from_the_form_to_the_comparison_in_mlflow(flows: Flows, page: Page):
-    server = flows.state.prefect_url
+def test_a_study_from_the_form_to_the_comparison_in_mlflow(stack: Flows, page: Page):
+    log_earlier_run(stack)
+    server, before = stack.state.prefect_url, flow_runs_of_study(stack)
     open_form(page, server, "study")
     choose(page, "strategy", "single")
     fill_number(page, "epochs", 0)
     fill_json(page, "overrides", json.dumps(QUICK))
     submit(page)
     field(page, "epochs").get_by_text("0 is not valid").wait_for()
-    assert flows.api.post("/flow_runs/filter") == []
+    assert flow_runs_of_study(stack) == before
     fill_number(page, "epochs", 3)
     picture(page, "prefect-form")
     submit(page)
-    wait_until(lambda: flows.api.post("/flow_runs/filter") != [], 30)
-    flow_run = newest_flow_run(flows, "study")
-    open_flow_run(page, server, flow_run)
+    wait_until(lambda: len(flow_runs_of_study(stack)) > len(before), 30)
+    flow_run = flow_runs_of_study(stack)[0]
+    assert flow_run["parameters"]["strategy"] == "single"
+    open_flow_run(page, server, flow_run["id"])
     page.get_by_text("Completed", exact=True).first.wait_for(timeout=3 * MINUTE)
-    assert flows.flow_run(flow_run)["parameters"]["strategy"] == "single"
     picture(page, "prefect-flow-run")
     open_tab(page, "Artifacts")
     for key in ("comparison-digits", "mlflow-charts-digits", "mlflow-report-digits"):
         page.get_by_text(key).first.wait_for(timeout=MINUTE)
-    look_at_mlflow(flows, page)
+    look_at_mlflow(stack, page, execution=flow_run["id"].replace("-", "")[-6:])
 
 
-def look_at_mlflow(flows: Flows, page: Page) -> None:
-    mlflow = flows.state.mlflow_url
+def log_earlier_run(stack: Flows) -> None:
+    """A run of an execution that is not the latest."""
+    client = MlflowClient(stack.state.mlflow_url)
+    experiment = open_experiment(client, load_study("digits"), stack.home, execution="earlier")
+    parent = begin_run(client, experiment, study="digits", execution="earlier")
+    tags = {"rampline.kind": "run", "rampline.execution": "earlier", "mlflow.parentRunId": parent}
+    run = client.create_run(experiment, run_name="earlier baseline", tags=tags)
+    for run_id in (run.info.run_id, parent):
+        client.set_terminated(run_id)
+
+
+def look_at_mlflow(stack: Flows, page: Page, execution: str) -> None:
+    mlflow = stack.state.mlflow_url
     client = MlflowClient(mlflow)
     experiment = client.get_experiment_by_name("digits")
     assert experiment is not None
@@ -111,10 +127,20 @@ def look_at_mlflow(flows: Flows, page: Page) -> None:
     for name in ("baseline", "baseline-fit"):
         page.get_by_text(name, exact=True).first.wait_for(timeout=MINUTE)
     picture(page, "mlflow-runs")
+    page.set_viewport_size(LARGE)  # charts below it are not drawn
     page.goto(f"{mlflow}/{experiment_page(experiment.experiment_id, LATEST, charts=True)}")
-    page.get_by_text("By wall clock").first.wait_for(timeout=MINUTE)
+    for text in ("Rampline: latest execution", "2 matching runs", "In the end", "By wall clock", "elapsed_seconds"):
+        page.get_by_text(text).first.wait_for(timeout=MINUTE)
+    shown = page.inner_text("body")
+    assert "earlier baseline" not in shown
+    assert "is invalid" not in shown
+    found = client.search_runs([experiment.experiment_id], "tags.`rampline.kind` = 'run'")
+    runs = [run for run in found if run.data.tags["rampline.execution"].endswith(execution)]
+    # The faster one first.
+    first, second = sorted(runs, key=lambda run: -run.data.metrics["speedup"])
+    assert shown.index(str(first.info.run_name)) < shown.index(str(second.info.run_name))
+    page.set_viewport_size(USUAL)
     picture(page, "mlflow-charts")
-    runs = client.search_runs([experiment.experiment_id], "tags.`rampline.kind` = 'run'")
     page.goto(f"{mlflow}/{compare_page(experiment.experiment_id, [run.info.run_id for run in runs])}")
     page.get_by_text("Comparing 2 Runs").first.wait_for(timeout=MINUTE)
     for metric in ("test_accuracy", "images_per_second", "speedup"):
@@ -123,39 +149,39 @@ def look_at_mlflow(flows: Flows, page: Page) -> None:
 
 
 @pytest.mark.long
-def test_cancelling_in_the_page_ends_every_role(flows: Flows, page: Page):
-    flow_run = flows.start("study", only=["multi-worker"], epochs=FOR_EVER)
-    flows.until_training(flow_run, "multi-worker")
-    open_flow_run(page, flows.state.prefect_url, flow_run)
+def test_cancelling_in_the_page_ends_every_role(stack: Flows, page: Page):
+    flow_run = stack.start("study", only=["multi-worker"], epochs=FOR_EVER)
+    execution = stack.until_training(flow_run, "multi-worker").parent.name
+    open_flow_run(page, stack.state.prefect_url, flow_run)
     cancel(page)
-    assert wait_until(lambda: not flows.roles(), 20) < 20
+    assert wait_until(lambda: not stack.roles(), 20) < 20
     page.get_by_text("Cancelled", exact=True).first.wait_for(timeout=2 * MINUTE)
     picture(page, "prefect-cancelled")
-    assert flows.until(flow_run, *ENDED)["state_type"] == "CANCELLED"
-    assert mlflow_tags(flows.state.mlflow_url)["multi-worker"]["status"] == "KILLED"
+    assert stack.until(flow_run, *ENDED)["state_type"] == "CANCELLED"
+    assert mlflow_tags(stack.state.mlflow_url, execution)["multi-worker"]["status"] == "KILLED"
 
 
 @pytest.mark.long
-def test_an_every_minute_schedule_trains_and_skips_while_it_does(flows: Flows, page: Page):
-    deployment = flows.api.request("GET", "/deployments/name/study/study")["id"]
+def test_an_every_minute_schedule_trains_and_skips_while_it_does(stack: Flows, page: Page):
+    deployment = stack.api.request("GET", "/deployments/name/study/study")["id"]
     parameters = {"study": "digits", "only": ["baseline"], "epochs": FOR_EVER, "overrides": QUICK}
     schedule = {"schedule": {"cron": "* * * * *", "timezone": "UTC"}, "active": False, "parameters": parameters}
-    (made,) = flows.api.post(f"/deployments/{deployment}/schedules", [schedule | {"slug": "every-minute"}])
-    switch_on_schedule(page, flows.state.prefect_url, deployment, "every-minute")
+    (made,) = stack.api.post(f"/deployments/{deployment}/schedules", [schedule | {"slug": "every-minute"}])
+    switch_on_schedule(page, stack.state.prefect_url, deployment, "every-minute")
     scheduled = {"flow_runs": {"deployment_id": {"any_": [deployment]}, "tags": {"all_": ["auto-scheduled"]}}}
 
     def states() -> list[str]:
-        return [found["state_name"] for found in flows.api.post("/flow_runs/filter", scheduled)]
+        return [found["state_name"] for found in stack.api.post("/flow_runs/filter", scheduled)]
 
     wait_until(lambda: "Running" in states(), 150)
     wait_until(lambda: "Skipped" in states(), 150)
     assert states().count("Running") == 1
     picture(page, "prefect-schedule")
-    flows.api.request("DELETE", f"/deployments/{deployment}/schedules/{made['id']}")
-    for found in flows.api.post("/flow_runs/filter", scheduled):
+    stack.api.request("DELETE", f"/deployments/{deployment}/schedules/{made['id']}")
+    for found in stack.api.post("/flow_runs/filter", scheduled):
         if found["state_name"] == "Skipped":
-            open_flow_run(page, flows.state.prefect_url, found["id"])
+            open_flow_run(page, stack.state.prefect_url, found["id"])
             page.get_by_text("Skipped", exact=True).first.wait_for(timeout=MINUTE)
         if found["state_name"] == "Running":
-            flows.cancel(found["id"])
-            flows.until(found["id"], *ENDED)
+            stack.cancel(found["id"])
+            stack.until(found["id"], *ENDED)

@@ -1,64 +1,82 @@
-"""The flow `predict` on a server: its table, its artifacts, and what it says without a folder."""
+"""The flow `predict` with a champion that the MLflow server keeps: its table, its artifacts, and what it says."""
 
 import json
-import os
-import subprocess
-import sys
-import urllib.request
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow.tracking import MlflowClient
-from trained_runs import MODEL, STUDY, write_test_images
+from command_line import prefect_settings
+from flow_runs import Flows
+from prefect_rest import PrefectApi
+from trained_runs import MODEL, STUDY, aliases, delete_model, write_test_images
 
+from rampline.files import read_json
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.registry.promotion import promote
+from rampline.study.execution_file import Execution
+from rampline.tracking.store import open_tracking
+from rampline.tracking.sync import sync_execution
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
-CALL = """
-import json, sys
-from rampline.flows.predict import predict
-state = predict(**json.loads(sys.argv[1]), return_state=True)
-print(state.type.value, state.message if state.is_failed() else state.result())
-"""
 
 
-def call(server: Any, **parameters: Any) -> str:
-    """The last line that a process prints which calls the flow: state, and path or message."""
-    command = [sys.executable, "-c", CALL, json.dumps(parameters)]
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | server.prefect, capture_output=True, text=True, timeout=240, check=True
-    )
-    return done.stdout.splitlines()[-1]
+@pytest.fixture
+def home(
+    stack: Flows, mlflow_login: None, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Home]:
+    """With a copy of the trained runs, because what a run directory knows of its MLflow run becomes the server's."""
+    home = Home(root=tmp_path / "home")
+    execution = shutil.copytree(trained, home.runs / STUDY / "e2")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", stack.state.mlflow_url)
+    monkeypatch.setenv("RAMPLINE_HOME", str(home.root))
+    client = open_tracking(home)
+    sync_execution(client, Execution.open(execution), log=print)
+    with prefect_settings(stack.prefect):
+        yield home
+    delete_model(client)
 
 
-def artifact(server: Any, key: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{server.url}/artifacts/{key}/latest", timeout=30) as answer:
-        return json.load(answer)
+def artifact(api: PrefectApi, key: str) -> dict[str, Any]:
+    return api.request("GET", f"/artifacts/{key}/latest")
 
 
-def test_the_folder_is_labelled_and_the_page_shows_how_many_of_what(
-    server: Any, registry: MlflowClient, trained: Path, rampline_home: Path, tmp_path: Path
+def test_over_http_the_alias_moves_and_the_folder_is_labelled_with_the_model_of_the_server(
+    home: Home, api: PrefectApi, tmp_path: Path
 ) -> None:
-    promote(str(trained / "better"), home=Home(root=rampline_home), log=print)
-    paths = write_test_images(RunDirectory(trained / "better"), tmp_path)
-    (tmp_path / "broken.png").write_text("no image")
+    from rampline.flows.predict import predict
 
-    state, _, output = call(server, study=STUDY, images=str(tmp_path)).partition(" ")
-    assert state == "COMPLETED"
-    assert Path(output).parent == rampline_home / "predictions" / STUDY
-    assert len(Path(output).read_text().splitlines()) == len(paths) + 2
-    table = artifact(server, f"labels-{STUDY}")
+    execution, client = home.runs / STUDY / "e2", open_tracking(home)
+    for run in ("fair", "better"):
+        promote(str(execution / run), home=home, log=print)
+    assert aliases(client) == {"champion": 2, "previous-champion": 1}
+    version = client.get_model_version_by_alias(MODEL, "champion")
+    assert json.loads(version.tags["rampline.gate.right_only_new"]) > 0
+    assert version.run_id == read_json(RunDirectory(execution / "better").tracking_file)["run_id"]
+
+    images = tmp_path / "images"
+    paths = write_test_images(RunDirectory(execution / "better"), images)
+    (images / "broken.png").write_text("no image")
+    shutil.rmtree(execution)
+    state = predict(study=STUDY, images=str(images), return_state=True)
+    assert state.is_completed(), state.message
+    output = Path(state.result())
+    assert output.parent == home.predictions / STUDY
+    assert len(output.read_text().splitlines()) == len(paths) + 2
+    table = artifact(api, f"labels-{STUDY}")
     rows = {row["label"]: row["images"] for row in json.loads(table["data"])}
     assert rows.pop("(cannot be read)") == 1
     assert (list(rows), sum(rows.values())) == ([str(digit) for digit in range(10)], len(paths))
     assert table["description"] == f"Table: {output}"
-    link = artifact(server, f"champion-{STUDY}")["data"]
-    assert f"/#/models/{MODEL}/versions/1" in link
+    assert f"/#/models/{MODEL}/versions/2" in artifact(api, f"champion-{STUDY}")["data"]
 
-    state, _, message = call(server, study=STUDY).partition(" ")
-    assert state == "FAILED"
-    assert "images is empty: give the folder of the image files to label" in message
+
+def test_without_images_it_says_what_to_give(stack: Flows) -> None:
+    from rampline.flows.predict import predict
+
+    with prefect_settings(stack.prefect):
+        state = predict(study=STUDY, return_state=True)
+    assert state.is_failed()
+    assert "images is empty: give the folder of the image files to label" in str(state.message)

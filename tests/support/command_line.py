@@ -1,30 +1,34 @@
-"""The installed command as a user runs it, what it leaves behind, and servers that it can lose."""
+"""The command as a user runs it, in this process or in one of its own; what it leaves behind, and what it can lose."""
 
 import contextlib
 import io
-import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from mlflow.tracking import MlflowClient
 from mlflow_server import MlflowServer
+from prefect_rest import PrefectApi
+from runs import SUPPORT
 
 from rampline.cli import main
+from rampline.data.preparation import prepare_dataset
+from rampline.record.home import Home
+from rampline.study import load_study
 
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 RAMPLINE = Path(sys.executable).with_name("rampline")
-UNSET = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "TF_CONFIG", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
+UNSET = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "TF_CONFIG", "CUDA_VISIBLE_DEVICES")
 Rampline = Callable[..., subprocess.CompletedProcess[str]]
 SMALL = ("run", "digits", "--only", "baseline", "--set", "data.limit=20")
+# A study whose runs take their time until the test lets them go on: a clock for tests that disturb a training.
+UNHURRIED = str(SUPPORT / "unhurried.yaml")
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float) -> float:
@@ -48,24 +52,29 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
 
 
 def run_directory(home: Path) -> Path:
-    (directory,) = home.glob("runs/digits/*/baseline")
+    (directory,) = home.glob("runs/*/*/baseline")
     return directory
 
 
-def mlflow_tags(uri: str) -> dict[str, dict[str, str]]:
-    """Tags, and MLflow's own status as `status`, by name of run; `study` is the execution."""
+def mlflow_tags(uri: str, execution: str = "") -> dict[str, dict[str, str]]:
+    """Tags, and MLflow's own status as `status`, by name of run; `study` is the execution.
+
+    Args:
+        uri: of the store.
+        execution: name of the execution; empty where there is one only.
+    """
+    # Every test session loads this file: what takes seconds to import waits until a test asks for it.
+    from mlflow.tracking import MlflowClient
+
     client = MlflowClient(tracking_uri=uri)
-    experiment = client.get_experiment_by_name("digits")
-    assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id])
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    runs = client.search_runs(experiments, f"tags.`rampline.execution` = '{execution}'" if execution else "")
     return {run.data.tags.get("rampline.run", "study"): run.data.tags | {"status": run.info.status} for run in runs}
 
 
-def flow_run_states(url: str, home: Path) -> list[str]:
+def flow_run_states(api: PrefectApi, home: Path) -> list[str]:
     """State types of the flow runs of that home's executions; other tests have some on the same server."""
-    request = urllib.request.Request(f"{url}/flow_runs/filter", b"{}", {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        found: list[dict[str, Any]] = json.load(answer)
+    found = api.post("/flow_runs/filter", {"sort": "START_TIME_DESC"})
     return [flow_run["state_type"] for flow_run in found if str(home) in flow_run["parameters"].get("execution", "")]
 
 
@@ -76,10 +85,11 @@ def points(database: Path, metric: str) -> list[tuple[int, int]]:
         return connection.execute(query, (metric,)).fetchall()
 
 
-def environment_with(home: Path, prefect: dict[str, str] | None = None) -> dict[str, str]:
-    """The environment of a user who has set nothing but RAMPLINE_HOME, and perhaps what leads to a Prefect server."""
-    kept = {name: value for name, value in os.environ.items() if name not in UNSET and not name.startswith("PREFECT_")}
-    return kept | {"RAMPLINE_HOME": str(home), "COLUMNS": "100"} | (prefect or {})
+def environment_with(home: Path, prefect: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a user who has set RAMPLINE_HOME, and perhaps what leads to a Prefect server."""
+    kept = {name: value for name, value in os.environ.items() if name not in UNSET}
+    kept = {name: value for name, value in kept.items() if not name.startswith("PREFECT_")}
+    return kept | {"RAMPLINE_HOME": str(home), "COLUMNS": "100"} | dict(prefect or {})
 
 
 @pytest.fixture
@@ -88,31 +98,35 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
+@pytest.fixture(scope="session")
+def small_data(rampline_home: Path) -> Path:
+    """The folder `data` of a home in which the data of `SMALL` are prepared."""
+    (run,) = load_study("digits", only=["baseline"], overrides={"data.limit": "20"}).runs
+    prepare_dataset(run.config.data, Home(root=rampline_home))
+    return rampline_home / "data"
+
+
+@pytest.fixture
+def prepared(home: Path, small_data: Path, initialised: Path) -> None:
+    """The home has the data of `SMALL`, and MLflow's tables: both take seconds."""
+    home.mkdir(mode=0o700)
+    (home / "data").symlink_to(small_data)
+    shutil.copy(initialised, home / "mlflow.db")
+
+
 @pytest.fixture
 def rampline(home: Path, tmp_path: Path) -> Rampline:
-    """`rampline("run", "digits")` runs the command to its end."""
+    """`rampline("plan", "digits")` runs the command to its end in this process, as its program does.
 
-    def call(*arguments: str, prefect: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        command, environment = [str(RAMPLINE), *arguments], environment_with(home, prefect)
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=280)
-
-    return call
-
-
-@pytest.fixture
-def invoke(home: Path, tmp_path: Path) -> Rampline:
-    """`invoke("plan", "digits")` runs the command to its end in this process, as its program does: it takes no seconds.
-
-    For commands that print or refuse something; what trains, or has a server, is for `rampline`.
+    What needs a Prefect server gets the variables that lead to one as `prefect`.
     """
 
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def call(*arguments: str, prefect: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         output, errors = io.StringIO(), io.StringIO()
-        with (
-            _as_a_program(arguments, tmp_path, environment_with(home)),
-            contextlib.redirect_stdout(output),
-            contextlib.redirect_stderr(errors),
-        ):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_as_a_program(arguments, tmp_path, environment_with(home, prefect)))
+            stack.enter_context(contextlib.redirect_stdout(output))
+            stack.enter_context(contextlib.redirect_stderr(errors))
             status = main()
         return subprocess.CompletedProcess(arguments, status, output.getvalue(), errors.getvalue())
 
@@ -120,10 +134,10 @@ def invoke(home: Path, tmp_path: Path) -> Rampline:
 
 
 @contextlib.contextmanager
-def _as_a_program(arguments: tuple[str, ...], folder: Path, environment: dict[str, str]) -> Iterator[None]:
+def _as_a_program(arguments: tuple[str, ...], folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
     """What a program has for itself: arguments, working folder, environment and signal handlers."""
     before, handlers = dict(os.environ), {number: signal.getsignal(number) for number in ENDING_SIGNALS}
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, prefect_settings(environment):
         patch.setattr(sys, "argv", ["rampline", *arguments])
         patch.chdir(folder)
         os.environ.clear()
@@ -137,6 +151,30 @@ def _as_a_program(arguments: tuple[str, ...], folder: Path, environment: dict[st
                 signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def prefect_settings(environment: Mapping[str, str]) -> Iterator[None]:
+    """Prefect has read its settings in another environment, when it was imported."""
+    given = {name: value for name, value in environment.items() if name.startswith("PREFECT_")}
+    if not given:
+        yield
+        return
+    from prefect import settings
+
+    with settings.temporary_settings({getattr(settings, name): value for name, value in given.items()}):
+        yield
+
+
+@pytest.fixture
+def rampline_process(home: Path, tmp_path: Path) -> Rampline:
+    """The same in a process of its own, which finds or starts all that it needs."""
+
+    def call(*arguments: str, prefect: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        command, environment = [str(RAMPLINE), *arguments], environment_with(home, prefect)
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=280)
+
+    return call
+
+
 def as_terminal_job() -> None:
     """A shell's background job ignores Ctrl-C, and so does all that it starts: the tests may be such a job."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -147,7 +185,7 @@ def command(home: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Pop
     """`command("run", "digits")` starts the command in a process group of its own, with one pipe for all it prints."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str, prefect: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    def start(*arguments: str, prefect: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         place = {"cwd": tmp_path, "env": environment_with(home, prefect), "start_new_session": True}
         started.append(subprocess.Popen([str(RAMPLINE), *arguments], preexec_fn=as_terminal_job, **output, **place))

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 from command_line import wait_until
 from up_servers import UpServers
-
-from rampline.servers.secret import client_login
 
 QUICK = {"data.limit": "20", "explain.steps": "0", "parity.steps": "0"}
 FOR_EVER = 100_000  # epochs
@@ -106,16 +102,3 @@ def _epochs(runs: Path, execution: str, run: str) -> list[dict[str, Any]]:
         line for file in runs.glob(f"*/*-{execution}/{run}/events.jsonl") for line in file.read_text().splitlines()
     ]
     return [event for line in lines if (event := json.loads(line))["event"] == "epoch"]
-
-
-@pytest.fixture(scope="module")
-def flows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flows]:
-    """Up for a whole module, in a home of its own."""
-    flows = Flows(tmp_path_factory.mktemp("flows"))
-    flows.up()
-    with pytest.MonkeyPatch.context() as patch:
-        # For the tests' own MLflow clients.
-        for name, value in client_login(flows.home, ["mlflow"]).items():
-            patch.setenv(name, value)
-        yield flows
-    flows.stop()

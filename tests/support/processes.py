@@ -1,5 +1,6 @@
-"""Which processes of a folder live: those that have it, or a path in it, among their arguments."""
+"""Which processes of a folder live: those that have it, or a path in it, among their arguments, or it as their home."""
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -27,4 +28,14 @@ def started_processes_of(folder: Path, count: int, *words: str) -> list[int]:
     while len(found := processes_of(folder, *words)) != count:
         assert time.monotonic() < deadline, f"{len(found)} of {count} processes of {folder}"
         time.sleep(0.02)
+    return found
+
+
+def processes_with(home: Path) -> list[psutil.Process]:
+    """Those that were started with that RAMPLINE_HOME."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("RAMPLINE_HOME") == str(home):
+                found.append(process)
     return found

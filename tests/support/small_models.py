@@ -1,5 +1,6 @@
 """Networks for tests, imported by role processes as `small_models:NAME`."""
 
+import itertools
 import json
 import os
 import signal
@@ -14,6 +15,8 @@ from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 from rampline.files import read_json
 from rampline.record.run_directory import RunDirectory
 from rampline.training.parameter_server import ParameterServerEngine
+
+QUICK_STEPS = 12
 
 
 def with_batch_norm(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
@@ -140,6 +143,39 @@ class _Sleep(keras.layers.Layer):
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         with tf.control_dependencies([tf.numpy_function(lambda: time.sleep(0.05), [], [])]):
             return tf.identity(inputs)
+
+
+def unhurried(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """After two epochs a training step takes 2 s, until there is a file `go` in the run directory.
+
+    It computes next to nothing, and can be stopped between two steps: tests that stop a training need no epochs to have
+    the time for it.
+    """
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = keras.layers.Flatten()(Unhurried()(keras.layers.Rescaling(1 / 255)(inputs)))
+    return keras.Model(inputs, keras.layers.Dense(classes, dtype="float32")(x))
+
+
+@keras.saving.register_keras_serializable("small_models")
+class Unhurried(keras.layers.Layer):
+    """Passes its inputs on, see `unhurried`."""
+
+    def call(self, inputs, training=False):
+        if not training:
+            return inputs
+        with tf.control_dependencies([tf.numpy_function(_take_time, [], [])]):
+            return tf.identity(inputs)
+
+
+_steps = itertools.count()
+
+
+def _take_time() -> None:
+    if next(_steps) < QUICK_STEPS:
+        return
+    go, end = Path(sys.argv[-1]) / "go", time.monotonic() + 2
+    while not go.exists() and time.monotonic() < end:
+        time.sleep(0.02)
 
 
 def ended_by_sigterm(input_shape: tuple[int, int, int], classes: int) -> keras.Model:

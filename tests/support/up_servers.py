@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 from command_line import RAMPLINE, environment_with
 from prefect_rest import PrefectApi
+from processes import processes_with
 
 from rampline.jobs.roles import free_ports
 from rampline.record.home import Home
@@ -46,6 +47,15 @@ class UpServers:
         return PrefectApi(url=f"http://127.0.0.1:{self.prefect_port}/api", auth=f"{USER}:{self.secret}")
 
     @property
+    def prefect(self) -> dict[str, str]:
+        """The variables that lead a command to this Prefect server."""
+        return {
+            "PREFECT_HOME": str(self.home.root / "prefect"),
+            "PREFECT_API_URL": self.api.url,
+            "PREFECT_API_AUTH_STRING": self.api.auth,
+        }
+
+    @property
     def secret(self) -> str:
         return secret_file(self.home).read_text()
 
@@ -62,13 +72,8 @@ class UpServers:
         return result.stdout
 
     def processes(self) -> list[psutil.Process]:
-        """All processes that know this home from their environment."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get("RAMPLINE_HOME") == str(self.home.root):
-                    found.append(process)
-        return found
+        """All that know this home."""
+        return processes_with(self.home.root)
 
     def stop(self) -> None:
         """End all of it, whatever became of it."""

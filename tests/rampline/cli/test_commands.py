@@ -1,8 +1,8 @@
 """The commands that start nothing."""
 
 
-def test_studies_lists_digits_and_shows_its_runs(invoke, home):
-    listed, shown = invoke("studies"), invoke("studies", "digits")
+def test_studies_lists_digits_and_shows_its_runs(rampline, home):
+    listed, shown = rampline("studies"), rampline("studies", "digits")
     assert (listed.returncode, shown.returncode) == (0, 0)
     assert "digits" in listed.stdout
     for name in ("baseline-fit", "mirrored-ramp", "multi-worker", "parameter-server"):
@@ -10,8 +10,8 @@ def test_studies_lists_digits_and_shows_its_runs(invoke, home):
     assert not home.exists()
 
 
-def test_plan_shows_batches_and_processes_and_writes_nothing(invoke, home):
-    result = invoke(
+def test_plan_shows_batches_and_processes_and_writes_nothing(rampline, home):
+    result = rampline(
         "plan", "digits", "--set", "batch.size=96", "--set", "epochs=8", "--set", "cluster.price_per_hour=2"
     )
     assert (result.returncode, result.stderr) == (0, "")
@@ -22,15 +22,15 @@ def test_plan_shows_batches_and_processes_and_writes_nothing(invoke, home):
     assert not home.exists()
 
 
-def test_doctor_finds_this_machine_well(invoke, home):
-    result = invoke("doctor")
+def test_doctor_finds_this_machine_well(rampline, home):
+    result = rampline("doctor")
     assert (result.returncode, result.stderr) == (0, "")
     assert {line.split()[0] for line in result.stdout.splitlines() if line[:1].strip()} <= {"ok", "warn"}
     assert not home.exists()
 
 
-def test_worker_refuses_what_is_no_run_directory(invoke, tmp_path):
-    result = invoke("worker", str(tmp_path))
+def test_worker_refuses_what_is_no_run_directory(rampline, tmp_path):
+    result = rampline("worker", str(tmp_path))
     assert result.returncode == 2
     assert result.stderr.startswith("rampline: error: ")
     assert "is no run directory" in result.stderr

@@ -53,28 +53,28 @@ def check_refused(result, home, *parts: str) -> None:
         ([], ["STUDY"]),
     ],
 )
-def test_wrong_arguments(command, arguments, parts, invoke, home):
-    check_refused(invoke(command, *arguments), home, *parts)
+def test_wrong_arguments(command, arguments, parts, rampline, home):
+    check_refused(rampline(command, *arguments), home, *parts)
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])
-def test_four_replicas_on_one_device(command, invoke, home, tmp_path):
+def test_four_replicas_on_one_device(command, rampline, home, tmp_path):
     (tmp_path / "wide.yaml").write_text(STUDY)
-    result = invoke(command, "wide.yaml")
+    result = rampline(command, "wide.yaml")
     check_refused(result, home, "run four: cluster.replicas=4 needs 4 devices", "set cluster.virtual_devices=4")
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])
-def test_a_module_that_is_nowhere(command, invoke, home, tmp_path):
+def test_a_module_that_is_nowhere(command, rampline, home, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text("")
     (tmp_path / "own.yaml").write_text("runs: {one: {set: {model: {name: 'mine.nets:net'}}}}")
     refused = f"run one: model.name='mine.nets:net' is not found: looked in {tmp_path}, PYTHONPATH and what is"
-    check_refused(invoke(command, "own.yaml"), home, refused)
+    check_refused(rampline(command, "own.yaml"), home, refused)
 
 
-def test_resume_without_an_execution(invoke, home):
-    check_refused(invoke("run", "digits", "--resume"), home, "study digits has no execution", "leave out --resume")
+def test_resume_without_an_execution(rampline, home):
+    check_refused(rampline("run", "digits", "--resume"), home, "study digits has no execution", "leave out --resume")
 
 
 def test_what_was_not_begun_is_not_said_to_be_resumable(command, home):
@@ -88,16 +88,16 @@ def test_what_was_not_begun_is_not_said_to_be_resumable(command, home):
     assert not list(home.glob("runs/digits/*/execution.json"))
 
 
-def test_resume_keeps_its_settings(invoke, home):
-    check_refused(invoke("run", "digits", "--resume", "--set", "epochs=2"), home, "leave out --only and --set")
+def test_resume_keeps_its_settings(rampline, home):
+    check_refused(rampline("run", "digits", "--resume", "--set", "epochs=2"), home, "leave out --only and --set")
 
 
-def test_compare_without_runs(invoke, home):
-    check_refused(invoke("compare", "digits"), home, "there are no runs", "rampline run digits")
+def test_compare_without_runs(rampline, home):
+    check_refused(rampline("compare", "digits"), home, "there are no runs", "rampline run digits")
 
 
-def test_unknown_command(invoke, home):
-    check_refused(invoke("trian"), home, "No such command 'trian'")
+def test_unknown_command(rampline, home):
+    check_refused(rampline("trian"), home, "No such command 'trian'")
 
 
 @pytest.mark.parametrize("command", [["run", "digits"], ["up"], ["up", "--detach"]])
@@ -113,13 +113,14 @@ def test_a_home_that_cannot_be_written(command, rampline, home):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize(
     "arguments", [["run"], ["parity", "--run", "a"], ["tune", "--run", "a"], ["explain", "--measure"]]
 )
-def test_a_model_that_ends_in_a_softmax_is_refused_before_data_is_prepared(arguments, rampline, home, tmp_path):
+def test_a_model_that_ends_in_a_softmax_is_refused_before_data_is_prepared(arguments, rampline, home, tmp_path, stack):
     (tmp_path / "networks.py").write_text(SOFTMAX)
     (tmp_path / "own.yaml").write_text("name: own\nruns: {a: {set: {model: {name: 'networks:net'}}}}\n")
-    result = rampline(*arguments, "own.yaml")
+    result = rampline(*arguments, "own.yaml", prefect=stack.prefect)
     assert result.returncode == 2
     error = "rampline: error: model.name='networks:net' ends in a softmax, but its loss takes logits and applies one: "
     assert error in result.stderr

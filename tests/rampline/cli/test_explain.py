@@ -44,7 +44,7 @@ def make_execution(home: Path, name: str, **explanations: Explanation) -> Path:
     return folder
 
 
-def test_the_latest_execution_is_shown(invoke, home: Path) -> None:
+def test_the_latest_execution_is_shown(rampline, home: Path) -> None:
     first = make_execution(home, "first", baseline=explained(1.0, "an earlier one"))
     os.utime(first / "execution.json", (1, 1))
     make_execution(
@@ -53,7 +53,7 @@ def test_the_latest_execution_is_shown(invoke, home: Path) -> None:
         multi_worker=explained(2.0, "compute-bound: so"),
         baseline=explained(2000.0, "compute-bound: and"),
     )
-    result = invoke("explain", "digits")
+    result = rampline("explain", "digits")
     assert (result.returncode, result.stderr) == (0, "")
     lines = [" ".join(line.split()) for line in result.stdout.splitlines() if line.strip()]
     # In the order in which they were made, and of 4 and of 2,002 ms.
@@ -61,19 +61,19 @@ def test_the_latest_execution_is_shown(invoke, home: Path) -> None:
     assert "baseline 1.0 (0 %) 2,000 (100 %) 0.25 (0 %) 0.50 (0 %) 0.25 (0 %) 2,002" in lines
     assert "baseline 6.0 (0 %) 2.0 (0 %) 1,990 (100 %) 1.0 (0 %) 1.0 (0 %) 0.50 (0 %) -0.50 (0 %) 2,000" in lines
     assert lines[-2:] == ["multi-worker: compute-bound: so", "baseline: compute-bound: and"]
-    one = invoke("explain", "digits", "--only", "baseline")
+    one = rampline("explain", "digits", "--only", "baseline")
     assert one.returncode == 0
     assert "baseline: compute-bound: and" in one.stdout
     assert "multi-worker" not in one.stdout
-    absent = invoke("explain", "digits", "--only", "baseline-fit")
+    absent = rampline("explain", "digits", "--only", "baseline-fit")
     assert absent.returncode == 2
     assert "run baseline-fit of" in absent.stderr
     assert "is not explained: there are multi-worker, baseline" in absent.stderr
 
 
-def test_an_execution_without_probes_says_what_to_do(invoke, home: Path) -> None:
+def test_an_execution_without_probes_says_what_to_do(rampline, home: Path) -> None:
     make_execution(home, "first")
-    result = invoke("explain", "digits")
+    result = rampline("explain", "digits")
     assert (result.returncode, result.stdout) == (2, "")
     assert "was probed (explain.steps=0?): `rampline explain digits --measure` does it" in result.stderr
     assert result.stderr.count("\n") == 1
@@ -89,8 +89,8 @@ def test_an_execution_without_probes_says_what_to_do(invoke, home: Path) -> None
         (("digits", "--measure", "--set", "epoch=1"), "unknown key epoch"),
     ],
 )
-def test_wrong_input_is_one_line(invoke, home: Path, arguments: tuple[str, ...], message: str) -> None:
-    result = invoke("explain", *arguments)
+def test_wrong_input_is_one_line(rampline, home: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = rampline("explain", *arguments)
     assert (result.returncode, result.stdout) == (2, "")
     assert message in result.stderr
     assert result.stderr.startswith("rampline: error: ")
@@ -99,6 +99,7 @@ def test_wrong_input_is_one_line(invoke, home: Path, arguments: tuple[str, ...],
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forks")
 def test_measuring_takes_one_epoch_of_each_run_also_of_those_without_probes(
     rampline, home: Path, tmp_path: Path
 ) -> None:

@@ -7,47 +7,74 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psutil
 import pytest
-from command_line import SMALL, flow_run_states, mlflow_tags, points, read_until, run_directory, wait_until
-from processes import processes_of
+from command_line import (
+    SMALL,
+    UNHURRIED,
+    flow_run_states,
+    mlflow_tags,
+    points,
+    read_until,
+    run_directory,
+    wait_until,
+)
+from flow_runs import Flows
+from processes import processes_of, processes_with
 
+from rampline.devices import CPU_SLOTS
 from rampline.record.delivery_state import is_undelivered
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def test_after_kill_9_nothing_runs_or_looks_as_if_it_did(rampline, command, home, server):
-    process = command(*SMALL, "--set", "epochs=40", prefect=server.prefect)
+@pytest.mark.usefixtures("forks", "prepared")
+def test_after_kill_9_nothing_runs_or_looks_as_if_it_did(rampline, command, home, stack):
+    process = command("run", UNHURRIED, "--only", "baseline", prefect=stack.prefect)
     read_until(process, "epoch 2/")
     roles = [role["pid"] for role in json.loads((run_directory(home) / "roles.json").read_text())["roles"]]
     assert all(psutil.pid_exists(pid) for pid in roles)
     os.kill(process.pid, signal.SIGKILL)
     uri = f"sqlite:///{home}/mlflow.db"
     gone = wait_until(lambda: not any(psutil.pid_exists(pid) for pid in roles), 15)
-    prefect = gone + wait_until(lambda: not {"RUNNING", "PENDING"} & set(flow_run_states(server.url, home)), 30)
+    prefect = gone + wait_until(lambda: not {"RUNNING", "PENDING"} & set(flow_run_states(stack.api, home)), 30)
     mlflow = prefect + wait_until(lambda: {run["status"] for run in mlflow_tags(uri).values()} == {"KILLED"}, 30)
     sys.stdout.write(f"kill -9: roles gone after {gone:.1f} s, Prefect {prefect:.1f} s, MLflow {mlflow:.1f} s\n")
-    assert flow_run_states(server.url, home).count("CRASHED") == 2
+    assert flow_run_states(stack.api, home).count("CRASHED") == 2
     for run in mlflow_tags(uri).values():
         assert run["rampline.status"] == "KILLED"
         assert run["rampline.failure"] == "the process that ran it was killed"
     wait_until(lambda: not processes_of(home, "rampline.servers.watchdog"), 30)
 
-    resumed = rampline("run", "digits", "--resume", prefect=server.prefect)
+    (run_directory(home) / "go").touch()
+    with room_beside_the_slot_of_the_killed(stack):
+        resumed = rampline("run", UNHURRIED, "--resume", prefect=stack.prefect)
     assert (resumed.returncode, resumed.stderr) == (0, "")
-    assert "epoch 1/40" not in resumed.stdout
+    assert "epoch 1/20" not in resumed.stdout
     assert {name: run["rampline.status"] for name, run in mlflow_tags(uri).items()} == {
         "study": "COMPLETE",
         "baseline": "COMPLETE",
     }
-    assert points(home / "mlflow.db", "train_loss") == [(step, 1) for step in range(1, 41)]
+    assert points(home / "mlflow.db", "train_loss") == [(step, 1) for step in range(1, 21)]
+    assert "is complete: leave out --resume" in rampline("run", UNHURRIED, "--resume").stderr
 
 
+@contextmanager
+def room_beside_the_slot_of_the_killed(stack: Flows) -> Iterator[None]:
+    """Prefect gives the slot of a process that was killed back after a minute."""
+    limit = f"/v2/concurrency_limits/{CPU_SLOTS}"
+    stack.api.request("PATCH", limit, {"limit": 2})
+    yield
+    stack.api.request("PATCH", limit, {"limit": 1})
+
+
+@pytest.mark.usefixtures("prepared")
 def test_sigterm_to_every_process_of_the_command_is_a_stop_with_a_checkpoint(command, home):
     """As Slurm and systemd do it. The Prefect server that the command has started is needed to the end."""
-    process = command(*SMALL, "--set", "epochs=2000")
+    process = command("run", UNHURRIED, "--only", "baseline", "--set", "epochs=200")
     read_until(process, "epoch 2/")
     for each in [process, *psutil.Process(process.pid).children(recursive=True)]:
         os.kill(each.pid, signal.SIGTERM)
@@ -57,10 +84,24 @@ def test_sigterm_to_every_process_of_the_command_is_a_stop_with_a_checkpoint(com
     assert "saved" in json.loads((run_directory(home) / "stop.json").read_text())
 
 
+@pytest.mark.usefixtures("prepared")
+def test_ctrl_c_closes_everything(command, home, stack):
+    process = command("run", UNHURRIED, "--only", "baseline", "--set", "epochs=200", prefect=stack.prefect)
+    read_until(process, "epoch 2/")
+    os.killpg(process.pid, signal.SIGINT)
+    rest, _ = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "unhurried.yaml --resume` continues it" in " ".join(rest.split())
+    assert "Traceback" not in rest
+    tags = mlflow_tags(f"sqlite:///{home}/mlflow.db")
+    assert {name: run["status"] for name, run in tags.items()} == {"study": "KILLED", "baseline": "KILLED"}
+    assert processes_with(home) == []
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seconds", [float(os.environ.get("RAMPLINE_TEST_OUTAGE_SECONDS", "15"))])
-def test_training_does_not_wait_for_an_mlflow_server_that_is_killed(command, home, server, mlflow_server, seconds):
-    environment = server.prefect | {"MLFLOW_TRACKING_URI": mlflow_server.uri}
+def test_training_does_not_wait_for_an_mlflow_server_that_is_killed(command, home, stack, mlflow_server, seconds):
+    environment = stack.prefect | {"MLFLOW_TRACKING_URI": mlflow_server.uri}
     process = command(*SMALL, "--set", "epochs=200", prefect=environment)
     read_until(process, "epoch 2/")
     mlflow_server.kill()
@@ -89,35 +130,36 @@ def test_training_does_not_wait_for_an_mlflow_server_that_is_killed(command, hom
     assert not any(is_undelivered(file.parent) for file in home.rglob("delivery.json"))
 
 
-def test_a_preempted_run_stops_the_study_and_is_continued(rampline, command, home, server):
-    process = command(*SMALL, "--only", "baseline-fit", "--set", "epochs=200", prefect=server.prefect)
+@pytest.mark.usefixtures("forks", "prepared")
+def test_a_preempted_run_stops_the_study_and_is_continued(rampline, command, home, stack):
+    process = command("run", UNHURRIED, "--only", "baseline", "--only", "after", prefect=stack.prefect)
     read_until(process, "epoch 2/")
     (role,) = json.loads((run_directory(home) / "roles.json").read_text())["roles"]
     os.kill(role["pid"], signal.SIGTERM)
-    assert process.stdout is not None
-    rest = process.stdout.read()
-    assert process.wait(60) == 143
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 143
     assert "preempted: " in rest
-    assert "`rampline run digits --resume` continues it" in rest
+    assert "unhurried.yaml --resume` continues it" in " ".join(rest.split())
     assert "Traceback" not in rest
-    assert "baseline-fit" not in rest
+    assert "after: " not in rest
     tags = mlflow_tags(f"sqlite:///{home}/mlflow.db")
     assert {name: (run["status"], run["rampline.status"]) for name, run in tags.items()} == {
         "study": ("KILLED", "PREEMPTED"),
         "baseline": ("KILLED", "PREEMPTED"),
     }
-    resumed = rampline("run", "digits", "--resume", prefect=server.prefect)
+    (run_directory(home) / "go").touch()
+    resumed = rampline("run", UNHURRIED, "--resume", prefect=stack.prefect)
     assert (resumed.returncode, resumed.stderr) == (0, "")
-    assert points(home / "mlflow.db", "train_loss") == [(step, 2) for step in range(1, 201)]
+    assert points(home / "mlflow.db", "train_loss") == [(step, 2) for step in range(1, 21)]
 
 
-def test_credentials_reach_neither_mlflow_nor_the_terminal(rampline, home, server):
+def test_credentials_reach_neither_mlflow_nor_the_terminal(rampline, home, stack):
     secret = "hunter2hunter2"
     source = f"data.source=csv:https://me:{secret}@127.0.0.1:9/x.csv"
-    refused = rampline(*SMALL, "--set", source, prefect=server.prefect)
+    refused = rampline(*SMALL, "--set", source, prefect=stack.prefect)
     assert refused.returncode == 2
     assert secret not in refused.stdout + refused.stderr
-    environment = server.prefect | {
+    environment = stack.prefect | {
         "MLFLOW_TRACKING_URI": f"http://me:{secret}@127.0.0.1:9",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
         "PREFECT_API_KEY": secret,

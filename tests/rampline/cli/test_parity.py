@@ -10,6 +10,7 @@ SMALL = ("--set", "data.limit=20")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forks", "prepared")
 def test_a_run_that_starts_from_another_is_checked_with_fresh_weights(rampline, home: Path) -> None:
     result = rampline("parity", "digits", "--run", "mirrored-ramp", "--steps", "4", *SMALL)
     assert (result.returncode, result.stderr) == (0, "")
@@ -23,6 +24,7 @@ def test_a_run_that_starts_from_another_is_checked_with_fresh_weights(rampline, 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forks", "prepared")
 def test_a_failed_check_has_its_exit_status(rampline) -> None:
     result = rampline("parity", "digits", "--run", "mirrored-ramp", *SMALL, "--set", "learning_rate.peak=1e300")
     assert result.returncode == 1
@@ -38,14 +40,15 @@ def test_a_failed_check_has_its_exit_status(rampline) -> None:
         (("digits", "--run", "baseline", "--set", "model.name=resnet50"), "model.name='resnet50' is not known"),
     ],
 )
-def test_wrong_input_is_one_line(invoke, home: Path, arguments: tuple[str, ...], message: str) -> None:
-    result = invoke("parity", *arguments)
+def test_wrong_input_is_one_line(rampline, home: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = rampline("parity", *arguments)
     assert result.returncode == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert not home.exists()
 
 
+@pytest.mark.usefixtures("forks", "prepared")
 def test_one_replica_is_not_applicable(rampline) -> None:
     result = rampline("parity", "digits", "--run", "baseline", *SMALL)
     assert result.returncode == 0

@@ -1,27 +1,24 @@
-"""`rampline run` with everything real: Prefect's server, role processes, MLflow."""
+"""`rampline run` with everything real: Prefect's server, role processes, MLflow; tests/test_demo.py has a whole one."""
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 from command_line import environment_with
 from mlflow.tracking import MlflowClient
+from processes import processes_of
 
 pytestmark = pytest.mark.slow
-SMALL = ("--only", "baseline", "--set", "data.limit=20")
 STUDY = """
 name: partly
-base: {epochs: 2, data: {source: digits, limit: 20}}
+base: {epochs: 2, data: {source: digits, limit: 20}, explain: {steps: 0}}
 runs:
   good: {}
-  late: {set: {cluster: {run_timeout_seconds: 1}}}
-  child: {set: {model: {weights: "run:late"}}}
+  late: {set: {cluster: {run_timeout_seconds: 1}, model: {name: "small_models:unhurried"}, epochs: 50}}
+  child: {set: {model: {name: "small_models:unhurried", weights: "run:late"}}}
 """
 
 
@@ -76,92 +73,37 @@ def statuses(home: Path, study: str) -> dict[str, str]:
     return {run.data.tags.get("rampline.run", "study"): run.info.status for run in runs}
 
 
-def left_behind(home: Path) -> list[list[str]]:
-    """Commands of processes that were started with this home and still live."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("RAMPLINE_HOME") == str(home):
-                found.append(process.cmdline())
-        except psutil.Error:
-            continue
-    return found
-
-
-# In the gate, tests/test_demo.py shows it of all runs, and tests/rampline/test_plan.py what is measured for a plan.
-@pytest.mark.long
-def test_a_run_is_quiet_compared_and_measured_for_the_next_plan(rampline, home):
-    result = rampline("run", "digits", *SMALL, "--set", "epochs=2")
-    assert (result.returncode, result.stderr) == (0, "")
-    for part in (
-        "baseline: epoch 2/2",
-        "test: 200 images, accuracy",
-        "report  ",
-        "MLflow  ",
-        "rampline up, then http://127.0.0.1:5000",
-    ):
-        assert part in result.stdout
-    for noise in ("prefect.", "INFO", "WARNING", "tensorflow", "Traceback", "sqlalchemy"):
-        assert noise not in result.stdout
-    assert statuses(home, "digits") == {"study": "FINISHED", "baseline": "FINISHED"}
-    assert left_behind(home) == []
-    plan = rampline("plan", "digits", *SMALL, "--set", "epochs=3")
-    assert re.search(r"baseline +single +1 chief +CPU +32 +32 +3 +\d+ +0.002 +\d+ s", plan.stdout)
-    compared = rampline("compare", "digits")
-    assert compared.returncode == 0
-    assert "report  " in compared.stdout
-
-
-def test_ctrl_c_closes_everything_and_resume_goes_on(rampline, command, home, server):
-    started = command("run", "digits", *SMALL, "--set", "epochs=300", prefect=server.prefect)
-    assert started.stdout is not None
-    for line in started.stdout:
-        if "epoch 2/" in line:
-            break
-    os.killpg(started.pid, signal.SIGINT)
-    rest = started.stdout.read()
-    assert started.wait(30) == 128 + signal.SIGINT
-    assert "--resume` continues it" in rest
-    assert "Traceback" not in rest
-    assert statuses(home, "digits") == {"study": "KILLED", "baseline": "KILLED"}
-    assert left_behind(home) == []
-    resumed = rampline("run", "digits", "--resume", prefect=server.prefect)
-    assert (resumed.returncode, resumed.stderr) == (0, "")
-    assert "epoch 1/300" not in resumed.stdout
-    assert "epoch 300/300" in resumed.stdout
-    assert statuses(home, "digits") == {"study": "FINISHED", "baseline": "FINISHED"}
-    assert "is complete: leave out --resume" in rampline("run", "digits", "--resume").stderr
-
-
-def test_a_failed_run_stops_only_what_starts_from_it(rampline, home, tmp_path, server):
+@pytest.mark.usefixtures("forks", "prepared")
+def test_a_failed_run_stops_only_what_starts_from_it(rampline, home, tmp_path, stack):
     (tmp_path / "partly.yaml").write_text(STUDY)
-    result = rampline("run", "partly.yaml", prefect=server.prefect)
+    result = rampline("run", "partly.yaml", prefect=stack.prefect)
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
     assert re.match(r"rampline: error: run late: .*run_timeout_seconds=1; run child: not started", result.stderr)
     assert "good: test: 200 images" in result.stdout
     assert "report  " in result.stdout
     assert statuses(home, "partly") == {"study": "FAILED", "good": "FINISHED", "late": "FAILED"}
-    assert left_behind(home) == []
+    assert processes_of(home) == []
 
 
-def test_a_study_is_read_and_checked_once_and_its_data_looked_for_until_they_are_there(home, tmp_path, server):
+def test_a_study_is_read_and_checked_once_and_its_data_looked_for_until_they_are_there(home, tmp_path, stack):
     (tmp_path / "one.yaml").write_text(ONE_RUN)
     command = [sys.executable, "-P", "-c", COUNTED, "run", "one.yaml"]
     for located in (2, 1):  # by the check and by the preparation, which leaves nothing to do for the second run
-        environment = environment_with(home, server.prefect)
+        environment = environment_with(home, stack.prefect)
         subprocess.run(command, cwd=tmp_path, env=environment, timeout=280, check=True, capture_output=True)
         counts = json.loads((tmp_path / "counts.json").read_text())
         assert counts == {"read": 1, "check_machine": 1, "stat_fingerprint": located}
 
 
-def test_images_that_do_not_decode_leave_no_execution(rampline, home, tmp_path, server):
+@pytest.mark.usefixtures("forks")
+def test_images_that_do_not_decode_leave_no_execution(rampline, home, tmp_path, stack):
     for label in ("cat", "dog"):
         (tmp_path / "images" / label).mkdir(parents=True)
         for number in range(4):
             (tmp_path / "images" / label / f"{number}.jpg").write_bytes(b"no image")
     source = f"data.source=folder:{tmp_path}/images"
-    result = rampline("run", "digits", "--only", "baseline", "--set", source, prefect=server.prefect)
+    result = rampline("run", "digits", "--only", "baseline", "--set", source, prefect=stack.prefect)
     assert result.returncode == 2
     assert result.stderr.startswith("rampline: error: ")
     assert result.stderr.count("\n") == 1
@@ -169,15 +111,17 @@ def test_images_that_do_not_decode_leave_no_execution(rampline, home, tmp_path, 
     assert not (home / "mlflow.db").exists()
 
 
-def test_modules_in_the_working_folder_take_no_place_of_ours_and_a_network_there_is_found(rampline, home, tmp_path):
+def test_modules_in_the_working_folder_take_no_place_of_ours_and_a_network_there_is_found(
+    rampline_process, home, tmp_path
+):
     for name in ("flows", "rampline", "json", "numpy", "prefect", "mlflow", "uvicorn"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"raise SystemExit('{name} of the working folder was imported')")
     (tmp_path / "tasks.py").write_text("UNITS = 7")
     (tmp_path / "nets.py").write_text(OWN_NETWORK)
-    base = "{epochs: 1, data: {source: digits, limit: 20}, model: {name: 'nets:net'}}"
+    base = "{epochs: 1, data: {source: digits, limit: 20}, model: {name: 'nets:net'}, explain: {steps: 0}}"
     (tmp_path / "own.yaml").write_text(f"base: {base}\nruns: {{only: {{}}}}")
-    result = rampline("run", "own.yaml")
+    result = rampline_process("run", "own.yaml")
     assert (result.returncode, result.stderr) == (0, "")
     (summary,) = home.glob("runs/own/*/only/model_summary.txt")
     assert "(None, 7)" in summary.read_text()

@@ -29,6 +29,7 @@ def logged_runs(home: Path) -> dict[str, list[Run]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forks", "prepared")
 def test_a_run_is_tuned_and_its_trials_are_in_mlflow(rampline, home: Path) -> None:
     result = rampline("tune", "digits", "--run", "baseline", "--budget", "8", *SMALL)
     assert (result.returncode, result.stderr) == (0, "")
@@ -56,6 +57,7 @@ def test_a_run_is_tuned_and_its_trials_are_in_mlflow(rampline, home: Path) -> No
     assert "has no execution in MLflow" in rampline("compare", "digits").stderr
 
 
+@pytest.mark.usefixtures("prepared")
 def test_an_interrupted_search_leaves_no_process_and_no_settings(command, home: Path) -> None:
     tuning = command("tune", "digits", "--run", "baseline", *SMALL)
     wait_until(lambda: bool(processes_of(home, "rampline.worker")), 120)
@@ -64,13 +66,13 @@ def test_an_interrupted_search_leaves_no_process_and_no_settings(command, home: 
     assert "interrupted: no settings are written" in tuning.stdout.read()
     assert processes_of(home, "rampline.worker") == []
     assert not (home / "tuning").exists()
-    assert not (home / "mlflow.db").exists()
+    assert MlflowClient(tracking_uri=f"sqlite:///{home / 'mlflow.db'}").get_experiment_by_name("digits") is None
 
 
-def test_a_study_takes_the_settings_of_a_file(invoke, tmp_path: Path) -> None:
+def test_a_study_takes_the_settings_of_a_file(rampline, tmp_path: Path) -> None:
     file = tmp_path / "found.yaml"
     file.write_text("baseline:batch.size: 48\n")
-    result = invoke("plan", "digits", "--only", "baseline", "--overrides", str(file))
+    result = rampline("plan", "digits", "--only", "baseline", "--overrides", str(file))
     assert (result.returncode, result.stderr) == (0, "")
     assert re.search(r"^ *baseline .* 48 +48 ", result.stdout, re.MULTILINE)
 
@@ -84,8 +86,8 @@ def test_a_study_takes_the_settings_of_a_file(invoke, tmp_path: Path) -> None:
         (("run", "digits", "--overrides", "nothing.yaml"), "nothing.yaml: cannot be read"),
     ],
 )
-def test_wrong_input_is_one_line(invoke, home: Path, arguments: tuple[str, ...], message: str) -> None:
-    result = invoke(*arguments)
+def test_wrong_input_is_one_line(rampline, home: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = rampline(*arguments)
     assert result.returncode == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import PHONE, open_page, start_browser
+from browser import PHONE, open_page
 from mlflow import MlflowClient
 from playwright.sync_api import Browser, Page
 
@@ -66,12 +66,6 @@ GPU = {
     **{"name": "Tesla T4", "utilization_percent": 80.0, "memory_access_percent": 40.0, "power_watts": 65.0},
     **{"memory_mebibytes": 900.0, "memory_total_mebibytes": 15_000.0},
 }
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with start_browser() as started:
-        yield started
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from deployments_fixture import client_of, remove_what_was_applied
 from prefect_rest import PrefectApi
+from stack import client_of, nothing_of_ours
 from webhook import Received, receive_webhooks
 
 from rampline.servers.automations import apply_automations
@@ -47,12 +47,11 @@ class FlowRuns:
 
     api: PrefectApi
     deployments: dict[str, dict[str, Any]]
+    of_others: frozenset[str]
 
-    def create(self, name: str, *states: str, deployment: str = "study") -> str:
-        made = self.api.post(f"/deployments/{self.deployments[deployment]['id']}/create_flow_run", {"name": name})
-        for state in states:
-            self.set_state(made["id"], state)
-        return made["id"]
+    def create(self, name: str, state: str, deployment: str) -> str:
+        body = {"name": name, "state": {"type": state}}
+        return self.api.post(f"/deployments/{self.deployments[deployment]['id']}/create_flow_run", body)["id"]
 
     def set_state(self, flow_run: str, kind: str, name: str | None = None) -> None:
         state = {"type": kind, "name": name, "message": "the message of its state"}
@@ -81,7 +80,8 @@ class FlowRuns:
 
     def of_study(self, study: str) -> list[dict[str, Any]]:
         found = self.api.post("/flow_runs/filter", {"deployments": {"name": {"any_": ["study"]}}})
-        return [each for each in found if each["parameters"].get("study") == study]
+        ours = [each for each in found if each["id"] not in self.of_others]
+        return [each for each in ours if each["parameters"].get("study") == study]
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +92,26 @@ def receiver() -> Iterator[Received]:
 
 @pytest.fixture(scope="module")
 def flow_runs(api: PrefectApi, deployments: dict[str, dict[str, Any]], receiver: Received) -> Iterator[FlowRuns]:
-    """With all automations on, the patience of those that wait cut to 10 s."""
-    # One that another file has left would stay as it is, with the patience of minutes or hours.
-    remove_what_was_applied(api)
-    with pytest.MonkeyPatch.context() as patch, client_of(api) as client:
-        patch.setenv("RAMPLINE_NOTIFY_URL", f"{receiver.url}/hook")
-        apply_automations(client, silence_seconds=THRESHOLD, overrun_seconds=THRESHOLD)
-    yield FlowRuns(api=api, deployments=deployments)
-    remove_what_was_applied(api)
+    """With all automations on, the patience of those that wait cut to 10 s, and a worker that starts nothing."""
+    before = _ids(api)
+    with _paused_pool(api), nothing_of_ours(api):
+        with pytest.MonkeyPatch.context() as patch, client_of(api) as client:
+            patch.setenv("RAMPLINE_NOTIFY_URL", f"{receiver.url}/hook")
+            apply_automations(client, silence_seconds=THRESHOLD, overrun_seconds=THRESHOLD)
+        yield FlowRuns(api=api, deployments=deployments, of_others=before)
+        for flow_run in _ids(api) - before:
+            api.request("DELETE", f"/flow_runs/{flow_run}")
+
+
+def _ids(api: PrefectApi) -> frozenset[str]:
+    return frozenset(found["id"] for found in api.post("/flow_runs/filter", {"sort": "START_TIME_DESC"}))
+
+
+@contextmanager
+def _paused_pool(api: PrefectApi) -> Iterator[None]:
+    api.request("PATCH", "/work_pools/rampline", {"is_paused": True})
+    yield
+    api.request("PATCH", "/work_pools/rampline", {"is_paused": False})
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -142,7 +154,7 @@ class Silence:
 @pytest.fixture(scope="module")
 def after_silence(flow_runs: FlowRuns, receiver: Received) -> Silence:
     """Several fates at once, because each of them takes its 10 s and more."""
-    ids = {name: flow_runs.create(name, "RUNNING", deployment="prepare") for name in ("late", *FATES)}
+    ids = {name: flow_runs.create(name, "RUNNING", "prepare") for name in ("late", *FATES)}
     with signs_of_life(flow_runs, ids["alive"], ids["paused"]):
         for name in FATES:
             flow_runs.give_sign_of_life(ids[name], OTHERS if name == "foreign" else OURS)

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deployments_fixture import apply, client_of
 from prefect_rest import PrefectApi
+from stack import apply, client_of
 from webhook import receive_webhooks
 
 from rampline.devices import find_devices
@@ -18,6 +18,17 @@ FAILED = "rampline: notify of failed and crashed flow runs"
 OVERRUN = "rampline: notify of overrunning flow runs"
 ZOMBIE = "rampline: zombie flow runs"
 NEW_DATA = "rampline: train after new data"
+# What the API takes of an automation.
+AUTOMATION = (
+    "name",
+    "description",
+    "enabled",
+    "tags",
+    "trigger",
+    "actions",
+    "actions_on_trigger",
+    "actions_on_resolve",
+)
 SECRET = "/services/T000/secret-part"
 
 pytestmark = pytest.mark.usefixtures("nothing_applied")
@@ -39,19 +50,24 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 @pytest.fixture
-def deployment(api: PrefectApi) -> str:
-    """A deployment `study/study`, as far as the API knows; its id."""
-    flow = api.post("/flows/", {"name": "study"})["id"]
-    return api.post("/deployments/", {"name": "study", "flow_id": flow})["id"]
+def deployment(deployments: dict[str, dict[str, Any]]) -> str:
+    """Id of the deployment `study/study`."""
+    return deployments["study"]["id"]
 
 
-def test_the_pool_is_made_once_with_the_template_of_its_type(api):
+def test_the_pool_is_made_once_and_one_that_lets_callers_choose_the_command_is_locked(api):
     with client_of(api) as client:
-        ensure_pool(client)
-        ensure_pool(client)
+        assert ensure_pool(client) == []
     pool = api.request("GET", "/work_pools/rampline")
     assert pool["type"] == "process"
     assert "env" in pool["base_job_template"]["variables"]["properties"]
+    default = api.request("GET", "/collections/views/aggregate-worker-metadata")["prefect"]["process"]
+    template = {"base_job_template": default["default_base_job_configuration"]}
+    api.request("PATCH", "/work_pools/rampline", template)
+    with client_of(api) as client:
+        assert len(ensure_pool(client)) == 1
+        assert ensure_pool(client) == []
+    assert api.request("GET", "/work_pools/rampline")["base_job_template"] == pool["base_job_template"]
 
 
 def test_applying_twice_changes_nothing(api, home, deployment):
@@ -85,14 +101,22 @@ def test_what_was_switched_off_stays_off_and_what_points_to_nothing_is_mended(ap
     api.request("PATCH", f"/automations/{before[NEW_DATA]['id']}", {"enabled": True})
     assert apply(api) == []
 
-    api.request("DELETE", f"/deployments/{deployment}")
-    flow = api.post("/flows/", {"name": "study"})["id"]
-    other = api.post("/deployments/", {"name": "study", "flow_id": flow})["id"]
+    point_to_nothing(api, automations(api)[NEW_DATA])
     [line] = apply(api)
     assert line == f"changed the automation '{NEW_DATA}': it pointed to what is gone"
     after = automations(api)
-    assert after[NEW_DATA]["actions"][0]["deployment_id"] == other
+    assert after[NEW_DATA]["actions"][0]["deployment_id"] == deployment
     assert (after[ZOMBIE]["enabled"], after[NEW_DATA]["enabled"]) == (False, True)
+
+
+def point_to_nothing(api: PrefectApi, automation: dict[str, Any]) -> None:
+    """Have it run a deployment that is deleted then."""
+    flow = api.post("/flows/", {"name": "gone"})["id"]
+    gone = api.post("/deployments/", {"name": "gone", "flow_id": flow})["id"]
+    body = {field: automation[field] for field in AUTOMATION}
+    [action] = body["actions"]
+    api.request("PUT", f"/automations/{automation['id']}", body | {"actions": [action | {"deployment_id": gone}]})
+    api.request("DELETE", f"/deployments/{gone}")
 
 
 def test_the_address_of_notifications_is_a_secret(api, home, monkeypatch):

@@ -1,50 +1,50 @@
-"""`rampline up` with the real servers: what it starts, what it survives, and that it leaves nothing."""
+"""`rampline up` with the real servers: what it starts, what it survives, and that it leaves nothing.
+
+The tests from `test_a_server_that_is_killed_comes_back` on kill servers, so this file is the last of those that use the
+stack. One needs a `rampline up` of its own, because the stack is gone by then and others listen beyond loopback.
+"""
 
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import psutil
 import pytest
-from command_line import RAMPLINE, as_terminal_job, mlflow_tags, wait_until
-from mlflow_server import MlflowServer
-from prefect.client.orchestration import SyncPrefectClient
+from command_line import RAMPLINE, UNHURRIED, as_terminal_job, mlflow_tags, read_until, wait_until
+from flow_runs import Flows
 from prefect_rest import PrefectError
-from prefect_server_fixture import Server
+from stack import find_deployments
 from up_servers import UpServers, parts, status_of
 
-from rampline.servers.deployments import ensure_pool
+from rampline.servers.processes import start
 from rampline.servers.running import answers, running_servers
+from rampline.servers.secret import client_login
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-ENOUGH_EPOCHS = {"epochs": "100000", "data.limit": "20"}
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpServers]:
-    servers = UpServers(tmp_path_factory.mktemp("up"))
-    yield servers
-    servers.stop()
+PREFECT_LOGIN, MLFLOW_LOGIN = "admin:prefect-secret-1", "chief:mlflow-secret-1"
 
 
 @pytest.fixture
-def servers(shared: UpServers) -> UpServers:
-    """Up in the background; a test may leave them killed."""
-    shared.up()
-    return shared
+def servers(stack: Flows) -> Flows:
+    """Up; a test may have left them killed."""
+    if running_servers(stack.home) is None:
+        stack.up()
+    return stack
 
 
 def test_all_answers_is_deployed_and_waits_for_flow_runs(servers):
-    deployments = {found["name"]: found for found in servers.api.post("/deployments/filter")}
-    assert {"prepare", "baseline", "finetune", "cluster", "evaluate", "study"} <= set(deployments)
+    assert {"prepare", "baseline", "finetune", "cluster", "evaluate", "study"} <= set(find_deployments(servers.api))
     (worker,) = servers.api.post("/work_pools/rampline/workers/filter")
     assert worker["status"] == "ONLINE"
     assert len(parts(servers)["mlflow"]) == 2
@@ -71,7 +71,7 @@ def test_nothing_but_loopback_listens(servers):
 
 
 def test_neither_a_web_page_nor_another_user_starts_anything(servers):
-    login = f"rampline:{servers.secret}"
+    login, before = f"rampline:{servers.secret}", servers.api.post("/flow_runs/count")
     study = servers.api.request("GET", "/deployments/name/study/study")["id"]
     start = f"{servers.api.url}/deployments/{study}/create_flow_run"
     experiments = f"http://127.0.0.1:{servers.mlflow_port}/api/2.0/mlflow/experiments/search"
@@ -85,7 +85,7 @@ def test_neither_a_web_page_nor_another_user_starts_anything(servers):
     health = urllib.request.Request(f"{servers.api.url}/health", headers={"Host": "evil.example"})
     with pytest.raises(urllib.error.HTTPError, match="403"):
         urllib.request.urlopen(health, timeout=10)
-    assert servers.api.post("/flow_runs/filter") == []
+    assert servers.api.post("/flow_runs/count") == before
     refused = {"command": "touch pwned"}, {"env": {"LD_PRELOAD": "x"}}, {"env.LD_PRELOAD": "x"}, {"working_dir": "/"}
     for job_variables in refused:
         with pytest.raises(PrefectError, match="refused POST"):
@@ -123,23 +123,6 @@ def test_the_secret_is_in_no_log_and_no_argument_and_shown_in_a_terminal(servers
     )
 
 
-def test_a_home_of_before_is_locked(servers):
-    """Its pool let callers choose the command, and everybody could read its files."""
-    servers.call("down")
-    open_to_all = [servers.home.root / name for name in ("mlflow.db", "prefect", "servers", "servers/secret")]
-    for path in open_to_all:
-        path.chmod(0o777)
-    servers.up()
-    default = servers.api.request("GET", "/collections/views/aggregate-worker-metadata")["prefect"]["process"]
-    template = {"base_job_template": default["default_base_job_configuration"]}
-    servers.api.request("PATCH", "/work_pools/rampline", template)
-    with SyncPrefectClient(servers.api.url, auth_string=servers.api.auth) as client:
-        assert ensure_pool(client) != []
-        assert ensure_pool(client) == []
-    assert "command" not in str(servers.api.request("GET", "/work_pools/rampline")["base_job_template"])
-    assert [path for path in open_to_all if path.stat().st_mode & 0o077] == []
-
-
 def test_a_second_one_tells_the_addresses(servers):
     began = servers.state
     second = servers.call("up", *servers.options)
@@ -171,89 +154,117 @@ def test_a_server_that_is_killed_comes_back(servers):
     assert "the MLflow server ended (SIGKILL) and is started again in 1 s" in log_of(servers, "up")
 
 
+def test_servers_that_are_there_are_used(servers, tmp_path):
+    """Two workers in one pool for a moment."""
+    mlflow = {"MLFLOW_TRACKING_URI": servers.state.mlflow_url, **client_login(servers.home, ["mlflow"])}
+    found = UpServers(tmp_path, servers.prefect | mlflow)
+    try:
+        said = found.up()
+        assert f"{servers.state.mlflow_url} (found)" in said
+        assert set(found.state.processes) == {"worker"}
+        assert found.state.prefect_api_url == servers.api.url
+        down = found.call("down")
+        assert (down.returncode, down.stderr) == (0, "")
+        assert found.processes() == []
+        assert running_servers(servers.home) is not None
+    finally:
+        found.stop()
+
+
 def test_a_flow_run_outlives_its_worker_and_after_kill_9_of_all_saves_a_checkpoint(servers):
-    flow_run = start_training(servers)
+    flow_run = servers.start("baseline", study=UNHURRIED, run="baseline", epochs=200)
+    directory = servers.until_training(flow_run, "baseline")
     before = servers.state.processes["worker"].pid
     os.kill(before, signal.SIGKILL)
     wait_until(lambda: servers.state.processes["worker"].pid != before, 30)
     wait_until(lambda: log_of(servers, "up").count("the worker is back") == 1, 60)
-    assert servers.api.request("GET", f"/flow_runs/{flow_run}")["state_type"] == "RUNNING"
+    assert servers.flow_run(flow_run)["state_type"] == "RUNNING"
     assert "1 flow run running" in servers.call("status").stdout
     os.kill(servers.state.pid, signal.SIGKILL)
     seconds = wait_until(lambda: not servers.processes(), 60)
     sys.stdout.write(f"kill -9 of `rampline up`: nothing left after {seconds:.1f} s\n")
-    (directory,) = servers.home.runs.glob("digits/*/baseline")
     attempts = [json.loads(line) for line in (directory / "attempts.jsonl").read_text().splitlines()]
     assert attempts[-1]["how"] == "interrupted"
-    tags = mlflow_tags(f"sqlite:///{servers.home.tracking_database}")
+    tags = mlflow_tags(f"sqlite:///{servers.home.tracking_database}", directory.parent.name)
     assert {run["status"] for run in tags.values()} == {"KILLED"}
+    with closing(sqlite3.connect(servers.home.root / "prefect" / "prefect.db")) as database:
+        states = database.execute("SELECT state_type FROM flow_run WHERE id = ?", (flow_run,)).fetchall()
+    assert states == [("CRASHED",)]
     assert servers.call("status").returncode == 1
-    servers.up()
-    assert servers.api.request("GET", f"/flow_runs/{flow_run}")["state_type"] == "CRASHED"
 
 
-def test_what_a_killed_one_has_left_is_ended_by_the_next_and_ctrl_c_ends_all(servers):
-    left = set(servers.processes()) - {psutil.Process(servers.state.pid)}
-    os.kill(servers.state.pid, signal.SIGKILL)
+@pytest.fixture(scope="module")
+def beyond(stack: Flows) -> Iterator[tuple[UpServers, subprocess.Popen[str], list[str]]]:
+    """A `rampline up` in the foreground for other machines, in a home of before with something left to end.
+
+    Yields the servers, its process, and what it has said so far.
+    """
+    stack.stop()
+    user, password = MLFLOW_LOGIN.split(":")
+    login = {"RAMPLINE_MLFLOW_USERNAME": user, "RAMPLINE_MLFLOW_PASSWORD": password}
+    servers = UpServers(stack.folder, login | {"PREFECT_SERVER_API_AUTH_STRING": PREFECT_LOGIN})
+    for path in open_to_all(servers):
+        path.chmod(0o777)
+    leave_a_server(servers)
     place = {"cwd": servers.folder, "env": servers.environment, "start_new_session": True}
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    process = subprocess.Popen([str(RAMPLINE), "up", *servers.options], preexec_fn=as_terminal_job, **place, **output)
-    assert process.stdout is not None
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if line.startswith("logs in"):
-            break
-    assert lines[0].startswith("ended what an earlier `rampline up` that was killed has left")
-    assert not left & set(servers.processes())
+    command = [str(RAMPLINE), "up", "--host", "0.0.0.0", *servers.options]
+    process = subprocess.Popen(command, preexec_fn=as_terminal_job, **place, **output)
+    try:
+        yield servers, process, read_until(process, "logs in").splitlines()
+    finally:
+        servers.stop()
+        process.wait(60)
+
+
+def open_to_all(servers: UpServers) -> list[Path]:
+    """What earlier versions let everybody read."""
+    return [servers.home.root / name for name in ("mlflow.db", "prefect", "servers", "servers/secret")]
+
+
+def leave_a_server(servers: UpServers) -> None:
+    """What is left of a `rampline up` that was killed with its services: its mark, and somebody on its port."""
+    left = ["-m", "http.server", "--bind", "127.0.0.1", str(servers.prefect_port)]
+    place = {"home": servers.home, "folder": servers.folder, "log": servers.folder / "left.log"}
+    start(left, part="prefect", environment=servers.environment, **place)
+    wait_until(lambda: answers(f"http://127.0.0.1:{servers.prefect_port}"), 30)
+
+
+def test_what_a_killed_one_has_left_is_ended_by_the_next_which_locks_a_home_of_before(beyond):
+    servers, _, said = beyond
+    assert said[0].startswith("ended what an earlier `rampline up` that was killed has left")
+    assert not [process for process in servers.processes() if "http.server" in process.cmdline()]
+    assert [path for path in open_to_all(servers) if path.stat().st_mode & 0o077] == []
+
+
+def test_beyond_loopback_both_servers_want_passwords(beyond):
+    servers, _, _ = beyond
+    flows = f"http://127.0.0.1:{servers.prefect_port}/api/flows/filter"
+    experiments = f"http://127.0.0.1:{servers.mlflow_port}/api/2.0/mlflow/experiments/search"
+    assert [status_of(flows), status_of(flows, PREFECT_LOGIN)] == [401, 200]
+    assert [status_of(experiments), status_of(experiments, MLFLOW_LOGIN)] == [401, 200]
+    assert status_of(experiments, "admin:password1234") == 401
+    assert status_of(experiments, MLFLOW_LOGIN, Host="evil.example") == 403
+    assert servers.call("status").returncode == 0
+    worker = psutil.Process(servers.state.processes["worker"].pid).environ()
+    passwords = worker["PREFECT_API_AUTH_STRING"], worker["MLFLOW_TRACKING_PASSWORD"]
+    assert passwords == (PREFECT_LOGIN, MLFLOW_LOGIN.split(":")[1])
+    written = [file.read_bytes() for file in servers.home.root.rglob("*") if file.is_file()]
+    arguments = [" ".join(process.cmdline()).encode() for process in servers.processes()]
+    assert not any(secret in text for text in written + arguments for secret in (b"prefect-secret", b"mlflow-secret"))
+
+
+def test_ctrl_c_ends_all(beyond):
+    servers, process, _ = beyond
     time.sleep(0.5)  # rich writes a line again that Ctrl-C finds it writing
     os.kill(process.pid, signal.SIGINT)
-    rest = process.stdout.read()
-    assert process.wait(60) == 0
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
     assert rest.splitlines() == ["ending: the servers end", "all ended"]
     assert servers.processes() == []
     assert not (servers.home.root / "servers" / "state.json").exists()
     nothing = servers.call("down")
     assert (nothing.returncode, nothing.stdout) == (0, f"nothing is up in {servers.home.root}\n")
-
-
-def test_servers_that_are_there_are_used(server: Server, mlflow_server: MlflowServer, tmp_path):
-    found = UpServers(tmp_path, server.prefect | {"MLFLOW_TRACKING_URI": mlflow_server.uri})
-    try:
-        said = found.up()
-        assert f"{mlflow_server.uri} (found)" in said
-        assert set(found.state.processes) == {"worker"}
-        assert found.state.prefect_api_url == server.url
-        down = found.call("down")
-        assert (down.returncode, down.stderr) == (0, "")
-        assert found.processes() == []
-        assert answers(f"{server.url}/health")
-    finally:
-        found.stop()
-
-
-def test_beyond_loopback_both_servers_want_passwords(tmp_path):
-    prefect, mlflow = "admin:prefect-secret-1", ("chief", "mlflow-secret-1")
-    login = {"RAMPLINE_MLFLOW_USERNAME": mlflow[0], "RAMPLINE_MLFLOW_PASSWORD": mlflow[1]}
-    servers = UpServers(tmp_path, login | {"PREFECT_SERVER_API_AUTH_STRING": prefect})
-    try:
-        servers.up("--host", "0.0.0.0")
-        flows = f"http://127.0.0.1:{servers.prefect_port}/api/flows/filter"
-        experiments = f"http://127.0.0.1:{servers.mlflow_port}/api/2.0/mlflow/experiments/search"
-        assert [status_of(flows), status_of(flows, prefect)] == [401, 200]
-        assert [status_of(experiments), status_of(experiments, ":".join(mlflow))] == [401, 200]
-        assert status_of(experiments, "admin:password1234") == 401
-        assert status_of(experiments, ":".join(mlflow), Host="evil.example") == 403
-        assert servers.call("status").returncode == 0
-        worker = psutil.Process(servers.state.processes["worker"].pid).environ()
-        assert (worker["PREFECT_API_AUTH_STRING"], worker["MLFLOW_TRACKING_PASSWORD"]) == (prefect, mlflow[1])
-        written = [file.read_bytes() for file in servers.home.root.rglob("*") if file.is_file()]
-        arguments = [" ".join(process.cmdline()).encode() for process in servers.processes()]
-        assert not any(
-            secret in text for text in written + arguments for secret in (b"prefect-secret", b"mlflow-secret")
-        )
-    finally:
-        servers.stop()
 
 
 @pytest.fixture
@@ -277,15 +288,6 @@ def test_beyond_loopback_without_passwords_is_refused(refused):
     assert "is no address of this machine" in refused("--host", "192.0.2.200")
     known = {"RAMPLINE_MLFLOW_USERNAME": "admin", "RAMPLINE_MLFLOW_PASSWORD": "password1234"}
     assert "a password that everybody knows" in refused(**known)
-
-
-def start_training(servers: UpServers) -> str:
-    """A flow run of `baseline` that does not end by itself; returns its id when it has trained an epoch."""
-    deployment = servers.api.request("GET", "/deployments/name/baseline/baseline")["id"]
-    parameters = {"parameters": {"study": "digits", "run": "baseline", "overrides": ENOUGH_EPOCHS}}
-    flow_run = servers.api.post(f"/deployments/{deployment}/create_flow_run", parameters)["id"]
-    wait_until(lambda: any(servers.home.runs.glob("digits/*/baseline/checkpoints/step-*")), 120)
-    return flow_run
 
 
 def log_of(servers: UpServers, name: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from command_line import wait_until
+from flow_runs import Flows
 from prefect_rest import PrefectApi
 from processes import started_processes_of
 
@@ -87,8 +88,9 @@ def state_of(api: PrefectApi, run: str) -> str:
     return api.request("GET", f"/flow_runs/{run}")["state_type"]
 
 
-def test_after_a_kill_the_execution_is_closed_in_mlflow_and_prefect(execution: Path, server) -> None:
-    api = PrefectApi(url=server.url)
+def test_after_a_kill_the_execution_is_closed_in_mlflow_and_prefect(
+    execution: Path, stack: Flows, api: PrefectApi
+) -> None:
     flow = api.post("/flows/", {"name": f"flow-{uuid.uuid4()}"})["id"]
     root = flow_run(api, flow, "RUNNING")
     steps = [
@@ -98,7 +100,7 @@ def test_after_a_kill_the_execution_is_closed_in_mlflow_and_prefect(execution: P
         flow_run(api, flow, state, step) for state, step in zip(("RUNNING", "COMPLETED"), steps, strict=True)
     )
     unrelated = flow_run(api, flow, "RUNNING")
-    process, watchdog = start_watched(execution, {FLOW_RUN: root, "PREFECT_API_URL": server.url})
+    process, watchdog = start_watched(execution, stack.prefect | {FLOW_RUN: root})
     wait_until(lambda: ignores(watchdog.pid, signal.SIGINT), 30)  # until it has imported what it needs
     assert watchdog.memory_info().rss < 25 * 2**20
     watchdog.send_signal(signal.SIGINT)  # the terminal's Ctrl-C

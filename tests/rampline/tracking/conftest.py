@@ -20,16 +20,6 @@ from rampline.tracking.store import experiment_id, open_tracking
 CURVE = [[0.0, 0.001], [1.5, 0.0009], [3.0, 0.0005]]
 
 
-@pytest.fixture(scope="session")
-def initialised(tmp_path_factory) -> Path:
-    """A fresh database: its tables take 2.5 s to create."""
-    home = Home(root=tmp_path_factory.mktemp("initialised"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        open_tracking(home)
-    return home.tracking_database
-
-
 @pytest.fixture
 def home(tmp_path, monkeypatch, initialised) -> Home:
     """A home whose database exists."""

@@ -1,0 +1,36 @@
+"""A Prefect server that a test has for itself, as somebody's who knows nothing of `rampline up`."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from command_line import wait_until
+
+from rampline.jobs.roles import free_ports
+from rampline.servers.running import answers
+
+START_SECONDS = 120
+
+
+@contextmanager
+def own_prefect(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, str]]]:
+    """Its process, and the variables that lead a command to it."""
+    [port] = free_ports(1)
+    url = f"http://127.0.0.1:{port}/api"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    own = {"PREFECT_HOME": str(folder / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    with open(folder / "prefect.log", "w") as log:
+        process = subprocess.Popen(command, env=kept | own, stdout=log, stderr=log, start_new_session=True)
+    try:
+        wait_until(lambda: answers(f"{url}/health"), START_SECONDS)
+        yield process, own | {"PREFECT_API_URL": url}
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,125 @@
+"""The one `rampline up` of the test run, the browser, and the process that all their tests run in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flow_runs import Flows
+from prefect.client.orchestration import SyncPrefectClient
+from prefect_rest import PrefectApi
+
+from rampline.devices import find_devices
+from rampline.servers.automations import apply_automations
+from rampline.servers.deployments import ensure_device_limit
+from rampline.servers.secret import client_login
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+ROOT = Path(__file__).parents[2]
+SHARED = {"stack", "browser"}
+# These kill the servers.
+LAST = "test_up.py"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `--dist loadgroup`, tests with something shared run in one process; of the others a file stays whole."""
+    for item in items:
+        names: Sequence[str] = getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("stack" if SHARED.intersection(names) else item.path.stem))
+    items.sort(key=lambda item: item.path.name == LAST)
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flows]:
+    """Both servers, the deployments and a worker, in a home of their own; started with the first test that asks."""
+    stack = Flows(tmp_path_factory.mktemp("stack"))
+    stack.up()
+    yield stack
+    stack.stop()
+
+
+# No longer than its tests: while Playwright is there, an event loop runs in this thread, and nobody else can start one.
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium for all pages; a test is skipped where there is none."""
+    from browser import start_browser  # every test session loads this file
+
+    with start_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="session")
+def api(stack: Flows) -> PrefectApi:
+    return stack.api
+
+
+@pytest.fixture
+def mlflow_login(stack: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For MLflow clients of the test itself."""
+    for name, value in client_login(stack.home, ["mlflow"]).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def deployments(stack: Flows) -> dict[str, dict[str, Any]]:
+    """The deployments by name, as `rampline up` has made them."""
+    return find_deployments(stack.api)
+
+
+def find_deployments(api: PrefectApi) -> dict[str, dict[str, Any]]:
+    """All deployments as they are now, by name."""
+    return {found["name"]: found for found in api.post("/deployments/filter")}
+
+
+def prefect(stack: Flows, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The `prefect` program, in the folder of prefect.yaml, talking to the stack."""
+    command = [str(Path(sys.executable).with_name("prefect")), *arguments]
+    # As wide as a reason is long, so that it is on one line.
+    environment = os.environ | stack.prefect | {"COLUMNS": "400"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+
+
+def client_of(api: PrefectApi) -> SyncPrefectClient:
+    """Prefect's own client of the stack."""
+    return SyncPrefectClient(api.url, auth_string=api.auth)
+
+
+def apply(api: PrefectApi, *, cpu_slots: int | None = None) -> list[str]:
+    """Automations and the limit of the devices, as `rampline up` makes them after `prefect deploy`."""
+    with client_of(api) as client:
+        made = apply_automations(client)
+        return ensure_device_limit(client, cpu_slots=cpu_slots) + made
+
+
+def remove_what_was_applied(api: PrefectApi) -> None:
+    """Automations and what they need, and the limit of the devices."""
+    for automation in api.post("/automations/filter"):
+        api.request("DELETE", f"/automations/{automation['id']}")
+    for limit in api.post("/v2/concurrency_limits/filter"):
+        if limit["name"] == find_devices().slots:
+            api.request("DELETE", f"/v2/concurrency_limits/{limit['id']}")
+    for block in api.post("/block_documents/filter"):
+        api.request("DELETE", f"/block_documents/{block['id']}")
+
+
+@contextmanager
+def nothing_of_ours(api: PrefectApi) -> Iterator[None]:
+    """In the block what `rampline up` has applied is gone; afterwards all is again as it makes it."""
+    remove_what_was_applied(api)
+    yield
+    remove_what_was_applied(api)
+    apply(api)
+
+
+@pytest.fixture
+def nothing_applied(api: PrefectApi) -> Iterator[None]:
+    with nothing_of_ours(api):
+        yield
