@@ -20,13 +20,17 @@ PRICED = {"cluster.price_per_hour": "3600"}
 
 def test_bad_input_is_refused_with_the_reason_and_starts_nothing(stack: Flows):
     before = list(stack.home.runs.glob("*/*"))
+    unknown = stack.start("study", study="nosuch")
     devices = {"mirrored-ramp:cluster.virtual_devices": "0"}
-    flow_run = stack.start("finetune", replicas=3, overrides=devices)
-    found = stack.until(flow_run, *ENDED)
+    too_many = stack.start("finetune", replicas=3, overrides=devices)
+    found = stack.until(unknown, *ENDED)
+    assert found["state_type"] == "FAILED"
+    assert "no study 'nosuch'" in found["state"]["message"]
+    found = stack.until(too_many, *ENDED)
     assert found["state_type"] == "FAILED"
     assert "cluster.replicas=3 needs 3 devices: this machine has 1 (CPU)" in found["state"]["message"]
     assert list(stack.home.runs.glob("*/*")) == before
-    assert stack.children(flow_run) == {}
+    assert stack.children(unknown) == stack.children(too_many) == {}
 
 
 def test_a_study_that_costs_too_much_waits_for_a_person_who_refuses_it(stack: Flows):
@@ -38,51 +42,53 @@ def test_a_study_that_costs_too_much_waits_for_a_person_who_refuses_it(stack: Fl
     assert stack.children(flow_run) == {}
 
 
-def test_studies_take_turns_and_one_that_is_cancelled_saves_a_checkpoint_and_can_be_retried(stack: Flows):
-    first = stack.start("study", study=UNHURRIED, only=["after", "multi-worker"])
-    directory = RunDirectory(stack.until_training(first, "multi-worker"))
-    assert len(stack.roles()) == 2
-    assert stack.slots_in_use() == 1
-
+def test_studies_take_turns_in_the_order_in_which_they_were_submitted(stack: Flows):
+    first = stack.start("study", study=UNHURRIED, only=["baseline"])
+    directory = stack.until_training(first, "baseline")
     second = stack.start("study", only=["baseline"], epochs=2, overrides=PRICED, approve_cost_above=0.01)
     answer(stack, second, approved=True)
     assert stack.until(second, "WaitingForDevices", *ENDED)["state_type"] == "RUNNING"
     assert stack.children(second) == {}
-
-    stack.cancel(first)
-    assert wait_until(lambda: not stack.roles(), 20) < 20
-    assert stack.until(first, *ENDED)["state_type"] == "CANCELLED"
-    log = stack.log(first)
-    assert "stopping: the run saves a checkpoint first" in "\n".join(log)
-    execution = directory.path.parent.name
-    tags = mlflow_tags(stack.state.mlflow_url, execution)["multi-worker"]
-    assert (tags["status"], tags["rampline.status"]) == ("KILLED", "PREEMPTED"), (tags, log)
-
-    # The devices are free for the other.
-    assert stack.until(second, *ENDED)["state_type"] == "COMPLETED", stack.log(second)
+    (directory / "go").touch()
+    for flow_run in (first, second):
+        assert stack.until(flow_run, *ENDED)["state_type"] == "COMPLETED", stack.log(flow_run)
     lines = "\n".join(stack.log(second))
     assert "waiting for an approval: the cost cannot be known yet" in lines
     assert "waiting for 1 device: unhurried" in lines
     earlier, later = stack.children(first), stack.children(second)
-    assert set(earlier) == {f"prepare data of {UNHURRIED}", "after", "multi-worker"}
+    assert set(earlier) == {f"prepare data of {UNHURRIED}", "baseline", "evaluate unhurried"}
     assert set(later) == {"prepare data of digits", "baseline", "evaluate digits"}
-    assert earlier["multi-worker"]["state_type"] == "CANCELLED"
     assert max(child["end_time"] for child in earlier.values()) <= min(child["start_time"] for child in later.values())
     plan = {"flow_run_id": {"any_": [second]}, "key": {"any_": ["plan-digits"]}}
     assert "| baseline | single | 1 |" in stack.api.post("/artifacts/filter", {"artifacts": plan})[0]["data"]
+    assert stack.slots_in_use() == 0
+    look_at_artifacts(stack)
 
+
+def test_cancelling_ends_every_role_and_a_retry_goes_on_from_there(stack: Flows):
+    flow_run = stack.start("study", study=UNHURRIED, only=["after", "multi-worker"])
+    directory = RunDirectory(stack.until_training(flow_run, "multi-worker"))
+    assert len(stack.roles()) == 2
+    assert stack.slots_in_use() == 1
+    stack.cancel(flow_run)
+    assert wait_until(lambda: not stack.roles(), 20) < 20
+    assert stack.until(flow_run, *ENDED)["state_type"] == "CANCELLED"
+    assert stack.children(flow_run)["multi-worker"]["state_type"] == "CANCELLED"
+    log = stack.log(flow_run)
+    assert "stopping: the run saves a checkpoint first" in "\n".join(log)
+    execution = directory.path.parent.name
+    tags = mlflow_tags(stack.state.mlflow_url, execution)["multi-worker"]
+    assert (tags["status"], tags["rampline.status"]) == ("KILLED", "PREEMPTED"), (tags, log)
     (directory.path / "go").touch()
-    stack.retry(first)
-    stack.until(first, "RUNNING")
-    assert stack.until(first, *ENDED)["state_type"] == "COMPLETED", stack.log(first)
+    stack.retry(flow_run)
+    stack.until(flow_run, "RUNNING")
+    assert stack.until(flow_run, *ENDED)["state_type"] == "COMPLETED", stack.log(flow_run)
     begins = [event["first_epoch"] for event in directory.read_events() if event["event"] == "started"]
     assert begins[0] == 1
     assert begins[1] > 1
     finished = RunDirectory(directory.path.parent / "after").read_events()
     assert sum(event["event"] == "started" for event in finished) == 1
     assert mlflow_tags(stack.state.mlflow_url, execution)["multi-worker"]["status"] == "FINISHED"
-    assert stack.slots_in_use() == 0
-    look_at_artifacts(stack)
 
 
 def look_at_artifacts(stack: Flows) -> None:

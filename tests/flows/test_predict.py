@@ -1,6 +1,7 @@
 """The flow `predict` with a champion that the MLflow server keeps: its table, its artifacts, and what it says."""
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,8 @@ def home(
     execution = shutil.copytree(trained, home.runs / STUDY / "e2")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", stack.state.mlflow_url)
     monkeypatch.setenv("RAMPLINE_HOME", str(home.root))
+    # As the command does: where the server runs here, its artifacts are files that its clients write.
+    os.umask(0o077)
     client = open_tracking(home)
     sync_execution(client, Execution.open(execution), log=print)
     with prefect_settings(stack.prefect):

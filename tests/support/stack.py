@@ -29,6 +29,8 @@ SHARED = {"stack", "browser"}
 LAST = "test_up.py"
 
 
+# Before xdist's, which reads the groups.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With `--dist loadgroup`, tests with something shared run in one process; of the others a file stays whole."""
     for item in items:
