@@ -106,6 +106,8 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: E
             stack.enter_context(fork_server())
         # Here, because that takes seconds.
         with importing():
+            from prefect.logging.handlers import APILogHandler
+
             from rampline.flows.study import study as flow
 
             _meet_mlflow(home)
@@ -130,6 +132,7 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: E
             why = "the step in progress was completed, no other was started"
             raise PrefectLost(f"Prefect at {url} stopped answering: {why}") from error
         finally:
+            APILogHandler().flush()  # the handler sends the last lines in the background
             logging.raiseExceptions = before
             TERMINAL.reset(token)
 

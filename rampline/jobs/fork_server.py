@@ -222,7 +222,7 @@ def _serve(requests: socket.socket, set_by_imports: Mapping[str, str]) -> list[s
             if not message:
                 os._exit(0)
             status, log, *network = files
-            pid = _fork()
+            server, pid = os.getpid(), _fork()
             if not pid:
                 break
             for file in (log, *network):
@@ -236,7 +236,9 @@ def _serve(requests: socket.socket, set_by_imports: Mapping[str, str]) -> list[s
         number.close()
     os.close(status)
     request = json.loads(message)
-    _become_worker(request, {**request["environment"], **set_by_imports}, log, network)
+    # The server's process id by its own word: it may be gone before the fork looks.
+    environment = {**request["environment"], **set_by_imports, "RAMPLINE_PARENT_PID": str(server)}
+    _become_worker(request, environment, log, network)
     return request["arguments"]
 
 
@@ -270,7 +272,7 @@ def _become_worker(
         _enter(network)
         for name in set(os.environ) - set(environment):
             del os.environ[name]
-        os.environ.update(environment, RAMPLINE_PARENT_PID=str(os.getppid()))
+        os.environ.update(environment)
         os.chdir(str(request["folder"]))
         sys.argv[1:] = request["arguments"]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)

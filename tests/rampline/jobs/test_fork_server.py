@@ -152,6 +152,31 @@ def test_forks_end_with_the_process_that_asked_for_them(number: signal.Signals, 
     assert alive == []
 
 
+# Imported by every Python process: a fork goes on when its server is gone, and not before.
+LATE = """
+import os, time
+setsid = os.setsid
+def wait_and_setsid():
+    server = os.getppid()
+    while os.getppid() == server:
+        time.sleep(0.01)
+    setsid()
+os.setsid = wait_and_setsid
+"""
+
+
+def test_a_fork_whose_server_is_gone_before_it_looks_ends(make_run, tmp_path: Path) -> None:
+    directory = make_run(make_config("single"), epochs=9999)
+    (tmp_path / "sitecustomize.py").write_text(LATE)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])}
+    command = [sys.executable, "-c", LAUNCHER, str(directory.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as p:
+        assert p.stdout is not None
+        worker = psutil.Process(int(p.stdout.readline().split()[0]))
+        p.kill()
+    worker.wait(timeout=5)
+
+
 def test_an_interrupt_while_it_imports_leaves_no_fork(tmp_path: Path, own_server: module._Server) -> None:
     def ask(log: str) -> ForkedProcess | None:
         return module.fork_worker([str(tmp_path / "nothing")], tmp_path / log, own_server.environment, SHARED)
