@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from command_line import as_terminal_job
 from faults import Faults, assert_bit_equal, examples_seen, run_with
 from processes import processes_of
 from table import Table
@@ -59,7 +60,7 @@ except RamplineError as error:
 
 def launch(directory: RunDirectory) -> subprocess.Popen[bytes]:
     """A launcher as a process of its own."""
-    return subprocess.Popen([sys.executable, "-c", LAUNCH, str(directory.path)])
+    return subprocess.Popen([sys.executable, "-c", LAUNCH, str(directory.path)], preexec_fn=as_terminal_job)
 
 
 def wait_for_step(directory: RunDirectory, epoch: int) -> None:
