@@ -17,10 +17,12 @@ from rampline.jobs.fork_server import fork_server
 from rampline.record.home import Home
 from rampline.servers.environments import make_quiet
 
-pytest_plugins = ["command_line", "stack", "trained_runs", "tiers"]
+pytest_plugins = ["command_line", "own_prefect", "stack", "trained_runs", "tiers"]
 
 # As the command does it, before anything imports Prefect or TensorFlow: tests run commands in this process.
 make_quiet()
+# As it does, too: what many tests share, and what their forks write, gets into homes that are looked at.
+os.umask(0o077)
 # Roles, and whatever else a test starts, import networks from there.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])])
 

@@ -24,7 +24,7 @@ from rampline.jobs.fork_server import fork_server
 from rampline.progress import TERMINAL, BarProgress, LineProgress
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
-from rampline.servers.prefect_server import prefect_answers, start_prefect
+from rampline.servers.prefect_server import flush_logs, prefect_answers, start_prefect
 from rampline.study import load_study
 from rampline.study.execution_file import Execution, at_hand, is_begun
 from rampline.study.preflight import check_study
@@ -106,8 +106,6 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: E
             stack.enter_context(fork_server())
         # Here, because that takes seconds.
         with importing():
-            from prefect.logging.handlers import APILogHandler
-
             from rampline.flows.study import study as flow
 
             _meet_mlflow(home)
@@ -132,7 +130,7 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: E
             why = "the step in progress was completed, no other was started"
             raise PrefectLost(f"Prefect at {url} stopped answering: {why}") from error
         finally:
-            APILogHandler().flush()  # the handler sends the last lines in the background
+            flush_logs()
             logging.raiseExceptions = before
             TERMINAL.reset(token)
 

@@ -138,7 +138,8 @@ def look_at_mlflow(stack: Flows, page: Page, execution: str) -> None:
     runs = [run for run in found if run.data.tags["rampline.execution"].endswith(execution)]
     # The faster one first.
     first, second = sorted(runs, key=lambda run: -run.data.metrics["speedup"])
-    assert shown.index(str(first.info.run_name)) < shown.index(str(second.info.run_name))
+    lines = shown.splitlines()
+    assert lines.index(str(first.info.run_name)) < lines.index(str(second.info.run_name))
     page.set_viewport_size(USUAL)
     picture(page, "mlflow-charts")
     page.goto(f"{mlflow}/{compare_page(experiment.experiment_id, [run.info.run_id for run in runs])}")

@@ -21,7 +21,13 @@ from rampline.study.execution_file import Execution
 from rampline.tracking.store import open_tracking
 from rampline.tracking.sync import sync_execution
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("narrow")]
+
+
+@pytest.fixture
+def narrow(usual_umask: None) -> None:
+    """As the command does: Prefect's results and MLflow's artifacts are files that their clients write."""
+    os.umask(0o077)
 
 
 @pytest.fixture
@@ -33,8 +39,6 @@ def home(
     execution = shutil.copytree(trained, home.runs / STUDY / "e2")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", stack.state.mlflow_url)
     monkeypatch.setenv("RAMPLINE_HOME", str(home.root))
-    # As the command does: where the server runs here, its artifacts are files that its clients write.
-    os.umask(0o077)
     client = open_tracking(home)
     sync_execution(client, Execution.open(execution), log=print)
     with prefect_settings(stack.prefect):

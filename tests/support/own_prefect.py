@@ -1,4 +1,4 @@
-"""A Prefect server that a test has for itself, as somebody's who knows nothing of `rampline up`."""
+"""A Prefect server as somebody has it who knows nothing of `rampline up`: one of a test, and one for all commands."""
 
 import contextlib
 import os
@@ -7,9 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from command_line import wait_until
+from prefect_rest import PrefectApi
 
 from rampline.jobs.roles import free_ports
 from rampline.servers.running import answers
@@ -34,3 +37,18 @@ def own_prefect(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], dict[st
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefectServer:
+    """Its API, and the variables that lead a command to it."""
+
+    api: PrefectApi
+    prefect: dict[str, str]
+
+
+@pytest.fixture(scope="session")
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    """For commands that need no more of `rampline up` than that: their tests run beside those of the stack."""
+    with own_prefect(tmp_path_factory.mktemp("prefect")) as (_, variables):
+        yield PrefectServer(api=PrefectApi(url=variables["PREFECT_API_URL"]), prefect=variables)

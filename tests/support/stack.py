@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 ROOT = Path(__file__).parents[2]
-SHARED = {"stack", "browser"}
+SHARED = {"stack": "stack", "browser": "stack", "prefect_server": "prefect"}
 # These kill the servers.
 LAST = "test_up.py"
 
@@ -35,7 +35,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With `--dist loadgroup`, tests with something shared run in one process; of the others a file stays whole."""
     for item in items:
         names: Sequence[str] = getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("stack" if SHARED.intersection(names) else item.path.stem))
+        groups = [group for name, group in SHARED.items() if name in names]
+        item.add_marker(pytest.mark.xdist_group(groups[0] if groups else item.path.stem))
     items.sort(key=lambda item: item.path.name == LAST)
 
 

@@ -117,10 +117,12 @@ def test_a_home_that_cannot_be_written(command, rampline, home):
 @pytest.mark.parametrize(
     "arguments", [["run"], ["parity", "--run", "a"], ["tune", "--run", "a"], ["explain", "--measure"]]
 )
-def test_a_model_that_ends_in_a_softmax_is_refused_before_data_is_prepared(arguments, rampline, home, tmp_path, stack):
+def test_a_model_that_ends_in_a_softmax_is_refused_before_data_is_prepared(
+    arguments, rampline, home, tmp_path, prefect_server
+):
     (tmp_path / "networks.py").write_text(SOFTMAX)
     (tmp_path / "own.yaml").write_text("name: own\nruns: {a: {set: {model: {name: 'networks:net'}}}}\n")
-    result = rampline(*arguments, "own.yaml", prefect=stack.prefect)
+    result = rampline(*arguments, "own.yaml", prefect=prefect_server.prefect)
     assert result.returncode == 2
     error = "rampline: error: model.name='networks:net' ends in a softmax, but its loss takes logits and applies one: "
     assert error in result.stderr

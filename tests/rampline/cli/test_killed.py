@@ -7,8 +7,6 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -22,36 +20,33 @@ from command_line import (
     run_directory,
     wait_until,
 )
-from flow_runs import Flows
 from processes import processes_of, processes_with
 
-from rampline.devices import CPU_SLOTS
 from rampline.record.delivery_state import is_undelivered
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.usefixtures("forks", "prepared")
-def test_after_kill_9_nothing_runs_or_looks_as_if_it_did(rampline, command, home, stack):
-    process = command("run", UNHURRIED, "--only", "baseline", prefect=stack.prefect)
+def test_after_kill_9_nothing_runs_or_looks_as_if_it_did(rampline, command, home, prefect_server):
+    process = command("run", UNHURRIED, "--only", "baseline", prefect=prefect_server.prefect)
     read_until(process, "epoch 2/")
     roles = [role["pid"] for role in json.loads((run_directory(home) / "roles.json").read_text())["roles"]]
     assert all(psutil.pid_exists(pid) for pid in roles)
     os.kill(process.pid, signal.SIGKILL)
     uri = f"sqlite:///{home}/mlflow.db"
     gone = wait_until(lambda: not any(psutil.pid_exists(pid) for pid in roles), 15)
-    prefect = gone + wait_until(lambda: not {"RUNNING", "PENDING"} & set(flow_run_states(stack.api, home)), 30)
+    prefect = gone + wait_until(lambda: not {"RUNNING", "PENDING"} & set(flow_run_states(prefect_server.api, home)), 30)
     mlflow = prefect + wait_until(lambda: {run["status"] for run in mlflow_tags(uri).values()} == {"KILLED"}, 30)
     sys.stdout.write(f"kill -9: roles gone after {gone:.1f} s, Prefect {prefect:.1f} s, MLflow {mlflow:.1f} s\n")
-    assert flow_run_states(stack.api, home).count("CRASHED") == 2
+    assert flow_run_states(prefect_server.api, home).count("CRASHED") == 2
     for run in mlflow_tags(uri).values():
         assert run["rampline.status"] == "KILLED"
         assert run["rampline.failure"] == "the process that ran it was killed"
     wait_until(lambda: not processes_of(home, "rampline.servers.watchdog"), 30)
 
     (run_directory(home) / "go").touch()
-    with room_beside_the_slot_of_the_killed(stack):
-        resumed = rampline("run", UNHURRIED, "--resume", prefect=stack.prefect)
+    resumed = rampline("run", UNHURRIED, "--resume", prefect=prefect_server.prefect)
     assert (resumed.returncode, resumed.stderr) == (0, "")
     assert "epoch 1/20" not in resumed.stdout
     assert {name: run["rampline.status"] for name, run in mlflow_tags(uri).items()} == {
@@ -60,15 +55,6 @@ def test_after_kill_9_nothing_runs_or_looks_as_if_it_did(rampline, command, home
     }
     assert points(home / "mlflow.db", "train_loss") == [(step, 1) for step in range(1, 21)]
     assert "is complete: leave out --resume" in rampline("run", UNHURRIED, "--resume").stderr
-
-
-@contextmanager
-def room_beside_the_slot_of_the_killed(stack: Flows) -> Iterator[None]:
-    """Prefect gives the slot of a process that was killed back after a minute."""
-    limit = f"/v2/concurrency_limits/{CPU_SLOTS}"
-    stack.api.request("PATCH", limit, {"limit": 2})
-    yield
-    stack.api.request("PATCH", limit, {"limit": 1})
 
 
 @pytest.mark.usefixtures("prepared")
@@ -85,8 +71,8 @@ def test_sigterm_to_every_process_of_the_command_is_a_stop_with_a_checkpoint(com
 
 
 @pytest.mark.usefixtures("prepared")
-def test_ctrl_c_closes_everything(command, home, stack):
-    process = command("run", UNHURRIED, "--only", "baseline", "--set", "epochs=200", prefect=stack.prefect)
+def test_ctrl_c_closes_everything(command, home, prefect_server):
+    process = command("run", UNHURRIED, "--only", "baseline", "--set", "epochs=200", prefect=prefect_server.prefect)
     read_until(process, "epoch 2/")
     os.killpg(process.pid, signal.SIGINT)
     rest, _ = process.communicate(timeout=30)
@@ -100,8 +86,10 @@ def test_ctrl_c_closes_everything(command, home, stack):
 
 @pytest.mark.long
 @pytest.mark.parametrize("seconds", [float(os.environ.get("RAMPLINE_TEST_OUTAGE_SECONDS", "15"))])
-def test_training_does_not_wait_for_an_mlflow_server_that_is_killed(command, home, stack, mlflow_server, seconds):
-    environment = stack.prefect | {"MLFLOW_TRACKING_URI": mlflow_server.uri}
+def test_training_does_not_wait_for_an_mlflow_server_that_is_killed(
+    command, home, prefect_server, mlflow_server, seconds
+):
+    environment = prefect_server.prefect | {"MLFLOW_TRACKING_URI": mlflow_server.uri}
     process = command(*SMALL, "--set", "epochs=200", prefect=environment)
     read_until(process, "epoch 2/")
     mlflow_server.kill()
@@ -131,8 +119,8 @@ def test_training_does_not_wait_for_an_mlflow_server_that_is_killed(command, hom
 
 
 @pytest.mark.usefixtures("forks", "prepared")
-def test_a_preempted_run_stops_the_study_and_is_continued(rampline, command, home, stack):
-    process = command("run", UNHURRIED, "--only", "baseline", "--only", "after", prefect=stack.prefect)
+def test_a_preempted_run_stops_the_study_and_is_continued(rampline, command, home, prefect_server):
+    process = command("run", UNHURRIED, "--only", "baseline", "--only", "after", prefect=prefect_server.prefect)
     read_until(process, "epoch 2/")
     (role,) = json.loads((run_directory(home) / "roles.json").read_text())["roles"]
     os.kill(role["pid"], signal.SIGTERM)
@@ -148,18 +136,18 @@ def test_a_preempted_run_stops_the_study_and_is_continued(rampline, command, hom
         "baseline": ("KILLED", "PREEMPTED"),
     }
     (run_directory(home) / "go").touch()
-    resumed = rampline("run", UNHURRIED, "--resume", prefect=stack.prefect)
+    resumed = rampline("run", UNHURRIED, "--resume", prefect=prefect_server.prefect)
     assert (resumed.returncode, resumed.stderr) == (0, "")
     assert points(home / "mlflow.db", "train_loss") == [(step, 2) for step in range(1, 21)]
 
 
-def test_credentials_reach_neither_mlflow_nor_the_terminal(rampline, home, stack):
+def test_credentials_reach_neither_mlflow_nor_the_terminal(rampline, home, prefect_server):
     secret = "hunter2hunter2"
     source = f"data.source=csv:https://me:{secret}@127.0.0.1:9/x.csv"
-    refused = rampline(*SMALL, "--set", source, prefect=stack.prefect)
+    refused = rampline(*SMALL, "--set", source, prefect=prefect_server.prefect)
     assert refused.returncode == 2
     assert secret not in refused.stdout + refused.stderr
-    environment = stack.prefect | {
+    environment = prefect_server.prefect | {
         "MLFLOW_TRACKING_URI": f"http://me:{secret}@127.0.0.1:9",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
         "PREFECT_API_KEY": secret,

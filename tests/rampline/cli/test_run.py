@@ -74,9 +74,9 @@ def statuses(home: Path, study: str) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("forks", "prepared")
-def test_a_failed_run_stops_only_what_starts_from_it(rampline, home, tmp_path, stack):
+def test_a_failed_run_stops_only_what_starts_from_it(rampline, home, tmp_path, prefect_server):
     (tmp_path / "partly.yaml").write_text(STUDY)
-    result = rampline("run", "partly.yaml", prefect=stack.prefect)
+    result = rampline("run", "partly.yaml", prefect=prefect_server.prefect)
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
     assert re.match(r"rampline: error: run late: .*run_timeout_seconds=1; run child: not started", result.stderr)
@@ -86,24 +86,24 @@ def test_a_failed_run_stops_only_what_starts_from_it(rampline, home, tmp_path, s
     assert processes_of(home) == []
 
 
-def test_a_study_is_read_and_checked_once_and_its_data_looked_for_until_they_are_there(home, tmp_path, stack):
+def test_a_study_is_read_and_checked_once_and_its_data_looked_for_until_they_are_there(home, tmp_path, prefect_server):
     (tmp_path / "one.yaml").write_text(ONE_RUN)
     command = [sys.executable, "-P", "-c", COUNTED, "run", "one.yaml"]
     for located in (2, 1):  # by the check and by the preparation, which leaves nothing to do for the second run
-        environment = environment_with(home, stack.prefect)
+        environment = environment_with(home, prefect_server.prefect)
         subprocess.run(command, cwd=tmp_path, env=environment, timeout=280, check=True, capture_output=True)
         counts = json.loads((tmp_path / "counts.json").read_text())
         assert counts == {"read": 1, "check_machine": 1, "stat_fingerprint": located}
 
 
 @pytest.mark.usefixtures("forks")
-def test_images_that_do_not_decode_leave_no_execution(rampline, home, tmp_path, stack):
+def test_images_that_do_not_decode_leave_no_execution(rampline, home, tmp_path, prefect_server):
     for label in ("cat", "dog"):
         (tmp_path / "images" / label).mkdir(parents=True)
         for number in range(4):
             (tmp_path / "images" / label / f"{number}.jpg").write_bytes(b"no image")
     source = f"data.source=folder:{tmp_path}/images"
-    result = rampline("run", "digits", "--only", "baseline", "--set", source, prefect=stack.prefect)
+    result = rampline("run", "digits", "--only", "baseline", "--set", source, prefect=prefect_server.prefect)
     assert result.returncode == 2
     assert result.stderr.startswith("rampline: error: ")
     assert result.stderr.count("\n") == 1

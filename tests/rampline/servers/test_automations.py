@@ -94,11 +94,13 @@ def receiver() -> Iterator[Received]:
 def flow_runs(api: PrefectApi, deployments: dict[str, dict[str, Any]], receiver: Received) -> Iterator[FlowRuns]:
     """With all automations on, the patience of those that wait cut to 10 s, and a worker that starts nothing."""
     before = _ids(api)
-    with _paused_pool(api), nothing_of_ours(api):
-        with pytest.MonkeyPatch.context() as patch, client_of(api) as client:
-            patch.setenv("RAMPLINE_NOTIFY_URL", f"{receiver.url}/hook")
-            apply_automations(client, silence_seconds=THRESHOLD, overrun_seconds=THRESHOLD)
-        yield FlowRuns(api=api, deployments=deployments, of_others=before)
+    with _paused_pool(api):
+        with nothing_of_ours(api):
+            with pytest.MonkeyPatch.context() as patch, client_of(api) as client:
+                patch.setenv("RAMPLINE_NOTIFY_URL", f"{receiver.url}/hook")
+                apply_automations(client, silence_seconds=THRESHOLD, overrun_seconds=THRESHOLD)
+            yield FlowRuns(api=api, deployments=deployments, of_others=before)
+        # Now that nothing starts any more, and before a worker sees them.
         for flow_run in _ids(api) - before:
             api.request("DELETE", f"/flow_runs/{flow_run}")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from command_line import wait_until
-from flow_runs import Flows
+from own_prefect import PrefectServer
 from prefect_rest import PrefectApi
 from processes import started_processes_of
 
@@ -89,8 +89,9 @@ def state_of(api: PrefectApi, run: str) -> str:
 
 
 def test_after_a_kill_the_execution_is_closed_in_mlflow_and_prefect(
-    execution: Path, stack: Flows, api: PrefectApi
+    execution: Path, prefect_server: PrefectServer
 ) -> None:
+    api = prefect_server.api
     flow = api.post("/flows/", {"name": f"flow-{uuid.uuid4()}"})["id"]
     root = flow_run(api, flow, "RUNNING")
     steps = [
@@ -100,7 +101,7 @@ def test_after_a_kill_the_execution_is_closed_in_mlflow_and_prefect(
         flow_run(api, flow, state, step) for state, step in zip(("RUNNING", "COMPLETED"), steps, strict=True)
     )
     unrelated = flow_run(api, flow, "RUNNING")
-    process, watchdog = start_watched(execution, stack.prefect | {FLOW_RUN: root})
+    process, watchdog = start_watched(execution, prefect_server.prefect | {FLOW_RUN: root})
     wait_until(lambda: ignores(watchdog.pid, signal.SIGINT), 30)  # until it has imported what it needs
     assert watchdog.memory_info().rss < 25 * 2**20
     watchdog.send_signal(signal.SIGINT)  # the terminal's Ctrl-C
