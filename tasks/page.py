@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -106,7 +107,8 @@ def live_page(directory: RunDirectory, config: RunConfig) -> Iterator[None]:
     bar = create_progress_artifact(0.0, key=key, description=description)
     chief = directory.logs / f"{chief_name(config)}.log"
     page = _Page(directory, chief, cast(UUID, bar), logger)
-    thread = threading.Thread(target=page.follow, name=f"page of {run}", daemon=True)
+    # With the settings of the flow run: without, Prefect would start a server for this thread.
+    thread = threading.Thread(target=copy_context().run, args=(page.follow,), name=f"page of {run}", daemon=True)
     thread.start()
     try:
         yield

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -37,6 +38,8 @@ START_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 5
 # After a `kill -9` of this process the execution's watchdog still has to tell the server how the flow run ended.
 GRACE_SECONDS = 15
+# Prefect's name of the thread that takes log lines to the server, and the time they may take; at the exit it has more.
+LOG_THREAD, LOG_SECONDS = "APILogWorkerThread", 30.0
 
 
 def start_prefect(home: Home) -> Callable[[], None] | None:
@@ -88,6 +91,10 @@ def flush_logs() -> None:
     from prefect.logging.handlers import APILogHandler
 
     APILogHandler().flush()
+    # That waits 5 s at most, and not for what the flow has flushed before.
+    for thread in threading.enumerate():
+        if thread.name == LOG_THREAD:
+            thread.join(LOG_SECONDS)
 
 
 def _start(port: int, login: str, log: Path) -> subprocess.Popen[bytes]:

@@ -48,12 +48,12 @@ def test_after_kill_9_nothing_runs_or_looks_as_if_it_did(rampline, command, home
     (run_directory(home) / "go").touch()
     resumed = rampline("run", UNHURRIED, "--resume", prefect=prefect_server.prefect)
     assert (resumed.returncode, resumed.stderr) == (0, "")
-    assert "epoch 1/20" not in resumed.stdout
+    assert "epoch 1/8" not in resumed.stdout
     assert {name: run["rampline.status"] for name, run in mlflow_tags(uri).items()} == {
         "study": "COMPLETE",
         "baseline": "COMPLETE",
     }
-    assert points(home / "mlflow.db", "train_loss") == [(step, 1) for step in range(1, 21)]
+    assert points(home / "mlflow.db", "train_loss") == [(step, 1) for step in range(1, 9)]
     assert "is complete: leave out --resume" in rampline("run", UNHURRIED, "--resume").stderr
 
 
@@ -138,7 +138,7 @@ def test_a_preempted_run_stops_the_study_and_is_continued(rampline, command, hom
     (run_directory(home) / "go").touch()
     resumed = rampline("run", UNHURRIED, "--resume", prefect=prefect_server.prefect)
     assert (resumed.returncode, resumed.stderr) == (0, "")
-    assert points(home / "mlflow.db", "train_loss") == [(step, 2) for step in range(1, 21)]
+    assert points(home / "mlflow.db", "train_loss") == [(step, 2) for step in range(1, 9)]
 
 
 def test_credentials_reach_neither_mlflow_nor_the_terminal(rampline, home, prefect_server):

@@ -112,7 +112,7 @@ def test_images_that_do_not_decode_leave_no_execution(rampline, home, tmp_path, 
 
 
 def test_modules_in_the_working_folder_take_no_place_of_ours_and_a_network_there_is_found(
-    rampline_process, home, tmp_path
+    rampline_process, home, tmp_path, prefect_server
 ):
     for name in ("flows", "rampline", "json", "numpy", "prefect", "mlflow", "uvicorn"):
         (tmp_path / name).mkdir()
@@ -121,7 +121,7 @@ def test_modules_in_the_working_folder_take_no_place_of_ours_and_a_network_there
     (tmp_path / "nets.py").write_text(OWN_NETWORK)
     base = "{epochs: 1, data: {source: digits, limit: 20}, model: {name: 'nets:net'}, explain: {steps: 0}}"
     (tmp_path / "own.yaml").write_text(f"base: {base}\nruns: {{only: {{}}}}")
-    result = rampline_process("run", "own.yaml")
+    result = rampline_process("run", "own.yaml", prefect=prefect_server.prefect)
     assert (result.returncode, result.stderr) == (0, "")
     (summary,) = home.glob("runs/own/*/only/model_summary.txt")
     assert "(None, 7)" in summary.read_text()
