@@ -155,10 +155,9 @@ def test_forks_end_with_the_process_that_asked_for_them(number: signal.Signals, 
 # Imported by every Python process: a fork goes on when its server is gone, and not before.
 LATE = """
 import os, time
-setsid = os.setsid
+setsid, own = os.setsid, os.getpid()
 def wait_and_setsid():
-    server = os.getppid()
-    while os.getppid() == server:
+    while os.getppid() == own:
         time.sleep(0.01)
     setsid()
 os.setsid = wait_and_setsid
