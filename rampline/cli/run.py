@@ -30,7 +30,7 @@ from rampline.jobs.fork_server import fork_server
 from rampline.progress import TERMINAL, BarProgress, LineProgress
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
-from rampline.servers.prefect_server import prefect_answers, start_prefect
+from rampline.servers.prefect_server import deliver_log, prefect_answers, start_prefect
 from rampline.study import load_study
 from rampline.study.execution_file import Execution, at_hand, is_begun
 from rampline.study.preflight import check_study
@@ -142,8 +142,6 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: E
             stack.enter_context(fork_server())
         # Here, because that takes seconds.
         with importing():
-            from prefect.logging.handlers import APILogHandler
-
             from rampline.flows.study import study as flow
 
             _meet_mlflow(home)
@@ -168,7 +166,7 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: E
             why = "the step in progress was completed, no other was started"
             raise PrefectLost(f"Prefect at {url} stopped answering: {why}") from error
         finally:
-            APILogHandler().flush()  # the handler sends the last lines in the background
+            deliver_log()  # its errors, too, come before logging has its voice back
             logging.raiseExceptions = before
             TERMINAL.reset(token)
 

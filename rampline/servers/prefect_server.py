@@ -83,6 +83,13 @@ def prefect_answers() -> bool:
     return answers(f"{os.environ['PREFECT_API_URL'].rstrip('/')}/health")
 
 
+def deliver_log() -> None:
+    """Wait until Prefect's log handler, which sends in the background, has sent what there is."""
+    from prefect.logging.handlers import APILogHandler
+
+    APILogHandler().flush()
+
+
 def _start(port: int, login: str, log: Path) -> subprocess.Popen[bytes]:
     # Prefect's own name for servers that it starts itself: no UI, only services that a flow run needs.
     names = {"PREFECT__SERVER_EPHEMERAL": "1", "PREFECT_SERVER_LOGGING_LEVEL": "ERROR", LOGIN: login}
