@@ -31,6 +31,8 @@ QUIET = {
     "RAY_enable_metrics_collection": "0",
     "RAY_SCHEDULER_EVENTS": "0",
     "RAY_memory_monitor_refresh_ms": "0",
+    # As of two local workers on two cores: with another number sums have other bits.
+    "TF_NUM_INTRAOP_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
 }
 OPTIONS = ("--include-log-monitor=false", "--disable-usage-stats", "--object-store-memory=100000000", "--block")
@@ -40,7 +42,7 @@ ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
 print(*(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]))
 """
 SUPERVISE = """
-import signal, sys, time
+import signal, sys
 from pathlib import Path
 from rampline.errors import RamplineError
 from rampline.jobs.supervisor import supervise
@@ -48,7 +50,7 @@ from rampline.record.run_directory import RunDirectory
 def stop(*_): raise KeyboardInterrupt
 signal.signal(signal.SIGTERM, stop)
 try:
-    supervise(RunDirectory(Path(sys.argv[1])), on_event=lambda event: None, log=lambda line: print(f"{time.time():.1f}", line))
+    supervise(RunDirectory(Path(sys.argv[1])), on_event=lambda event: None, log=print)
 except RamplineError as error:
     sys.exit(f"error: {error}")
 """

@@ -80,8 +80,9 @@ class Wire:
             except BlockingIOError:
                 return
             receiver = self._devices.get(packet[IPV4_DESTINATION])
-            if device not in self._cut and receiver not in {None, *self._cut} and self._random.random() >= self._loss:
-                self._under_way.append((time.monotonic() + self._delay_seconds, int(receiver), packet))
+            is_cut = device in self._cut or receiver in self._cut
+            if receiver is not None and not is_cut and self._random.random() >= self._loss:
+                self._under_way.append((time.monotonic() + self._delay_seconds, receiver, packet))
 
     def _seconds_to_next(self) -> float | None:
         return max(0.0, self._under_way[0][0] - time.monotonic()) if self._under_way else None
