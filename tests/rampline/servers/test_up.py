@@ -40,6 +40,9 @@ def servers(stack: Flows) -> Flows:
     """Up; a test may have left them killed."""
     if running_servers(stack.home) is None:
         stack.up()
+    # Another test may have left a flow run that is about to end.
+    running = {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}, "deployment_id": {"is_null_": False}}}
+    wait_until(lambda: not stack.api.post("/flow_runs/filter", running), 120)
     return stack
 
 
