@@ -130,9 +130,11 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: E
             why = "the step in progress was completed, no other was started"
             raise PrefectLost(f"Prefect at {url} stopped answering: {why}") from error
         finally:
-            flush_logs()
-            logging.raiseExceptions = before
-            TERMINAL.reset(token)
+            try:
+                flush_logs()
+            finally:
+                logging.raiseExceptions = before
+                TERMINAL.reset(token)
 
 
 def _meet_mlflow(home: Home) -> None:

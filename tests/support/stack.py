@@ -117,9 +117,11 @@ def remove_what_was_applied(api: PrefectApi) -> None:
 def nothing_of_ours(api: PrefectApi) -> Iterator[None]:
     """In the block what `rampline up` has applied is gone; afterwards all is again as it makes it."""
     remove_what_was_applied(api)
-    yield
-    remove_what_was_applied(api)
-    apply(api)
+    try:
+        yield
+    finally:
+        remove_what_was_applied(api)
+        apply(api)
 
 
 @pytest.fixture

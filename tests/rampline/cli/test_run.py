@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from command_line import environment_with
 from mlflow.tracking import MlflowClient
@@ -83,6 +84,9 @@ def test_a_failed_run_stops_only_what_starts_from_it(rampline, home, tmp_path, p
     assert "good: test: 200 images" in result.stdout
     assert "report  " in result.stdout
     assert statuses(home, "partly") == {"study": "FAILED", "good": "FINISHED", "late": "FAILED"}
+    # The thread of a run's page knows the server, too: without, Prefect would start another one for it.
+    below = [" ".join(process.cmdline()) for process in psutil.Process().children()]
+    assert not [command for command in below if "prefect.server.api.server" in command]
     assert processes_of(home) == []
 
 
