@@ -16,6 +16,7 @@ from rich.console import Console
 
 from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
 from rampline.cli.look import find_comparison, show_comparison
+from rampline.config.sections import Launcher
 from rampline.credentials import mask
 from rampline.devices import available_cores
 from rampline.errors import ClusterConfigError, InputError, Preempted, RamplineError, RunFailed, says_disk_full
@@ -37,6 +38,11 @@ ResumeOption = Annotated[
 ]
 
 
+LauncherOption = Annotated[
+    Launcher | None, typer.Option("--launcher", help="What starts the processes of every run: sets cluster.launcher.")
+]
+
+
 ProfileOption = Annotated[
     bool, typer.Option("--profile", help="Capture a TensorBoard trace of a few steps of each run's chief.")
 ]
@@ -49,10 +55,12 @@ def run(
     file: OverridesOption = None,
     resume: ResumeOption = False,
     profile: ProfileOption = False,
+    launcher: LauncherOption = None,
 ) -> None:
     """Run a study: prepare its data, train its runs, evaluate and compare them."""
     home, console = Home.from_environment(), Console()
-    overrides = all_overrides(file, [*(set_ or []), *(["profile=true"] if profile else [])])
+    short = [*(["profile=true"] if profile else []), *([f"cluster.launcher={launcher}"] if launcher else [])]
+    overrides = all_overrides(file, [*(set_ or []), *short])
     if resume:
         # With the settings that it was started with, which were checked then.
         execution = _unfinished(load_study(study).name, home, settings_given=bool(only or overrides))

@@ -25,6 +25,7 @@ from rampline.config.setting import (
 
 AUTO: Final = "auto"
 Cache = Literal["none", "memory", "disk", "auto"]
+Launcher = Literal["local", "hand"]
 WRITTEN_SOURCES = {
     f"{name}:{source.argument}" if source.argument else name: source.about for name, source in SOURCES.items()
 }
@@ -182,6 +183,12 @@ class OptimizerConfig(Settings):
 class ClusterConfig(Settings):
     """Processes and devices."""
 
+    launcher: Launcher = setting(
+        "local",
+        "what starts the run's processes: `local` on this machine, `hand` the role that TF_CONFIG names, whose peers a "
+        "person starts by `rampline worker`",
+        changes_epoch_time=False,
+    )
     replicas: Count = setting(
         1,
         "model replicas in one process, one device each (`mirrored`, and per worker for `multi_worker`). A machine "

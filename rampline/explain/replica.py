@@ -16,7 +16,7 @@ from rampline.devices import available_cores
 from rampline.errors import InputError, RunFailed
 from rampline.jobs.job import Job, follow
 from rampline.jobs.launcher import ending
-from rampline.jobs.local import LOCAL
+from rampline.jobs.launchers import launcher_of_jobs
 from rampline.jobs.roles import visible_gpu_ids
 from rampline.record.run_directory import RunDirectory
 from rampline.training.timings import ReplicaProbes
@@ -145,11 +145,12 @@ def _launch(works: Sequence[Work], processes: int, is_virtual: bool, folder: Pat
         )
         for index in range(_count(processes))
     ]
+    launcher = launcher_of_jobs(works[0].config)
     try:
         with ending() as probes:
             for job in jobs:
                 job.write()
-                probes.append(LOCAL.start(job))
+                probes.append(launcher.start(job))
             follow(probes, jobs[0])
     except InputError as error:  # the run that it is about has trained
         raise RunFailed(f"a probe of one replica failed: {error}") from error

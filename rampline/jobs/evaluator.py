@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rampline.jobs.job import Job, JobFailed, run_job
-from rampline.jobs.local import LOCAL
+from rampline.jobs.launchers import launcher_of_jobs
+from rampline.record.run_directory import RunDirectory
 
 RESTARTS = 2
 
@@ -34,6 +35,7 @@ def run_evaluation(
         JobFailed: when the process fails, naming its log.
     """
     left = list(run_directories)
+    launcher = launcher_of_jobs(RunDirectory(left[0]).read_config())
 
     def hear(event: dict[str, Any]) -> None:
         left.remove(Path(event["run_directory"]))
@@ -49,7 +51,7 @@ def run_evaluation(
             arguments={"run_directories": list(map(str, left)), "data": str(other_data) if other_data else None},
         )
         try:
-            run_job(job, launcher=LOCAL, on_event=hear)
+            run_job(job, launcher=launcher, on_event=hear)
             return
         except JobFailed as failure:
             if not left:

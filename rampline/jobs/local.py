@@ -15,15 +15,13 @@ from pathlib import Path
 
 from rampline.config import RunConfig
 from rampline.devices import check_devices
-from rampline.errors import ClusterConfigError
 from rampline.jobs.exit_status import ERROR_MARK
 from rampline.jobs.fork_server import Process, fork_worker
 from rampline.jobs.heartbeat import HeartbeatWatch
 from rampline.jobs.job import Job
-from rampline.jobs.launcher import Launcher
 from rampline.jobs.private_network import SHARED, Network
 from rampline.jobs.roles import local_tasks, network_of, network_warning, role_environment, worker_environment
-from rampline.jobs.tf_config import ALONE, Task, parse_tf_config
+from rampline.jobs.tf_config import ALONE, Task
 from rampline.record.run_directory import RunDirectory
 
 
@@ -119,24 +117,6 @@ class Local:
 
 
 LOCAL = Local()
-
-
-def launcher_of(config: RunConfig) -> Launcher:
-    """The launcher of a run: of the role that TF_CONFIG names where the run has several processes, else of all roles.
-
-    Raises:
-        ClusterConfigError: when TF_CONFIG is wrong, or names another role than the chief, which tells how the run goes.
-    """
-    text = os.environ.get("TF_CONFIG")
-    if not text or config.strategy in ("single", "mirrored"):
-        return LOCAL
-    task = parse_tf_config(text, config)
-    if not task.is_chief:
-        chief = "the chief" if "chief" in task.cluster else "worker 0"
-        raise ClusterConfigError(
-            f"TF_CONFIG names {task.role} {task.index}: a run is started as {chief}, its other roles by rampline worker"
-        )
-    return Local([task])
 
 
 def _start(job: Job, task: Task, network: Network) -> LocalRole:

@@ -17,7 +17,7 @@ from rampline.files import read_json, write_json
 from rampline.jobs.exit_status import ENDED_AT_ONCE, PEER_LOST, STOPPED, WILL_REPEAT
 from rampline.jobs.job import Job, OnEvent, how_it_ended
 from rampline.jobs.launcher import POLL_SECONDS, Launcher, Placement, Role, end_roles, wait_until
-from rampline.jobs.local import launcher_of
+from rampline.jobs.launchers import launcher_of
 from rampline.jobs.roles import role_counts
 from rampline.jobs.stop import StopRequest
 from rampline.jobs.tf_config import Task

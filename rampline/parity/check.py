@@ -17,7 +17,7 @@ from rampline.config import BatchConfig, RunConfig, to_dict
 from rampline.files import read_json, write_json
 from rampline.jobs.job import Job, JobFailed, follow
 from rampline.jobs.launcher import ending
-from rampline.jobs.local import LOCAL
+from rampline.jobs.launchers import launcher_of_jobs
 from rampline.jobs.roles import visible_gpu_ids
 from rampline.record.run_directory import RunDirectory
 
@@ -224,7 +224,7 @@ def _run_roles(run_directory: RunDirectory, config: RunConfig, path: Path, log: 
         timeout_seconds=ALLOWANCE_SECONDS + config.cluster.rendezvous_timeout_seconds + steps * STEP_ALLOWANCE_SECONDS,
         ends_first=True,
     )
-    placement = LOCAL.place(config)
+    placement = launcher_of_jobs(config).place(config)
     shutil.rmtree(job.folder / "logs", ignore_errors=True)
     job.write()
     with ending() as roles:

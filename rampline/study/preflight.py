@@ -13,7 +13,7 @@ from rampline.config.choices import MODELS
 from rampline.devices import resolve_virtual_devices
 from rampline.errors import ConfigError, InputError
 from rampline.imports import locate_own
-from rampline.jobs.local import launcher_of
+from rampline.jobs.launchers import launcher_of
 from rampline.record.home import Home
 from rampline.study.content import load_study
 from rampline.study.definition import Study

@@ -10,7 +10,7 @@ from typing import Any
 from rampline.config import RunConfig, flatten, to_dict
 from rampline.errors import InputError, RunFailed
 from rampline.jobs.job import Job, JobFailed, run_job
-from rampline.jobs.local import LOCAL
+from rampline.jobs.launchers import launcher_of_jobs
 from rampline.jobs.memory import available_bytes, lacking_bytes
 from rampline.jobs.roles import local_tasks, role_environment
 from rampline.tuning.outcome import Outcome, best_of
@@ -150,7 +150,7 @@ class Tuner:
         )
         answer: dict[str, Any]
         try:
-            answer = run_job(job, launcher=LOCAL, on_event=told.append)
+            answer = run_job(job, launcher=launcher_of_jobs(self._original), on_event=told.append)
         except (JobFailed, InputError) as error:
             if not told:
                 raise RunFailed(f"the run cannot be measured: {error}") from error

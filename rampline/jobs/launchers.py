@@ -1,0 +1,55 @@
+"""The launchers, by the names that `cluster.launcher` gives them."""
+
+from __future__ import annotations
+
+import os
+
+from rampline.config import RunConfig
+from rampline.errors import ClusterConfigError
+from rampline.jobs.launcher import Launcher
+from rampline.jobs.local import LOCAL, Local
+from rampline.jobs.tf_config import parse_tf_config
+
+
+def launcher_of(config: RunConfig) -> Launcher:
+    """The launcher of a run's roles.
+
+    Raises:
+        ClusterConfigError: when TF_CONFIG is missing or wrong, or names another role than the chief, which tells how
+            the run goes.
+    """
+    return LAUNCHERS[config.cluster.launcher](config)
+
+
+def launcher_of_jobs(config: RunConfig) -> Launcher:
+    """The launcher of what is done for a run beside its roles: parity, probes, evaluation, tuning.
+
+    Where a person starts the roles of other machines, nobody starts these jobs there: they are on this machine. What
+    belongs to no run starts beside its caller, on its files, by `LOCAL`: preparing data, labelling images, and looking
+    at the models of a study.
+    """
+    return LOCAL if config.cluster.launcher in ("local", "hand") else launcher_of(config)
+
+
+def _local(config: RunConfig) -> Launcher:
+    """As `hand` where a person has set TF_CONFIG for a run of several processes, else all roles on this machine."""
+    return _hand(config) if os.environ.get("TF_CONFIG") else LOCAL
+
+
+def _hand(config: RunConfig) -> Launcher:
+    """Of the role that TF_CONFIG names, where the run has several processes."""
+    if config.strategy in ("single", "mirrored"):
+        return LOCAL
+    text = os.environ.get("TF_CONFIG")
+    if not text:
+        raise ClusterConfigError("cluster.launcher=hand needs TF_CONFIG, which says where each role of the run is")
+    task = parse_tf_config(text, config)
+    if not task.is_chief:
+        chief = "the chief" if "chief" in task.cluster else "worker 0"
+        raise ClusterConfigError(
+            f"TF_CONFIG names {task.role} {task.index}: a run is started as {chief}, its other roles by rampline worker"
+        )
+    return Local([task])
+
+
+LAUNCHERS = {"local": _local, "hand": _hand}

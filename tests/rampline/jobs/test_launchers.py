@@ -1,0 +1,37 @@
+"""Which launcher a run has, by its configuration and TF_CONFIG."""
+
+import json
+
+import pytest
+from runs import make_config
+
+from rampline.config import RunConfig
+from rampline.errors import ClusterConfigError
+from rampline.jobs.launchers import launcher_of
+from rampline.jobs.local import LOCAL
+
+TWO = {"worker": ["127.0.0.1:20001", "127.0.0.1:20002"]}
+
+
+def config_of(strategy: str, launcher: str) -> RunConfig:
+    return make_config(strategy, workers=2 if strategy == "multi_worker" else 1, launcher=launcher)
+
+
+@pytest.mark.parametrize("launcher", ["local", "hand"])
+def test_tf_config_says_which_role_is_started_here(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 0}}))
+    config = config_of("multi_worker", launcher)
+    (task,) = launcher_of(config).place(config).tasks
+    assert task.address == TWO["worker"][0]
+    assert launcher_of(config_of("single", launcher)) is LOCAL
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1}}))
+    with pytest.raises(ClusterConfigError, match="TF_CONFIG names worker 1: a run is started as worker 0"):
+        launcher_of(config)
+
+
+def test_by_hand_a_run_of_several_processes_needs_tf_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    assert launcher_of(config_of("multi_worker", "local")) is LOCAL
+    assert launcher_of(config_of("mirrored", "hand")) is LOCAL
+    with pytest.raises(ClusterConfigError, match="hand needs TF_CONFIG"):
+        launcher_of(config_of("multi_worker", "hand"))
