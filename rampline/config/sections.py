@@ -187,7 +187,6 @@ class ClusterConfig(Settings):
         "local",
         "what starts the run's processes: `local` on this machine, `hand` the role that TF_CONFIG names, whose peers a "
         "person starts by `rampline worker`",
-        changes_epoch_time=False,
     )
     replicas: Count = setting(
         1,
