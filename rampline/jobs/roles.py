@@ -86,12 +86,13 @@ def role_environment(task: Task, config: RunConfig) -> dict[str, str]:
             "TF_GRPC_DEFAULT_OPTIONS", ",".join([*KEEPALIVE, *LARGE_FRAMES])
         )
     # Virtual devices of one process compute at the same time: with a thread each they waste a tenth less on waiting.
-    computing = config.cluster.workers * (config.cluster.replicas if config.cluster.virtual_devices else 1)
+    here = _computing_beside(task, config)
+    computing = len(here) * (config.cluster.replicas if config.cluster.virtual_devices else 1)
     if computing > 1 and "TF_NUM_INTRAOP_THREADS" not in os.environ:
         environment["TF_NUM_INTRAOP_THREADS"] = str(max(1, available_cores() // computing))
     gpus = visible_gpu_ids()
     if gpus:
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(_gpus_of(task, config, gpus)) or "-1"
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(_gpus_of(task, config, here, gpus)) or "-1"
     return environment
 
 
@@ -107,10 +108,16 @@ def visible_gpu_ids() -> list[str]:
     return entries.split(",")[:count] if entries else [str(i) for i in range(count)]
 
 
-def _gpus_of(task: Task, config: RunConfig, gpus: list[str]) -> list[str]:
-    if config.cluster.virtual_devices:
+def _computing_beside(task: Task, config: RunConfig) -> list[str]:
+    """Addresses of the roles that have replicas and are on the machine of this one, in their order."""
+    roles = ("chief", "worker") if config.is_synchronous else ("worker",)
+    addresses = (address for role in roles for address in task.cluster.get(role, ()))
+    return [address for address in addresses if address.rpartition(":")[0] == task.host]
+
+
+def _gpus_of(task: Task, config: RunConfig, here: Sequence[str], gpus: list[str]) -> list[str]:
+    if config.cluster.virtual_devices or task.address not in here:
         return []
-    if config.strategy == "parameter_server":
-        return gpus[task.index : task.index + 1] if task.role == "worker" else []
-    first = task.worker_number * config.cluster.replicas
-    return gpus[first : first + config.cluster.replicas]
+    count = config.cluster.replicas if config.is_synchronous else 1
+    first = here.index(task.address) * count
+    return gpus[first : first + count]

@@ -9,7 +9,7 @@ import pytest
 
 from rampline.config import ClusterConfig, RunConfig
 from rampline.jobs.roles import free_ports, local_tasks, role_counts, role_environment
-from rampline.jobs.tf_config import parse_tf_config
+from rampline.jobs.tf_config import Task, parse_tf_config
 
 CONFIGS = {
     "single": (RunConfig(), {"chief": 1}),
@@ -57,6 +57,16 @@ def test_workers_share_the_cores(monkeypatch):
     virtual = dataclasses.replace(alone, cluster=dataclasses.replace(alone.cluster, virtual_devices=replicas))
     threads = role_environment(local_tasks(virtual)[0], virtual)["TF_NUM_INTRAOP_THREADS"]
     assert threads == str(max(1, cores // replicas))
+
+
+def test_roles_on_other_machines_take_no_share_of_this_one(monkeypatch):
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    monkeypatch.setattr("rampline.jobs.roles.visible_gpu_ids", lambda: ["0", "1", "2", "3"])
+    config = RunConfig(strategy="multi_worker", cluster=ClusterConfig(workers=3, replicas=2))
+    cluster = {"worker": ("10.0.0.1:2000", "10.0.0.2:2000", "10.0.0.2:2001")}
+    environments = [role_environment(Task(cluster=cluster, role="worker", index=i), config) for i in range(3)]
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in environments] == ["0,1", "0,1", "2,3"]
+    assert ["TF_NUM_INTRAOP_THREADS" in each for each in environments] == [False, True, True]
 
 
 def test_a_number_of_threads_that_the_user_has_set_is_kept(monkeypatch):
