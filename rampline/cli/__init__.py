@@ -14,6 +14,7 @@ from rampline.cli.look import compare, plan, studies
 from rampline.cli.measure import explain, parity, tune
 from rampline.cli.run import run, sync, worker
 from rampline.cli.stack import down, status, up
+from rampline.cli.submit import submit
 from rampline.credentials import mask
 from rampline.errors import NO_SPACE, NOT_ALLOWED, RamplineError
 from rampline.record.home import Home, keep_private
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 for command in (
     run,
+    submit,
     up,
     status,
     down,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import shutil
-import time
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +12,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
+from rampline.cli.arguments import (
+    OnlyOption,
+    OverridesOption,
+    SetOption,
+    StudyArgument,
+    all_overrides,
+    new_execution,
+)
 from rampline.cli.look import find_comparison, show_comparison
 from rampline.config.sections import Launcher
 from rampline.credentials import mask
@@ -43,6 +48,15 @@ LauncherOption = Annotated[
 ]
 
 
+ExecutionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--execution",
+        metavar="NAME",
+        help="Name of the execution: continued if there is one, else begun. For jobs that a scheduler starts again.",
+    ),
+]
+
 ProfileOption = Annotated[
     bool, typer.Option("--profile", help="Capture a TensorBoard trace of a few steps of each run's chief.")
 ]
@@ -54,6 +68,7 @@ def run(
     set_: SetOption = None,
     file: OverridesOption = None,
     resume: ResumeOption = False,
+    name: ExecutionOption = None,
     profile: ProfileOption = False,
     launcher: LauncherOption = None,
 ) -> None:
@@ -61,13 +76,15 @@ def run(
     home, console = Home.from_environment(), Console()
     short = [*(["profile=true"] if profile else []), *([f"cluster.launcher={launcher}"] if launcher else [])]
     overrides = all_overrides(file, [*(set_ or []), *short])
+    begun = _named(load_study(study).name, name, home) if name else None
+    # One that is continued has the settings that it was started with, which were checked then.
     if resume:
-        # With the settings that it was started with, which were checked then.
         execution = _unfinished(load_study(study).name, home, settings_given=bool(only or overrides))
+    elif begun:
+        execution = begun
     else:
         checked = check_study(study, home=home, only=only or [], overrides=overrides)
-        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-        execution = Execution(folder=home.runs / checked.name / name, study=checked, home=home)
+        execution = Execution(folder=home.runs / checked.name / (name or new_execution()), study=checked, home=home)
     console.print(f"study {execution.study.name}, execution {execution.name}", highlight=False)
     parameters = {"study": study, "only": only or [], "overrides": overrides, "execution": str(execution.folder)}
     try:
@@ -78,15 +95,16 @@ def run(
         console.print(f"interrupted{remedy}", highlight=False)
         raise
     except Preempted as stop:
-        raise typer.Exit(_say_preempted(stop, study, console)) from None
+        raise typer.Exit(_say_preempted(stop, execution, study, console)) from None
     except SystemExit:
         from rampline.execution import preempted_run
 
         # SIGTERM to this command, which Prefect has passed on.
         stop = preempted_run(execution)
         if stop is None:
+            _queue_again(execution, console)
             raise
-        raise typer.Exit(_say_preempted(stop, study, console)) from None
+        raise typer.Exit(_say_preempted(stop, execution, study, console)) from None
     except (RunFailed, PrefectLost):
         if execution.is_begun:
             console.print(f"`rampline run {study} --resume` continues what did not complete", highlight=False)
@@ -95,10 +113,20 @@ def run(
         _show_what_there_is(execution, console)
 
 
-def _say_preempted(stop: Preempted, study: str, console: Console) -> int:
+def _say_preempted(stop: Preempted, execution: Execution, study: str, console: Console) -> int:
     text = f"preempted: {stop}: `rampline run {study} --resume` continues it"
     console.print(text, highlight=False, soft_wrap=True)
+    _queue_again(execution, console)
     return stop.exit_status
+
+
+def _queue_again(execution: Execution, console: Console) -> None:
+    if any(run.config.cluster.launcher == "slurm" for run in execution.study.runs):
+        from rampline.jobs.slurm import is_running, requeue
+
+        if is_running():
+            console.print("queueing the job again", highlight=False)
+            requeue()
 
 
 class PrefectLost(RamplineError):
@@ -193,6 +221,18 @@ def _unfinished(study: str, home: Home, *, settings_given: bool) -> Execution:
     if compared and all(run.is_complete and run.evaluation_file.is_file() for run in runs):
         raise InputError(f"the latest execution of study {study}, {execution.name}, is complete: leave out --resume")
     return execution
+
+
+def _named(study: str, name: str, home: Home) -> Execution | None:
+    """The execution of that name, if it has begun.
+
+    Raises:
+        InputError: when it cannot be a name.
+    """
+    if Path(name).name != name:
+        raise InputError(f"--execution={name}: it must be the name of a folder of {home.runs / study}")
+    folder = home.runs / study / name
+    return Execution.open(folder) if is_begun(folder) else None
 
 
 def _print(text: str) -> None:

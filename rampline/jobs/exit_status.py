@@ -17,6 +17,8 @@ WILL_REPEAT = 3
 PEER_LOST = 4
 # Of the parity check: its steps need more memory than there is.
 NO_MEMORY = 5
+# A launcher's word for one whose machine does not answer: it cannot be started again there.
+MACHINE_LOST = 6
 # It was asked to stop; `stop.json` says whether a checkpoint is saved.
 STOPPED = 128 + signal.SIGTERM
 # It was asked again, seconds later, and ended where it was.

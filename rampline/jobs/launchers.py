@@ -8,6 +8,7 @@ from rampline.config import RunConfig
 from rampline.errors import ClusterConfigError
 from rampline.jobs.launcher import Launcher
 from rampline.jobs.local import LOCAL, Local
+from rampline.jobs.slurm import SLURM
 from rampline.jobs.tf_config import parse_tf_config
 
 
@@ -52,4 +53,8 @@ def _hand(config: RunConfig) -> Launcher:
     return Local([task])
 
 
-LAUNCHERS = {"local": _local, "hand": _hand}
+def _slurm(_: RunConfig) -> Launcher:
+    return SLURM
+
+
+LAUNCHERS = {"local": _local, "hand": _hand, "slurm": _slurm}

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from rampline.config import RunConfig
 from rampline.devices import check_devices
-from rampline.jobs.exit_status import ERROR_MARK
 from rampline.jobs.fork_server import Process, fork_worker
 from rampline.jobs.heartbeat import HeartbeatWatch
 from rampline.jobs.job import Job
 from rampline.jobs.private_network import SHARED, Network
+from rampline.jobs.role_output import telling_line
 from rampline.jobs.roles import local_tasks, network_of, network_warning, role_environment, worker_environment
 from rampline.jobs.tf_config import ALONE, Task
 from rampline.record.run_directory import RunDirectory
@@ -55,10 +55,7 @@ class LocalRole:
             os.killpg(self.process.pid, number)
 
     def last_line(self) -> str:
-        text = self.log.read_bytes()[self.log_offset :].decode(errors="replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        own = [line.removeprefix(ERROR_MARK) for line in lines if line.startswith(ERROR_MARK)]
-        return (own or lines or [""])[-1]
+        return telling_line(self.log, self.log_offset)
 
     def describe(self) -> dict[str, object]:
         return {

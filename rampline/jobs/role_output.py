@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from rampline.devices import find_devices
+from rampline.jobs.exit_status import ERROR_MARK
 
 Line = tuple[int, str]
 
@@ -57,6 +58,14 @@ class RoleOutput:
             self._level = logging.ERROR if self._in_traceback else logging.INFO
         self._in_traceback = text.startswith(_TRACEBACK) or (self._in_traceback and text.startswith(_INDENTED))
         return self._level, text
+
+
+def telling_line(log: Path, offset: int) -> str:
+    """Why a process ended: its own error line in the log from `offset` bytes on, else the last line; may be empty."""
+    text = log.read_bytes()[offset:].decode(errors="replace") if log.is_file() else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    own = [line.removeprefix(ERROR_MARK) for line in lines if line.startswith(ERROR_MARK)]
+    return (own or lines or [""])[-1]
 
 
 def last_lines(log: Path, count: int) -> list[Line]:

@@ -14,7 +14,7 @@ from typing import Any
 from rampline.config import RunConfig
 from rampline.errors import Preempted, RunFailed
 from rampline.files import read_json, write_json
-from rampline.jobs.exit_status import ENDED_AT_ONCE, PEER_LOST, STOPPED, WILL_REPEAT
+from rampline.jobs.exit_status import ENDED_AT_ONCE, MACHINE_LOST, PEER_LOST, STOPPED, WILL_REPEAT
 from rampline.jobs.job import Job, OnEvent, how_it_ended
 from rampline.jobs.launcher import POLL_SECONDS, Launcher, Placement, Role, end_roles, wait_until
 from rampline.jobs.launchers import launcher_of
@@ -157,7 +157,9 @@ def why_lost(gang: Gang, role: Role) -> RoleLost:
         seconds, other = max(frozen, key=lambda pair: pair[0])
         return RoleLost(f"{other.label} did not move for {seconds:.0f} s, {role.label} noticed (log: {other.log})")
     message = f"{role.label} {how} (log: {role.log})"
-    return RoleLost(message, will_repeat=status == WILL_REPEAT, is_own=status > 0 and status != PEER_LOST)
+    return RoleLost(
+        message, will_repeat=status == WILL_REPEAT, is_own=status > 0 and status not in (PEER_LOST, MACHINE_LOST)
+    )
 
 
 def supervise(
@@ -317,6 +319,7 @@ def _restart_in_place(gang: Gang, role: Role, lost: RoleLost, attempts: Attempts
         RoleLost: what was lost, where that is not possible.
     """
     is_worker = not gang.config.is_synchronous and role.task.role == "worker"
+    is_worker = is_worker and role.exit_status != MACHINE_LOST
     if not is_worker or lost.will_repeat or not gang.restarts.take():
         raise lost
     log(f"{lost}: starting it again, the others go on")

@@ -227,8 +227,11 @@ def _run_roles(run_directory: RunDirectory, config: RunConfig, path: Path, log: 
     placement = launcher_of_jobs(config).place(config)
     shutil.rmtree(job.folder / "logs", ignore_errors=True)
     job.write()
-    with ending() as roles:
-        for task in placement.tasks:
-            roles.append(placement.start(task, job))
-        follow(roles, job)
+    try:
+        with ending() as roles:
+            for task in placement.tasks:
+                roles.append(placement.start(task, job))
+            follow(roles, job)
+    finally:
+        placement.close()
     return ParityResult.read(path)

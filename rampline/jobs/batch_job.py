@@ -1,0 +1,139 @@
+"""A study as a batch job of Slurm: the script that runs it, and handing that in."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rampline.config import RunConfig
+from rampline.errors import ClusterConfigError, RunFailed
+from rampline.files import write_text
+from rampline.jobs.roles import role_counts
+from rampline.jobs.slurm import NodeKind, node_kinds, nodes_of
+
+SCRIPT, LOG = "job.sh", "job.log"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchJob:
+    """What a study needs of Slurm, and the command that runs it there.
+
+    Attributes:
+        study: its name.
+        folder: of the execution; gets the script and what the job prints.
+        command: with the words of the shell.
+        environment: variables that the script sets.
+        nodes: one per worker, and the spares.
+        cores: per node.
+        gpus: per node; 0 for none.
+        options: of sbatch, over these.
+    """
+
+    study: str
+    folder: Path
+    command: Sequence[str]
+    environment: dict[str, str]
+    nodes: int
+    cores: int
+    gpus: int
+    options: Sequence[str]
+
+    @property
+    def script(self) -> Path:
+        """Where it is kept."""
+        return self.folder / SCRIPT
+
+    @property
+    def log(self) -> Path:
+        """What the job prints, over all its starts."""
+        return self.folder / LOG
+
+    def text(self) -> str:
+        """The script."""
+        options = [
+            f"--job-name={self.study}",
+            f"--nodes={self.nodes}",
+            "--ntasks-per-node=1",
+            f"--cpus-per-task={self.cores}",
+            *([f"--gpus-per-node={self.gpus}"] if self.gpus else []),
+            "--no-kill",  # the job goes on without a node that is lost
+            "--requeue",
+            "--signal=B:TERM@60",  # a checkpoint before the time limit, and again
+            f"--chdir={Path.cwd()}",
+            f"--output={self.log}",
+            "--open-mode=append",
+        ]
+        lines = ["#!/bin/bash", *(f"#SBATCH {shlex.quote(option)}" for option in options)]
+        # One line, because an option may be two words. Of an option that is there twice the last one holds.
+        lines += [f"#SBATCH {shlex.join(self.options)}", ""] if self.options else [""]
+        lines += [f"export {name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return "\n".join([*lines, f"exec {shlex.join(self.command)}", ""])
+
+    def submit(self) -> str:
+        """Write the script and hand it in; returns the number of the job.
+
+        Raises:
+            RunFailed: what sbatch says against it.
+        """
+        write_text(self.script, self.text())
+        try:
+            done = subprocess.run(
+                ["sbatch", "--parsable", str(self.script)], capture_output=True, text=True, check=False
+            )
+        except FileNotFoundError as error:
+            raise RunFailed("sbatch is not found: a study is submitted where Slurm's commands are") from error
+        if done.returncode:
+            raise RunFailed(f"sbatch refuses {self.script}: {(done.stderr.strip() or 'no reason').splitlines()[-1]}")
+        return done.stdout.strip().partition(";")[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What the largest run of a study needs: nodes, and cores and GPUs on each."""
+
+    nodes: int
+    cores: int
+    gpus: int
+
+    @classmethod
+    def of(cls, configs: Sequence[RunConfig], options: Sequence[str]) -> Resources:
+        """As the partition has them that `options` of sbatch name, or the default one.
+
+        All cores of a node; where it has more GPUs than are needed, as large a part of them.
+
+        Raises:
+            ClusterConfigError: when there is no such partition, or its nodes have too few GPUs.
+        """
+        kinds = _kinds(options)
+        nodes = max(map(nodes_of, configs))
+        if not any(kind.gpus for kind in kinds):
+            return cls(nodes=nodes, cores=min(kind.cores for kind in kinds), gpus=0)
+        gpus = max(map(_gpus_of, configs))
+        enough = [kind for kind in kinds if kind.gpus >= max(1, gpus)]
+        if not enough:
+            most = max(kind.gpus for kind in kinds)
+            raise ClusterConfigError(f"cluster.replicas={gpus} needs {gpus} GPUs on a node: there are {most} at most")
+        cores = min(kind.cores if gpus == 0 else kind.cores * gpus // kind.gpus for kind in enough)
+        return cls(nodes=nodes, cores=max(1, cores), gpus=gpus)
+
+
+def _gpus_of(config: RunConfig) -> int:
+    is_virtual = config.cluster.virtual_devices not in ("auto", 0)
+    return 0 if is_virtual else 1 if "ps" in role_counts(config) else config.cluster.replicas
+
+
+def _kinds(options: Sequence[str]) -> list[NodeKind]:
+    """The nodes that a job with these options may get."""
+    words = shlex.split(" ".join(options).replace("--partition=", "-p ").replace("--partition", "-p"))
+    partition = next((word for flag, word in itertools.pairwise(words) if flag == "-p"), None)
+    kinds = node_kinds()
+    chosen = [kind for kind in kinds if (kind.partition == partition if partition else kind.is_default)]
+    if not chosen:
+        known = ", ".join(sorted({kind.partition for kind in kinds})) or "none"
+        which = f"partition {partition}" if partition else "default partition"
+        raise ClusterConfigError(f"Slurm has no {which} (-- --partition=NAME): it has {known}")
+    return chosen

@@ -1,0 +1,388 @@
+"""The launcher of a job of Slurm: roles are processes on the nodes that the job has, below one step per node.
+
+This process is in the job itself, mostly as its batch script. Folders of runs must be the same on all nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rampline.config import RunConfig, to_dict
+from rampline.devices import check_devices
+from rampline.errors import ClusterConfigError, Preempted, RamplineError, RunFailed
+from rampline.jobs.exit_status import MACHINE_LOST
+from rampline.jobs.heartbeat import HeartbeatWatch
+from rampline.jobs.job import Job
+from rampline.jobs.launcher import KILL_SECONDS, Role, wait_until
+from rampline.jobs.local import LOCAL
+from rampline.jobs.role_output import telling_line
+from rampline.jobs.roles import network_warning, role_counts
+from rampline.jobs.tf_config import Task
+from rampline.record.run_directory import RunDirectory
+
+# Slurm may be busy, and a step of a node that has just died is tried for as long.
+PLACE_SECONDS = 60.0
+# An agent tells something twice a second.
+SILENT_SECONDS, SILENT_SECONDS_IN_THE_END = 10.0, 4.0
+COMMAND_SECONDS = 30.0
+# What ends a requeued job must be over by then: a start time that has passed becomes one in two minutes.
+REQUEUE_PAUSE_SECONDS = 10
+# `gpu:a100:4(S:0-1)`, or `gpu:4`.
+_GPUS = re.compile(r"\bgpu(?::[A-Za-z][\w.-]*)?:(\d+)")
+
+
+@dataclass(kw_only=True)
+class NodeAgent:
+    """The step of a node, `rampline.jobs.node_agent` by `srun`, and what it has told.
+
+    Attributes:
+        node: Slurm's name of it.
+        address: host name or address that others reach it by.
+        step: the process of `srun`.
+        number: of the step in the job.
+        ports: free ports; with these it tells that it is there.
+        pids: process ids by name of role.
+        statuses: exit statuses by name of role.
+        said: the last line of `srun` itself, or why a role was refused.
+    """
+
+    node: str
+    address: str
+    step: subprocess.Popen[str]
+    number: str = ""
+    ports: list[int] = field(default_factory=list)
+    pids: dict[str, int] = field(default_factory=dict)
+    statuses: dict[str, int] = field(default_factory=dict)
+    said: str = ""
+    heard_at: float = field(default_factory=time.monotonic)
+
+    def listen(self) -> None:
+        """Hear it from now on."""
+        threading.Thread(target=self._hear, name=f"agent-{self.node}", daemon=True).start()
+
+    def _hear(self) -> None:
+        for line in self.step.stdout or ():
+            self.heard_at = time.monotonic()
+            if not line.startswith("{"):
+                self.said = line.strip() or self.said
+                continue
+            told = json.loads(line)
+            self.said = told.get("why", self.said)
+            if "ports" in told:
+                self.number, self.ports = told["step"], told["ports"]
+            if "started" in told:
+                self.pids[told["started"]] = told["pid"]
+            if "ended" in told:
+                self.statuses[told["ended"]] = told["status"]
+
+    def tell(self, **order: object) -> None:
+        """Give an order; one that has ended does not hear it."""
+        with contextlib.suppress(OSError, ValueError):
+            assert self.step.stdin is not None
+            self.step.stdin.write(json.dumps(order) + "\n")
+            self.step.stdin.flush()
+
+    def is_lost(self, after_seconds: float) -> bool:
+        """Whether it has ended, or has not been heard for so long."""
+        return self.step.poll() is not None or time.monotonic() - self.heard_at > after_seconds
+
+    def close(self) -> None:
+        """Ask it to end: its roles end with it."""
+        with contextlib.suppress(OSError):
+            assert self.step.stdin is not None
+            self.step.stdin.close()
+
+
+@dataclass(kw_only=True)
+class SlurmRole:
+    """A process on a node of the job, see `rampline.jobs.launcher.Role`."""
+
+    label: str
+    task: Task
+    log: Path
+    log_offset: int
+    heartbeat: HeartbeatWatch
+    agent: NodeAgent
+    name: str
+    is_killed: bool = False
+
+    @property
+    def exit_status(self) -> int | None:
+        limit = SILENT_SECONDS_IN_THE_END if self.is_killed else SILENT_SECONDS
+        status = self.agent.statuses.get(self.name)
+        return MACHINE_LOST if status is None and self.agent.is_lost(limit) else status
+
+    def silent_seconds(self) -> float:
+        return self.heartbeat.silent_seconds()
+
+    def signal(self, number: signal.Signals) -> None:
+        self.is_killed = self.is_killed or number == signal.SIGKILL
+        self.agent.tell(signal=self.name, number=int(number))
+
+    def last_line(self) -> str:
+        if self.name in self.agent.statuses:
+            return telling_line(self.log, self.log_offset) or self.agent.said
+        return f"node {self.agent.node} does not answer" + (f": {self.agent.said}" if self.agent.said else "")
+
+    def describe(self) -> dict[str, object]:
+        # Known as soon as it has been started, or never.
+        wait_until(lambda: self.name in self.agent.pids or self.exit_status is not None, KILL_SECONDS)
+        return {
+            "role": self.task.role,
+            "index": self.task.index,
+            "pid": self.agent.pids.get(self.name),
+            "host": self.agent.node,
+            "address": self.task.address,
+            "log": str(self.log),
+        }
+
+
+@dataclass(kw_only=True)
+class SlurmPlacement:
+    """Roles on nodes of the job, see `rampline.jobs.launcher.Placement`.
+
+    Attributes:
+        job: its number.
+        agents: of each node that has roles, by the name of each role.
+    """
+
+    job: str
+    config: RunConfig
+    tasks: Sequence[Task]
+    agents: dict[str, NodeAgent]
+    starts: int = 0
+
+    @property
+    def warning(self) -> str | None:
+        return network_warning(self.config, self.tasks)
+
+    def start(self, task: Task, job: Job) -> SlurmRole:
+        agent, environment = self.agents[task.name], dict(job.environment)
+        launched_at = float(environment.pop("RAMPLINE_LAUNCHED_AT", time.monotonic()))
+        self.starts += 1
+        log = job.folder / "logs" / f"{task.name}.log"
+        role = SlurmRole(
+            label=": ".join(filter(None, (job.what, f"{task.role} {task.index} on {agent.node}"))),
+            task=task,
+            log=log,
+            log_offset=log.stat().st_size if log.is_file() else 0,
+            heartbeat=HeartbeatWatch(RunDirectory(job.folder).heartbeat_file(task.name)),
+            agent=agent,
+            name=f"{task.name}.{self.starts}",
+        )
+        agent.tell(
+            start=role.name,
+            function=job.function,
+            folder=str(job.folder),
+            tf_config=task.to_json(),
+            config=to_dict(self.config),
+            environment=environment,
+            age_seconds=time.monotonic() - launched_at,
+        )
+        return role
+
+    def close(self) -> frozenset[str]:
+        return end_agents(self.job, {agent.node: agent for agent in self.agents.values()}.values())
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """Starts processes on the nodes of this job, see `rampline.jobs.launcher.Launcher`.
+
+    A worker has a node for itself; the chief of parameter servers and these are on the workers' nodes, too.
+    """
+
+    def check(self, config: RunConfig) -> None:
+        nodes, wanted = _nodes(_job()), nodes_of(config)
+        if len(nodes) < wanted:
+            raise ClusterConfigError(
+                f"cluster.workers={config.cluster.workers} needs {wanted} nodes, this job of Slurm has {len(nodes)} "
+                f"that are up: submit it with more (`rampline submit` asks for as many as the study needs)"
+            )
+        check_devices(config)
+
+    def place(self, config: RunConfig, *, avoid: Collection[str] = ()) -> SlurmPlacement:
+        job, wanted = _job(), nodes_of(config)
+        nodes = {name: address for name, address in _nodes(job).items() if name not in avoid}
+        agents = _start_agents(nodes, ports=sum(role_counts(config).values())) if len(nodes) >= wanted else []
+        try:
+            wait_until(lambda: len(_ready(agents)) >= wanted or _all_told(agents), PLACE_SECONDS)
+            ready = _ready(agents)[:wanted]
+            if len(ready) < wanted:
+                raise _no_room(job, config, len(ready) if agents else len(nodes), agents)
+        except BaseException:
+            end_agents(job, agents)
+            raise
+        end_agents(job, [agent for agent in agents if agent not in ready])
+        return _placement(job, config, ready)
+
+    def start(self, job: Job) -> Role:
+        return LOCAL.start(job)  # this machine is one of the job's
+
+
+SLURM = Slurm()
+
+
+def nodes_of(config: RunConfig) -> int:
+    """How many nodes a run has roles on."""
+    return config.cluster.workers if role_counts(config).get("worker") else 1
+
+
+def _placement(job: str, config: RunConfig, agents: Sequence[NodeAgent]) -> SlurmPlacement:
+    places = [(role, i) for role, count in role_counts(config).items() for i in range(count)]
+    where = {place: agents[place[1] % len(agents)] for place in places}
+    cluster: dict[str, tuple[str, ...]] = {}
+    for (role, _), agent in where.items():
+        cluster[role] = (*cluster.get(role, ()), f"{agent.address}:{agent.ports.pop()}")
+    tasks = [Task(cluster=cluster, role=role, index=i) for role, i in places]
+    by_name = {task.name: where[task.role, task.index] for task in tasks}
+    return SlurmPlacement(job=job, config=config, tasks=tasks, agents=by_name)
+
+
+def _no_room(job: str, config: RunConfig, found: int, agents: Sequence[NodeAgent]) -> RamplineError:
+    """A job that has lost a node is to be queued again, as after a preemption; another one would fail again."""
+    said = next((f" ({agent.node}: {agent.said})" for agent in agents if agent.said), "")
+    text = f"job {job} of Slurm has {found} of the {nodes_of(config)} nodes that the run needs{said}"
+    is_smaller = len(agents) < int(os.environ.get("SLURM_JOB_NUM_NODES", "0"))
+    if not is_smaller:
+        return RunFailed(text)
+    return Preempted(f"stopped because {text}", config.cluster.preempted_exit_status)
+
+
+def _start_agents(nodes: dict[str, str], *, ports: int) -> list[NodeAgent]:
+    agents = [NodeAgent(node=node, address=address, step=_srun(node, ports)) for node, address in nodes.items()]
+    for agent in agents:
+        agent.listen()
+    return agents
+
+
+def _srun(node: str, ports: int) -> subprocess.Popen[str]:
+    """A step with all that the job has on a node, beside other steps."""
+    command = ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--cpu-bind=none"]
+    command += ["--unbuffered", "--job-name=rampline-agent", "--export=ALL"]
+    # Versions from 22.05 to before 23.11 do not pass it on from the job to its steps: they would have one core.
+    if cores := os.environ.get("SLURM_CPUS_PER_TASK"):
+        command.append(f"--cpus-per-task={cores}")
+    return subprocess.Popen(
+        [*command, sys.executable, "-P", "-m", "rampline.jobs.node_agent", str(ports)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for the command alone
+    )
+
+
+def _ready(agents: Sequence[NodeAgent]) -> list[NodeAgent]:
+    return [agent for agent in agents if agent.ports and agent.step.poll() is None]
+
+
+def _all_told(agents: Sequence[NodeAgent]) -> bool:
+    return all(agent.ports or agent.step.poll() is not None for agent in agents)
+
+
+def end_agents(job: str, agents: Collection[NodeAgent]) -> frozenset[str]:
+    """End agents and their roles; the nodes of which it is not known that they have."""
+    for agent in agents:
+        agent.close()
+    wait_until(lambda: all(agent.is_lost(SILENT_SECONDS_IN_THE_END) for agent in agents), KILL_SECONDS)
+    unclear = [agent for agent in agents if agent.step.poll() != 0]
+    for agent in unclear:
+        if agent.number:
+            _ask("scancel", f"{job}.{agent.number}", seconds=1.0)
+        agent.step.kill()
+        agent.step.wait()
+    return frozenset(agent.node for agent in unclear)
+
+
+def is_running() -> bool:
+    """Whether this job was neither cancelled nor ended; one that is preempted runs until its grace is over."""
+    return _ask("squeue", "--noheader", f"--jobs={_job()}", "--format=%T") in ("RUNNING", "SIGNALING")
+
+
+def requeue() -> None:
+    """Queue this job again; it starts from its beginning, as soon as there is room.
+
+    To be called when all is done: Slurm ends the job's processes. It lets a requeued job wait for two minutes, until
+    the credentials of its first start have run out, unless its start time is later than its end.
+    """
+    job = _job()
+    # Slurm ends this process, and what asks it in its name, between the two.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    _ask("scontrol", "requeue", job)
+    _ask("scontrol", "update", f"jobid={job}", f"starttime=now+{REQUEUE_PAUSE_SECONDS}")
+
+
+def _job() -> str:
+    job = os.environ.get("SLURM_JOB_ID")
+    if not job:
+        raise ClusterConfigError(
+            "cluster.launcher=slurm: this is no job of Slurm: `rampline submit STUDY --launcher slurm` makes one"
+        )
+    return job
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeKind:
+    """A node as one partition has it: with its state, such as `idle`, its cores and its GPUs."""
+
+    name: str
+    partition: str
+    is_default: bool
+    state: str
+    cores: int
+    gpus: int
+
+
+def node_kinds() -> list[NodeKind]:
+    """All nodes of the cluster, once for each of their partitions.
+
+    Raises:
+        ClusterConfigError: where Slurm does not answer.
+    """
+    text = _ask("sinfo", "--noheader", "--Node", "--format=%N %P %t %c %G")
+    if text is None:
+        raise ClusterConfigError("Slurm does not answer: `sinfo` says why")
+    found = []
+    for line in text.splitlines():
+        name, partition, state, cores, resources = line.split(None, 4)
+        gpus = sum(int(count) for count in _GPUS.findall(resources))
+        found.append(
+            NodeKind(
+                name=name,
+                partition=partition.rstrip("*"),
+                is_default=partition.endswith("*"),
+                state=state,
+                cores=int(cores),
+                gpus=gpus,
+            )
+        )
+    return found
+
+
+def _nodes(job: str) -> dict[str, str]:
+    """Addresses of the job's nodes that are up, by name; one that was lost stays in the environment's list."""
+    nodes = os.environ.get("SLURM_JOB_NODELIST", "")
+    lines = (_ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T %o") or "").splitlines()
+    states = [line.split() for line in lines]
+    is_up = {node: not state.startswith(("down", "fail")) and "*" not in state for node, state, _ in states}
+    return {node: address for node, _, address in states if is_up[node]}
+
+
+def _ask(*command: str, seconds: float = COMMAND_SECONDS) -> str | None:
+    """What one of Slurm's commands prints; `None` where it fails, or does not answer in time."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds).stdout.strip()
+    except (subprocess.SubprocessError, OSError):
+        return None
