@@ -152,6 +152,7 @@ def run_row(run: Run, parent: Run) -> dict[str, Any]:
         "fingerprint": tags.get("rampline.data_fingerprint", ""),
         "virtual_devices": _integer(params.get("cluster.virtual_devices")),
         "attempts": _integer(tags.get("rampline.attempts")),
+        "workers_of_attempts": tags.get("rampline.workers", ""),
         "machines": _machines(tags, parent.data.tags),
         "bound": tags.get("rampline.bound", ""),
         "verdict": tags.get("rampline.verdict", ""),

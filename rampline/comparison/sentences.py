@@ -94,6 +94,10 @@ def list_remarks(comparison: Comparison) -> list[str]:
         if not is_missing(row["attempts"]) and row["attempts"] > 1:
             lost = "the lost attempt" if row["attempts"] == 2 else "the lost attempts"
             remarks.append(f"{row['run']} was started {row['attempts']} times: what {lost} took is in its wall time.")
+        if workers := row["workers_of_attempts"]:
+            remarks.append(
+                f"{row['run']} had not all its workers all the time ({workers} in turn): its speed is of a mix."
+            )
         if row["starts_from"]:
             remarks.append(_in_all(row))
         if reference and not comparison.is_timed_alike(row):

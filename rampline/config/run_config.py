@@ -113,6 +113,7 @@ class RunConfig(Settings):
         )
         many = self.strategy in ("mirrored", "multi_worker")
         check(many or cluster.replicas == 1, "cluster.replicas", cluster.replicas, f"1 for strategy {self.strategy}")
+        self._check_elastic()
         servers = cluster.parameter_servers
         if self.strategy == "parameter_server":
             check(servers >= 1, "cluster.parameter_servers", servers, "at least 1 for strategy parameter_server")
@@ -120,6 +121,18 @@ class RunConfig(Settings):
             check(servers == 0, "cluster.parameter_servers", servers, f"0 for strategy {self.strategy}")
         if not isinstance(cluster.virtual_devices, str):
             self._check_virtual_devices(cluster.virtual_devices)
+
+    def _check_elastic(self) -> None:
+        cluster, is_multi_worker = self.cluster, self.strategy == "multi_worker"
+        if cluster.min_workers is not None:
+            least = cluster.min_workers
+            check(is_multi_worker, "cluster.min_workers", least, f"null for strategy {self.strategy}")
+            allowed = f"null or at most cluster.workers={cluster.workers}"
+            check(least <= cluster.workers, "cluster.min_workers", least, allowed)
+        if cluster.sum == "exact":
+            check(is_multi_worker, "cluster.sum", cluster.sum, f"fast for strategy {self.strategy}")
+            allowed = "1 with cluster.sum=exact: let each worker have one device, and raise cluster.workers"
+            check(cluster.replicas == 1, "cluster.replicas", cluster.replicas, allowed)
 
     def _check_virtual_devices(self, virtual: int) -> None:
         if self.strategy == "multi_worker":

@@ -194,6 +194,19 @@ class ClusterConfig(Settings):
         "with fewer GPUs refuses, unless `virtual_devices` is set",
     )
     workers: Count = setting(1, "worker processes (`multi_worker`, `parameter_server`)")
+    min_workers: Count | None = setting(
+        None,
+        "a `multi_worker` run goes on with fewer workers, but at least so many, while there is no place for all, and "
+        "grows again at a checkpoint; global batch, order of examples and learning rate stay those of `workers`. "
+        "`null`: always all",
+        changes_epoch_time=False,
+    )
+    sum: Literal["fast", "exact"] = setting(
+        "fast",
+        "how gradients of `multi_worker` are added: `fast` by TensorFlow's all-reduce; `exact` in an order that does "
+        "not depend on how many workers there are: the weights have the same bits, whatever came and went (`replicas`: "
+        "1)",
+    )
     parameter_servers: Whole = setting(0, "processes that hold the variables (`parameter_server`: at least 1)")
     virtual_devices: Literal["auto"] | Whole = setting(
         0,

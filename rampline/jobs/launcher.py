@@ -88,8 +88,15 @@ class Launcher(Protocol):
         """Refuse a run that can never be placed, by a `ClusterConfigError`."""
         ...
 
-    def place(self, config: RunConfig, *, avoid: Collection[str] = ()) -> Placement:
-        """Choose where the roles of a run go, anew for each attempt, and on none of the machines `avoid`."""
+    def room(self, config: RunConfig, *, avoid: Collection[str] = ()) -> int:
+        """How many of the run's workers there are places for now, those that it has among them."""
+        ...
+
+    def place(self, config: RunConfig, *, avoid: Collection[str] = (), workers: int | None = None) -> Placement:
+        """Choose where the roles of a run go, anew for each attempt, and on none of the machines `avoid`.
+
+        An elastic run may have fewer `workers` than its configuration says; each gets what one of all would have.
+        """
         ...
 
     def start(self, job: Job) -> Role:

@@ -106,8 +106,11 @@ class Local:
     def check(self, config: RunConfig) -> None:
         check_devices(config)
 
-    def place(self, config: RunConfig, *, avoid: Collection[str] = ()) -> LocalPlacement:
-        return LocalPlacement(config, local_tasks(config) if self.tasks is None else self.tasks)
+    def room(self, config: RunConfig, *, avoid: Collection[str] = ()) -> int:
+        return config.cluster.workers if self.tasks is None else self.tasks[0].workers
+
+    def place(self, config: RunConfig, *, avoid: Collection[str] = (), workers: int | None = None) -> LocalPlacement:
+        return LocalPlacement(config, local_tasks(config, workers) if self.tasks is None else self.tasks)
 
     def start(self, job: Job) -> LocalRole:
         return _start(job, ALONE, SHARED)

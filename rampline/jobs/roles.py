@@ -20,9 +20,11 @@ KEEPALIVE = ("grpc.keepalive_time_ms=10000", "grpc.keepalive_timeout_ms=10000", 
 LARGE_FRAMES = ("grpc.http2.max_frame_size=16777215", "grpc.http2.lookahead_bytes=4194304")
 
 
-def local_tasks(config: RunConfig) -> list[Task]:
+def local_tasks(config: RunConfig, workers: int | None = None) -> list[Task]:
     """One task per role, with free loopback ports; the chief, or worker 0, comes first."""
     counts = role_counts(config)
+    if workers is not None:
+        counts["worker"] = workers
     ports = iter(free_ports(sum(counts.values())))
     cluster = {role: tuple(f"{LOOPBACK}:{next(ports)}" for _ in range(count)) for role, count in counts.items()}
     return [Task(cluster=cluster, role=role, index=i) for role, count in counts.items() for i in range(count)]
@@ -43,7 +45,7 @@ def network_of(config: RunConfig, tasks: Sequence[Task]) -> Network:
     One of their own, if all roles of the run are among `tasks` and none needs another: a model function may, and
     `imagenet` weights are downloaded where they are missing.
     """
-    is_whole = len(tasks) == sum(role_counts(config).values()) and tasks[0].is_on_loopback
+    is_whole = len(tasks) == tasks[0].roles and tasks[0].is_on_loopback
     needs_other = ":" in config.model.name or config.model.weights == "imagenet"
     if not _has_servers(config) or not is_whole or needs_other:
         return SHARED

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,10 @@ class RoleLost(Exception):
     def __init__(self, message: str, *, will_repeat: bool = False, is_own: bool = False) -> None:
         super().__init__(message)
         self.at, self.will_repeat, self.is_own = time.monotonic(), will_repeat, is_own
+
+
+class RoomFound(Exception):
+    """An elastic run has left with a checkpoint, because there is room for more workers."""
 
 
 class Restarts:
@@ -104,6 +108,7 @@ class Gang:
             alone, the one that stands for it.
         attempt: which start of the run this is.
         restarts: gives leave to start a lost parameter-server worker again in place.
+        launcher: says whether there is room for more workers.
     """
 
     run_directory: RunDirectory
@@ -111,6 +116,7 @@ class Gang:
     placement: Placement
     attempt: Attempt
     restarts: Restarts
+    launcher: Launcher
     launched_at: float = field(default_factory=time.monotonic)
     roles: list[Role] = field(default_factory=list)
 
@@ -132,6 +138,11 @@ class Gang:
         described = {(role["role"], role["index"]): role for role in [*known, *(r.describe() for r in self.roles)]}
         # A process that knows an address can run operations in the role.
         write_json(file, {"roles": [described[place] for place in sorted(described)]}, mode=0o600)
+
+    @property
+    def workers(self) -> int:
+        """How many train."""
+        return self.placement.tasks[0].workers
 
     @property
     def leader(self) -> Role:
@@ -167,6 +178,9 @@ def supervise(
 ) -> dict[str, Any]:
     """Run a run directory to its end, from its last checkpoint, and again whenever a role is lost.
 
+    With fewer workers, where `cluster.min_workers` allows it and there is no place for all; with more again, from a
+    checkpoint, once there is.
+
     At most `cluster.max_restarts` times, after a pause that doubles from 1 s to 60 s while no step is won; not again
     after a failure that would repeat: wrong input, a mistake in the code, a loss that is not finite, or the same error
     (out of memory, for one) twice with no checkpoint in between.
@@ -187,21 +201,29 @@ def supervise(
     """
     config = run_directory.read_config()
     launcher = launcher or launcher_of(config)
-    placement, restarts = launcher.place(config), Restarts(config.cluster.max_restarts)
+    placement, restarts = _place(launcher, config), Restarts(config.cluster.max_restarts)
     leader = placement.tasks[0]
     attempts = Attempts(run_directory.attempts_file if leader.is_chief else run_directory.attempts_file_of(leader.name))
     while True:
-        attempt = attempts.begin()
-        gang = Gang(run_directory=run_directory, config=config, placement=placement, attempt=attempt, restarts=restarts)
-        how, lost_at, unclear = "interrupted", None, frozenset[str]()
+        gang = Gang(
+            run_directory=run_directory,
+            config=config,
+            placement=placement,
+            attempt=attempts.begin(placement.tasks[0].workers),
+            restarts=restarts,
+            launcher=launcher,
+        )
+        how, lost, unclear = "interrupted", None, frozenset[str]()
         try:
-            if attempt.number == 1 and placement.warning:
+            if gang.attempt.number == 1 and placement.warning:
                 log(f"warning: {placement.warning}")
             _run_attempt(gang, attempts, on_event, log)
             how = "complete"
             return read_json(run_directory.result_file) if run_directory.is_complete else {}
-        except RoleLost as lost:
-            how, lost_at, reason = str(lost), lost.at, lost
+        except RoleLost as error:
+            how, lost = str(error), error
+        except RoomFound as error:
+            how = str(error)
         except OSError as error:
             # `TimeoutError` and what a web library raises are of this class, too, and say neither file nor errno.
             how = f"{error.filename or run_directory.path}: {error.strerror}" if error.strerror else repr(error)
@@ -211,12 +233,28 @@ def supervise(
             raise
         finally:
             unclear = placement.close()
-            attempts.end(how, lost_at)
+            attempts.end(how, lost.at if lost else None)
         step = _last_step(run_directory)
-        pause = restarts.take_for_run(reason, step)
-        log(f"{how}: starting again from step {step} in {pause:.0f} s")
+        pause = restarts.take_for_run(lost, step) if lost else 0.0
+        log(
+            f"{how}: " + (f"starting again from step {step} in {pause:.0f} s" if lost else f"going on from step {step}")
+        )
         time.sleep(pause)
-        placement = launcher.place(config, avoid=unclear)
+        placement = _place(launcher, config, unclear)
+        if (workers := placement.tasks[0].workers) != gang.workers:
+            log(f"{workers} of {config.cluster.workers} workers from now on")
+
+
+def _place(launcher: Launcher, config: RunConfig, avoid: Collection[str] = ()) -> Placement:
+    if config.cluster.min_workers is None:
+        return launcher.place(config, avoid=avoid)
+    return launcher.place(config, avoid=avoid, workers=_room(launcher, config, avoid))
+
+
+def _room(launcher: Launcher, config: RunConfig, avoid: Collection[str] = ()) -> int:
+    """The workers that an elastic run would have now; with no room for the least, the launcher says what is to do."""
+    cluster = config.cluster
+    return max(cluster.min_workers or cluster.workers, min(cluster.workers, launcher.room(config, avoid=avoid)))
 
 
 def _last_step(run_directory: RunDirectory) -> int:
@@ -241,7 +279,7 @@ def _run_attempt(gang: Gang, attempts: Attempts, on_event: OnEvent, log: Log) ->
         run_directory.stop_file.unlink(missing_ok=True)
     events, stop = EventReader(run_directory.events_file, from_end=True), StopRequest(run_directory.stop_file)
     try:
-        if len(tasks) < sum(role_counts(gang.config).values()):
+        if len(tasks) < tasks[0].roles:
             log(f"waiting for the other roles of TF_CONFIG: start each with  rampline worker {run_directory.path}")
         for task in tasks:
             gang.start(task)
@@ -263,9 +301,13 @@ def _watch(gang: Gang, attempts: Attempts, events: EventReader, stop: StopReques
     is_chief_here = gang.leader.task.is_chief
     started = not is_chief_here
     while True:
+        has_saved = False
         for event in events.read():
             started = started or event["event"] == "started"
+            has_saved = has_saved or (event["event"] == "checkpoint" and event["epoch"] < gang.config.epochs)
             on_event(event)
+        if has_saved:
+            _check_room(gang)
         if gang.run_directory.is_complete or gang.leader.exit_status == 0:
             break
         _check_stopped(gang, stop)
@@ -275,6 +317,22 @@ def _watch(gang: Gang, attempts: Attempts, events: EventReader, stop: StopReques
     _wait_until_gone(gang.training, LAST_ROLES_GRACE_SECONDS)
     if is_chief_here and not gang.run_directory.is_complete:
         raise RoleLost(f"{gang.leader.label} ended without a result; its log is {gang.leader.log}")
+
+
+def _check_room(gang: Gang) -> None:
+    """At a checkpoint: an elastic run that could have more workers saves another where all agree to, and leaves.
+
+    Raises:
+        RoomFound: to be placed anew.
+    """
+    cluster = gang.config.cluster
+    if cluster.min_workers is None or gang.workers == cluster.workers or gang.run_directory.is_complete:
+        return
+    if (room := _room(gang.launcher, gang.config)) <= gang.workers:
+        return
+    _ask_to_stop(gang.training)
+    if not gang.run_directory.is_complete:
+        raise RoomFound(f"there is room for {room} workers instead of {gang.workers}")
 
 
 def _check_stopped(gang: Gang, stop: StopRequest) -> None:

@@ -78,6 +78,17 @@ class Task:
         """Position among all processes that train synchronously: the chief, then the workers."""
         return self.index + (1 if self.role == "worker" and "chief" in self.cluster else 0)
 
+    @property
+    def workers(self) -> int:
+        """How many processes train: the chief too, unless there are parameter servers."""
+        chiefs = 0 if "ps" in self.cluster else len(self.cluster.get("chief", ()))
+        return chiefs + len(self.cluster.get("worker", ()))
+
+    @property
+    def roles(self) -> int:
+        """How many processes there are in all."""
+        return sum(map(len, self.cluster.values()))
+
     def to_json(self) -> str:
         """The text for the TF_CONFIG environment variable."""
         return json.dumps({"cluster": dict(self.cluster), "task": {"type": self.role, "index": self.index}})
@@ -176,14 +187,17 @@ def _check_roles(task: Task, config: RunConfig) -> None:
     if counts["chief"] > 1:
         raise ClusterConfigError(f"TF_CONFIG: cluster.chief has {counts['chief']} addresses: it must have 1")
     if config.strategy == "parameter_server":
-        _check_parameter_server_roles(counts, config)
-    elif counts["ps"]:
+        return _check_parameter_server_roles(counts, config)
+    if counts["ps"]:
         raise ClusterConfigError(
             f"TF_CONFIG: cluster.ps is for strategy parameter_server, this run's is {config.strategy}"
         )
-    elif counts["chief"] + counts["worker"] != config.cluster.workers:
-        found, wanted = counts["chief"] + counts["worker"], config.cluster.workers
-        raise ClusterConfigError(f"TF_CONFIG has {found} chief and workers, the run has cluster.workers={wanted}")
+    found, cluster = task.workers, config.cluster
+    least = cluster.workers if cluster.min_workers is None else cluster.min_workers
+    if not least <= found <= cluster.workers:
+        elastic = "" if cluster.min_workers is None else f" and cluster.min_workers={least}"
+        wanted = f"cluster.workers={cluster.workers}{elastic}"
+        raise ClusterConfigError(f"TF_CONFIG has {found} chief and workers, the run has {wanted}")
 
 
 def _check_parameter_server_roles(counts: Mapping[str, int], config: RunConfig) -> None:

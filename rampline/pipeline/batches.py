@@ -27,6 +27,10 @@ class ReplicaRange:
     count: int = 1
     total: int = 1
 
+    def rows(self, global_batch_size: int) -> int:
+        """Examples of the largest share of a full global batch."""
+        return math.ceil(global_batch_size / self.total)
+
 
 @as_written
 def make_train_dataset(

@@ -39,12 +39,12 @@ class Attempts:
         self._past = list(EventReader(file).read())
         self._began_at = time.monotonic()
 
-    def begin(self) -> Attempt:
-        """Write down that the run is started (again), and on which machine."""
+    def begin(self, workers: int) -> Attempt:
+        """Write down that the run is started (again), on which machine, and with how many workers."""
         number = 1 + sum(event["event"] == "attempt" for event in self._past)
         before = sum(event["seconds"] for event in self._past if event["event"] == "ended")
         self._began_at = time.monotonic()
-        self._write("attempt", number=number, environment=environment())
+        self._write("attempt", number=number, workers=workers, environment=environment())
         return Attempt(number=number, wall_seconds_before=before)
 
     def restarted(self, role: str, why: str) -> None:
@@ -65,6 +65,12 @@ class Attempts:
         self._writer.write(event, **fields)
         # As it reads back, so that figures do not depend on who wrote them.
         self._past.append(json.loads(json.dumps({"event": event, **fields})))
+
+
+def read_workers(file: Path) -> list[int]:
+    """With how many workers each start was made, oldest first; none of one by an earlier version of Rampline."""
+    started = (event for event in EventReader(file).read() if event["event"] == "attempt")
+    return [event["workers"] for event in started if "workers" in event]
 
 
 def read_environments(file: Path) -> dict[int, dict[str, str]]:

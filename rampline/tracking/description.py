@@ -21,7 +21,7 @@ from rampline.explain.explanation import Explanation
 from rampline.files import read_json
 from rampline.jobs.system_metrics import BYTES_PER_MEBIBYTE
 from rampline.parity.check import ParityResult, result_file
-from rampline.record.attempts import read_environments
+from rampline.record.attempts import read_environments, read_workers
 from rampline.record.delivery_state import GONE, RUNNING, DeliveryState, read_delivery
 from rampline.record.events import EventReader
 from rampline.record.metrics import Source, to_log
@@ -34,6 +34,8 @@ DERIVED_PARAMS = ("replicas", "per_replica_batch_size", "global_batch_size", "st
 # From which epoch on a run was trained on which machine: JSON, `[[1, "HOST (2 cores)"], [7, …]]`.
 MACHINES_TAG, ENVIRONMENT_TAG = "rampline.machines", "rampline.environment."
 ATTEMPTS_TAG, WARNING_TAG = "rampline.attempts", "rampline.warning"
+# Of each attempt, where an elastic run had fewer than it was to have.
+WORKERS_TAG = "rampline.workers"
 PARITY_TAG, VERDICT_TAG, BOUND_TAG = "rampline.parity", "rampline.verdict", "rampline.bound"
 ANSWERS_TAG, GPU_TAG = "rampline.answers", "rampline.gpu."
 # Every epoch, and every sample of a role, has these.
@@ -239,8 +241,11 @@ def _result_part(directory: RunDirectory, config: RunConfig) -> Record:
     if price is not None and seconds is not None:
         figures["cost_usd"] = price * seconds / 3600
     profile = directory.tensorboard.rglob("*") if config.profile else ()
+    tags, workers = {ATTEMPTS_TAG: str(result.get("attempts", 1))}, read_workers(directory.attempts_file)
+    if any(count != config.cluster.workers for count in workers):
+        tags[WORKERS_TAG] = ", ".join(map(str, workers))
     return Record(
-        tags={ATTEMPTS_TAG: str(result.get("attempts", 1))},
+        tags=tags,
         moments=[Moment(figures=figures, time=_modified(directory.result_file))],
         artifacts=_existing({str(file.relative_to(directory.path)): file for file in profile}),
     )

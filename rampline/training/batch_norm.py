@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -20,6 +20,24 @@ def moving_variables(model: keras.Model) -> list[keras.Variable]:
 def moving_statistics(model: keras.Model) -> list[tf.Variable]:
     """The distributed variables behind `moving_variables`."""
     return [variable.value for variable in moving_variables(model)]
+
+
+def read_row(statistics: Sequence[tf.Variable]) -> tf.Tensor:
+    """(total,) statistics one after the other, in the widest of their types."""
+    dtype = widest(statistics)
+    return tf.concat([tf.reshape(tf.cast(v, dtype), [-1]) for v in statistics], axis=0)
+
+
+def assign_row(statistics: Sequence[tf.Variable], row: tf.Tensor) -> None:
+    """Set the statistics to what `read_row` has returned; called in a replica."""
+    parts = tf.split(row, [v.shape.num_elements() for v in statistics])
+    for variable, part in zip(statistics, parts, strict=True):
+        variable.assign(tf.cast(tf.reshape(part, variable.shape), variable.dtype))
+
+
+def widest(values: Sequence[tf.Variable | tf.Tensor]) -> tf.DType:
+    """float64 where one of the values is, else float32."""
+    return tf.float64 if any(v.dtype == tf.float64 for v in values) else tf.float32
 
 
 def make_average(model: keras.Model, strategy: tf.distribute.Strategy) -> tf.types.experimental.GenericFunction | None:
@@ -46,12 +64,11 @@ def make_gather(model: keras.Model, strategy: tf.distribute.Strategy) -> Callabl
     statistics = moving_statistics(model)
     if not statistics:
         return None
-    dtype = tf.float64 if any(v.dtype == tf.float64 for v in statistics) else tf.float32
     shape = (strategy.num_replicas_in_sync, sum(v.shape.num_elements() for v in statistics))
 
     def gather_replica() -> tf.Tensor:
         context = tf.distribute.get_replica_context()
-        row = tf.concat([tf.reshape(tf.cast(v, dtype), [-1]) for v in statistics], axis=0)
+        row = read_row(statistics)
         # A sum of zeros and one row is exact, and unlike a gather it says which row is whose.
         own = tf.scatter_nd([[context.replica_id_in_sync_group]], row[None], shape)
         return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
@@ -71,10 +88,7 @@ def write_statistics(model: keras.Model, strategy: tf.distribute.Strategy, value
     rows = tf.constant(values)
 
     def write_replica() -> None:
-        row = rows[tf.distribute.get_replica_context().replica_id_in_sync_group]
-        parts = tf.split(row, [v.shape.num_elements() for v in statistics])
-        for variable, part in zip(statistics, parts, strict=True):
-            variable.assign(tf.cast(tf.reshape(part, variable.shape), variable.dtype))
+        assign_row(statistics, rows[tf.distribute.get_replica_context().replica_id_in_sync_group])
 
     compiled(lambda: strategy.run(write_replica))()
 

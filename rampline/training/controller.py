@@ -183,7 +183,7 @@ class Controller:
             best = f"the best from epoch {progress.best_epoch or lost.epoch + 1} on is kept instead"
             self._warn(f"the best checkpoint (epoch {lost.best_epoch}, step {lost.best_step}) is missing: {best}")
         state.step.assign(progress.step)
-        if restored and restored.replica_statistics is not None:
+        if restored:
             self.engine.write_statistics(restored.replica_statistics)
         # All roles have read what they need before the chief tidies up.
         self.engine.check_agreement(progress.step)

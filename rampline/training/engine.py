@@ -63,8 +63,8 @@ class Engine(Protocol):
         """(replicas, total) moving statistics of each replica, on every role; `None` where there is one copy."""
         ...
 
-    def write_statistics(self, statistics: np.ndarray) -> None:
-        """Give each replica its own row again."""
+    def write_statistics(self, statistics: np.ndarray | None) -> None:
+        """Give each replica its own row again; all have what the model has where there are none."""
         ...
 
     def check_agreement(self, step: int) -> None:

@@ -395,9 +395,8 @@ class ParameterServerEngine:
     def read_statistics(self) -> None:
         """None: there is one copy."""
 
-    def write_statistics(self, statistics: np.ndarray) -> None:
-        """Refused: there is one copy."""
-        raise TypeError("parameter servers hold one copy of the moving statistics")
+    def write_statistics(self, statistics: np.ndarray | None) -> None:
+        """Nothing to do: the model has the one copy."""
 
     def check_agreement(self, step: int) -> None:
         """Nothing to do: the chief alone reads the checkpoint."""

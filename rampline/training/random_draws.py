@@ -35,10 +35,15 @@ def _add_replica(generator: keras.random.SeedGenerator) -> None:
 
     def next_of_replica(*args: Any, **kwargs: Any) -> tf.Tensor:
         seed, context = next_seed(*args, **kwargs), tf.distribute.get_replica_context()
-        replica = tf.cast(context.replica_id_in_sync_group if context else 0, seed.dtype)
-        return seed + tf.stack([replica * _SEEDS_APART, tf.zeros_like(replica)])
+        return of_replica(seed, context.replica_id_in_sync_group if context else 0)
 
     generator.next = next_of_replica
+
+
+def of_replica(state: tf.Tensor, replica: tf.Tensor | int) -> tf.Tensor:
+    """The (2,) state from which a replica draws, where the generators of all replicas have `state`."""
+    replica = tf.cast(replica, state.dtype)
+    return state + tf.stack([replica * _SEEDS_APART, tf.zeros_like(replica)])
 
 
 def seed_of_step(state: tf.Tensor, step: tf.Tensor) -> tf.Tensor:

@@ -54,9 +54,12 @@ def make_state(config: RunConfig, dataset: PreparedDataset, strategy: tf.distrib
         optimizer = make_optimizer(config.optimizer, learning_rate)
         if config.precision == "mixed_float16":
             optimizer = LossScaleOptimizer(optimizer)
+        if config.cluster.sum == "exact":
+            # What it gets is the sum already, see `logical_replicas`.
+            optimizer._all_reduce_sum_gradients = list
         optimizer.build(model.trainable_variables)
         make_iterations_atomic(optimizer)
-    if strategy.num_replicas_in_sync > 1:
+    if strategy.num_replicas_in_sync > 1 and config.cluster.sum == "fast":
         draw_per_replica(model)
     if config.model.weights not in FRESH_WEIGHTS and Path(config.model.weights).is_dir():
         load_model_weights(Path(config.model.weights), model)

@@ -21,6 +21,20 @@ def make_train_step(state: TrainingState, *, num_replicas_in_sync: int, xla: boo
 
     See `loss_and_sums` for the loss.
     """
+    gradients = make_loss_gradients(state, num_replicas_in_sync=num_replicas_in_sync, xla=xla)
+
+    def train_step(batch: Batch) -> tf.Tensor:
+        values, sums = gradients(batch)
+        state.optimizer.apply(values, state.model.trainable_variables)
+        return sums
+
+    return train_step
+
+
+def make_loss_gradients(
+    state: TrainingState, *, num_replicas_in_sync: int, xla: bool
+) -> Callable[[Batch], tuple[list[tf.Tensor], tf.Tensor]]:
+    """A function of one replica's batch that returns the gradients of its scaled loss, and its sums."""
     model, optimizer = state.model, state.optimizer
     variables = [v.value for v in model.trainable_variables]
 
@@ -30,14 +44,7 @@ def make_train_step(state: TrainingState, *, num_replicas_in_sync: int, xla: boo
             scaled = optimizer.scale_loss(loss)
         return tape.gradient(scaled, variables), sums
 
-    gradients = compiled(loss_gradients, jit_compile=xla or None, reduce_retracing=True)
-
-    def train_step(batch: Batch) -> tf.Tensor:
-        values, sums = gradients(batch)
-        optimizer.apply(values, model.trainable_variables)
-        return sums
-
-    return train_step
+    return compiled(loss_gradients, jit_compile=xla or None, reduce_retracing=True)
 
 
 def loss_and_sums(model: keras.Model, batch: Batch, num_replicas_in_sync: int) -> tuple[tf.Tensor, tf.Tensor]:

@@ -55,7 +55,9 @@ def make_strategy(config: RunConfig) -> tf.distribute.Strategy:
 
 def _check_replicas(strategy: tf.distribute.Strategy, config: RunConfig) -> tf.distribute.Strategy:
     """A worker takes every GPU it sees, whatever the run says: then all figures would be of another set-up."""
-    found, wanted = strategy.num_replicas_in_sync, config.num_replicas_in_sync
+    spec = strategy.cluster_resolver.cluster_spec()
+    workers = sum(len(spec.job_tasks(job)) for job in spec.jobs)
+    found, wanted = strategy.num_replicas_in_sync, workers * config.cluster.replicas
     if found != wanted:
         per_worker = config.cluster.replicas
         raise ClusterConfigError(

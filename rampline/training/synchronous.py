@@ -21,6 +21,7 @@ from rampline.pipeline.order import EpochOrder, evaluation_steps
 from rampline.training.batch_norm import make_average, make_gather, write_statistics
 from rampline.training.controller import ExamplesLog
 from rampline.training.engine import TRAIN, CallPacer, StepCallback, StepsDone, StopRequested
+from rampline.training.logical_replicas import LogicalReplicas, add_sums, range_of
 from rampline.training.state import TrainingState
 from rampline.training.step import SUMS, Batch, make_evaluation_step, make_train_step
 from rampline.training.timings import CACHED, PIPELINE
@@ -34,6 +35,7 @@ class SynchronousSteps:
         strategy: whose replicas take part in every step.
         state: made in its scope.
         replicas: those of this process.
+        logical: the same with `cluster.sum: exact`, where they need not be the strategy's.
 
     Batches come from `iterate`. A `note` is (3,) of `keras.config.floatx()`: what a worker tells the others with a
     call; its sum over the workers comes back, the same on each of them.
@@ -46,10 +48,18 @@ class SynchronousSteps:
     """
 
     def __init__(
-        self, config: RunConfig, strategy: tf.distribute.Strategy, state: TrainingState, replicas: ReplicaRange
+        self,
+        config: RunConfig,
+        strategy: tf.distribute.Strategy,
+        state: TrainingState,
+        replicas: ReplicaRange,
+        logical: LogicalReplicas | None = None,
     ) -> None:
         self._config, self._strategy, self._state, self._replicas = config, strategy, state, replicas
-        self._on_cpu = "GPU" not in strategy.extended.worker_devices[0]
+        self._logical, self._workers = logical, workers_of(config, strategy)
+        self._is_plain = logical is not None or "GPU" not in strategy.extended.worker_devices[0]
+        # Of what a step returns: its sums, of each logical replica where there are some.
+        self._width = SUMS * (replicas.total if logical else 1)
         self.train = self._make_train()
         self.evaluate = self._make_evaluate()
         self.fetch = self._make_fetch()
@@ -61,15 +71,17 @@ class SynchronousSteps:
         On CPU devices TensorFlow's distributed iterator would take a quarter of a small network's step, for copies that
         are not needed.
         """
-        if self._on_cpu:
+        if self._is_plain:
             return iter(dataset)
         return iter(self._strategy.distribute_datasets_from_function(lambda _: dataset))
 
-    def _next(self, batches: Iterator) -> Batch:
-        """The next batch of each local replica."""
-        if not self._on_cpu:
+    def _next(self, batches: Iterator) -> Batch | tuple[Batch, ...]:
+        """The next batch of each local replica; of logical ones a tuple."""
+        if not self._is_plain:
             return next(batches)
         shares = [next(batches) for _ in range(self._replicas.count)]
+        if self._logical:
+            return tuple(shares)
         if len(shares) == 1:
             return shares[0]
         return self._strategy.experimental_distribute_values_from_function(
@@ -78,9 +90,9 @@ class SynchronousSteps:
 
     def sum_over_workers(self, local: tf.Tensor) -> tf.Tensor:
         """One collective for many steps: the first local replica of each worker brings its worker's sums."""
-        if self._config.cluster.workers == 1:
+        if self._workers == 1:
             return local
-        count = self._replicas.count
+        count = self._strategy.num_replicas_in_sync // self._workers
 
         def reduce() -> tf.Tensor:
             context = tf.distribute.get_replica_context()
@@ -92,7 +104,10 @@ class SynchronousSteps:
     def _make_train(self) -> tf.types.experimental.GenericFunction:
         strategy, step = self._strategy, self._state.step
         total, logged = strategy.num_replicas_in_sync, self._config.log_examples
-        train_step = make_train_step(self._state, num_replicas_in_sync=total, xla=self._config.xla)
+        if self._logical:
+            train_step = self._logical.make_train_step(xla=self._config.xla)
+        else:
+            train_step = make_train_step(self._state, num_replicas_in_sync=total, xla=self._config.xla)
 
         def train(batches: Iterator, steps: tf.Tensor, note: tf.Tensor) -> tuple[tf.Tensor, ...]:
             def train_once(
@@ -108,7 +123,7 @@ class SynchronousSteps:
                     indices = indices.write(i, self._local_indices(batch))
                 return sums, indices, wait
 
-            sums = tf.TensorArray(note.dtype, size=steps, element_shape=(SUMS,))
+            sums = tf.TensorArray(note.dtype, size=steps, element_shape=(self._width,))
             indices = tf.TensorArray(tf.int64, size=steps if logged else 0)
             sums, indices, wait = repeat(steps, train_once, sums, indices, tf.constant(0.0, tf.float64))
             reduced, notes = self._sum_with_notes(sums.stack(), note)
@@ -117,13 +132,14 @@ class SynchronousSteps:
         return compiled(train, reduce_retracing=True)
 
     def _make_evaluate(self) -> tf.types.experimental.GenericFunction:
-        strategy, evaluation_step = self._strategy, make_evaluation_step(self._state.model)
+        strategy, logical = self._strategy, self._logical
+        evaluation_step = logical.make_evaluation_step() if logical else make_evaluation_step(self._state.model)
 
         def evaluate(batches: Iterator, steps: tf.Tensor, note: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             def evaluate_once(_: tf.Tensor, sums: tf.Tensor) -> tuple[tf.Tensor]:
                 return (sums + self._local_sum(strategy.run(evaluation_step, (self._next(batches),))),)
 
-            (sums,) = repeat(steps, evaluate_once, tf.zeros((SUMS,), note.dtype))
+            (sums,) = repeat(steps, evaluate_once, tf.zeros((self._width,), note.dtype))
             reduced, notes = self._sum_with_notes(sums[None], note)
             return reduced[0], notes
 
@@ -140,20 +156,28 @@ class SynchronousSteps:
 
         return compiled(fetch, reduce_retracing=True)
 
-    def _local_indices(self, batch: Batch) -> tf.Tensor:
+    def _local_indices(self, batch: Batch | tuple[Batch, ...]) -> tf.Tensor:
         """(local replicas x rows,) examples of this process, -1 where there is none."""
-        rows = self._config.per_replica_batch_size
-        shares = self._strategy.experimental_local_results(batch["indices"])
+        rows = self._replicas.rows(self._config.global_batch_size)
+        if isinstance(batch, tuple):
+            shares = [share["indices"] for share in batch]
+        else:
+            shares = self._strategy.experimental_local_results(batch["indices"])
         return tf.concat([tf.pad(s, [[0, rows - tf.size(s)]], constant_values=-1) for s in shares], axis=0)
 
     def _sum_with_notes(self, sums: tf.Tensor, note: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """(n, 4) and (3,), summed over all workers in one collective."""
-        row = tf.pad(note[None], [[0, 0], [0, SUMS - note.shape[0]]])
+        row = tf.pad(note[None], [[0, 0], [0, self._width - note.shape[0]]])
         reduced = self.sum_over_workers(tf.concat([sums, row], axis=0))
-        return reduced[:-1], reduced[-1, : note.shape[0]]
+        return add_sums(reduced[:-1]) if self._logical else reduced[:-1], reduced[-1, : note.shape[0]]
 
     def _local_sum(self, per_replica: tf.Tensor) -> tf.Tensor:
         return tf.add_n(self._strategy.experimental_local_results(per_replica))
+
+
+def workers_of(config: RunConfig, strategy: tf.distribute.Strategy) -> int:
+    """Worker processes that train together; fewer than `cluster.workers` where an elastic run has shrunk."""
+    return strategy.num_replicas_in_sync // config.cluster.replicas
 
 
 def keep_iterator(iterator: Iterator) -> Iterator:
@@ -183,7 +207,7 @@ class SynchronousEngine:
         dataset: what it trains on.
         strategy: `OneDeviceStrategy`, `MirroredStrategy` or `MultiWorkerMirroredStrategy`.
         state: made in the strategy's scope.
-        worker: index of this process among `config.cluster.workers`.
+        worker: index of this process among those that train together.
         callback: is told of every call, and asked whether to stop.
         examples_log: gets the examples of every step; `None` to keep no record.
     """
@@ -202,19 +226,24 @@ class SynchronousEngine:
         self.state = state
         self._config, self._dataset, self._strategy = config, dataset, strategy
         self._callback, self._examples_log = callback or StepCallback(), examples_log
-        total = strategy.num_replicas_in_sync
-        local = total // config.cluster.workers
-        self._replicas = ReplicaRange(first=worker * local, count=local, total=total)
+        is_exact, physical = config.cluster.sum == "exact", strategy.num_replicas_in_sync
+        total = config.num_replicas_in_sync if is_exact else physical
+        self._workers = workers_of(config, strategy)
+        self._replicas = range_of(worker, self._workers, total)
         self._order = EpochOrder(
             examples=dataset.splits["train"], global_batch_size=config.global_batch_size, seed=config.seed
         )
         self._examples: dict[str, Examples] = {}
         self._batches: Iterator | None = None
         self._next_step = -1
-        self._steps = SynchronousSteps(config, strategy, state, self._replicas)
+        self._logical = LogicalReplicas(state, strategy, self._replicas) if is_exact else None
+        self._steps = SynchronousSteps(config, strategy, state, self._replicas, self._logical)
         self._pacer, self._last_call = CallPacer(config.steps_per_call), (0, 0.0)
-        self._average = make_average(state.model, strategy) if total > 1 else None
-        self._gather = make_gather(state.model, strategy) if total > 1 else None
+        self._average, self._gather = None, None
+        if self._logical:
+            self._average, self._gather = self._logical.average_statistics, self._logical.read_statistics
+        elif total > 1:
+            self._average, self._gather = make_average(state.model, strategy), make_gather(state.model, strategy)
 
     def run_steps(self, first_step: int, steps: int) -> Iterator[StepsDone]:
         """See `Engine.run_steps`; one element per call of the compiled function."""
@@ -233,7 +262,7 @@ class SynchronousEngine:
         """One call of `count` steps, and what all workers tell with it."""
         started = time.perf_counter()
         sums, notes, wait, indices = self._steps.train(batches, tf.constant(count), self._note())
-        wishes, past_steps, past_seconds = notes.numpy() / self._config.cluster.workers
+        wishes, past_steps, past_seconds = notes.numpy() / self._workers
         made = sums.numpy()
         self._pacer.note(int(past_steps), float(past_seconds))
         seconds = time.perf_counter() - started
@@ -245,9 +274,8 @@ class SynchronousEngine:
 
     def evaluate(self, split: str) -> np.ndarray:
         """See `Engine.evaluate`."""
-        examples, batch_size = self._dataset.splits[split], self._config.per_replica_batch_size
-        replicas = self._replicas
-
+        examples, replicas = self._dataset.splits[split], self._replicas
+        batch_size = replicas.rows(self._config.global_batch_size)
         size = {"total_examples": examples, "batch_size": batch_size, "replicas": replicas}
         batches = self._steps.iterate(make_evaluation_dataset(self._open(split), **size))
         steps = evaluation_steps(replicas=replicas.total, batch_size=batch_size, examples=examples)
@@ -270,15 +298,17 @@ class SynchronousEngine:
         """See `Engine.read_statistics`."""
         return self._gather() if self._gather else None
 
-    def write_statistics(self, statistics: np.ndarray) -> None:
+    def write_statistics(self, statistics: np.ndarray | None) -> None:
         """See `Engine.write_statistics`."""
-        write_statistics(self.state.model, self._strategy, statistics)
+        if self._logical:
+            self._logical.write_statistics(statistics)
+        elif statistics is not None:
+            write_statistics(self.state.model, self._strategy, statistics)
 
     def check_agreement(self, step: int) -> None:
         """See `Engine.check_agreement`."""
-        workers = self._config.cluster.workers
         total = self._steps.total(tf.constant(step, tf.int64))
-        if int(total) != workers * step:
+        if int(total) != self._workers * step:
             raise RunFailed(f"the workers found different checkpoints (this one: step {step}): do they see one folder?")
 
     def finish(self) -> None:
@@ -288,7 +318,7 @@ class SynchronousEngine:
     def average(self, value: float) -> float:
         """See `Engine.average`."""
         total = self._steps.total(tf.constant(value, tf.float64))
-        return float(total) / self._config.cluster.workers
+        return float(total) / self._workers
 
     def make_probe(self, kind: str) -> Callable[[int], float]:
         """See `Engine.make_probe`."""

@@ -55,7 +55,7 @@ def train(
     )
     if events:
         startup = {"startup_seconds": time.monotonic() - launch.at}
-        _tell_start(config, dataset, state, steps_per_epoch, controller, events, **startup)
+        _tell_start(config, dataset, state, steps_per_epoch, controller, events, task.workers, **startup)
     if isinstance(engine, FitEngine):
         with controller.stopping():
             engine.train(controller)
@@ -88,6 +88,7 @@ def _tell_start(
     steps_per_epoch: int,
     controller: Controller,
     events: EventWriter,
+    workers: int,
     **figures: float,
 ) -> None:
     events.write(
@@ -96,6 +97,7 @@ def _tell_start(
         attempt=controller.attempt,
         replicas=config.replicas,
         num_replicas_in_sync=config.num_replicas_in_sync,
+        workers=workers,
         per_replica_batch_size=config.per_replica_batch_size,
         global_batch_size=config.global_batch_size,
         steps_per_epoch=steps_per_epoch,

@@ -18,8 +18,10 @@ def run_roles(digits: PreparedDataset, tmp_path_factory: pytest.TempPathFactory)
     """`run_roles(function, config, ...)`: what that function of `role_functions` returns in each role that trains."""
     import role_functions
 
-    def run(function: role_functions.Function, config: RunConfig, *arguments: object) -> list[role_functions.Arrays]:
+    def run(
+        function: role_functions.Function, config: RunConfig, *arguments: object, workers: int | None = None
+    ) -> list[role_functions.Arrays]:
         folder = tmp_path_factory.mktemp(function.__name__)
-        return role_functions.run_roles(function, config, digits, folder, *arguments)
+        return role_functions.run_roles(function, config, digits, folder, *arguments, workers=workers)
 
     return run

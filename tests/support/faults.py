@@ -7,12 +7,15 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from rampline.config import RunConfig
 from rampline.files import read_json, write_json
+from rampline.jobs.local import Local
 from rampline.jobs.supervisor import supervise
 from rampline.record.checkpoints import last_checkpoint
 from rampline.record.run_directory import RunDirectory
@@ -127,6 +130,50 @@ class Faults(threading.Thread):
         return file.is_file() and call.encode() in file.read_bytes()
 
 
+class Places(Local):
+    """The launcher of this machine with places for so many workers, which a test takes away and gives back."""
+
+    def __init__(self, places: int) -> None:
+        super().__init__()
+        self.places = places
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def room(self, config: RunConfig, *, avoid: Collection[str] = ()) -> int:
+        return self.places
+
+
+@dataclass
+class Resizes:
+    """Hears a run's events, and changes its number of workers: each loss is a `kill -9` of the last one.
+
+    Attributes:
+        directory: the run.
+        sizes: the workers of each attempt, one after the other.
+        epochs: that an attempt trains before the next change.
+    """
+
+    directory: RunDirectory
+    sizes: tuple[int, ...]
+    epochs: int
+
+    def __post_init__(self) -> None:
+        self.launcher = Places(self.sizes[0])
+        self._attempt = self._told = 0
+
+    def hear(self, event: dict) -> None:
+        if event["event"] == "started":
+            self._attempt, self._told = event["attempt"], 0
+        self._told += event["event"] == "epoch"
+        if event["event"] != "epoch" or self._told != self.epochs or self._attempt == len(self.sizes):
+            return
+        size, self.launcher.places = self.sizes[self._attempt - 1], self.sizes[self._attempt]
+        if self.launcher.places < size:
+            roles = read_json(self.directory.roles_file)["roles"]
+            os.kill(next(role["pid"] for role in roles if role["index"] == size - 1), signal.SIGKILL)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recovery:
     """What one fault cost. Times in seconds from the signal; steps are updates."""
@@ -190,6 +237,26 @@ def assert_bit_equal(ours: RunDirectory, theirs: RunDirectory) -> None:
     assert sorted(found) == sorted(wanted)
     for name in wanted:
         assert found[name].tobytes() == wanted[name].tobytes(), f"{name} differs"
+
+
+def examples_of_all(directory: RunDirectory) -> dict[int, list[int]]:
+    """Examples of every step, where the workers of an attempt may be fewer: as it was done by all of them.
+
+    A step that was done again must have used the same.
+    """
+    workers = {e["attempt"]: e["workers"] for e in directory.read_events("started")}
+    parts: dict[tuple[int, int], list[list[int]]] = {}
+    for file in sorted((directory.path / "examples").glob("*.jsonl")):
+        for line in file.read_text().splitlines():
+            entry = json.loads(line)
+            for i, examples in enumerate(entry["examples"]):
+                parts.setdefault((entry["first_step"] + i, entry["attempt"]), []).append(examples)
+    seen: dict[int, list[int]] = {}
+    for (step, attempt), of_workers in sorted(parts.items()):
+        if len(of_workers) == workers[attempt]:
+            whole = [example for part in of_workers for example in part]
+            assert seen.setdefault(step, whole) == whole, f"step {step} of attempt {attempt} used other examples"
+    return seen
 
 
 def examples_seen(directory: RunDirectory) -> dict[int, list[int]]:

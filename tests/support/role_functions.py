@@ -40,14 +40,20 @@ context.set_forkserver_preload(["rampline.training.train", "rampline.training.st
 
 
 def run_roles(
-    function: Function, config: RunConfig, dataset: PreparedDataset, folder: Path, *arguments: Any
+    function: Function,
+    config: RunConfig,
+    dataset: PreparedDataset,
+    folder: Path,
+    *arguments: Any,
+    workers: int | None = None,
 ) -> list[Arrays]:
     """What `function(config, dataset, task, strategy, folder, *arguments)` returns in each role that trains.
 
-    Workers and servers of a parameter-server chief are those of Rampline.
+    There may be fewer `workers` than the configuration says. Workers and servers of a parameter-server chief are those
+    of Rampline.
     """
-    tasks = local_tasks(config)
-    if len(tasks) == 1:
+    tasks = local_tasks(config, workers)
+    if len(tasks) == 1 and config.strategy != "multi_worker":
         return [_run_here(function, config, dataset, folder, *arguments)]
     has_servers = config.strategy == "parameter_server"
     if has_servers:
@@ -285,3 +291,28 @@ class _Saving:
         engine.average_moving_statistics()
         self.arrays["names"] = np.array([variable.path for variable in state.model.variables])
         engine.finish()
+
+
+def train_on(
+    config: RunConfig, dataset: PreparedDataset, task: Task, strategy: tf.distribute.Strategy, _: Path, *span: Any
+) -> Arrays:
+    """From the last checkpoint of a folder to a step, with a checkpoint there: losses, and what evaluation finds."""
+    folder, until = span
+    state = make_state(config, dataset, strategy)
+    engine = make_engine(config, dataset, strategy, state, task)
+    restored = restore_newest(folder, state.model, state.optimizer, warn=print)
+    first = restored.progress.step if restored else 0
+    state.step.assign(first)
+    if restored:
+        engine.write_statistics(restored.replica_statistics)
+    losses = np.concatenate([done.losses for done in engine.run_steps(first, until - first)])
+    statistics = engine.read_statistics()
+    if task.is_chief:
+        save_checkpoint(
+            folder, Progress(step=until), state.model, state.optimizer, replica_statistics=statistics, keep=9
+        )
+    engine.average_moving_statistics()
+    evaluated = engine.evaluate("validation")
+    averaged = np.concatenate([np.ravel(v) for v in moving_statistics(state.model)])
+    engine.finish()
+    return {"losses": losses, "averaged": averaged, "evaluated": evaluated}

@@ -64,6 +64,15 @@ def test_a_run_that_was_started_again_is_said(client, log_study, four_runs):
     ]
 
 
+def test_a_run_with_fewer_workers_is_said(client, log_study, four_runs):
+    log_study("elastic", four_runs[:1], reference="baseline")
+    run_id = read_comparison(client, "elastic").runs["run_id"].iloc[0]
+    client.set_tag(run_id, "rampline.workers", "3, 2, 3")
+    assert list_remarks(read_comparison(client, "elastic")) == [
+        "baseline had not all its workers all the time (3, 2, 3 in turn): its speed is of a mix."
+    ]
+
+
 def test_nothing_finished(client, log_study, four_runs):
     log_study("nothing-finished", four_runs[3:], reference="baseline")
     comparison = read_comparison(client, "nothing-finished")

@@ -41,6 +41,16 @@ TOGETHER = [
     ("mirrored", {"replicas": 4, "virtual_devices": 2}, {}, "cluster.virtual_devices=2", "0 or at least"),
     ("mirrored", {"replicas": 4}, {"batch": BatchConfig(size=3)}, "batch.size=3", "each of 4 replicas"),
     ("multi_worker", {"replicas": 2, "workers": 2}, {"batch": BatchConfig(size=3)}, "batch.size=3", "each of 4"),
+    (
+        "multi_worker",
+        {"workers": 2, "min_workers": 3},
+        {},
+        "cluster.min_workers=3",
+        "null or at most cluster.workers=2",
+    ),
+    ("parameter_server", {"parameter_servers": 1, "min_workers": 1}, {}, "cluster.min_workers=1", "null for strategy"),
+    ("mirrored", {"sum": "exact"}, {}, "cluster.sum='exact'", "fast for strategy mirrored"),
+    ("multi_worker", {"replicas": 2, "sum": "exact"}, {}, "cluster.replicas=2", "1 with cluster.sum=exact"),
 ]
 
 

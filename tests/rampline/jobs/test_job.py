@@ -168,9 +168,12 @@ class Agents:
     def check(self, config: RunConfig) -> None:
         pass
 
-    def place(self, config: RunConfig, *, avoid: Collection[str] = ()) -> AgentPlacement:
+    def room(self, config: RunConfig, *, avoid: Collection[str] = ()) -> int:
+        return config.cluster.workers
+
+    def place(self, config: RunConfig, *, avoid: Collection[str] = (), workers: int | None = None) -> AgentPlacement:
         self.avoided.append(set(avoid))
-        return AgentPlacement(min({"here", "there"} - set(avoid)), local_tasks(config))
+        return AgentPlacement(min({"here", "there"} - set(avoid)), local_tasks(config, workers))
 
     def start(self, job: Job) -> AgentRole:
         return AgentRole("here", ALONE, job)

@@ -146,8 +146,8 @@ class FirstOnATakenPort(Local):
     def __init__(self, taken: str) -> None:
         self.placed, self._taken = 0, taken
 
-    def place(self, config: RunConfig, *, avoid: Collection[str] = ()) -> LocalPlacement:
-        placement = super().place(config, avoid=avoid)
+    def place(self, config: RunConfig, *, avoid: Collection[str] = (), workers: int | None = None) -> LocalPlacement:
+        placement = super().place(config, avoid=avoid, workers=workers)
         self.placed += 1
         if self.placed > 1:
             return placement

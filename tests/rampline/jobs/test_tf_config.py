@@ -167,3 +167,11 @@ def test_what_is_wrong_is_one_clear_line(content, message):
 )
 def test_a_parameter_server_run_needs_all_its_roles(cluster, message):
     assert refusal(text(cluster), SERVERS) == f"TF_CONFIG: {message}"
+
+
+def test_an_elastic_run_takes_fewer_workers_but_not_too_few():
+    elastic = RunConfig(strategy="multi_worker", cluster=ClusterConfig(workers=4, min_workers=2))
+    assert [parse_tf_config(text({"worker": hosts}), elastic).workers for hosts in ([A, B], [A, B, C, D])] == [2, 4]
+    assert refusal(text({"worker": [A]}), elastic) == (
+        "TF_CONFIG has 1 chief and workers, the run has cluster.workers=4 and cluster.min_workers=2"
+    )

@@ -141,6 +141,15 @@ def test_the_result_has_times_and_the_price_of_the_hours_from_start_to_end(make_
     assert "cost_usd" not in figures_of(describe(free))
 
 
+def test_the_workers_of_each_attempt_are_told_where_they_were_not_always_all(make_run_directory):
+    for name, workers, tag in (("whole", (1, 1), None), ("fewer", (1, 2), "1, 2")):
+        directory = make_run_directory(name)
+        for count in workers:
+            Attempts(directory.attempts_file).begin(count)
+        write_json(directory.result_file, RESULT)
+        assert describe(directory).tags.get("rampline.workers") == tag
+
+
 @pytest.mark.parametrize("status", ["COMPLETE", "FAILED", "KILLED", "PREEMPTED"])
 def test_how_it_ended_is_what_was_marked(make_run_directory, append_events, status):
     directory, failure = make_run_directory(), None if status == "COMPLETE" else "worker 1 died: see logs/worker-1.log"
@@ -186,7 +195,7 @@ def test_a_run_that_went_on_elsewhere_says_which_epochs_were_trained_where(
     starts = []
     for number, (host, first_epoch) in enumerate(zip(hosts, [1, 2, 4, 3], strict=True), start=1):
         monkeypatch.setattr("platform.node", lambda host=host: host)
-        assert Attempts(directory.attempts_file).begin().number == number
+        assert Attempts(directory.attempts_file).begin(1).number == number
         starts.append(started(attempt=number, first_epoch=first_epoch))
     append_events(directory, *starts[:3])
     reader = RunReader(directory)
@@ -204,7 +213,7 @@ def test_a_run_that_went_on_elsewhere_says_which_epochs_were_trained_where(
 def test_a_run_of_an_earlier_version_does_not_know_its_first_machine(make_run_directory, started, append_events):
     directory = make_run_directory()
     directory.attempts_file.write_text(json.dumps({"event": "attempt", "time": 1.0, "number": 1}) + "\n")
-    Attempts(directory.attempts_file).begin()
+    Attempts(directory.attempts_file).begin(1)
     append_events(directory, started(), started(attempt=2, first_epoch=3))
     machines = json.loads(str(describe(directory).tags["rampline.machines"]))
     assert [first for first, _ in machines] == [1, 3]

@@ -1,0 +1,55 @@
+"""`cluster.sum: exact`: the same bits with any number of workers, which are those of the all-reduce of two."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from role_functions import Arrays, RunRoles, train_on, train_steps
+from runs import make_config
+
+from rampline.config import OptimizerConfig, RunConfig
+
+FULL_SIZE, STEPS = 3, 13
+# A checkpoint inside the first epoch and one inside the second, which begins at step 9.
+CHANGES = ((2, 5), (1, 11), (3, STEPS))
+
+
+def make_exact(**changes: object) -> RunConfig:
+    """BatchNorm, Dropout and Adam; 13 examples do not divide by 3 replicas, nor an epoch by 13."""
+    changes = {"workers": FULL_SIZE, "sum": "exact", **changes}
+    config = make_config("multi_worker", model="small_models:with_all_state", batch=13, **changes)
+    return dataclasses.replace(config, optimizer=OptimizerConfig(name="adam"), steps_per_call=4)
+
+
+def saved(folder: Path) -> Arrays:
+    return dict(np.load(folder / f"step-{STEPS:08d}" / "variables.npz"))
+
+
+def test_a_training_that_shrinks_and_grows_has_the_bits_of_the_undisturbed_one(run_roles: RunRoles, tmp_path: Path):
+    config = make_exact()
+    whole = run_roles(train_on, config, tmp_path / "whole", STEPS)
+    parts = [run_roles(train_on, config, tmp_path / "parts", until, workers=count) for count, until in CHANGES]
+    assert [len(part) for part in parts] == [count for count, _ in CHANGES]
+    found, wanted = saved(tmp_path / "parts"), saved(tmp_path / "whole")
+    assert sorted(found) == sorted(wanted)
+    for name, values in wanted.items():
+        assert found[name].tobytes() == values.tobytes(), name
+    rows = wanted["replica_statistics"]
+    assert len({row.tobytes() for row in rows}) == len(rows) == FULL_SIZE
+    for worker in whole:
+        losses = np.concatenate([part[0]["losses"] for part in parts])
+        np.testing.assert_array_equal(losses, worker["losses"])
+        for name in ("averaged", "evaluated"):
+            np.testing.assert_array_equal(parts[-1][0][name], worker[name])
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
+def test_two_replicas_have_the_bits_of_the_all_reduce(run_roles: RunRoles, precision: str):
+    """A sum of two has one order."""
+    exact = dataclasses.replace(make_exact(workers=2), precision=precision)
+    fast = dataclasses.replace(exact, cluster=dataclasses.replace(exact.cluster, sum="fast"))
+    for ours, theirs in zip(run_roles(train_steps, exact, 12), run_roles(train_steps, fast, 12), strict=True):
+        assert sorted(ours) == sorted(theirs)
+        for name in theirs:
+            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
