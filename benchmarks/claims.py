@@ -28,9 +28,9 @@ def training(kind: str, network: str, *more: str) -> Variant:
     return variant(names.get(kind, kind), "training", kind, f"--network={network}", *more, takes_turns=True)
 
 
-def workers(name: str, kind: str, network: str) -> Variant:
-    """Two processes on one core each."""
-    return variant(name, "workers", kind, f"--network={network}", takes_turns=True)
+def workers(name: str, kind: str, network: str, *more: str) -> Variant:
+    """Two processes, or more, on one core each."""
+    return variant(name, "workers", kind, f"--network={network}", *more, takes_turns=True)
 
 
 def product_run(name: str, strategy: str, network: str = "convnet") -> Variant:
@@ -129,6 +129,22 @@ def two_workers(network: str, target: float) -> Measurement:
     )
 
 
+def exact_sum(network: str, count: int) -> Measurement:
+    """What it costs to add gradients in the order of the replicas."""
+    more = f"--workers={count}"
+    return ratio(
+        f"exact-vs-fast-x{count}-{network}",
+        f"`cluster.sum: exact` vs `fast`, multi_worker x{count}, {NETWORKS[network]}",
+        workers("exact", "exact", network, more),
+        workers("fast", "product", network, more),
+        0.95,
+        "One replica per worker and the batch of one replica for each; workers beyond the cores share them. `exact` "
+        "adds gradients by all-to-all, a sum in order and all-gather, `fast` by TensorFlow's ring.",
+        **IN_TURNS,
+        in_quick=False,
+    )
+
+
 STUDY = variant("rampline run digits, one run", "study")
 STUDY_ABOUT = "Wall time of the whole command minus the `wall_seconds` of its run, for 2 and for 200 epochs. "
 ONE_PROCESS = product_run("one process, both cores", "single")
@@ -149,6 +165,7 @@ MEASUREMENTS = (
     ),
     two_workers("convnet", 0.92),
     two_workers("mobilenet", 0.95),
+    *(exact_sum(network, count) for network in NETWORKS for count in (2, 3, 4)),
     ratio(
         "parameter-server-vs-one-process-convnet",
         f"parameter_server, 2 workers, vs one process on both cores, {NETWORKS['convnet']}",
