@@ -87,9 +87,11 @@ def role_environment(task: Task, config: RunConfig) -> dict[str, str]:
         environment["TF_GRPC_DEFAULT_OPTIONS"] = os.environ.get(
             "TF_GRPC_DEFAULT_OPTIONS", ",".join([*KEEPALIVE, *LARGE_FRAMES])
         )
-    # Virtual devices of one process compute at the same time: with a thread each they waste a tenth less on waiting.
     here = _computing_beside(task, config)
-    computing = len(here) * (config.cluster.replicas if config.cluster.virtual_devices else 1)
+    # With another number of threads sums have other bits: a run that has lost a worker leaves its share unused.
+    workers = config.cluster.workers if task.is_on_loopback else len(here)
+    # Virtual devices of one process compute at the same time: with a thread each they waste a tenth less on waiting.
+    computing = workers * (config.cluster.replicas if config.cluster.virtual_devices else 1)
     if computing > 1 and "TF_NUM_INTRAOP_THREADS" not in os.environ:
         environment["TF_NUM_INTRAOP_THREADS"] = str(max(1, available_cores() // computing))
     gpus = visible_gpu_ids()

@@ -155,12 +155,14 @@ class SlurmPlacement:
     Attributes:
         job: its number.
         agents: of each node that has roles, by the name of each role.
+        lost: gets the nodes that do not answer in the end.
     """
 
     job: str
     config: RunConfig
     tasks: Sequence[Task]
     agents: dict[str, NodeAgent]
+    lost: set[str]
     starts: int = 0
 
     @property
@@ -193,7 +195,9 @@ class SlurmPlacement:
         return role
 
     def close(self) -> frozenset[str]:
-        return end_agents(self.job, {agent.node: agent for agent in self.agents.values()}.values())
+        unclear = end_agents(self.job, {agent.node: agent for agent in self.agents.values()}.values())
+        self.lost.update(unclear)
+        return unclear
 
 
 @dataclass(frozen=True)
@@ -201,10 +205,16 @@ class Slurm:
     """Starts processes on the nodes of this job, see `rampline.jobs.launcher.Launcher`.
 
     A worker has a node for itself; the chief of parameter servers and these are on the workers' nodes, too.
+
+    Attributes:
+        lost: nodes that did not answer. None of them is asked again: Slurm gives a job that goes on without a node no
+            other, and takes minutes to see that it is gone.
     """
 
+    lost: set[str] = field(default_factory=set)
+
     def check(self, config: RunConfig) -> None:
-        nodes, wanted = _nodes(_job()), nodes_of(config)
+        nodes, wanted = self._nodes(), config.cluster.min_workers or nodes_of(config)
         if len(nodes) < wanted:
             raise ClusterConfigError(
                 f"cluster.workers={config.cluster.workers} needs {wanted} nodes, this job of Slurm has {len(nodes)} "
@@ -212,20 +222,29 @@ class Slurm:
             )
         check_devices(config)
 
-    def place(self, config: RunConfig, *, avoid: Collection[str] = ()) -> SlurmPlacement:
-        job, wanted = _job(), nodes_of(config)
-        nodes = {name: address for name, address in _nodes(job).items() if name not in avoid}
-        agents = _start_agents(nodes, ports=sum(role_counts(config).values())) if len(nodes) >= wanted else []
+    def room(self, config: RunConfig, *, avoid: Collection[str] = ()) -> int:
+        return len(self._nodes(avoid))
+
+    def place(self, config: RunConfig, *, avoid: Collection[str] = (), workers: int | None = None) -> SlurmPlacement:
+        job, wanted = _job(), workers or nodes_of(config)
+        least = wanted if workers is None else config.cluster.min_workers or wanted
+        nodes = self._nodes(avoid)
+        agents = _start_agents(nodes, ports=sum(role_counts(config).values())) if len(nodes) >= least else []
         try:
             wait_until(lambda: len(_ready(agents)) >= wanted or _all_told(agents), PLACE_SECONDS)
             ready = _ready(agents)[:wanted]
-            if len(ready) < wanted:
+            if len(ready) < least:
                 raise _no_room(job, config, len(ready) if agents else len(nodes), agents)
         except BaseException:
             end_agents(job, agents)
             raise
-        end_agents(job, [agent for agent in agents if agent not in ready])
-        return _placement(job, config, ready)
+        unclear = end_agents(job, [agent for agent in agents if agent not in ready])
+        if len(ready) < wanted:
+            self.lost.update(unclear)
+        return _placement(job, config, ready, self.lost)
+
+    def _nodes(self, avoid: Collection[str] = ()) -> dict[str, str]:
+        return {node: address for node, address in _nodes(_job()).items() if node not in {*avoid, *self.lost}}
 
     def start(self, job: Job) -> Role:
         return LOCAL.start(job)  # this machine is one of the job's
@@ -239,15 +258,18 @@ def nodes_of(config: RunConfig) -> int:
     return config.cluster.workers if role_counts(config).get("worker") else 1
 
 
-def _placement(job: str, config: RunConfig, agents: Sequence[NodeAgent]) -> SlurmPlacement:
-    places = [(role, i) for role, count in role_counts(config).items() for i in range(count)]
+def _placement(job: str, config: RunConfig, agents: Sequence[NodeAgent], lost: set[str]) -> SlurmPlacement:
+    counts = role_counts(config)
+    if "worker" in counts:
+        counts["worker"] = len(agents)
+    places = [(role, i) for role, count in counts.items() for i in range(count)]
     where = {place: agents[place[1] % len(agents)] for place in places}
     cluster: dict[str, tuple[str, ...]] = {}
     for (role, _), agent in where.items():
         cluster[role] = (*cluster.get(role, ()), f"{agent.address}:{agent.ports.pop()}")
     tasks = [Task(cluster=cluster, role=role, index=i) for role, i in places]
     by_name = {task.name: where[task.role, task.index] for task in tasks}
-    return SlurmPlacement(job=job, config=config, tasks=tasks, agents=by_name)
+    return SlurmPlacement(job=job, config=config, tasks=tasks, agents=by_name, lost=lost)
 
 
 def _no_room(job: str, config: RunConfig, found: int, agents: Sequence[NodeAgent]) -> RamplineError:

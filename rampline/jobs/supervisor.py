@@ -18,7 +18,6 @@ from rampline.jobs.exit_status import ENDED_AT_ONCE, MACHINE_LOST, PEER_LOST, ST
 from rampline.jobs.job import Job, OnEvent, how_it_ended
 from rampline.jobs.launcher import POLL_SECONDS, Launcher, Placement, Role, end_roles, wait_until
 from rampline.jobs.launchers import launcher_of
-from rampline.jobs.roles import role_counts
 from rampline.jobs.stop import StopRequest
 from rampline.jobs.tf_config import Task
 from rampline.record.attempts import Attempt, Attempts

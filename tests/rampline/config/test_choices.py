@@ -50,4 +50,4 @@ def test_settings_that_keep_the_time_of_an_epoch_are_marked():
     assert {"epochs", "seed", "learning_rate.peak", "parity.steps", "explain.steps", "model.weights", "profile"} <= keep
     change = {"batch.size", "xla", "data.image_size", "optimizer.name", "cluster.replicas", "cluster.machine", "engine"}
     assert change <= leaves - keep
-    assert json.dumps(sorted(keep)).count("cluster.") == 6
+    assert json.dumps(sorted(keep)).count("cluster.") == 7

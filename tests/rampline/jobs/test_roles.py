@@ -69,6 +69,15 @@ def test_roles_on_other_machines_take_no_share_of_this_one(monkeypatch):
     assert ["TF_NUM_INTRAOP_THREADS" in each for each in environments] == [False, True, True]
 
 
+def test_a_worker_has_as_many_threads_when_others_are_lost(monkeypatch):
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    monkeypatch.setattr("rampline.jobs.roles.available_cores", lambda: 12)
+    config = RunConfig(strategy="multi_worker", cluster=ClusterConfig(workers=3, min_workers=1))
+    for workers in (1, 2, 3):
+        environment = role_environment(local_tasks(config, workers)[0], config)
+        assert environment["TF_NUM_INTRAOP_THREADS"] == "4"
+
+
 def test_a_number_of_threads_that_the_user_has_set_is_kept(monkeypatch):
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "7")
     config = CONFIGS["multi_worker"][0]
