@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from command_line import Rampline, wait_until
 from faults import assert_bit_equal
+from flow_runs import Flows
 from runs import SUPPORT
 from slurm_cluster import SlurmCluster
 
@@ -54,11 +55,11 @@ Submit = Callable[..., Submitted]
 
 
 @pytest.fixture
-def submit(slurm: SlurmCluster, rampline: Rampline, home: Path, server) -> Submit:
+def submit(slurm: SlurmCluster, rampline: Rampline, home: Path, prepared: None, stack: Flows) -> Submit:
     """`submit(*ARGUMENTS)` hands a study in."""
 
     def call(*arguments: str) -> Submitted:
-        environment = server.prefect | slurm.environment | {"PYTHONPATH": str(SUPPORT)}
+        environment = stack.prefect | slurm.environment | {"PYTHONPATH": str(SUPPORT)}
         done = rampline(*arguments, prefect=environment)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         (folder,) = home.glob("runs/digits/*")
