@@ -10,7 +10,7 @@ import typer
 
 from rampline.cli.champion import evaluate, predict, promote
 from rampline.cli.doctor import doctor
-from rampline.cli.look import compare, plan, studies
+from rampline.cli.look import compare, nodes, plan, studies
 from rampline.cli.measure import explain, parity, tune
 from rampline.cli.run import run, sync, worker
 from rampline.cli.stack import down, status, up
@@ -47,6 +47,7 @@ for command in (
     predict,
     sync,
     studies,
+    nodes,
     doctor,
 ):
     app.command()(command)

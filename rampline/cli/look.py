@@ -14,7 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
+from rampline.config import RunConfig
 from rampline.config.learning_rate import describe_schedule
+from rampline.config.sections import Launcher
 from rampline.errors import InputError
 from rampline.imports import importing, locate_own
 from rampline.record.home import Home
@@ -23,9 +25,11 @@ from rampline.study.preflight import check_study
 
 if TYPE_CHECKING:
     from rampline.comparison.runs import Comparison
+    from rampline.jobs.launcher import Node
     from rampline.plan import PlannedRun
 
 UNKNOWN = "?"
+GIBIBYTE = 2**30
 FROM_STUDY = "*"
 TEXTS = ("strategy", "processes", "devices")
 PLAN_WIDTH = 160
@@ -249,6 +253,33 @@ def _published_table(study: Study) -> Table:
         if run.published:
             table.add_row(run.name, *(f"{run.published[m]:g}" if m in run.published else "" for m in metrics))
     return table
+
+
+def nodes(launcher: Annotated[Launcher, typer.Option(help="Whose machines.")] = "local") -> None:
+    """List the machines that a launcher has, with what of them is free."""
+    from rampline.jobs.launchers import LAUNCHERS
+
+    columns = [_resources(node) for node in LAUNCHERS[launcher](RunConfig()).nodes()]
+    told = [name for name in columns[0] if any(column[name] for column in columns)] if columns else []
+    table = _make_table(*(told or ["node"]), numbers=("cores", "free cores", "GPUs", "free GPUs", "memory"))
+    for column in columns:
+        table.add_row(*(column[name] for name in told))
+    console = Console()
+    (console if console.is_terminal else Console(width=LIST_WIDTH)).print(table)
+
+
+def _resources(node: Node) -> dict[str, str]:
+    return {
+        "node": node.name,
+        "state": node.state,
+        "cores": str(node.cores),
+        "free cores": "" if node.free_cores is None else str(node.free_cores),
+        "GPUs": str(node.gpus),
+        "free GPUs": str(node.free_gpus) if node.gpus and node.free_gpus is not None else "",
+        "kind": node.gpu_kind,
+        "memory": "" if node.memory_bytes is None else f"{node.memory_bytes / GIBIBYTE:.0f} GiB",
+        "groups": ", ".join(node.groups),
+    }
 
 
 def _make_table(first: str, *others: str, numbers: tuple[str, ...] = ()) -> Table:

@@ -12,8 +12,9 @@ from pathlib import Path
 from rampline.config import RunConfig
 from rampline.errors import ClusterConfigError, RunFailed
 from rampline.files import write_text
+from rampline.jobs.launcher import Node
 from rampline.jobs.roles import role_counts
-from rampline.jobs.slurm import NodeKind, node_kinds, nodes_of
+from rampline.jobs.slurm import SLURM, nodes_of
 
 SCRIPT, LOG = "job.sh", "job.log"
 
@@ -108,16 +109,16 @@ class Resources:
         Raises:
             ClusterConfigError: when there is no such partition, or its nodes have too few GPUs.
         """
-        kinds = _kinds(options)
+        offered = _nodes(options)
         nodes = max(map(nodes_of, configs))
-        if not any(kind.gpus for kind in kinds):
-            return cls(nodes=nodes, cores=min(kind.cores for kind in kinds), gpus=0)
+        if not any(node.gpus for node in offered):
+            return cls(nodes=nodes, cores=min(node.cores for node in offered), gpus=0)
         gpus = max(map(_gpus_of, configs))
-        enough = [kind for kind in kinds if kind.gpus >= max(1, gpus)]
+        enough = [node for node in offered if node.gpus >= max(1, gpus)]
         if not enough:
-            most = max(kind.gpus for kind in kinds)
+            most = max(node.gpus for node in offered)
             raise ClusterConfigError(f"cluster.replicas={gpus} needs {gpus} GPUs on a node: there are {most} at most")
-        cores = min(kind.cores if gpus == 0 else kind.cores * gpus // kind.gpus for kind in enough)
+        cores = min(node.cores if gpus == 0 else node.cores * gpus // node.gpus for node in enough)
         return cls(nodes=nodes, cores=max(1, cores), gpus=gpus)
 
 
@@ -126,14 +127,15 @@ def _gpus_of(config: RunConfig) -> int:
     return 0 if is_virtual else 1 if "ps" in role_counts(config) else config.cluster.replicas
 
 
-def _kinds(options: Sequence[str]) -> list[NodeKind]:
+def _nodes(options: Sequence[str]) -> list[Node]:
     """The nodes that a job with these options may get."""
     words = shlex.split(" ".join(options).replace("--partition=", "-p ").replace("--partition", "-p"))
     partition = next((word for flag, word in itertools.pairwise(words) if flag == "-p"), None)
-    kinds = node_kinds()
-    chosen = [kind for kind in kinds if (kind.partition == partition if partition else kind.is_default)]
+    nodes = SLURM.nodes()
+    partitions = sorted({group for node in nodes for group in node.groups})
+    chosen = [name for name in partitions if (name.rstrip("*") == partition if partition else name.endswith("*"))]
     if not chosen:
-        known = ", ".join(sorted({kind.partition for kind in kinds})) or "none"
+        known = ", ".join(name.rstrip("*") for name in partitions) or "none"
         which = f"partition {partition}" if partition else "default partition"
         raise ClusterConfigError(f"Slurm has no {which} (-- --partition=NAME): it has {known}")
-    return chosen
+    return [node for node in nodes if chosen[0] in node.groups]

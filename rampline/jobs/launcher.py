@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -81,8 +82,43 @@ class Placement(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A machine that a launcher has.
+
+    Attributes:
+        name: its host name, or what the launcher calls it.
+        state: in the launcher's own words, such as `idle`.
+        cores: all that it has.
+        free_cores: those that nobody has; `None` where the launcher does not count.
+        gpus: all that it has.
+        free_gpus: those that nobody has; `None` where the launcher does not count.
+        gpu_kind: such as `a100`, where it is known.
+        memory_bytes: all that it has, where it is known.
+        groups: it is in, such as partitions; the one that is taken where none is named ends with `*`.
+    """
+
+    name: str
+    state: str
+    cores: int
+    free_cores: int | None = None
+    gpus: int = 0
+    free_gpus: int | None = None
+    gpu_kind: str = ""
+    memory_bytes: int | None = None
+    groups: tuple[str, ...] = ()
+
+
 class Launcher(Protocol):
     """Starts processes in one kind of place."""
+
+    def nodes(self) -> Sequence[Node]:
+        """The machines that there are, in use or not; also where nothing runs yet.
+
+        Raises:
+            ClusterConfigError: where nobody answers who knows them.
+        """
+        ...
 
     def check(self, config: RunConfig) -> None:
         """Refuse a run that can never be placed, by a `ClusterConfigError`."""

@@ -13,11 +13,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import psutil
+
 from rampline.config import RunConfig
-from rampline.devices import check_devices
+from rampline.devices import available_cores, check_devices, find_devices
 from rampline.jobs.fork_server import Process, fork_worker
 from rampline.jobs.heartbeat import HeartbeatWatch
 from rampline.jobs.job import Job
+from rampline.jobs.launcher import Node
 from rampline.jobs.private_network import SHARED, Network
 from rampline.jobs.role_output import telling_line
 from rampline.jobs.roles import local_tasks, network_of, network_warning, role_environment, worker_environment
@@ -102,6 +105,19 @@ class Local:
     """
 
     tasks: Sequence[Task] | None = None
+
+    def nodes(self) -> Sequence[Node]:
+        gpus = find_devices().gpus
+        return [
+            Node(
+                name=socket.gethostname(),
+                state="up",
+                cores=available_cores(),
+                gpus=len(gpus),
+                gpu_kind=", ".join(dict.fromkeys(gpus)),
+                memory_bytes=psutil.virtual_memory().total,
+            )
+        ]
 
     def check(self, config: RunConfig) -> None:
         check_devices(config)

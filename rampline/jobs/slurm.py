@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rampline.config import RunConfig, to_dict
@@ -24,7 +24,7 @@ from rampline.errors import ClusterConfigError, Preempted, RamplineError, RunFai
 from rampline.jobs.exit_status import MACHINE_LOST
 from rampline.jobs.heartbeat import HeartbeatWatch
 from rampline.jobs.job import Job
-from rampline.jobs.launcher import KILL_SECONDS, Role, wait_until
+from rampline.jobs.launcher import KILL_SECONDS, Node, Role, wait_until
 from rampline.jobs.local import LOCAL
 from rampline.jobs.role_output import telling_line
 from rampline.jobs.roles import network_warning, role_counts
@@ -39,7 +39,17 @@ COMMAND_SECONDS = 30.0
 # What ends a requeued job must be over by then: a start time that has passed becomes one in two minutes.
 REQUEUE_PAUSE_SECONDS = 10
 # `gpu:a100:4(S:0-1)`, or `gpu:4`.
-_GPUS = re.compile(r"\bgpu(?::[A-Za-z][\w.-]*)?:(\d+)")
+_GPUS = re.compile(r"\bgpu(?::([A-Za-z][\w.-]*))?:(\d+)")
+# Of these widths, because a field that is cut off would be another one.
+_FIELDS = (
+    "NodeList:256",
+    "Partition:256",
+    "StateCompact:64",
+    "CPUsState:64",
+    "Gres:1024",
+    "GresUsed:1024",
+    "Memory:64",
+)
 
 
 @dataclass(kw_only=True)
@@ -213,6 +223,16 @@ class Slurm:
 
     lost: set[str] = field(default_factory=set)
 
+    def nodes(self) -> Sequence[Node]:
+        text = _ask("sinfo", "--noheader", "--Node", f"--Format={','.join(_FIELDS)}")
+        if text is None:
+            raise ClusterConfigError("Slurm does not answer: `sinfo` says why")
+        found: dict[str, Node] = {}
+        for node in map(_node, text.splitlines()):
+            groups = found[node.name].groups if node.name in found else ()
+            found[node.name] = replace(node, groups=(*groups, *node.groups))
+        return list(found.values())
+
     def check(self, config: RunConfig) -> None:
         nodes, wanted = self._nodes(), config.cluster.min_workers or nodes_of(config)
         if len(nodes) < wanted:
@@ -355,47 +375,31 @@ def _job() -> str:
     return job
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeKind:
-    """A node as one partition has it: with its state, such as `idle`, its cores and its GPUs."""
+def _node(line: str) -> Node:
+    """A node in one of its partitions, from a line of `sinfo`."""
+    name, partition, state, by_state, gpus, used_gpus, megabytes = line.split()
+    _, free_cores, _, cores = by_state.split("/")
+    count = _count_gpus(gpus)
+    return Node(
+        name=name,
+        state=state,
+        cores=int(cores),
+        free_cores=int(free_cores),
+        gpus=count,
+        free_gpus=count - _count_gpus(used_gpus),
+        gpu_kind=", ".join(kind for kind, _ in _GPUS.findall(gpus)),
+        memory_bytes=int(megabytes) * 2**20,
+        groups=(partition,),
+    )
 
-    name: str
-    partition: str
-    is_default: bool
-    state: str
-    cores: int
-    gpus: int
 
-
-def node_kinds() -> list[NodeKind]:
-    """All nodes of the cluster, once for each of their partitions.
-
-    Raises:
-        ClusterConfigError: where Slurm does not answer.
-    """
-    text = _ask("sinfo", "--noheader", "--Node", "--format=%N %P %t %c %G")
-    if text is None:
-        raise ClusterConfigError("Slurm does not answer: `sinfo` says why")
-    found = []
-    for line in text.splitlines():
-        name, partition, state, cores, resources = line.split(None, 4)
-        gpus = sum(int(count) for count in _GPUS.findall(resources))
-        found.append(
-            NodeKind(
-                name=name,
-                partition=partition.rstrip("*"),
-                is_default=partition.endswith("*"),
-                state=state,
-                cores=int(cores),
-                gpus=gpus,
-            )
-        )
-    return found
+def _count_gpus(resources: str) -> int:
+    return sum(int(count) for _, count in _GPUS.findall(resources))
 
 
 def _nodes(job: str) -> dict[str, str]:
-    """Addresses of the job's nodes that are up, by name; one that was lost stays in the environment's list."""
-    nodes = os.environ.get("SLURM_JOB_NODELIST", "")
+    """Addresses of the job's nodes that are up, by name: a node that was lost, and is back, may be another job's."""
+    nodes = _ask("squeue", "--noheader", f"--jobs={job}", "--format=%N") or ""
     lines = (_ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T %o") or "").splitlines()
     states = [line.split() for line in lines]
     is_up = {node: not state.startswith(("down", "fail")) and "*" not in state for node, state, _ in states}

@@ -131,9 +131,10 @@ class Gang:
         self._write_roles()
 
     def _write_roles(self) -> None:
-        """Those of other machines, which write the same file, stay in it."""
-        file = self.run_directory.roles_file
+        """Those of other machines, which write the same file, stay in it; not workers that the run has no more."""
+        file, cluster = self.run_directory.roles_file, self.placement.tasks[0].cluster
         known = read_json(file)["roles"] if file.is_file() else []
+        known = [role for role in known if role["index"] < len(cluster.get(role["role"], ()))]
         described = {(role["role"], role["index"]): role for role in [*known, *(r.describe() for r in self.roles)]}
         # A process that knows an address can run operations in the role.
         write_json(file, {"roles": [described[place] for place in sorted(described)]}, mode=0o600)

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,10 @@ from flow_runs import Flows
 from runs import SUPPORT
 from slurm_cluster import SlurmCluster
 
+from rampline.config import RunConfig
 from rampline.files import read_json
 from rampline.jobs.supervisor import supervise
+from rampline.record.attempts import read_workers
 from rampline.record.run_directory import RunDirectory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -52,6 +54,7 @@ class Submitted:
 
 
 Submit = Callable[..., Submitted]
+Undisturbed = Callable[[Submitted], RunDirectory]
 
 
 @pytest.fixture
@@ -68,16 +71,26 @@ def submit(slurm: SlurmCluster, rampline: Rampline, home: Path, prepared: None, 
     return call
 
 
-def trained_here(submitted: Submitted, folder: Path) -> RunDirectory:
-    """The same run by processes of this machine, that nothing has happened to."""
-    directory, config = RunDirectory(folder / "here"), submitted.directory.read_config()
-    cluster = dataclasses.replace(config.cluster, launcher="local")
-    directory.create(dataclasses.replace(config, cluster=cluster), submitted.directory.read_identity())
-    supervise(directory, on_event=lambda event: None, log=lambda line: None)
-    return directory
+@pytest.fixture(scope="module")
+def undisturbed(forks: None, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """`undisturbed(SUBMITTED)`: the same run by processes of this machine, that nothing has happened to."""
+    trained: dict[RunConfig, RunDirectory] = {}
+
+    def train(submitted: Submitted) -> RunDirectory:
+        # A sum of two has one order: that of `exact`, too.
+        changes = {"launcher": "local", "min_workers": None, "sum": "fast"}
+        config = submitted.directory.read_config()
+        config = dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, **changes))
+        if config not in trained:
+            directory = trained[config] = RunDirectory(tmp_path_factory.mktemp("undisturbed") / "run")
+            directory.create(config, submitted.directory.read_identity())
+            supervise(directory, on_event=lambda event: None, log=lambda line: None)
+        return trained[config]
+
+    return train
 
 
-def test_a_study_is_a_job_and_trains_as_on_one_machine(submit: Submit, forks: None, tmp_path: Path) -> None:
+def test_a_study_is_a_job_and_trains_as_on_one_machine(submit: Submit, undisturbed: Undisturbed) -> None:
     submitted = submit(*SMALL, "--set", "epochs=2", "--", "--partition=low")
     script = (submitted.directory.path.parent / "job.sh").read_text()
     assert "\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --cpus-per-task=2\n" in script
@@ -87,7 +100,19 @@ def test_a_study_is_a_job_and_trains_as_on_one_machine(submit: Submit, forks: No
     assert "report " in submitted.printed
     assert [submitted.node_of(f"worker-{i}") for i in (0, 1)] == ["n1", "n2"]
     assert submitted.cluster.processes_on() == []
-    assert_bit_equal(submitted.directory, trained_here(submitted, tmp_path))
+    assert_bit_equal(submitted.directory, undisturbed(submitted))
+
+
+def test_nodes_are_listed_with_what_is_free(slurm: SlurmCluster, rampline: Rampline) -> None:
+    slurm.ask("sbatch", "--nodelist=n2", "--cpus-per-task=1", "-o", "/dev/null", "--wrap", "sleep 60")
+    wait_until(lambda: slurm.ask("squeue", "-h", "-o", "%T") == "RUNNING", 10)
+    done = rampline("nodes", "--launcher", "slurm", prefect=slurm.environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    _, _, *rows = [line.split("  ") for line in done.stdout.splitlines() if line.strip()]
+    shown = {cells[0]: cells for cells in ([cell.strip() for cell in row if cell.strip()] for row in rows)}
+    assert shown["n1"] == ["n1", "idle", "2", "2", "0", "4 GiB", "low*, high"]
+    assert shown["n2"] == ["n2", "mix", "2", "1", "0", "4 GiB", "low*, high"]
+    assert shown["g1"][2:] == ["16", "16", "4", "4", "a100", "4 GiB", "gpu"]
 
 
 def test_gpus_are_asked_for_where_the_partition_has_some(submit: Submit) -> None:
@@ -116,7 +141,7 @@ def test_what_slurm_cannot_give_is_one_line(
 
 
 @pytest.mark.long
-def test_a_preempted_job_saves_is_queued_again_and_goes_on(submit: Submit, forks: None, tmp_path: Path) -> None:
+def test_a_preempted_job_saves_is_queued_again_and_goes_on(submit: Submit, undisturbed: Undisturbed) -> None:
     submitted = submit(*LONG)
     submitted.await_epochs(5)
     cluster, began = submitted.cluster, time.time()
@@ -139,25 +164,39 @@ def test_a_preempted_job_saves_is_queued_again_and_goes_on(submit: Submit, forks
     )
     assert saved < 2
     assert runs - began < 20
-    assert_bit_equal(submitted.directory, trained_here(submitted, tmp_path))
+    assert_bit_equal(submitted.directory, undisturbed(submitted))
+
+
+ELASTIC = ("--set", "cluster.min_workers=1", "--set", "cluster.sum=exact")
 
 
 @pytest.mark.long
-def test_a_spare_replaces_a_node_that_dies(submit: Submit, forks: None, tmp_path: Path) -> None:
-    submitted = submit(*LONG, "--spares", "1")
+@pytest.mark.parametrize(
+    ("arguments", "workers", "restarts"),
+    [(["--spares", "1"], [2, 2], "0"), (ELASTIC, [2, 1], "0"), ([], [2, 2], "1")],
+    ids=["a spare takes its place", "fewer workers go on", "the job is queued again"],
+)
+def test_a_node_dies(
+    arguments: Sequence[str], workers: list[int], restarts: str, submit: Submit, undisturbed: Undisturbed
+) -> None:
+    submitted = submit(*LONG, *arguments)
     submitted.await_epochs(5)
     lost, began = submitted.node_of("worker-1"), time.time()
     submitted.cluster.power_off(lost)
-    wait_until(lambda: len(submitted.times("started")) == 2, 60)
+    wait_until(lambda: len(submitted.times("started")) == 2, 90)
     trains = time.time() - began
-    assert submitted.node_of("worker-1") != lost
+    roles = read_json(submitted.directory.roles_file)["roles"]
+    assert len(roles) == workers[1]
+    assert lost not in [role["host"] for role in roles]
     assert submitted.cluster.await_state(submitted.job, *ENDED) == "COMPLETED", submitted.printed
+    assert submitted.cluster.job(submitted.job)["Restarts"] == restarts
+    assert read_workers(submitted.directory.attempts_file) == workers
     attempt = json.loads(submitted.directory.attempts_file.read_text().splitlines()[1])
     noticed = attempt["time"] - attempt["seconds"] + attempt["lost_after_seconds"] - began
     sys.stdout.write(f"a node lost: noticed after {noticed:.1f} s, trains again after {trains:.1f} s\n")
     assert noticed < 15
     assert trains < 45
-    assert_bit_equal(submitted.directory, trained_here(submitted, tmp_path))
+    assert_bit_equal(submitted.directory, undisturbed(submitted))
 
 
 @pytest.mark.long

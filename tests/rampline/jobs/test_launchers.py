@@ -1,13 +1,15 @@
 """Which launcher a run has, by its configuration and TF_CONFIG."""
 
 import json
+import socket
 
 import pytest
 from runs import make_config
 
 from rampline.config import RunConfig
+from rampline.devices import available_cores
 from rampline.errors import ClusterConfigError
-from rampline.jobs.launchers import launcher_of
+from rampline.jobs.launchers import LAUNCHERS, launcher_of
 from rampline.jobs.local import LOCAL
 
 TWO = {"worker": ["127.0.0.1:20001", "127.0.0.1:20002"]}
@@ -35,3 +37,18 @@ def test_by_hand_a_run_of_several_processes_needs_tf_config(monkeypatch: pytest.
     assert launcher_of(config_of("mirrored", "hand")) is LOCAL
     with pytest.raises(ClusterConfigError, match="hand needs TF_CONFIG"):
         launcher_of(config_of("multi_worker", "hand"))
+
+
+@pytest.mark.parametrize("launcher", ["local", "hand"])
+def test_this_machine_is_the_only_node(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rampline.devices._installed_gpus", lambda: ("NVIDIA H100", "NVIDIA H100"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (node,) = LAUNCHERS[launcher](RunConfig()).nodes()
+    assert (node.name, node.gpus, node.gpu_kind) == (socket.gethostname(), 2, "NVIDIA H100")
+    assert node.cores == available_cores()
+
+
+def test_slurm_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ClusterConfigError, match="Slurm does not answer: `sinfo` says why"):
+        LAUNCHERS["slurm"](RunConfig()).nodes()
