@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ from rampline.devices import available_cores
 from rampline.errors import ClusterConfigError, InputError, Preempted, RamplineError, RunFailed, says_disk_full
 from rampline.imports import importing
 from rampline.jobs.fork_server import fork_server
+from rampline.jobs.slurm import is_running, requeue_at_exit
 from rampline.progress import TERMINAL, BarProgress, LineProgress
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
@@ -85,6 +87,8 @@ def run(
     else:
         checked = check_study(study, home=home, only=only or [], overrides=overrides)
         execution = Execution(folder=home.runs / checked.name / (name or new_execution()), study=checked, home=home)
+    is_job = any(run.config.cluster.launcher == "slurm" for run in execution.study.runs)
+    requeue = requeue_at_exit() if is_job else None
     console.print(f"study {execution.study.name}, execution {execution.name}", highlight=False)
     parameters = {"study": study, "only": only or [], "overrides": overrides, "execution": str(execution.folder)}
     try:
@@ -95,16 +99,16 @@ def run(
         console.print(f"interrupted{remedy}", highlight=False)
         raise
     except Preempted as stop:
-        raise typer.Exit(_say_preempted(stop, execution, study, console)) from None
+        raise typer.Exit(_say_preempted(stop, requeue, study, console)) from None
     except SystemExit:
         from rampline.execution import preempted_run
 
         # SIGTERM to this command, which Prefect has passed on.
         stop = preempted_run(execution)
         if stop is None:
-            _queue_again(execution, console)
+            _queue_again(requeue, console)
             raise
-        raise typer.Exit(_say_preempted(stop, execution, study, console)) from None
+        raise typer.Exit(_say_preempted(stop, requeue, study, console)) from None
     except (RunFailed, PrefectLost):
         if execution.is_begun:
             console.print(f"`rampline run {study} --resume` continues what did not complete", highlight=False)
@@ -113,20 +117,17 @@ def run(
         _show_what_there_is(execution, console)
 
 
-def _say_preempted(stop: Preempted, execution: Execution, study: str, console: Console) -> int:
+def _say_preempted(stop: Preempted, requeue: Callable[[], None] | None, study: str, console: Console) -> int:
     text = f"preempted: {stop}: `rampline run {study} --resume` continues it"
     console.print(text, highlight=False, soft_wrap=True)
-    _queue_again(execution, console)
+    _queue_again(requeue, console)
     return stop.exit_status
 
 
-def _queue_again(execution: Execution, console: Console) -> None:
-    if any(run.config.cluster.launcher == "slurm" for run in execution.study.runs):
-        from rampline.jobs.slurm import is_running, requeue
-
-        if is_running():
-            console.print("queueing the job again", highlight=False)
-            requeue()
+def _queue_again(requeue: Callable[[], None] | None, console: Console) -> None:
+    if requeue and is_running():
+        console.print("queueing the job again", highlight=False)
+        requeue()
 
 
 class PrefectLost(RamplineError):

@@ -5,6 +5,7 @@ This process is in the job itself, mostly as its batch script. Folders of runs m
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -353,11 +354,20 @@ def is_running() -> bool:
     return _ask("squeue", "--noheader", f"--jobs={_job()}", "--format=%T") in ("RUNNING", "SIGNALING")
 
 
-def requeue() -> None:
-    """Queue this job again; it starts from its beginning, as soon as there is room.
+def requeue_at_exit() -> Callable[[], None]:
+    """A function that has this job queued again when this process ends; it starts anew as soon as there is room.
 
-    To be called when all is done: Slurm ends the job's processes. It lets a requeued job wait for two minutes, until
-    the credentials of its first start have run out, unless its start time is later than its end.
+    To be called before Prefect is imported: exit handlers run in the reverse of their order, and from the moment that
+    a job is queued again Slurm ends its processes.
+    """
+    asked = threading.Event()
+    atexit.register(lambda: _requeue() if asked.is_set() else None)
+    return asked.set
+
+
+def _requeue() -> None:
+    """Slurm lets a requeued job wait for two minutes, until the credentials of its first start have run out, unless its
+    start time is later than its end.
     """
     job = _job()
     # Slurm ends this process, and what asks it in its name, between the two.

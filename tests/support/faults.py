@@ -51,6 +51,10 @@ class Hold:
             time.sleep(0.01)
         held.unlink()
 
+    def forget(self) -> None:
+        """It is dead, and stood still until then; `await_stop` waits for the next."""
+        (self.directory.path / "held").unlink(missing_ok=True)
+
     def let_go(self) -> None:
         """From now on nothing stands still."""
         (self.directory.path / "hold.json").unlink()
