@@ -230,8 +230,8 @@ class Slurm:
             raise ClusterConfigError("Slurm does not answer: `sinfo` says why")
         found: dict[str, Node] = {}
         for node in map(_node, text.splitlines()):
-            groups = found[node.name].groups if node.name in found else ()
-            found[node.name] = replace(node, groups=(*groups, *node.groups))
+            others = found[node.name].groups if node.name in found else ()
+            found[node.name] = replace(node, groups=tuple(sorted({*others, *node.groups})))
         return list(found.values())
 
     def check(self, config: RunConfig) -> None:
@@ -287,7 +287,10 @@ def _placement(job: str, config: RunConfig, agents: Sequence[NodeAgent], lost: s
     where = {place: agents[place[1] % len(agents)] for place in places}
     cluster: dict[str, tuple[str, ...]] = {}
     for (role, _), agent in where.items():
-        cluster[role] = (*cluster.get(role, ()), f"{agent.address}:{agent.ports.pop()}")
+        # Nodes that are one machine may have found the same port.
+        taken = {address for addresses in cluster.values() for address in addresses}
+        found = (f"{agent.address}:{port}" for port in agent.ports)
+        cluster[role] = (*cluster.get(role, ()), next(address for address in found if address not in taken))
     tasks = [Task(cluster=cluster, role=role, index=i) for role, i in places]
     by_name = {task.name: where[task.role, task.index] for task in tasks}
     return SlurmPlacement(job=job, config=config, tasks=tasks, agents=by_name, lost=lost)

@@ -50,7 +50,7 @@ SelectTypeParameters=CR_CPU
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0
 ReturnToService=2
-SlurmdTimeout=15
+SlurmdTimeout=10
 KillWait=20
 SlurmdParameters=config_overrides
 PreemptType=preempt/partition_prio

@@ -118,8 +118,8 @@ def test_nodes_are_listed_with_what_is_free(slurm: SlurmCluster, rampline: Rampl
     assert (done.returncode, done.stderr) == (0, "")
     _, _, *rows = [line.split("  ") for line in done.stdout.splitlines() if line.strip()]
     shown = {cells[0]: cells for cells in ([cell.strip() for cell in row if cell.strip()] for row in rows)}
-    assert shown["n1"] == ["n1", "idle", "2", "2", "0", "4 GiB", "low*, high"]
-    assert shown["n2"] == ["n2", "mix", "2", "1", "0", "4 GiB", "low*, high"]
+    assert shown["n1"] == ["n1", "idle", "2", "2", "0", "4 GiB", "high, low*"]
+    assert shown["n2"] == ["n2", "mix", "2", "1", "0", "4 GiB", "high, low*"]
     assert shown["g1"][2:] == ["16", "16", "4", "4", "a100", "4 GiB", "gpu"]
 
 
