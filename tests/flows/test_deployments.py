@@ -100,6 +100,7 @@ def test_schedules_are_there_and_switched_off(deployments):
     assert sweep["parameters"] == {"study": "inaturalist"}
 
 
+@pytest.mark.long
 def test_deploying_again_keeps_what_was_switched_on_changed_and_added(stack, api):
     study = find_deployments(api)["study"]
     nightly = schedules_of(api, "study")["nightly"]

@@ -42,6 +42,7 @@ def test_a_study_that_costs_too_much_waits_for_a_person_who_refuses_it(stack: Fl
     assert stack.children(flow_run) == {}
 
 
+@pytest.mark.long
 def test_studies_take_turns_in_the_order_in_which_they_were_submitted(stack: Flows):
     first = stack.start("study", study=UNHURRIED, only=["baseline"])
     directory = stack.until_training(first, "baseline")

@@ -49,7 +49,7 @@ QUIET_MLFLOW = """localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLo
 @pytest.fixture(scope="module")
 def context(stack: Flows, browser: Browser) -> Iterator[BrowserContext]:
     """With the links opened that sign in."""
-    with browser.new_context(viewport=USUAL, color_scheme="light") as context:
+    with browser.new_context(viewport=USUAL, color_scheme="light", reduced_motion="reduce") as context:
         context.add_init_script(QUIET_MLFLOW)
         for line in sign_in_lines(stack.home, with_secret=True):
             page = context.new_page()

@@ -98,7 +98,7 @@ def test_wrong_input_is_one_line(rampline, home: Path, arguments: tuple[str, ...
     assert not home.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("forks")
 def test_measuring_takes_one_epoch_of_each_run_also_of_those_without_probes(
     rampline, home: Path, tmp_path: Path

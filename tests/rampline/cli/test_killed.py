@@ -57,6 +57,7 @@ def test_after_kill_9_nothing_runs_or_looks_as_if_it_did(rampline, command, home
     assert "is complete: leave out --resume" in rampline("run", UNHURRIED, "--resume").stderr
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("prepared")
 def test_sigterm_to_every_process_of_the_command_is_a_stop_with_a_checkpoint(command, home):
     """As Slurm and systemd do it. The Prefect server that the command has started is needed to the end."""

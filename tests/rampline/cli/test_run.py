@@ -115,6 +115,7 @@ def test_images_that_do_not_decode_leave_no_execution(rampline, home, tmp_path, 
     assert not (home / "mlflow.db").exists()
 
 
+@pytest.mark.long
 def test_modules_in_the_working_folder_take_no_place_of_ours_and_a_network_there_is_found(
     rampline_process, home, tmp_path, prefect_server
 ):

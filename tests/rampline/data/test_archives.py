@@ -203,7 +203,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
         + b"\n"
         + b"1\n" * (MEGABYTES * 2**19 - 256)
     ),
-    "folders": lambda: header(tarfile.DIRTYPE, 0, "images/cats") * MEGABYTES * 2**11,
+    "folders": lambda: header(tarfile.DIRTYPE, 0, "images/cats") * 2**15,
 }
 
 

@@ -139,6 +139,7 @@ def test_a_process_that_dies_is_said_at_once():
     assert not any(psutil.pid_exists(process) for process in processes)
 
 
+@pytest.mark.long
 def test_the_prepared_directory_is_that_of_threads(make_folder, tmp_path):
     root = make_folder({"train/a": 140, "train/b": 120, "test/a": 40, "test/b": 41})
     (root / "train/a/011.jpg").write_bytes(b"no image")

@@ -37,6 +37,7 @@ def test_a_slow_decoder_is_found_in_the_input(digits_by_cache: dict[str, Prepare
     assert found.verdict.gain > 3
 
 
+@pytest.mark.long
 def test_a_large_all_reduce_is_found_in_the_sync(digits: PreparedDataset, tmp_path: Path) -> None:
     config = make_config("multi_worker", model="bound_models:many_weights", batch=4, workers=2)
     found = explain(dataclasses.replace(config, epochs=1), digits, tmp_path)

@@ -188,6 +188,7 @@ def test_a_launcher_of_another_kind_runs_a_job(make_job: Callable[..., Job]) -> 
     assert "what it is compiled with is not used" in note
 
 
+@pytest.mark.long
 def test_a_launcher_of_another_kind_avoids_the_machine_on_which_a_role_was_lost(
     make_run: Callable[..., RunDirectory],
 ) -> None:

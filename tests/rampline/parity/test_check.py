@@ -135,7 +135,10 @@ def test_a_run_on_several_machines_is_checked_on_this_one(make_run: MakeRun, mon
 
 @pytest.mark.parametrize(
     "model, how",
-    [("in_little_memory", "has no memory: |signal 6"), ("killed_above_a_batch_of_16", "was ended by signal 9")],
+    [
+        pytest.param("in_little_memory", "has no memory: |signal 6", marks=pytest.mark.long),
+        ("killed_above_a_batch_of_16", "was ended by signal 9"),
+    ],
 )
 def test_a_batch_that_memory_does_not_take_is_halved(make_run: MakeRun, model: str, how: str) -> None:
     config = make_config("mirrored", model=f"parity_models:{model}", batch=28, replicas=2, virtual_devices=2)

@@ -157,6 +157,7 @@ def test_a_server_that_is_killed_comes_back(servers):
     assert "the MLflow server ended (SIGKILL) and is started again in 1 s" in log_of(servers, "up")
 
 
+@pytest.mark.long
 def test_servers_that_are_there_are_used(servers, tmp_path):
     """Two workers in one pool for a moment."""
     mlflow = {"MLFLOW_TRACKING_URI": servers.state.mlflow_url, **client_login(servers.home, ["mlflow"])}

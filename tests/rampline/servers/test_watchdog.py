@@ -115,6 +115,7 @@ def test_after_a_kill_the_execution_is_closed_in_mlflow_and_prefect(
     assert tags["rampline.failure"] == "the process that ran it was killed"
 
 
+@pytest.mark.long
 def test_prefect_being_away_does_not_keep_mlflow_from_being_told(execution: Path) -> None:
     process, watchdog = start_watched(
         execution, {FLOW_RUN: str(uuid.uuid4()), "PREFECT_API_URL": "http://me:hunter2@127.0.0.1:9/api"}

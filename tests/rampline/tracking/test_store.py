@@ -36,7 +36,7 @@ def start(home: Home) -> subprocess.Popen:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_four_processes_open_a_fresh_database_at_once_and_none_fails_or_prints(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)

@@ -60,7 +60,7 @@ def check(digits: PreparedDataset, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     reset_keras()
 
 
-@pytest.mark.parametrize("optimizer, rate", [("sgd", 0.02), ("adam", 0.001)])
+@pytest.mark.parametrize("optimizer, rate", [("sgd", 0.02), pytest.param("adam", 0.001, marks=pytest.mark.long)])
 def test_errors_are_far_above_rounding(optimizer: str, rate: float, check: Check) -> None:
     config = make_config("mirrored", batch=BATCH, replicas=2, virtual_devices=2)
     settings = {"optimizer": OptimizerConfig(name=optimizer), "learning_rate": LearningRateConfig(peak=rate)}

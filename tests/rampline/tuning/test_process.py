@@ -45,7 +45,7 @@ def kill_when_it_is_ready(folder: Path) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_larger_batches_than_one_that_was_killed_are_not_tried(digits: PreparedDataset, tmp_path: Path) -> None:
     killer = threading.Thread(target=kill_when_it_is_ready, args=(tmp_path / "batch-0",))
     killer.start()
@@ -71,6 +71,7 @@ def test_a_run_that_cannot_be_measured_says_why(tmp_path: Path) -> None:
         make_tuner(str(tmp_path / "none"), tmp_path / "work").tune()
 
 
+@pytest.mark.long
 def test_a_search_with_no_time_has_one_trial(digits: PreparedDataset, tmp_path: Path) -> None:
     lines: list[str] = []
     outcome = make_tuner(str(digits.directory), tmp_path, seconds=0.1, lines=lines).tune()
