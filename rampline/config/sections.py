@@ -25,7 +25,7 @@ from rampline.config.setting import (
 
 AUTO: Final = "auto"
 Cache = Literal["none", "memory", "disk", "auto"]
-Launcher = Literal["local", "hand", "slurm"]
+Launcher = Literal["local", "hand", "ray", "slurm"]
 WRITTEN_SOURCES = {
     f"{name}:{source.argument}" if source.argument else name: source.about for name, source in SOURCES.items()
 }
@@ -186,7 +186,8 @@ class ClusterConfig(Settings):
     launcher: Launcher = setting(
         "local",
         "what starts the run's processes: `local` on this machine, `hand` the role that TF_CONFIG names, whose peers a "
-        "person starts by `rampline worker`, `slurm` on the nodes of the job that the command is in",
+        "person starts by `rampline worker`, `ray` on the nodes of a Ray cluster, `slurm` on the nodes of the job that "
+        "the command is in",
     )
     replicas: Count = setting(
         1,

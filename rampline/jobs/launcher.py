@@ -25,6 +25,10 @@ TERMINATE_GRACE_SECONDS = 1.0
 KILL_SECONDS = 10.0
 
 
+class PlaceLost(Exception):
+    """The machine of a role is gone, or does not answer: the role cannot be started there again."""
+
+
 class Role(Protocol):
     """A started process, wherever it runs.
 

@@ -29,7 +29,7 @@ def launcher_of_jobs(config: RunConfig) -> Launcher:
     belongs to no run starts beside its caller, on its files, by `LOCAL`: preparing data, labelling images, and looking
     at the models of a study.
     """
-    return LOCAL if config.cluster.launcher in ("local", "hand") else launcher_of(config)
+    return LOCAL if config.cluster.launcher in ("local", "hand", "ray") else launcher_of(config)
 
 
 def _local(config: RunConfig) -> Launcher:
@@ -57,4 +57,10 @@ def _slurm(_: RunConfig) -> Launcher:
     return SLURM
 
 
-LAUNCHERS = {"local": _local, "hand": _hand, "slurm": _slurm}
+def _ray(_: RunConfig) -> Launcher:
+    from rampline.jobs.ray_cluster import RAY  # Ray is an extra
+
+    return RAY
+
+
+LAUNCHERS = {"local": _local, "hand": _hand, "ray": _ray, "slurm": _slurm}

@@ -16,7 +16,7 @@ from rampline.errors import Preempted, RunFailed
 from rampline.files import read_json, write_json
 from rampline.jobs.exit_status import ENDED_AT_ONCE, MACHINE_LOST, PEER_LOST, STOPPED, WILL_REPEAT
 from rampline.jobs.job import Job, OnEvent, how_it_ended
-from rampline.jobs.launcher import POLL_SECONDS, Launcher, Placement, Role, end_roles, wait_until
+from rampline.jobs.launcher import POLL_SECONDS, Launcher, PlaceLost, Placement, Role, end_roles, wait_until
 from rampline.jobs.launchers import launcher_of
 from rampline.jobs.stop import StopRequest
 from rampline.jobs.tf_config import Task
@@ -281,8 +281,11 @@ def _run_attempt(gang: Gang, attempts: Attempts, on_event: OnEvent, log: Log) ->
     try:
         if len(tasks) < tasks[0].roles:
             log(f"waiting for the other roles of TF_CONFIG: start each with  rampline worker {run_directory.path}")
-        for task in tasks:
-            gang.start(task)
+        try:
+            for task in tasks:
+                gang.start(task)
+        except PlaceLost as lost:
+            raise RoleLost(str(lost)) from lost
         _watch(gang, attempts, events, stop, on_event, log)
     except Exception:
         end_roles(gang.roles)
@@ -382,7 +385,10 @@ def _restart_in_place(gang: Gang, role: Role, lost: RoleLost, attempts: Attempts
         raise lost
     log(f"{lost}: starting it again, the others go on")
     attempts.restarted(role.task.name, str(lost))
-    gang.start(role.task)
+    try:
+        gang.start(role.task)
+    except PlaceLost as place:
+        raise RoleLost(f"{lost}, and {place}") from place
 
 
 def _check_time(gang: Gang, started: bool) -> None:

@@ -1,0 +1,55 @@
+"""Roles on a Ray node of 3 CPUs train as they do by the local launcher."""
+
+import dataclasses
+import logging
+import secrets
+from collections.abc import Iterator
+
+import pytest
+from faults import assert_bit_equal
+from runs import make_config
+
+from rampline.config import RunConfig
+from rampline.errors import ClusterConfigError
+from rampline.jobs.launchers import launcher_of
+from rampline.jobs.ray_cluster import SETTINGS
+from rampline.jobs.supervisor import supervise
+
+pytestmark = pytest.mark.slow
+TWO_WORKERS = make_config("multi_worker", model="small_models:with_all_state", workers=2)
+SERVERS = make_config("parameter_server", workers=2, parameter_servers=1)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """The address of one node with 3 CPUs, in a cluster of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**SETTINGS, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}.items():
+            patch.setenv(name, value)
+        import ray  # it reads them now
+
+        ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        yield ray.get_runtime_context().gcs_address
+        ray.shutdown()
+
+
+def on_ray(config: RunConfig) -> RunConfig:
+    return dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, launcher="ray"))
+
+
+def test_two_workers_end_with_the_bits_of_a_local_run(make_run, cluster: str) -> None:
+    local, run = make_run(TWO_WORKERS), make_run(on_ray(TWO_WORKERS))
+    supervise(local, on_event=lambda event: None, log=print)
+    supervise(run, on_event=lambda event: None, log=print)
+    assert_bit_equal(run, local)
+
+
+def test_parameter_servers_train(make_run, cluster: str) -> None:
+    run = make_run(on_ray(SERVERS))
+    assert supervise(run, on_event=lambda event: None, log=print)["epochs"] == SERVERS.epochs
+
+
+def test_a_run_that_the_cluster_can_never_hold_is_refused(cluster: str) -> None:
+    config = on_ray(make_config("multi_worker", workers=4))
+    with pytest.raises(ClusterConfigError, match=r"has 3 CPUs and 0 GPUs on 1 nodes: the run's roles need 4 CPUs"):
+        launcher_of(config).check(config)
