@@ -18,6 +18,9 @@ from rampline.errors import ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
+# Of a role: the folder that is there as long as its attempt, see `rampline.jobs.fence`. What it writes or removes in
+# the run directory is renamed through it.
+THROUGH = "RAMPLINE_ATTEMPT_FOLDER"
 # What a spreadsheet runs as a formula, behind any number of the apostrophes that keep it from that; but for numbers.
 # The last four are the full-width forms, which count where people write so.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
@@ -132,6 +135,13 @@ def delete_unfinished(folder: Path, pattern: str) -> None:
         _delete(path)
 
 
+def leave_if_over() -> None:
+    """End this process, without a word, where it belongs to an attempt that is over; see `rampline.jobs.fence`."""
+    folder = os.environ.get(THROUGH)
+    if folder and not os.path.isdir(folder):
+        os._exit(1)
+
+
 def make_directory(path: Path) -> None:
     """Make `path` and its parents, to last."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -176,7 +186,9 @@ def _move_aside(path: Path) -> Path:
 
 
 def _aside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    through = os.environ.get(THROUGH)
+    is_inside = through and path.is_relative_to(Path(through).parent)
+    return (Path(through) if through and is_inside else path.parent) / f".{path.name}.{secrets.token_hex(4)}"
 
 
 def _delete(path: Path) -> None:

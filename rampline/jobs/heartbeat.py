@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from rampline.files import leave_if_over
+
 # Tracing and compiling are part of the first call of each kind.
 FIRST_CALL_SECONDS = 600.0
 # A call takes as long as those before it, give or take a busy machine.
@@ -62,6 +64,7 @@ class Heartbeat:
 
     def _run(self) -> None:
         while True:
+            leave_if_over()
             self._beats += 1
             self._write()
             if self.is_overdue:

@@ -9,7 +9,7 @@ import signal
 import time
 from pathlib import Path
 
-from rampline.files import read_json, write_json
+from rampline.files import leave_if_over, read_json, write_json
 from rampline.jobs.exit_status import ENDED_AT_ONCE
 
 LOOK_SECONDS = 0.2
@@ -47,6 +47,7 @@ class StopRequest:
 
     def pass_on(self, role: str) -> None:
         """Write the file, for the chief, unless there is one: the chief may have saved by now."""
+        leave_if_over()
         with contextlib.suppress(FileExistsError), open(self._path, "x") as file:
             json.dump({"requested_by": role, "at": time.time()}, file)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from rampline.config import RunConfig
 from rampline.errors import Preempted, RunFailed
 from rampline.files import read_json, write_json
 from rampline.jobs.exit_status import ENDED_AT_ONCE, MACHINE_LOST, PEER_LOST, STOPPED, WILL_REPEAT
+from rampline.jobs.fence import fence
 from rampline.jobs.job import Job, OnEvent, how_it_ended
 from rampline.jobs.launcher import POLL_SECONDS, Launcher, PlaceLost, Placement, Role, end_roles, wait_until
 from rampline.jobs.launchers import launcher_of
@@ -108,6 +110,7 @@ class Gang:
         attempt: which start of the run this is.
         restarts: gives leave to start a lost parameter-server worker again in place.
         launcher: says whether there is room for more workers.
+        fence: what its roles' environment has of `rampline.jobs.fence`.
     """
 
     run_directory: RunDirectory
@@ -116,6 +119,7 @@ class Gang:
     attempt: Attempt
     restarts: Restarts
     launcher: Launcher
+    fence: dict[str, str] = field(default_factory=dict)
     launched_at: float = field(default_factory=time.monotonic)
     roles: list[Role] = field(default_factory=list)
 
@@ -125,6 +129,7 @@ class Gang:
             "RAMPLINE_ATTEMPT": str(self.attempt.number),
             "RAMPLINE_LAUNCHED_AT": repr(self.launched_at),
             "RAMPLINE_WALL_SECONDS_BEFORE": repr(self.attempt.wall_seconds_before),
+            **self.fence,
         }
         role = self.placement.start(task, Job(function="role", folder=self.run_directory.path, environment=own))
         self.roles = [other for other in self.roles if other.task != task] + [role]
@@ -217,7 +222,8 @@ def supervise(
         try:
             if gang.attempt.number == 1 and placement.warning:
                 log(f"warning: {placement.warning}")
-            _run_attempt(gang, attempts, on_event, log)
+            with _fence(gang) as gang.fence:
+                _run_attempt(gang, attempts, on_event, log)
             how = "complete"
             return read_json(run_directory.result_file) if run_directory.is_complete else {}
         except RoleLost as error:
@@ -243,6 +249,13 @@ def supervise(
         placement = _place(launcher, config, unclear)
         if (workers := placement.tasks[0].workers) != gang.workers:
             log(f"{workers} of {config.cluster.workers} workers from now on")
+
+
+def _fence(gang: Gang) -> AbstractContextManager[dict[str, str]]:
+    """Where the chief is: the others, started elsewhere by hand, have attempts of their own."""
+    tasks, directory = gang.placement.tasks, gang.run_directory
+    logs = [directory.logs / f"{task.name}.log" for task in tasks]
+    return fence(directory.path, gang.attempt.number, logs) if tasks[0].is_chief else nullcontext({})
 
 
 def _place(launcher: Launcher, config: RunConfig, avoid: Collection[str] = ()) -> Placement:

@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 
+from rampline.files import leave_if_over
+
 # nvidia-ml-py comes with the extra `gpu`.
 pynvml: Any = importlib.import_module("pynvml") if importlib.util.find_spec("pynvml") else None
 
@@ -86,6 +88,7 @@ class SystemSampler:
     def _append(self) -> None:
         # One write to a file opened for appending: a line is there whole or not at all, also after a kill.
         line = json.dumps(self.sample()) + "\n"
+        leave_if_over()
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             os.write(descriptor, line.encode())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rampline.errors import RunFailed
+from rampline.files import leave_if_over
 
 PROGRESS_INTERVAL_SECONDS = 0.25
 BLOCK_BYTES = 64 * 1024
@@ -24,6 +25,7 @@ class EventWriter:
     """Appends events; `progress` at most every `PROGRESS_INTERVAL_SECONDS`. `seconds` is what that took."""
 
     def __init__(self, path: Path) -> None:
+        leave_if_over()
         path.parent.mkdir(parents=True, exist_ok=True)
         _drop_half_line(path)
         self._path = path
@@ -40,6 +42,7 @@ class EventWriter:
         started = time.perf_counter()
         try:
             # Between two events of one process `monotonic` counts: the clock of the wall may be set.
+            leave_if_over()
             clocks = {"time": time.time(), "monotonic": time.monotonic()}
             self._file.write(json.dumps({"event": event, **clocks, **finite(fields)}) + "\n")
             self._file.flush()

@@ -18,7 +18,7 @@ import tensorflow as tf
 from rampline.config import RunConfig
 from rampline.config.learning_rate import learning_rate_at
 from rampline.errors import Preempted, RunFailed
-from rampline.files import write_json
+from rampline.files import leave_if_over, write_json
 from rampline.record.checkpoints import Progress, is_best_missing, without_best
 from rampline.record.events import EventWriter, finite
 from rampline.record.run_directory import RunDirectory
@@ -335,5 +335,6 @@ class ExamplesLog:
         """Add (steps, rows) int64 indices of this role's replicas; -1 marks a row that counted for nothing."""
         examples = [[int(i) for i in row if i >= 0] for row in indices]
         line = json.dumps({"attempt": self._attempt, "first_step": first_step, "examples": examples})
+        leave_if_over()
         with open(self._path, "a") as file:
             file.write(line + "\n")

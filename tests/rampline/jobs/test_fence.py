@@ -1,0 +1,119 @@
+"""Two attempts at once: what comes back to life of the old one writes nothing anywhere."""
+
+import dataclasses
+import os
+import signal
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from faults import assert_bit_equal
+from runs import make_config
+
+from rampline.config import RunConfig
+from rampline.files import THROUGH, complete_directory, remove, write_text
+from rampline.jobs.exit_status import MACHINE_LOST
+from rampline.jobs.fence import fence
+from rampline.jobs.job import Job
+from rampline.jobs.launcher import wait_until
+from rampline.jobs.local import Local, LocalPlacement, LocalRole
+from rampline.jobs.supervisor import supervise
+from rampline.jobs.tf_config import Task
+from rampline.record.run_directory import RunDirectory
+
+
+class FarRole(LocalRole):
+    """A role whose machine falls silent: no signal reaches it, and nobody knows whether it runs."""
+
+    is_silent = False
+
+    @property
+    def exit_status(self) -> int | None:
+        return MACHINE_LOST if self.is_silent else super().exit_status
+
+    def signal(self, number: signal.Signals) -> None:
+        if not self.is_silent:
+            super().signal(number)
+
+
+@dataclass(frozen=True)
+class FarPlacement(LocalPlacement):
+    roles: list[FarRole] = field(default_factory=list)
+
+    def start(self, task: Task, job: Job) -> LocalRole:
+        self.roles.append(FarRole(**vars(super().start(task, job))))
+        return self.roles[-1]
+
+
+@dataclass(frozen=True)
+class FarLauncher(Local):
+    roles: list[FarRole] = field(default_factory=list)
+
+    def place(self, config: RunConfig, *, avoid: Collection[str] = (), workers: int | None = None) -> FarPlacement:
+        placed = super().place(config, workers=workers)
+        return FarPlacement(placed.config, placed.tasks, self.roles)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@dataclass
+class Revival:
+    """Silences the first attempt after an epoch; revives it in the second one, which stands still meanwhile.
+
+    Attributes:
+        wrote: files that the old attempt has changed.
+    """
+
+    directory: RunDirectory
+    launcher: FarLauncher = field(default_factory=FarLauncher)
+    wrote: set[str] | None = None
+
+    def hear(self, event: dict) -> None:
+        roles = self.launcher.roles
+        if event["event"] == "epoch" and len(roles) == 1 and not roles[0].is_silent:
+            os.kill(roles[0].process.pid, signal.SIGSTOP)
+            roles[0].is_silent = True
+        if event["event"] == "epoch" and len(roles) == 2 and self.wrote is None:
+            old, new = (role.process for role in roles)
+            os.kill(new.pid, signal.SIGSTOP)
+            before = content(self.directory.path)
+            os.kill(old.pid, signal.SIGCONT)
+            assert wait_until(lambda: old.poll() is not None, 20)
+            after = content(self.directory.path)
+            self.wrote = {name for name in {*before, *after} if before.get(name) != after.get(name)}
+            os.kill(new.pid, signal.SIGCONT)
+
+
+def test_an_attempt_that_is_over_writes_nothing(make_run) -> None:
+    config = make_config("single", model="small_models:with_all_state")
+    config = dataclasses.replace(config, epochs=6, checkpoint_every_steps=1, steps_per_call=1, log_examples=True)
+    whole, run = make_run(config), make_run(config)
+    supervise(whole, on_event=lambda event: None, log=print)
+    revival = Revival(run)
+    supervise(run, on_event=revival.hear, log=print, launcher=revival.launcher)
+    assert revival.wrote == set()
+    assert_bit_equal(run, whole)
+    assert not [path for path in run.path.iterdir() if ".attempt" in path.name]
+
+
+def test_what_is_renamed_into_the_run_directory_or_away_needs_the_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "step-1").mkdir()
+    (tmp_path / "result.json").write_text("old")
+    unfinished = complete_directory(tmp_path / "step-2")
+    with fence(tmp_path, 1, logs=()) as environment, monkeypatch.context() as role:
+        role.setenv(THROUGH, environment[THROUGH])
+        unfinished.__enter__()
+    before = content(tmp_path)
+    monkeypatch.setenv(THROUGH, environment[THROUGH])
+    with pytest.raises(FileNotFoundError):
+        unfinished.__exit__(None, None, None)
+    with pytest.raises(FileNotFoundError):
+        write_text(tmp_path / "result.json", "new")
+    with pytest.raises(FileNotFoundError):
+        remove(tmp_path / "step-1")
+    assert content(tmp_path) == before
