@@ -3,20 +3,19 @@
 The cluster is the one that RAY_ADDRESS names, or that was started on this machine; without one, this machine is a
 cluster of one node for as long as the command runs. An actor starts its role by the local launcher. Where a node does
 not share the run directory, it gets a copy of it and of the dataset under the same paths, and what the role writes
-comes back. Ray 2.60: `node:IP` is a resource of each node, and a node that went away in silence is believed in for a
-minute or two, so this launcher chooses nodes by itself.
+comes back. This launcher chooses nodes by itself: in Ray 2.60, `node:IP` is a resource of each node.
 """
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import os
 import secrets
-import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,314 +25,140 @@ from rampline.config import RunConfig
 from rampline.devices import available_cores
 from rampline.errors import ClusterConfigError, RunFailed
 from rampline.jobs.job import Job
-from rampline.jobs.launcher import PlaceLost
+from rampline.jobs.launcher import wait_until
 from rampline.jobs.local import LOCAL, LocalRole
-from rampline.jobs.mirror import apply, pack, pack_run
-from rampline.jobs.role_host import RoleHost, Update
+from rampline.jobs.ray_roles import ACTOR_SECONDS, SILENT_SECONDS, Node, RayPlacement, answers
+from rampline.jobs.role_host import RoleHost
 from rampline.jobs.roles import LOOPBACK, role_counts
 from rampline.jobs.tf_config import Task
-from rampline.record.run_directory import RunDirectory
 
 # What TensorFlow, NCCL and Rampline read: a node's environment is not the command's.
 SENT = ("RAMPLINE_", "TF_", "KERAS_", "NCCL_", "XLA_", "OMP_", "PYTHONPATH")
-# No usage statistics; a busy machine needs longer than Ray's 30 s to start; roles alone hide GPUs.
+# No usage statistics; a busy machine needs longer than Ray's 30 s to start; a process that has lost the head ends in
+# its own time; roles alone hide GPUs.
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_raylet_start_wait_time_s": "180",
     "RAY_gcs_server_port_wait_time_s": "180",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-SIGNAL_SECONDS = 1.0
-# Of a Python process on the node, which imports Rampline.
-ACTOR_SECONDS = 60.0
-STAGE_SECONDS = 600.0
 POLL_SECONDS = 0.5
-TOKEN = ".shared"
+GROUP_SECONDS = 10.0
+# So long a machine that did not answer is left out; then, if it answers and there is no room elsewhere, it is tried.
+AVOID_SECONDS = 30.0
 # Where `ray start` leaves the address of its cluster.
 CURRENT_CLUSTER = Path("/tmp/ray/ray_current_cluster")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """A machine of the cluster.
-
-    Attributes:
-        address: IPv4, which Ray names it by.
-        name: host name.
-        cpus, gpus: what Ray was told that it has.
-        free_cpus, free_gpus: what nothing has reserved.
-    """
-
-    address: str
-    name: str
-    cpus: float
-    gpus: float
-    free_cpus: float
-    free_gpus: float
-
-
-class RayRole:
-    """A role whose actor tells of it, see `rampline.jobs.launcher.Role`.
-
-    Args:
-        label: `worker 1`.
-        task: its place among its peers.
-        log: on this machine.
-        actor: a `RoleHost`.
-        node: address of its node.
-        placement: what its actor tells counts as long as this is open.
-        described: its entry in `roles.json`.
-    """
-
-    def __init__(
-        self,
-        *,
-        label: str,
-        task: Task,
-        log: Path,
-        folder: Path,
-        actor: Any,
-        node: str,
-        placement: RayPlacement,
-        described: dict,
-    ) -> None:
-        self.label, self.task, self.log, self.node = label, task, log, node
-        self.is_clear = True
-        self._folder, self._actor, self._placement, self._described = folder, actor, placement, described
-        self._status: int | None = None
-        self._failure: OSError | None = None
-        self._last_line = ""
-        self._told_at, self._silent = time.monotonic(), 0.0
-        threading.Thread(target=self._follow, name=f"follow-{task.name}", daemon=True).start()
-
-    @property
-    def exit_status(self) -> int | None:
-        if self._failure:
-            raise self._failure
-        return self._status
-
-    def silent_seconds(self) -> float:
-        # Before its first heartbeat another limit holds; a node that says nothing any more is another matter.
-        return self._silent + max(0.0, time.monotonic() - self._told_at - 2.0)
-
-    def signal(self, number: signal.Signals) -> None:
-        if self._status is not None:
-            return
-        ray = _ray()
-        try:
-            ray.get(self._actor.signal.remote(int(number)), timeout=SIGNAL_SECONDS)
-        except ray.exceptions.RayError:
-            # Asking again would not help: its node is left out of the next placement.
-            if number == signal.SIGKILL:
-                self._lose("its node did not answer")
-
-    def last_line(self) -> str:
-        return self._last_line
-
-    def describe(self) -> dict[str, object]:
-        return self._described
-
-    def _follow(self) -> None:
-        ray = _ray()
-        try:
-            for reference in self._actor.updates.options(num_returns="streaming").remote():
-                if not self._placement.take(self, ray.get(reference)):
-                    return
-        except OSError as error:
-            if isinstance(error, ray.exceptions.RayError):
-                self._lose(type(error).__name__)
-            else:
-                self._failure = error
-        except ray.exceptions.RayError as error:
-            self._lose(type(error).__name__)
-        else:
-            if self._status is None:
-                self._lose("its actor ended")
-
-    def learn(self, update: Update) -> None:
-        """Take over what its actor tells."""
-        for change in update.changes:
-            apply(self._folder, change)
-        self._told_at, self._silent = time.monotonic(), update.silent_seconds
-        self._last_line, self._status = update.last_line, update.exit_status
-
-    def _lose(self, why: str) -> None:
-        if self._status is None:
-            self.is_clear = False
-            self._last_line, self._status = f"node {self.node}: {why}", -signal.SIGKILL
-
-
-@dataclass(kw_only=True)
-class RayPlacement:
-    """Roles on nodes of the cluster, see `rampline.jobs.launcher.Placement`.
-
-    Attributes:
-        config: of the run.
-        group: Ray's placement group.
-        tasks: the roles, the one that leads first.
-        actors: a `RoleHost` per role.
-        nodes: address of its node per role.
-    """
-
-    config: RunConfig
-    group: Any
-    tasks: Sequence[Task]
-    actors: Mapping[str, Any]
-    nodes: Mapping[str, str]
-    roles: list[RayRole] = field(default_factory=list)
-    _is_open: bool = True
-    _staged: set[str] = field(default_factory=set)
-    _fence: threading.Lock = field(default_factory=threading.Lock)
-
-    @property
-    def warning(self) -> str | None:
-        return self.tasks[0].network_warning
-
-    def start(self, task: Task, job: Job) -> RayRole:
-        ray, actor = _ray(), self.actors[task.name]
-        launched = float(job.environment.get("RAMPLINE_LAUNCHED_AT", time.monotonic()))
-        here = self.nodes[task.name]
-        computing = sum(_computes(other, self.config) for other in self.tasks if self.nodes[other.name] == here)
-        try:
-            self._stage(actor, task, job.folder)
-            described = ray.get(
-                actor.start.remote(job, task, self.config, time.monotonic() - launched, computing),
-                timeout=ACTOR_SECONDS,
-            )
-        except ray.exceptions.RayTaskError as error:
-            raise RunFailed(f"{task.name} cannot be started on node {here}: {error.cause}") from error
-        except ray.exceptions.RayError as error:
-            raise PlaceLost(f"node {here} does not answer: {type(error).__name__}") from error
-        role = RayRole(
-            label=" ".join((task.role, str(task.index))),
-            task=task,
-            log=job.folder / "logs" / f"{task.name}.log",
-            folder=job.folder,
-            actor=actor,
-            node=here,
-            placement=self,
-            described=described,
-        )
-        self.roles.append(role)
-        return role
-
-    def take(self, role: RayRole, update: Update) -> bool:
-        """Let a role learn what its actor tells; `False` where the attempt is over: then nothing may be written."""
-        with self._fence:
-            if self._is_open:
-                role.learn(update)
-            return self._is_open and update.exit_status is None
-
-    def close(self) -> frozenset[str]:
-        with self._fence:
-            self._is_open = False
-        ray = _ray()
-        for actor in self.actors.values():
-            with contextlib.suppress(ray.exceptions.RayError):
-                ray.kill(actor)
-        with contextlib.suppress(ray.exceptions.RayError):
-            ray.util.remove_placement_group(self.group)
-        return frozenset(role.node for role in self.roles if not role.is_clear)
-
-    def _stage(self, actor: Any, task: Task, folder: Path) -> None:
-        """Where the node lacks the folder, put it there, and the dataset; the first role of a node does it for all."""
-        ray, node = _ray(), self.nodes[task.name]
-        token = folder / f"{TOKEN}-{secrets.token_hex(8)}"
-        token.touch()
-        try:
-            dataset = RunDirectory(folder).read_identity().dataset
-            lacking = ray.get(actor.lacks.remote([str(token), dataset]), timeout=ACTOR_SECONDS)
-        finally:
-            token.unlink()
-        if dataset in lacking:
-            ray.get(actor.stage.remote(dataset, self._packed(Path(dataset))), timeout=STAGE_SECONDS)
-        if str(token) in lacking:
-            if node not in self._staged:
-                ray.get(actor.stage_run.remote(str(folder), ray.put(pack_run(folder))), timeout=STAGE_SECONDS)
-                self._staged.add(node)
-            ray.get(actor.tell_changes.remote(str(folder), task), timeout=ACTOR_SECONDS)
-
-    def _packed(self, dataset: Path) -> Any:
-        if self._dataset is None:
-            self._dataset = _ray().put(pack(dataset))
-        return self._dataset
-
-    _dataset: Any = None
 
 
 @dataclass(frozen=True)
 class RayCluster:
     """Starts roles on a Ray cluster, see `rampline.jobs.launcher.Launcher`."""
 
+    _open: list[RayPlacement] = field(default_factory=list)
+
     @cached_property
     def _ray(self) -> Any:
         return connect()
 
-    def nodes(self, avoid: Collection[str] = ()) -> list[Node]:
-        """Nodes that Ray believes to be alive."""
-        ray = self._ray
-        from ray._private.state import available_resources_per_node
+    @cached_property
+    def _head(self) -> tuple[str, int]:
+        address, _, port = self._ray.get_runtime_context().gcs_address.rpartition(":")
+        return address, int(port)
 
-        free = available_resources_per_node()
-        return [
-            Node(
-                address=node["NodeManagerAddress"],
-                name=node["NodeManagerHostname"],
-                cpus=node["Resources"].get("CPU", 0.0),
-                gpus=node["Resources"].get("GPU", 0.0),
-                free_cpus=free.get(node["NodeID"], {}).get("CPU", 0.0),
-                free_gpus=free.get(node["NodeID"], {}).get("GPU", 0.0),
+    def alive(self, avoid: Collection[str] = ()) -> list[Node]:
+        """Nodes that answer.
+
+        Raises:
+            RunFailed: when the head does not.
+        """
+        if not wait_until(lambda: answers(*self._head), SILENT_SECONDS / 2):
+            raise RunFailed(
+                f"the head of the Ray cluster, {self._head[0]}:{self._head[1]}, does not answer: start it, or another "
+                f"one (RAY_ADDRESS), before you resume"
             )
-            for node in ray.nodes()
-            if node["Alive"] and node["NodeManagerAddress"] not in avoid
-        ]
+        known = [node for node in _nodes(self._ray) if node.id not in avoid]
+        with ThreadPoolExecutor(max_workers=64) as pool:
+            answered = pool.map(lambda node: answers(node.address, node.port), known)
+        return [node for node, is_there in zip(known, answered, strict=True) if is_there]
 
     def check(self, config: RunConfig) -> None:
-        nodes = self.nodes()
-        whole = [_emptied(node) for node in nodes]
-        if _assign(config, whole, _uses_gpus(config, nodes)) is None:
-            has = (
-                f"{sum(n.cpus for n in nodes):.0f} CPUs and {sum(n.gpus for n in nodes):.0f} GPUs on {len(nodes)} nodes"
-            )
-            raise ClusterConfigError(f"the Ray cluster has {has}: the run's roles need {_needs(config, nodes)}")
+        nodes = self.alive()
+        whole = [dataclasses.replace(node, free_cpus=node.cpus, free_gpus=node.gpus) for node in nodes]
+        least = config.cluster.min_workers or config.cluster.workers
+        if _assign(config, least, whole) is None:
+            has = f"{sum(n.cpus for n in nodes):g} CPUs and {sum(n.gpus for n in nodes):g} GPUs on {len(nodes)} nodes"
+            needs = _needs(config, least, nodes)
+            raise ClusterConfigError(f"the Ray cluster has {has}: the run's roles need {needs}")
 
-    def place(self, config: RunConfig, *, avoid: Collection[str] = ()) -> RayPlacement:
-        left_out, deadline = set(avoid), time.monotonic() + config.cluster.rendezvous_timeout_seconds
+    def room(self, config: RunConfig, *, avoid: Collection[str] = ()) -> int:
+        own = Counter[tuple[str, str]]()
+        for placement in self._open:
+            if placement.config == config:
+                for task in placement.tasks:
+                    for kind, share in _share(task.role, config, placement.nodes.values()).items():
+                        own[placement.nodes[task.name].id, kind] += share  # type: ignore[assignment]
+        nodes = [
+            dataclasses.replace(
+                node, free_cpus=node.free_cpus + own[node.id, "CPU"], free_gpus=node.free_gpus + own[node.id, "GPU"]
+            )
+            for node in self.alive(avoid)
+        ]
+        counts = range(config.cluster.workers, 0, -1)
+        return next((workers for workers in counts if _assign(config, workers, nodes)), 0)
+
+    def place(self, config: RunConfig, *, avoid: Collection[str] = (), workers: int | None = None) -> RayPlacement:
+        workers, began_at, left_out = workers or config.cluster.workers, time.monotonic(), set(avoid)
         while True:
-            nodes = self.nodes(left_out)
-            chosen = _assign(config, nodes, _uses_gpus(config, nodes))
+            seconds = time.monotonic() - began_at
+            nodes = self.alive(left_out if seconds < AVOID_SECONDS else ())
+            chosen = _assign(config, workers, nodes)
             if chosen is not None:
-                placement, silent = self._try(config, chosen, nodes)
+                placement, silent = self._try(config, workers, chosen)
                 if placement:
                     return placement
                 left_out |= silent
-            if time.monotonic() > deadline:
-                without = f", {', '.join(sorted(left_out))} left out" if left_out else ""
-                needs = _needs(config, self.nodes())
-                raise RunFailed(f"the Ray cluster has no room for the run: its roles need {needs}{without}")
+            if seconds > config.cluster.rendezvous_timeout_seconds:
+                raise RunFailed(f"the Ray cluster has no room for the run: {_missing(config, workers, nodes)}")
             time.sleep(POLL_SECONDS)
 
     def start(self, job: Job) -> LocalRole:
         return LOCAL.start(job)  # beside the command, on its files
 
-    def _try(
-        self, config: RunConfig, chosen: Sequence[Node], nodes: Sequence[Node]
-    ) -> tuple[RayPlacement | None, set[str]]:
+    def _try(self, config: RunConfig, workers: int, chosen: Sequence[Node]) -> tuple[RayPlacement | None, set[str]]:
         """A placement on these nodes, one per role; else the nodes that do not answer."""
-        ray = self._ray
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        roles = _roles(config)
-        gpus = _uses_gpus(config, nodes)
+        ray, roles = self._ray, _roles(config, workers)
         bundles = [
-            _share(role, config, gpus) | {f"node:{node.address}": 0.001}
+            _share(role, config, chosen) | {f"node:{node.address}": 0.001}
             for (role, _), node in zip(roles, chosen, strict=True)
         ]
         group = ray.util.placement_group(bundles, strategy="PACK")
         # `ready()` would start a process for the question.
-        if not group.wait(timeout_seconds=10):
+        if not group.wait(timeout_seconds=GROUP_SECONDS):
             ray.util.remove_placement_group(group)
             return None, set()
+        names = [f"{role}-{index}" for role, index in roles]
+        actors = self._make_actors(group, bundles)
+        ports = self._ask_ports(actors)
+        silent = {node.id for node, port in zip(chosen, ports, strict=True) if port is None}
+        placement = RayPlacement(
+            config=config,
+            group=group,
+            tasks=_tasks(roles, chosen, ports),
+            actors=dict(zip(names, actors, strict=True)),
+            nodes=dict(zip(names, chosen, strict=True)),
+            head=self._head,
+            on_close=self._open.remove,
+        )
+        self._open.append(placement)
+        if silent:
+            placement.close()
+        return None if silent else placement, silent
+
+    def _make_actors(self, group: Any, bundles: Sequence[dict[str, float]]) -> list[Any]:
+        ray = self._ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
         sent = {name: value for name, value in os.environ.items() if name.startswith(SENT) and name != "TF_CONFIG"}
         actors = []
         for number, bundle in enumerate(bundles):
@@ -346,92 +171,95 @@ class RayCluster:
                 ),
             }
             actors.append(ray.remote(RoleHost).options(**options).remote(sent, os.getcwd()))
-        asked = [actor.find_port.remote() for actor in actors]
+        return actors
+
+    def _ask_ports(self, actors: Sequence[Any]) -> list[int | None]:
+        """A free port of each; `None` where the actor does not answer."""
+        ray, asked = self._ray, [actor.find_port.remote() for actor in actors]
         answered, _ = ray.wait(asked, num_returns=len(asked), timeout=ACTOR_SECONDS)
-        silent = {node.address for node, question in zip(chosen, asked, strict=True) if question not in answered}
-        ports: list[int] = []
-        for node, question in zip(chosen, asked, strict=True):
+        ports: list[int | None] = []
+        for question in asked:
             try:
-                ports.append(ray.get(question, timeout=0.1) if node.address not in silent else 0)
+                ports.append(ray.get(question) if question in answered else None)
             except ray.exceptions.RayError:
-                silent.add(node.address)
-        names = [f"{role}-{index}" for role, index in roles]
-        placement = RayPlacement(
-            config=config,
-            group=group,
-            tasks=_tasks(roles, chosen, ports) if not silent else (),
-            actors=dict(zip(names, actors, strict=True)),
-            nodes={name: node.address for name, node in zip(names, chosen, strict=True)},
-        )
-        if silent:
-            placement.close()
-            return None, silent
-        return placement, set()
+                ports.append(None)
+        return ports
 
 
 RAY = RayCluster()
 
 
-def _roles(config: RunConfig) -> list[tuple[str, int]]:
-    return [(role, index) for role, count in role_counts(config).items() for index in range(count)]
+def _nodes(ray: Any) -> list[Node]:
+    """Those that Ray believes to be alive."""
+    from ray._private.state import available_resources_per_node
+
+    free = available_resources_per_node()
+    return [
+        Node(
+            id=node["NodeID"],
+            address=node["NodeManagerAddress"],
+            port=node["NodeManagerPort"],
+            name=node["NodeManagerHostname"],
+            cpus=node["Resources"].get("CPU", 0.0),
+            gpus=node["Resources"].get("GPU", 0.0),
+            free_cpus=free.get(node["NodeID"], {}).get("CPU", 0.0),
+            free_gpus=free.get(node["NodeID"], {}).get("GPU", 0.0),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
 
 
-def _tasks(roles: Sequence[tuple[str, int]], chosen: Sequence[Node], ports: Sequence[int]) -> list[Task]:
-    is_one = len({node.address for node in chosen}) == 1
+def _roles(config: RunConfig, workers: int) -> list[tuple[str, int]]:
+    counts = role_counts(config)
+    counts |= {"worker": workers} if "worker" in counts else {}
+    return [(role, index) for role, count in counts.items() for index in range(count)]
+
+
+def _tasks(roles: Sequence[tuple[str, int]], chosen: Sequence[Node], ports: Sequence[int | None]) -> list[Task]:
+    is_one = len({node.id for node in chosen}) == 1
     cluster: dict[str, tuple[str, ...]] = {}
     for (role, _), node, port in zip(roles, chosen, ports, strict=True):
         cluster[role] = (*cluster.get(role, ()), f"{LOOPBACK if is_one else node.address}:{port}")
     return [Task(cluster=cluster, role=role, index=index) for role, index in roles]
 
 
-def _computes(task: Task, config: RunConfig) -> bool:
-    return config.is_synchronous or task.role == "worker"
-
-
-def _share(role: str, config: RunConfig, uses_gpus: bool) -> dict[str, float]:
+def _share(role: str, config: RunConfig, nodes: Collection[Node]) -> dict[str, float]:
     """What a role reserves: one CPU, half of one where it computes no gradients, and the GPUs of its replicas."""
     if not config.is_synchronous and role != "worker":
         return {"CPU": 0.5}
-    gpus = (1 if not config.is_synchronous else config.cluster.replicas) if uses_gpus else 0
+    has_gpus = not config.cluster.virtual_devices and any(node.gpus for node in nodes)
+    gpus = (config.cluster.replicas if config.is_synchronous else 1) if has_gpus else 0
     return {"CPU": 1.0, **({"GPU": float(gpus)} if gpus else {})}
 
 
-def _uses_gpus(config: RunConfig, nodes: Sequence[Node]) -> bool:
-    return not config.cluster.virtual_devices and any(node.gpus for node in nodes)
-
-
-def _needs(config: RunConfig, nodes: Sequence[Node]) -> str:
-    shares = [_share(role, config, _uses_gpus(config, nodes)) for role, _ in _roles(config)]
+def _needs(config: RunConfig, workers: int, nodes: Collection[Node]) -> str:
+    shares = [_share(role, config, nodes) for role, _ in _roles(config, workers)]
     total = sum((Counter(share) for share in shares), Counter())
     return " and ".join(f"{count:g} {name}s" for name, count in total.items())
 
 
-def _emptied(node: Node) -> Node:
-    return Node(**{**vars(node), "free_cpus": node.cpus, "free_gpus": node.gpus})
+def _missing(config: RunConfig, workers: int, nodes: Sequence[Node]) -> str:
+    free = f"{sum(n.free_cpus for n in nodes):g} CPUs and {sum(n.free_gpus for n in nodes):g} GPUs"
+    where = ", ".join(sorted(node.name for node in nodes)) or "no node that answers"
+    return f"its roles need {_needs(config, workers, nodes)}, free are {free} on {where}"
 
 
-def _assign(config: RunConfig, nodes: Sequence[Node], uses_gpus: bool) -> list[Node] | None:
+def _assign(config: RunConfig, workers: int, nodes: Sequence[Node]) -> list[Node] | None:
     """A node for each role, the emptiest first; `None` where they do not fit."""
-    free = {node.address: [node.free_cpus, node.free_gpus] for node in nodes}
-    by_address = {node.address: node for node in nodes}
+    free = {node.id: [node.free_gpus, node.free_cpus] for node in nodes}
+    by_id = {node.id: node for node in nodes}
     chosen = []
-    for role, _ in _roles(config):
-        share = _share(role, config, uses_gpus)
-        cpus, gpus = share["CPU"], share.get("GPU", 0.0)
-        fitting = [address for address, (c, g) in free.items() if c >= cpus and g >= gpus]
+    for role, _ in _roles(config, workers):
+        share = _share(role, config, nodes)
+        needed = [share.get("GPU", 0.0), share["CPU"]]
+        fitting = [node for node, has in free.items() if has[0] >= needed[0] and has[1] >= needed[1]]
         if not fitting:
             return None
-        best = max(fitting, key=lambda address: (free[address][1], free[address][0]))
-        free[best][0] -= cpus
-        free[best][1] -= gpus
-        chosen.append(by_address[best])
+        best = max(fitting, key=lambda node: free[node])
+        free[best] = [has - one for has, one in zip(free[best], needed, strict=True)]
+        chosen.append(by_id[best])
     return chosen
-
-
-def _ray() -> Any:
-    import ray
-
-    return ray
 
 
 def connect() -> Any:
@@ -486,6 +314,11 @@ def _init(ray: Any) -> None:
 
 
 def _is_local() -> bool:
-    """Whether no cluster is named, and none was started on this machine by `ray start`."""
+    """Whether no cluster is named, and this user has started none on this machine by `ray start`.
+
+    Who joins another's cluster runs what its nodes answer.
+    """
     address = os.environ.get("RAY_ADDRESS")
-    return address == "local" if address else not CURRENT_CLUSTER.exists()
+    if address:
+        return address == "local"
+    return not CURRENT_CLUSTER.exists() or CURRENT_CLUSTER.stat().st_uid != os.getuid()

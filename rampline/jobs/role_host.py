@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rampline.config import RunConfig
-from rampline.devices import available_cores
 from rampline.files import complete_directory
 from rampline.jobs.job import Job
 from rampline.jobs.local import LocalPlacement, LocalRole
-from rampline.jobs.mirror import Change, Changes, replace_run, unpack
+from rampline.jobs.mirror import Change, Changes, apply, replace_run, unpack
 from rampline.jobs.tf_config import Task
 
 POLL_SECONDS = 0.1
@@ -78,7 +77,11 @@ class RoleHost:
         """The folder is a copy: from now on what this role changes in it is told."""
         self._changes = Changes(Path(folder), task)
 
-    def start(self, job: Job, task: Task, config: RunConfig, seconds_since_launch: float, computing: int) -> dict:
+    def change(self, folder: str, change: Change) -> None:
+        """Make a change in this machine's copy."""
+        apply(Path(folder), change)
+
+    def start(self, job: Job, task: Task, config: RunConfig, seconds_since_launch: float) -> dict:
         """Start the role; returns its entry in `roles.json`.
 
         Args:
@@ -86,12 +89,8 @@ class RoleHost:
             task: which role it is.
             config: of the run.
             seconds_since_launch: clocks differ between machines, ages do not.
-            computing: roles of the run that share the cores of this machine.
         """
-        own = {"RAMPLINE_LAUNCHED_AT": repr(time.monotonic() - seconds_since_launch)}
-        if computing and "TF_NUM_INTRAOP_THREADS" not in os.environ:
-            own["TF_NUM_INTRAOP_THREADS"] = str(max(1, available_cores() // computing))
-        own |= self._gpus()
+        own = {"RAMPLINE_LAUNCHED_AT": repr(time.monotonic() - seconds_since_launch), **self._gpus()}
         started = threading.Event()
 
         def hold() -> None:
@@ -123,6 +122,10 @@ class RoleHost:
             if status is not None:
                 return
             time.sleep(POLL_SECONDS)
+
+    def silent_seconds(self) -> float:
+        """Time since the role's last heartbeat."""
+        return self._role.silent_seconds() if self._role else 0.0
 
     def signal(self, number: int) -> None:
         """Signal the role and all it has started."""
