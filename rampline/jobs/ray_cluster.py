@@ -27,7 +27,7 @@ from rampline.errors import ClusterConfigError, RunFailed
 from rampline.jobs.job import Job
 from rampline.jobs.launcher import wait_until
 from rampline.jobs.local import LOCAL, LocalRole
-from rampline.jobs.ray_roles import ACTOR_SECONDS, SILENT_SECONDS, Node, RayPlacement, answers
+from rampline.jobs.ray_roles import ACTOR_SECONDS, SILENT_SECONDS, RayNode, RayPlacement, answers
 from rampline.jobs.role_host import RoleHost
 from rampline.jobs.roles import LOOPBACK, role_counts
 from rampline.jobs.tf_config import Task
@@ -66,7 +66,7 @@ class RayCluster:
         address, _, port = self._ray.get_runtime_context().gcs_address.rpartition(":")
         return address, int(port)
 
-    def alive(self, avoid: Collection[str] = ()) -> list[Node]:
+    def alive(self, avoid: Collection[str] = ()) -> list[RayNode]:
         """Nodes that answer.
 
         Raises:
@@ -125,7 +125,7 @@ class RayCluster:
     def start(self, job: Job) -> LocalRole:
         return LOCAL.start(job)  # beside the command, on its files
 
-    def _try(self, config: RunConfig, workers: int, chosen: Sequence[Node]) -> tuple[RayPlacement | None, set[str]]:
+    def _try(self, config: RunConfig, workers: int, chosen: Sequence[RayNode]) -> tuple[RayPlacement | None, set[str]]:
         """A placement on these nodes, one per role; else the nodes that do not answer."""
         ray, roles = self._ray, _roles(config, workers)
         bundles = [
@@ -139,14 +139,16 @@ class RayCluster:
             return None, set()
         names = [f"{role}-{index}" for role, index in roles]
         actors = self._make_actors(group, bundles)
-        ports = self._ask_ports(actors)
-        silent = {node.id for node, port in zip(chosen, ports, strict=True) if port is None}
+        looks = self._ask(actors)
+        silent = {node.id for node, look in zip(chosen, looks, strict=True) if look is None}
+        ports, cores = zip(*(look or (0, 1) for look in looks), strict=True)
         placement = RayPlacement(
             config=config,
             group=group,
             tasks=_tasks(roles, chosen, ports),
             actors=dict(zip(names, actors, strict=True)),
             nodes=dict(zip(names, chosen, strict=True)),
+            cores=dict(zip(names, cores, strict=True)),
             head=self._head,
             on_close=self._open.remove,
         )
@@ -173,29 +175,29 @@ class RayCluster:
             actors.append(ray.remote(RoleHost).options(**options).remote(sent, os.getcwd()))
         return actors
 
-    def _ask_ports(self, actors: Sequence[Any]) -> list[int | None]:
-        """A free port of each; `None` where the actor does not answer."""
-        ray, asked = self._ray, [actor.find_port.remote() for actor in actors]
+    def _ask(self, actors: Sequence[Any]) -> list[tuple[int, int] | None]:
+        """A free port and the cores of each; `None` where the actor does not answer."""
+        ray, asked = self._ray, [actor.look.remote() for actor in actors]
         answered, _ = ray.wait(asked, num_returns=len(asked), timeout=ACTOR_SECONDS)
-        ports: list[int | None] = []
+        looks: list[tuple[int, int] | None] = []
         for question in asked:
             try:
-                ports.append(ray.get(question) if question in answered else None)
+                looks.append(ray.get(question) if question in answered else None)
             except ray.exceptions.RayError:
-                ports.append(None)
-        return ports
+                looks.append(None)
+        return looks
 
 
 RAY = RayCluster()
 
 
-def _nodes(ray: Any) -> list[Node]:
+def _nodes(ray: Any) -> list[RayNode]:
     """Those that Ray believes to be alive."""
     from ray._private.state import available_resources_per_node
 
     free = available_resources_per_node()
     return [
-        Node(
+        RayNode(
             id=node["NodeID"],
             address=node["NodeManagerAddress"],
             port=node["NodeManagerPort"],
@@ -216,7 +218,7 @@ def _roles(config: RunConfig, workers: int) -> list[tuple[str, int]]:
     return [(role, index) for role, count in counts.items() for index in range(count)]
 
 
-def _tasks(roles: Sequence[tuple[str, int]], chosen: Sequence[Node], ports: Sequence[int | None]) -> list[Task]:
+def _tasks(roles: Sequence[tuple[str, int]], chosen: Sequence[RayNode], ports: Sequence[int]) -> list[Task]:
     is_one = len({node.id for node in chosen}) == 1
     cluster: dict[str, tuple[str, ...]] = {}
     for (role, _), node, port in zip(roles, chosen, ports, strict=True):
@@ -224,7 +226,7 @@ def _tasks(roles: Sequence[tuple[str, int]], chosen: Sequence[Node], ports: Sequ
     return [Task(cluster=cluster, role=role, index=index) for role, index in roles]
 
 
-def _share(role: str, config: RunConfig, nodes: Collection[Node]) -> dict[str, float]:
+def _share(role: str, config: RunConfig, nodes: Collection[RayNode]) -> dict[str, float]:
     """What a role reserves: one CPU, half of one where it computes no gradients, and the GPUs of its replicas."""
     if not config.is_synchronous and role != "worker":
         return {"CPU": 0.5}
@@ -233,19 +235,19 @@ def _share(role: str, config: RunConfig, nodes: Collection[Node]) -> dict[str, f
     return {"CPU": 1.0, **({"GPU": float(gpus)} if gpus else {})}
 
 
-def _needs(config: RunConfig, workers: int, nodes: Collection[Node]) -> str:
+def _needs(config: RunConfig, workers: int, nodes: Collection[RayNode]) -> str:
     shares = [_share(role, config, nodes) for role, _ in _roles(config, workers)]
     total = sum((Counter(share) for share in shares), Counter())
     return " and ".join(f"{count:g} {name}s" for name, count in total.items())
 
 
-def _missing(config: RunConfig, workers: int, nodes: Sequence[Node]) -> str:
+def _missing(config: RunConfig, workers: int, nodes: Sequence[RayNode]) -> str:
     free = f"{sum(n.free_cpus for n in nodes):g} CPUs and {sum(n.free_gpus for n in nodes):g} GPUs"
     where = ", ".join(sorted(node.name for node in nodes)) or "no node that answers"
     return f"its roles need {_needs(config, workers, nodes)}, free are {free} on {where}"
 
 
-def _assign(config: RunConfig, workers: int, nodes: Sequence[Node]) -> list[Node] | None:
+def _assign(config: RunConfig, workers: int, nodes: Sequence[RayNode]) -> list[RayNode] | None:
     """A node for each role, the emptiest first; `None` where they do not fit."""
     free = {node.id: [node.free_gpus, node.free_cpus] for node in nodes}
     by_id = {node.id: node for node in nodes}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import os
 import secrets
 import signal
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Any
 
 from rampline.config import RunConfig
 from rampline.errors import RunFailed
+from rampline.files import read_json, write_json
 from rampline.jobs.exit_status import MACHINE_LOST
 from rampline.jobs.job import Job
 from rampline.jobs.launcher import KILL_SECONDS, PlaceLost, wait_until
@@ -30,11 +34,11 @@ STAGE_SECONDS = 600.0
 # Actors and the head are asked every second.
 SILENT_SECONDS, ASK_SECONDS = 10.0, 1.0
 CONNECT_SECONDS = 1.0
-TOKEN = ".shared"
+TOKEN, THREADS = ".shared", "threads.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class RayNode:
     """A machine of the cluster.
 
     Attributes:
@@ -83,7 +87,7 @@ class RayRole:
         task: Task,
         folder: Path,
         actor: Any,
-        node: Node,
+        node: RayNode,
         take: Callable[[RayRole, Update], bool],
         described: dict,
     ) -> None:
@@ -171,6 +175,7 @@ class RayPlacement:
         tasks: the roles, the one that leads first.
         group: Ray's placement group.
         actors, nodes: a `RoleHost`, and where it is, by the name of each role.
+        cores: of that node, by the same.
         head: address and port of the cluster's head.
         on_close: is called when the places are given back.
     """
@@ -179,7 +184,8 @@ class RayPlacement:
     tasks: Sequence[Task]
     group: Any
     actors: Mapping[str, Any]
-    nodes: Mapping[str, Node]
+    nodes: Mapping[str, RayNode]
+    cores: Mapping[str, int]
     head: tuple[str, int]
     on_close: Callable[[RayPlacement], None]
     roles: list[RayRole] = field(default_factory=list)
@@ -198,6 +204,7 @@ class RayPlacement:
         ray, actor, node = _ray(), self.actors[task.name], self.nodes[task.name]
         launched = float(job.environment.get("RAMPLINE_LAUNCHED_AT", time.monotonic()))
         try:
+            job = dataclasses.replace(job, environment={**self._threads(task, job.folder), **job.environment})
             self._stage(actor, task, job.folder)
             age = time.monotonic() - launched
             described = ray.get(actor.start.remote(job, task, self.config, age), timeout=ACTOR_SECONDS)
@@ -222,6 +229,19 @@ class RayPlacement:
         freeing.join(KILL_SECONDS)
         self.on_close(self)
         return frozenset(role.node.id for role in self.roles if role.is_lost)
+
+    def _threads(self, task: Task, folder: Path) -> dict[str, str]:
+        """As many as in the run's first placement: with another number sums have other bits."""
+        computing = [t.name for t in self.tasks if self.config.is_synchronous or t.role == "worker"]
+        if task.name not in computing or "TF_NUM_INTRAOP_THREADS" in os.environ:
+            return {}
+        file = folder / THREADS
+        if not file.is_file():
+            beside = Counter(self.nodes[name].id for name in computing)
+            devices = self.config.cluster.replicas if self.config.cluster.virtual_devices else 1
+            shares = [self.cores[name] // (beside[self.nodes[name].id] * devices) for name in computing]
+            write_json(file, {"intraop_threads": max(1, min(shares))})
+        return {"TF_NUM_INTRAOP_THREADS": str(read_json(file)["intraop_threads"])}
 
     def _role(self, task: Task, folder: Path, described: dict) -> RayRole:
         return RayRole(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rampline.config import RunConfig
+from rampline.devices import available_cores
 from rampline.files import complete_directory
 from rampline.jobs.job import Job
 from rampline.jobs.local import LocalPlacement, LocalRole
@@ -54,11 +55,11 @@ class RoleHost:
         self._role: LocalRole | None = None
         self._changes: Changes | None = None
 
-    def find_port(self) -> int:
-        """A port that nobody listens on at the moment."""
+    def look(self) -> tuple[int, int]:
+        """A port that nobody listens on at the moment, and the number of cores."""
         with socket.socket() as free:
             free.bind(("", 0))
-            return free.getsockname()[1]
+            return free.getsockname()[1], available_cores()
 
     def lacks(self, paths: Sequence[str]) -> list[str]:
         """Which of these paths are not on this machine."""

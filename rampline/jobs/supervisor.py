@@ -381,8 +381,8 @@ def _check_lost(gang: Gang, attempts: Attempts, log: Log) -> None:
             frozen = RoleLost(f"{role.label} did not move for {timeout} s (log: {role.log})")
             _restart_in_place(gang, role, frozen, attempts, log)
     lost = [role for role in gang.roles if role.exit_status not in (None, 0)]
-    # The others fail because of the one that a signal ended.
-    for role in sorted(lost, key=lambda role: role.exit_status or 0):
+    # The others fail because of the one whose machine is gone, or that a signal ended.
+    for role in sorted(lost, key=lambda role: (role.exit_status != MACHINE_LOST, role.exit_status or 0)):
         _restart_in_place(gang, role, why_lost(gang, role), attempts, log)
 
 

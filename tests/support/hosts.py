@@ -1,6 +1,7 @@
 """Several hosts on one machine: Linux network namespaces with own addresses, and a wire that can be cut or made bad.
 
-The hosts share everything but the network: files, process ids, cores. Needs root, `ip` (iproute2) and `/dev/net/tun`.
+The hosts share everything but the network: files, process ids, cores. Those with disks of their own have their own
+processes and name, too, and can be switched off. Needs root, `ip` (iproute2) and `/dev/net/tun`.
 """
 
 from __future__ import annotations
@@ -23,20 +24,54 @@ WIRE_PROGRAM = Path(__file__).with_name("wire.py")
 NAME_PREFIX = "rampline-test-"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Host:
-    """One network namespace.
+    """One network namespace; with `disks` also one of mounts, processes and a name.
 
     Attributes:
         namespace: its name.
         address: its IPv4 address on the wire.
+        name: host name.
+        disks: folders that are empty when it is switched on, and nobody else's.
+        pid: of its first process, where it has disks and is on.
     """
 
     namespace: str
     address: str
+    name: str
+    disks: Sequence[Path] = ()
+    pid: int = 0
+    _power: subprocess.Popen[str] | None = None
+
+    def switch_on(self) -> None:
+        """Give it its disks and its first process."""
+        mounts = [f"mkdir -p {disk} && mount -t tmpfs none {disk}" for disk in self.disks]
+        script = " && ".join(["mount --make-rprivate /", f"hostname {self.name}", *mounts, "echo up", "sleep infinity"])
+        spaces = ["--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        self._power = subprocess.Popen(
+            ["ip", "netns", "exec", self.namespace, "unshare", *spaces, "sh", "-c", script],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._power.stdout
+        assert self._power.stdout.readline() == "up\n", f"{self.name} is not switched on"
+        (first,) = psutil.Process(self._power.pid).children()
+        self.pid = first.pid
+
+    def switch_off(self) -> None:
+        """Take all its processes and files at once."""
+        assert self._power
+        os.kill(self.pid, signal.SIGKILL)
+        self._power.communicate()
+        self.pid = 0
+
+    def see(self, path: Path) -> Path:
+        """Where a path of this host is for the test."""
+        return Path(f"/proc/{self.pid}/root", path.relative_to("/"))
 
     def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen:
-        """`subprocess.Popen` in this host; the process is the command itself, so its pid and status are."""
+        """`subprocess.Popen` in this host; where it has no disks the process is the command itself, and its pid."""
         return subprocess.Popen(self._command(command), **options)
 
     def run(self, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
@@ -48,6 +83,8 @@ class Host:
         return [int(pid) for pid in _ip("netns", "pids", self.namespace).split()]
 
     def _command(self, command: Sequence[str]) -> list[str]:
+        if self.pid:
+            return ["nsenter", f"--target={self.pid}", "--mount", "--uts", "--ipc", "--net", "--pid", "--", *command]
         return ["ip", "netns", "exec", self.namespace, *command]
 
 
@@ -57,23 +94,32 @@ class Hosts:
     def __init__(self, hosts: Sequence[Host], wire: subprocess.Popen[str]) -> None:
         self.hosts = tuple(hosts)
         self._wire = wire
+        self._cut = set[str]()
 
     def __iter__(self) -> Iterator[Host]:
         return iter(self.hosts)
 
-    def cut(self) -> None:
-        """Lose every packet from now on in silence: no reset and no ICMP tells either side."""
-        self.degrade(loss_percent=100)
+    def cut(self, *hosts: Host) -> None:
+        """Lose every packet from and to these hosts, or all, in silence: no reset and no ICMP tells either side."""
+        self._cut |= {host.address for host in hosts or self.hosts}
+        self.degrade()
 
     def heal(self) -> None:
         """Neither delay nor loss."""
+        self._cut.clear()
         self.degrade()
+
+    def power_off(self, host: Host) -> None:
+        """Without a last word: the link goes first."""
+        self.cut(host)
+        host.switch_off()
 
     def degrade(self, *, delay_ms: float = 0, loss_percent: float = 0) -> None:
         """Delay every packet, and lose some, in each direction: a round trip takes twice `delay_ms`."""
         assert self._wire.stdin
         assert self._wire.stdout
-        self._wire.stdin.write(json.dumps({"delay_ms": delay_ms, "loss_percent": loss_percent}) + "\n")
+        line = {"delay_ms": delay_ms, "loss_percent": loss_percent, "cut": sorted(self._cut)}
+        self._wire.stdin.write(json.dumps(line) + "\n")
         self._wire.stdin.flush()
         self._wire.stdout.readline()
 
@@ -91,14 +137,17 @@ def why_not() -> str | None:
 
 
 @contextlib.contextmanager
-def make_hosts(count: int = 2) -> Iterator[Hosts]:
+def make_hosts(count: int = 2, disks: Sequence[Path] = ()) -> Iterator[Hosts]:
     """Hosts 10.213.0.1, 10.213.0.2, … that reach each other and nothing else.
 
     The addresses exist in the namespaces alone, so that they clash with nothing. Whatever ends the block, the processes
     in the hosts are killed and nothing of the network is left; what a killed test left is removed by the next one.
     """
     _remove_leftovers()
-    hosts = [Host(namespace=f"{NAME_PREFIX}{os.getpid()}-{i}", address=f"10.213.0.{i + 1}") for i in range(count)]
+    prefix = f"{NAME_PREFIX}{os.getpid()}"
+    hosts = [
+        Host(namespace=f"{prefix}-{i}", address=f"10.213.0.{i + 1}", name=f"h{i}", disks=disks) for i in range(count)
+    ]
     with contextlib.ExitStack() as stack:
         for host in hosts:
             stack.callback(_remove, host.namespace)
@@ -109,6 +158,8 @@ def make_hosts(count: int = 2) -> Iterator[Hosts]:
             # Without a queue of its own this device would lose packets whenever the wire is late.
             _ip("-n", host.namespace, "link", "set", "wire0", "txqueuelen", "10000", "up")
             _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", "wire0")
+            if disks:
+                host.switch_on()
         yield Hosts(hosts, wire)
 
 

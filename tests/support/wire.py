@@ -4,8 +4,9 @@ One TUN device `wire0` in each namespace, and this process between them. It has 
 it does not pass on is lost in silence, as behind a dead switch of a routed network. The devices go with the process.
 It does what `tc netem` does, which many kernels of virtual machines and containers are built without.
 
-Each line of standard input is a JSON object `{"delay_ms": float, "loss_percent": float}`, which holds for each
-direction from then on and is answered by an empty line.
+Each line of standard input is a JSON object `{"delay_ms": float, "loss_percent": float, "cut": [ADDRESS, …]}`, which
+holds for each direction from then on and is answered by an empty line. Nothing reaches the hosts that are cut off, and
+nothing comes from them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 DEVICE = b"wire0"
 CLONE_NEWNET = 0x40000000
@@ -42,6 +44,7 @@ class Wire:
         self._devices = devices
         self._random = random.Random(seed)
         self._delay_seconds, self._loss = 0.0, 0.0
+        self._cut = set[int]()
         self._under_way: deque[tuple[float, int, bytes]] = deque()
 
     def run(self) -> None:
@@ -61,7 +64,8 @@ class Wire:
                         self._take_packets(key.fd)
                 self._deliver()
 
-    def _set(self, line: Mapping[str, float]) -> None:
+    def _set(self, line: Mapping[str, Any]) -> None:
+        self._cut = {self._devices[_packed(address)] for address in line["cut"]}
         self._delay_seconds, self._loss = line["delay_ms"] / 1000, line["loss_percent"] / 100
         if self._loss >= 1:
             # What is on a cut wire does not arrive.
@@ -76,7 +80,8 @@ class Wire:
             except BlockingIOError:
                 return
             receiver = self._devices.get(packet[IPV4_DESTINATION])
-            if receiver is not None and self._random.random() >= self._loss:
+            is_cut = device in self._cut or receiver in self._cut
+            if receiver is not None and not is_cut and self._random.random() >= self._loss:
                 self._under_way.append((time.monotonic() + self._delay_seconds, receiver, packet))
 
     def _seconds_to_next(self) -> float | None:
@@ -99,10 +104,14 @@ def open_device(namespace: str) -> int:
     return device
 
 
+def _packed(address: str) -> bytes:
+    return bytes(map(int, address.split(".")))
+
+
 def main(arguments: Sequence[str]) -> None:
     """Open the devices, tell so by an empty line, and carry; arguments are NAMESPACE=ADDRESS."""
     pairs = [argument.split("=") for argument in arguments]
-    devices = {bytes(map(int, address.split("."))): open_device(namespace) for namespace, address in pairs}
+    devices = {_packed(address): open_device(namespace) for namespace, address in pairs}
     sys.stdout.write("\n")
     sys.stdout.flush()
     Wire(devices).run()

@@ -1,0 +1,137 @@
+"""A Ray cluster of a head and three nodes, each with disks of its own: nodes, the driver and the head are lost."""
+
+import dataclasses
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from faults import assert_bit_equal, examples_of_all, recoveries
+from hosts import Host, why_not
+from ray_hosts import RayHosts, RayRun, make_ray_hosts, put, supervise_on
+from table import Table
+
+from rampline.files import read_json
+from rampline.record.run_directory import RunDirectory, RunIdentity
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(why_not() is not None, reason=why_not() or ""),
+]
+# What the issue of the launcher asks for.
+NOTICED_SECONDS, TRAINS_AGAIN_SECONDS = 15, 45
+GONE_SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHosts]:
+    with make_ray_hosts(tmp_path_factory.mktemp("ray")) as made:
+        yield made
+
+
+@pytest.fixture
+def run_on(bed: RayHosts, make_run, chaos_dataset: Path, request: pytest.FixtureRequest) -> Callable[[Host], RayRun]:
+    """`run_on(host)`: the run, supervised on a host of a whole cluster, once it has trained for two epochs."""
+
+    def start(host: Host) -> RayRun:
+        bed.mend()
+        at, dataset = bed.disk / request.node.name / "run", bed.disk / "data"
+        if not host.see(dataset).exists():
+            put(chaos_dataset, host, dataset)
+        config = make_run("multi_worker").read_config()
+        config = dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, launcher="ray"))
+        identity = RunIdentity(study="chaos", name="ray", dataset=str(dataset))
+        RunDirectory(host.see(at)).create(config, identity)
+        run = supervise_on(bed, host, at, request.node.name)
+        run.wait_for(lambda: len(run.events("epoch")) >= 2, 150, "two epochs")
+        return run
+
+    return start
+
+
+def node_of(run: RayRun, role: str) -> Host:
+    """Where a role is."""
+    roles = read_json(run.directory.roles_file)["roles"]
+    address = next(r["address"] for r in roles if f"{r['role']}-{r['index']}" == role)
+    return next(host for host in run.cluster.hosts if host.address == address.partition(":")[0])
+
+
+def check(run: RayRun, hit: float, fault: str, uninterrupted: Callable[[str], RunDirectory], table: Table) -> None:
+    """The run ends with the bits of one that nothing happened to, and what the fault cost is within its bounds."""
+    run.wait_for(lambda: run.command.poll() is not None, 240, "the end of the run")
+    assert_bit_equal(run.directory, uninterrupted("multi_worker"))
+    assert examples_of_all(run.directory) == examples_of_all(uninterrupted("multi_worker"))
+    (cost,) = recoveries(run.directory, [hit])
+    row = (f"Ray: {fault}, multi_worker, private disks", "mid-epoch", "1", f"{cost.detected_after:.1f}")
+    table.add_row(*row, f"{cost.resumed_after:.1f}", str(cost.steps_repeated), "weights bit-equal")
+    assert cost.detected_after < NOTICED_SECONDS
+    assert cost.resumed_after - cost.detected_after < TRAINS_AGAIN_SECONDS
+
+
+def test_a_raylet_is_killed(bed, run_on, uninterrupted, table: Table) -> None:
+    run = run_on(bed.head)
+    victim, hit = node_of(run, "worker-1"), time.time()
+    os.kill(bed.raylet(victim), signal.SIGKILL)
+    check(run, hit, "raylet killed", uninterrupted, table)
+    assert not bed.roles(victim)
+
+
+def test_a_node_is_powered_off_in_silence(bed, run_on, uninterrupted, table: Table) -> None:
+    run = run_on(bed.head)
+    victim, hit = node_of(run, "worker-1"), time.time()
+    bed.hosts.power_off(victim)
+    check(run, hit, "node powered off", uninterrupted, table)
+
+
+def test_a_node_is_cut_off(bed, run_on, uninterrupted, table: Table) -> None:
+    """That of the chief: what it writes meanwhile is on its own disk, and goes no further."""
+    run = run_on(bed.head)
+    victim, hit = node_of(run, "worker-0"), time.time()
+    bed.hosts.cut(victim)
+    check(run, hit, "node of the chief cut off", uninterrupted, table)
+
+
+def test_the_driver_is_asked_to_stop(bed, run_on, uninterrupted, table: Table) -> None:
+    run = run_on(bed.head)
+    hit = time.time()
+    run.signal_driver(signal.SIGTERM)
+    run.wait_for(lambda: not any(map(bed.roles, bed.hosts)), GONE_SECONDS, "no role on any host")
+    gone = time.time() - hit
+    run.command.wait(timeout=GONE_SECONDS)
+    (stopped,) = run.events("stopped")
+    again = supervise_on(bed, run.host, run.at, "again")
+    again.wait_for(lambda: again.command.poll() is not None, 240, "the end of the run")
+    (resumed,) = run.events("started", since=hit)
+    per_epoch = resumed["steps_per_epoch"]
+    assert resumed["first_step"] == (stopped["epoch"] - 1) * per_epoch + stopped["step"] % per_epoch
+    assert_bit_equal(again.directory, uninterrupted("multi_worker"))
+    saved = f"{stopped['time'] - hit:.1f} (saved)"
+    table.add_row("Ray: SIGTERM to the driver", "mid-epoch", "1", saved, f"{gone:.1f} (all gone)", "0", "bit-equal")
+
+
+def test_the_head_is_lost(bed, run_on, uninterrupted, table: Table) -> None:
+    """One line says so; the run goes on under another head."""
+    bed.mend()
+    driver = bed.nodes[-1]
+    run = run_on(driver)
+    hit = time.time()
+    bed.hosts.power_off(bed.head)
+    assert run.command.wait(timeout=90) == 1, bed.said()
+    ended = time.time() - hit
+    lines = (bed.logs / f"{run.at.parent.name}.log").read_text().splitlines()
+    assert re.fullmatch(r"error: the head of the Ray cluster, \S+, does not answer: .*", lines[-1]), lines
+    assert not any(map(bed.roles, bed.nodes))
+    new_head, *nodes = bed.nodes
+    for host in bed.nodes:
+        bed.end_ray(host)
+    bed.start_head(new_head)
+    for host in nodes:
+        bed.start_node(host)
+    again = supervise_on(bed, run.host, run.at, "again")
+    again.wait_for(lambda: again.command.poll() is not None, 240, "the end of the run")
+    assert_bit_equal(again.directory, uninterrupted("multi_worker"))
+    table.add_row("Ray: head powered off", "mid-epoch", "1", f"{ended:.1f} (command ended)", "-", "-", "bit-equal")
