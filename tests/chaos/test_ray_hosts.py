@@ -15,6 +15,8 @@ from ray_hosts import RayHosts, RayRun, make_ray_hosts, put, supervise_on
 from table import Table
 
 from rampline.files import read_json
+from rampline.jobs.supervisor import supervise
+from rampline.record.attempts import read_workers
 from rampline.record.run_directory import RunDirectory, RunIdentity
 
 pytestmark = [
@@ -34,15 +36,15 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHosts]:
 
 
 @pytest.fixture
-def run_on(bed: RayHosts, make_run, chaos_dataset: Path, request: pytest.FixtureRequest) -> Callable[[Host], RayRun]:
+def run_on(bed: RayHosts, uninterrupted, chaos_dataset: Path, request: pytest.FixtureRequest) -> Callable[..., RayRun]:
     """`run_on(host)`: the run, supervised on a host of a whole cluster, once it has trained for two epochs."""
 
-    def start(host: Host) -> RayRun:
+    def start(host: Host, **changes: object) -> RayRun:
         bed.mend()
         at, dataset = bed.disk / request.node.name / "run", bed.disk / "data"
         if not host.see(dataset).exists():
             put(chaos_dataset, host, dataset)
-        config = make_run("multi_worker").read_config()
+        config = dataclasses.replace(uninterrupted("multi_worker").read_config(), **changes)
         config = dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, launcher="ray"))
         identity = RunIdentity(study="chaos", name="ray", dataset=str(dataset))
         RunDirectory(host.see(at)).create(config, identity)
@@ -135,3 +137,23 @@ def test_the_head_is_lost(bed, run_on, uninterrupted, table: Table) -> None:
     again.wait_for(lambda: again.command.poll() is not None, 240, "the end of the run")
     assert_bit_equal(again.directory, uninterrupted("multi_worker"))
     table.add_row("Ray: head powered off", "mid-epoch", "1", f"{ended:.1f} (command ended)", "-", "-", "bit-equal")
+
+
+def test_an_elastic_run_has_the_nodes_that_there_are(bed, run_on, make_run, uninterrupted, table: Table) -> None:
+    config = uninterrupted("multi_worker").read_config()
+    cluster = dataclasses.replace(config.cluster, workers=3, min_workers=1, sum="exact")
+    whole = make_run("multi_worker", epochs=40, cluster=cluster)
+    supervise(whole, on_event=lambda event: None, log=print)
+    run = run_on(bed.head, epochs=40, cluster=cluster)
+    for workers in (2, 1):
+        hit = time.time()
+        bed.hosts.power_off(node_of(run, f"worker-{workers}"))
+        run.wait_for(lambda: len(run.events("epoch", since=hit)) >= 2, 150, f"training of {workers} workers")  # noqa: B023
+    bed.mend()
+    run.wait_for(lambda: run.command.poll() is not None, 300, "the end of the run")
+    sizes = read_workers(run.directory.attempts_file)
+    assert (sizes[:3], sizes[-1]) == ([3, 2, 1], 3)
+    assert_bit_equal(run.directory, whole)
+    assert examples_of_all(run.directory) == examples_of_all(whole)
+    row = ("Ray: two of three nodes powered off, and on again; elastic, `exact`", "mid-epoch", "2", "-", "-", "-")
+    table.add_row(*row, f"{' → '.join(map(str, sizes))} workers, weights bit-equal")

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from rampline.jobs.mirror import Changes, apply, pack_run, replace_run
+import pytest
+
+from rampline.jobs.mirror import COPY, Change, Changes, apply, pack_run, replace_run
 from rampline.jobs.tf_config import Task
 
 CLUSTER = {"worker": ("127.0.0.1:1", "127.0.0.1:2")}
@@ -29,3 +31,59 @@ def test_two_roles_on_one_machine_tell_of_each_change_once(tmp_path: Path) -> No
     assert (home / "logs" / "worker-1.log").read_text() == "a line\n"
     assert (home / "checkpoints" / "step-00000004" / "progress.json").read_text() == "{}"
     assert not [change for look in looks for change in look.read()]
+
+
+def make_copy(folder: Path) -> tuple[Path, Path]:
+    """A run directory and its copy."""
+    home, copy = folder / "home", folder / "copy"
+    home.mkdir()
+    replace_run(pack_run(home), copy)
+    return home, copy
+
+
+def test_a_copy_replaces_nothing_but_a_copy(tmp_path: Path) -> None:
+    home, copy = make_copy(tmp_path)
+    (copy / "left").touch()
+    replace_run(pack_run(home), copy)
+    assert not (copy / "left").exists()
+    with pytest.raises(FileExistsError, match="home is there already, and is no copy"):
+        replace_run(pack_run(copy), home)
+    assert not (home / COPY).exists()
+
+
+def test_what_the_chief_says_of_a_stop_counts(tmp_path: Path) -> None:
+    home, copy = make_copy(tmp_path)
+    looks = [Changes(copy, task) for task in (CHIEF, OTHER)]
+    (copy / "stop.json").write_text('{"saved": true}')
+    of_chief, of_other = ([*look.read()] for look in looks)
+    (home / "stop.json").write_text('{"requested_by": "worker-1"}')
+    for change in of_other:
+        apply(home, change)
+    assert (home / "stop.json").read_text() == '{"requested_by": "worker-1"}'
+    for change in of_chief:
+        apply(home, change)
+    assert (home / "stop.json").read_text() == '{"saved": true}'
+
+
+def test_a_file_that_takes_the_place_of_another_is_told_of_as_a_whole(tmp_path: Path) -> None:
+    home, copy = make_copy(tmp_path)
+    look = Changes(copy, CHIEF)
+    scalars = copy / "tensorboard" / "train" / "events.out.tfevents.1"
+    scalars.parent.mkdir(parents=True)
+    for text, is_other in (("epochs 1 to 3", False), ("epoch 1", True), ("epoch 1, epoch 2", False)):
+        if is_other:
+            scalars.with_name(".kept").write_text(text)
+            scalars.with_name(".kept").replace(scalars)
+        else:
+            scalars.write_text(text)
+        for change in look.read():
+            apply(home, change)
+        assert (home / scalars.relative_to(copy)).read_text() == text
+    assert len(list((home / "tensorboard" / "train").iterdir())) == 1
+
+
+def test_a_node_changes_nothing_outside_of_the_run_directory(tmp_path: Path) -> None:
+    home, _ = make_copy(tmp_path)
+    with pytest.raises(ValueError, match="is not in"):
+        apply(home, Change("replace", "../other", b"x"))
+    assert not (tmp_path / "other").exists()

@@ -2,8 +2,11 @@
 
 import dataclasses
 import logging
+import os
 import secrets
+import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from faults import assert_bit_equal
@@ -11,9 +14,11 @@ from runs import make_config
 
 from rampline.config import RunConfig
 from rampline.errors import ClusterConfigError
+from rampline.files import read_json
 from rampline.jobs.launchers import launcher_of
 from rampline.jobs.ray_cluster import SETTINGS
 from rampline.jobs.supervisor import supervise
+from rampline.record.attempts import read_workers
 
 pytestmark = pytest.mark.slow
 TWO_WORKERS = make_config("multi_worker", model="small_models:with_all_state", workers=2)
@@ -51,5 +56,39 @@ def test_parameter_servers_train(make_run, cluster: str) -> None:
 
 def test_a_run_that_the_cluster_can_never_hold_is_refused(cluster: str) -> None:
     config = on_ray(make_config("multi_worker", workers=4))
+    assert launcher_of(config).room(config) == 3
     with pytest.raises(ClusterConfigError, match=r"has 3 CPUs and 0 GPUs on 1 nodes: the run's roles need 4 CPUs"):
         launcher_of(config).check(config)
+
+
+class Holder:
+    """Holds what it reserves."""
+
+
+@pytest.mark.long
+def test_an_elastic_run_leaves_what_others_need_and_takes_it_back(make_run, cluster: str) -> None:
+    """With `sum: exact` the weights are those of a run that had two workers all the time."""
+    import ray
+
+    elastic = make_config("multi_worker", model="small_models:with_all_state", workers=2, min_workers=1, sum="exact")
+    elastic = dataclasses.replace(elastic, epochs=30)
+    whole, run = make_run(elastic), make_run(on_ray(elastic))
+    supervise(whole, on_event=lambda event: None, log=print)
+    lines, holders, attempts = list[str](), list[Any](), list[int]()
+
+    def hear(event: dict) -> None:
+        if event["event"] == "started":
+            attempts.append(event["attempt"])
+        if event["event"] != "epoch":
+            return
+        if len(attempts) == 1 and not holders:
+            holders.append(ray.remote(num_cpus=2)(Holder).remote())
+            roles = read_json(run.roles_file)["roles"]
+            os.kill(next(role["pid"] for role in roles if role["index"] == 1), signal.SIGKILL)
+        elif len(attempts) == 2 and holders:
+            ray.kill(holders.pop())
+
+    supervise(run, on_event=hear, log=lines.append)
+    assert read_workers(run.attempts_file) == [2, 1, 2]
+    assert sum("there is room for 2 workers instead of 1" in line for line in lines) == 1
+    assert_bit_equal(run, whole)
