@@ -25,7 +25,7 @@ from rampline.config import RunConfig
 from rampline.devices import available_cores
 from rampline.errors import ClusterConfigError, RunFailed
 from rampline.jobs.job import Job
-from rampline.jobs.launcher import wait_until
+from rampline.jobs.launcher import Node, wait_until
 from rampline.jobs.local import LOCAL, LocalRole
 from rampline.jobs.ray_roles import ACTOR_SECONDS, SILENT_SECONDS, RayNode, RayPlacement, answers
 from rampline.jobs.role_host import RoleHost
@@ -47,6 +47,10 @@ POLL_SECONDS = 0.5
 GROUP_SECONDS = 10.0
 # So long a machine that did not answer is left out; then, if it answers and there is no room elsewhere, it is tried.
 AVOID_SECONDS = 30.0
+# Before the kind of GPU, in the names of a node's resources.
+KIND = "accelerator_type:"
+# A cluster of this machine alone holds at least so many roles, as the local launcher does.
+LEAST_CPUS = 4
 # Where `ray start` leaves the address of its cluster.
 CURRENT_CLUSTER = Path("/tmp/ray/ray_current_cluster")
 
@@ -81,6 +85,21 @@ class RayCluster:
         with ThreadPoolExecutor(max_workers=64) as pool:
             answered = pool.map(lambda node: answers(node.address, node.port), known)
         return [node for node, is_there in zip(known, answered, strict=True) if is_there]
+
+    def nodes(self) -> list[Node]:
+        return [
+            Node(
+                name=node.name,
+                state="alive",
+                cores=int(node.cpus),
+                free_cores=int(node.free_cpus),
+                gpus=int(node.gpus),
+                free_gpus=int(node.free_gpus),
+                gpu_kind=node.gpu_kind,
+                memory_bytes=node.memory_bytes,
+            )
+            for node in self.alive()
+        ]
 
     def check(self, config: RunConfig) -> None:
         nodes = self.alive()
@@ -206,6 +225,8 @@ def _nodes(ray: Any) -> list[RayNode]:
             gpus=node["Resources"].get("GPU", 0.0),
             free_cpus=free.get(node["NodeID"], {}).get("CPU", 0.0),
             free_gpus=free.get(node["NodeID"], {}).get("GPU", 0.0),
+            gpu_kind=", ".join(name.removeprefix(KIND) for name in node["Resources"] if name.startswith(KIND)),
+            memory_bytes=int(node["Resources"].get("memory", 0)),
         )
         for node in ray.nodes()
         if node["Alive"]
@@ -310,7 +331,7 @@ def connect() -> Any:
 def _init(ray: Any) -> None:
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     if _is_local():
-        ray.init(address="local", num_cpus=available_cores(), include_dashboard=False, **quiet)
+        ray.init(address="local", num_cpus=max(LEAST_CPUS, available_cores()), include_dashboard=False, **quiet)
     else:
         ray.init(address="auto", **quiet)
 

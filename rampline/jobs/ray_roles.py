@@ -48,6 +48,8 @@ class RayNode:
         name: host name.
         cpus, gpus: what Ray was told that it has.
         free_cpus, free_gpus: what nothing has reserved.
+        gpu_kind: such as `H100`; empty where Ray does not know.
+        memory_bytes: that Ray gives out.
     """
 
     id: str
@@ -58,6 +60,8 @@ class RayNode:
     gpus: float
     free_cpus: float
     free_gpus: float
+    gpu_kind: str
+    memory_bytes: int
 
 
 def answers(address: str, port: int) -> bool:
