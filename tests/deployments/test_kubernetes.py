@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -13,9 +15,33 @@ from deployment_files import DEPLOYMENTS, manifests, pod_environment, training_j
 
 from rampline.jobs.exit_status import STOPPED, WRONG_INPUT
 from rampline.jobs.roles import free_ports
+from rampline.study.content import load_study
 
-OBJECTS = [pytest.param(item, id=f"{file}-{item['kind']}") for file, found in manifests().items() for item in found]
-PODS = [item["spec"]["template"]["spec"] for found in manifests().values() for item in found if item["kind"] == "Job"]
+
+def _templates(item: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of the pods that an object makes."""
+    spec = item["spec"]
+    if item["kind"] == "Job":
+        return [spec["template"]]
+    if item["kind"] != "RayJob":
+        return []
+    cluster = spec["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    return [spec["submitterPodTemplate"], *(group["template"] for group in groups)]
+
+
+ITEMS = [(file, item) for file, found in manifests().items() for item in found]
+PODS = [template["spec"] for _, item in ITEMS for template in _templates(item)]
+# Those that Kubernetes itself knows, and the pods of the others.
+OBJECTS = [pytest.param(item, id=f"{file}-{item['kind']}") for file, item in ITEMS if item["kind"] != "RayJob"]
+OBJECTS += [
+    pytest.param(
+        {"apiVersion": "v1", "kind": "Pod", **template}, id=f"{file}-{template['spec']['containers'][0]['name']}"
+    )
+    for file, item in ITEMS
+    if item["kind"] == "RayJob"
+    for template in _templates(item)
+]
 # The oldest in which all that is used is stable (podFailurePolicy: 1.31), and the newest that the package knows.
 VERSIONS = ("1.31", kubernetes_validate.latest_version())
 IMAGE_FOLDER = "/opt/rampline"
@@ -23,8 +49,8 @@ IMAGE_FOLDER = "/opt/rampline"
 
 @pytest.mark.parametrize("item", OBJECTS)
 def test_objects_fit_the_schemas(item):
-    for version in VERSIONS:
-        kubernetes_validate.validate(item, version, strict=True)
+    for kubernetes in VERSIONS:
+        kubernetes_validate.validate(item, kubernetes, strict=True)
 
 
 def test_schemas_find_a_mistake():
@@ -46,8 +72,8 @@ def test_pods_are_not_root_and_have_no_account(pod):
         name, _, tag = container["image"].partition(":")
         assert name == "rampline"
         assert tag not in ("", "latest")
-        script = container["command"][-1]
-        assert (DEPLOYMENTS.parent / Path(script).relative_to(IMAGE_FOLDER)).is_file()
+        for script in container.get("command", [])[-1:]:
+            assert (DEPLOYMENTS.parent / Path(script).relative_to(IMAGE_FOLDER)).is_file()
 
 
 def test_number_of_pods_is_the_number_of_roles():
@@ -135,6 +161,21 @@ def test_pods_of_the_job_as_plain_processes(start_pod, tmp_path):
 
     # A pod that is made anew when all is done has nothing to do.
     assert finish([start_pod(index) for index in indexes])[0] == [0 for _ in indexes]
+
+
+def test_ray_job_is_of_the_run_that_it_names():
+    policy, job = manifests()["ray-job.yaml"]
+    cluster = job["spec"]["rayClusterSpec"]
+    assert cluster["rayVersion"] == version("ray")
+    for template in _templates(job):
+        assert policy["spec"]["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    words = job["spec"]["entrypoint"].split()
+    assert words[:2] == ["rampline", "run"]
+    run = next(run for run in load_study(words[2]).runs if run.name == words[words.index("--only") + 1])
+    [workers] = cluster["workerGroupSpecs"]
+    assert workers["minReplicas"] == workers["replicas"] == workers["maxReplicas"] == run.config.cluster.workers
+    [claim] = manifests()["storage.yaml"]
+    assert _templates(job)[1]["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": claim["metadata"]["name"]}
 
 
 def _fields() -> dict[str, str]:
