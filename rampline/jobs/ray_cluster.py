@@ -34,14 +34,15 @@ from rampline.jobs.tf_config import Task
 
 # What TensorFlow, NCCL and Rampline read: a node's environment is not the command's.
 SENT = ("RAMPLINE_", "TF_", "KERAS_", "NCCL_", "XLA_", "OMP_", "PYTHONPATH")
-# No usage statistics; a busy machine needs longer than Ray's 30 s to start; a process that has lost the head ends in
-# its own time; roles alone hide GPUs.
+# No usage statistics; a busy machine needs longer than Ray's 30 s to start; roles alone hide GPUs; without the last two
+# a process does not end where the head is gone without a word.
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_raylet_start_wait_time_s": "180",
     "RAY_gcs_server_port_wait_time_s": "180",
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_grpc_client_keepalive_time_ms": "5000",
+    "RAY_grpc_client_keepalive_timeout_ms": "5000",
 }
 POLL_SECONDS = 0.5
 GROUP_SECONDS = 10.0

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ SIGNAL_SECONDS = 1.0
 # Of a Python process on the node, which imports Rampline.
 ACTOR_SECONDS = 60.0
 STAGE_SECONDS = 600.0
+# Others may take the places at once: then they are not seen to be free.
+RETURN_SECONDS = 5.0
 # Actors and the head are asked every second.
 SILENT_SECONDS, ASK_SECONDS = 10.0, 1.0
 CONNECT_SECONDS = 1.0
@@ -303,8 +305,9 @@ class RayPlacement:
             for actor in self.actors.values():
                 ray.kill(actor)
             ray.util.remove_placement_group(self.group)
-            state = ray.util.placement_group_table
-            wait_until(lambda: state(self.group)["state"] == "REMOVED", KILL_SECONDS)
+            # Until Ray counts the places as free there seems to be less room than there is.
+            lost = {role.node.id for role in self.roles if role.is_lost}
+            wait_until(lambda: _are_free(node for node in self.nodes.values() if node.id not in lost), RETURN_SECONDS)
 
     def _stage(self, actor: Any, task: Task, folder: Path) -> None:
         """Where the node lacks the folder, put it there, and the dataset; the first role of a node does it for all."""
@@ -324,6 +327,14 @@ class RayPlacement:
                 ray.get(actor.stage_run.remote(str(folder), ray.put(pack_run(folder))), timeout=STAGE_SECONDS)
                 self._copies[node] = actor
             ray.get(actor.tell_changes.remote(str(folder), task), timeout=ACTOR_SECONDS)
+
+
+def _are_free(nodes: Iterable[RayNode]) -> bool:
+    """Whether these have again what was free when they were chosen, or are gone."""
+    from ray._private.state import available_resources_per_node
+
+    free = available_resources_per_node()
+    return all(free[node.id].get("CPU", 0.0) >= node.free_cpus for node in nodes if node.id in free)
 
 
 def _ray() -> Any:
