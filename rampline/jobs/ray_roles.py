@@ -105,7 +105,8 @@ class RayRole:
         self._failure: OSError | None = None
         self._last_line = ""
         self._heard_at, self._silent = time.monotonic(), 0.0
-        threading.Thread(target=self._follow, name=f"follow-{task.name}", daemon=True).start()
+        self.follower = threading.Thread(target=self._follow, name=f"follow-{task.name}", daemon=True)
+        self.follower.start()
 
     @property
     def exit_status(self) -> int | None:
@@ -198,8 +199,9 @@ class RayPlacement:
     _copies: dict[str, Any] = field(default_factory=dict)
     _dataset: Any = None
     _folder: Path | None = None
-    _is_open: bool = True
+    _watcher: threading.Thread | None = None
     # What an actor tells counts as long as the placement is open.
+    _is_closed: threading.Event = field(default_factory=threading.Event)
     _taking: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -223,16 +225,20 @@ class RayPlacement:
         self.roles.append(role := self._role(task, job.folder, described))
         if self._folder is None:
             self._folder = job.folder
-            threading.Thread(target=self._watch, name="ray-watch", daemon=True).start()
+            self._watcher = threading.Thread(target=self._watch, name="ray-watch", daemon=True)
+            self._watcher.start()
         return role
 
     def close(self) -> frozenset[str]:
         with self._taking:
-            self._is_open = False
-        # Without a head these calls do not come back.
+            self._is_closed.set()
         freeing = threading.Thread(target=self._free, daemon=True)
         freeing.start()
-        freeing.join(KILL_SECONDS)
+        # Without a head their calls do not come back. With one they do, and Ray ends a process with a thread that calls
+        # it after its end.
+        deadline = time.monotonic() + KILL_SECONDS
+        for thread in filter(None, (freeing, self._watcher, *(role.follower for role in self.roles))):
+            thread.join(max(0.0, deadline - time.monotonic()))
         self.on_close(self)
         return frozenset(role.node.id for role in self.roles if role.is_lost)
 
@@ -261,16 +267,16 @@ class RayPlacement:
 
     def _take(self, role: RayRole, update: Update) -> bool:
         with self._taking:
-            if self._is_open:
+            if not self._is_closed.is_set():
                 for change in update.changes:
                     apply(role.log.parents[1], change)
                 role.learn(update)
-            return self._is_open and update.exit_status is None
+            return not self._is_closed.is_set() and update.exit_status is None
 
     def _watch(self) -> None:
         """Ask the actors and the head as long as the placement is open, and tell the copies of a stop."""
         ray, asked, head_heard_at, told = _ray(), dict[Any, RayRole](), time.monotonic(), b""
-        while self._is_open:
+        while not self._is_closed.wait(ASK_SECONDS / 2):
             waiting = {role.task.name for role in asked.values()}
             asked |= {role.ask(): role for role in self.roles if role.task.name not in waiting and not role.is_lost}
             answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ASK_SECONDS)
@@ -287,7 +293,6 @@ class RayPlacement:
                 for role in self.roles:
                     role.lose("is out of reach, as is the head of the cluster")
             told = self._tell_stop(told)
-            time.sleep(ASK_SECONDS / 2)
 
     def _tell_stop(self, told: bytes) -> bytes:
         """Tell the copies what `stop.json` says here."""
