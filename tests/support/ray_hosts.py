@@ -105,11 +105,12 @@ class RayHosts:
         for host in self.hosts:
             if not host.pid:
                 host.switch_on()
-        alive = self.alive() if self._is_running(self.head) else []
+        first = self.hosts.hosts[0]
+        alive = self.alive() if self.head is first and self._is_running(first) else []
         if not alive:
             for host in self.hosts:
                 self.end_ray(host)
-            self.start_head(self.hosts.hosts[0])
+            self.start_head(first)
         for host in self.nodes:
             if host.address not in alive or not self._is_running(host):
                 self.end_ray(host)

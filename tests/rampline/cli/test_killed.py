@@ -119,6 +119,7 @@ def test_training_does_not_wait_for_an_mlflow_server_that_is_killed(
     assert not any(is_undelivered(file.parent) for file in home.rglob("delivery.json"))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forks", "prepared")
 def test_a_preempted_run_stops_the_study_and_is_continued(rampline, command, home, prefect_server):
     process = command("run", UNHURRIED, "--only", "baseline", "--only", "after", prefect=prefect_server.prefect)

@@ -9,7 +9,7 @@ import pytest
 SMALL = ("--set", "data.limit=20")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("forks", "prepared")
 def test_a_run_that_starts_from_another_is_checked_with_fresh_weights(rampline, home: Path) -> None:
     result = rampline("parity", "digits", "--run", "mirrored-ramp", "--steps", "4", *SMALL)

@@ -1,9 +1,9 @@
 """`rampline run` with everything real: Prefect's server, role processes, MLflow; tests/test_demo.py has a whole one."""
 
-import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -11,6 +11,9 @@ import pytest
 from command_line import environment_with
 from mlflow.tracking import MlflowClient
 from processes import processes_of
+
+from rampline.data.sources import digits
+from rampline.study import preflight
 
 pytestmark = pytest.mark.slow
 STUDY = """
@@ -28,29 +31,6 @@ name: one
 base: {epochs: 1, data: {source: digits, limit: 20}, explain: {steps: 0}}
 runs:
   one: {}
-"""
-# What the command does, counted in its process.
-COUNTED = """
-import collections, json, sys
-import rampline.data.sources.digits, rampline.study.preflight
-counts = collections.Counter()
-
-def count(module, name):
-    function = getattr(module, name)
-    def counted(*arguments, **named):
-        counts[name] += 1
-        return function(*arguments, **named)
-    setattr(module, name, counted)
-
-count(rampline.data.sources.digits, "stat_fingerprint")
-count(rampline.study.preflight, "check_machine")
-sys.addaudithook(lambda event, about: counts.update(read=event == "open" and str(about[0]).endswith("one.yaml")))
-from rampline.cli import main
-try:
-    main()
-finally:
-    with open("counts.json", "w") as file:
-        json.dump(counts, file)
 """
 
 
@@ -90,14 +70,27 @@ def test_a_failed_run_stops_only_what_starts_from_it(rampline, home, tmp_path, p
     assert processes_of(home) == []
 
 
-def test_a_study_is_read_and_checked_once_and_its_data_looked_for_until_they_are_there(home, tmp_path, prefect_server):
+@pytest.mark.usefixtures("forks")
+def test_a_study_is_read_and_checked_once_and_its_data_looked_for_until_they_are_there(
+    rampline, tmp_path, prefect_server, monkeypatch
+):
     (tmp_path / "one.yaml").write_text(ONE_RUN)
-    command = [sys.executable, "-P", "-c", COUNTED, "run", "one.yaml"]
+    counts = Counter[str]()
+    for module, name in ((digits, "stat_fingerprint"), (preflight, "check_machine")):
+        monkeypatch.setattr(module, name, counted(getattr(module, name), counts))
+    sys.addaudithook(lambda event, about: counts.update(read=event == "open" and str(about[0]).endswith("one.yaml")))
     for located in (2, 1):  # by the check and by the preparation, which leaves nothing to do for the second run
-        environment = environment_with(home, prefect_server.prefect)
-        subprocess.run(command, cwd=tmp_path, env=environment, timeout=280, check=True, capture_output=True)
-        counts = json.loads((tmp_path / "counts.json").read_text())
+        counts.clear()
+        assert rampline("run", "one.yaml", prefect=prefect_server.prefect).returncode == 0
         assert counts == {"read": 1, "check_machine": 1, "stat_fingerprint": located}
+
+
+def counted(function, counts):
+    def wrapped(*arguments, **named):
+        counts[function.__name__] += 1
+        return function(*arguments, **named)
+
+    return wrapped
 
 
 @pytest.mark.usefixtures("forks")

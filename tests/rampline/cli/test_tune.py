@@ -57,6 +57,7 @@ def test_a_run_is_tuned_and_its_trials_are_in_mlflow(rampline, home: Path) -> No
     assert "has no execution in MLflow" in rampline("compare", "digits").stderr
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("prepared")
 def test_an_interrupted_search_leaves_no_process_and_no_settings(command, home: Path) -> None:
     tuning = command("tune", "digits", "--run", "baseline", *SMALL)

@@ -107,6 +107,7 @@ def test_of_a_run_on_several_machines_this_ones_replicas_count(
     assert work_of(workers).config.global_batch_size == 7
 
 
+@pytest.mark.long
 def test_equal_work_is_measured_once_also_where_a_gpu_is_fewer_than_the_replicas(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -175,6 +175,7 @@ def test_servers_that_are_there_are_used(servers, tmp_path):
         found.stop()
 
 
+@pytest.mark.long
 def test_a_flow_run_outlives_its_worker_and_after_kill_9_of_all_saves_a_checkpoint(servers):
     flow_run = servers.start("baseline", study=UNHURRIED, run="baseline", epochs=200)
     directory = servers.until_training(flow_run, "baseline")

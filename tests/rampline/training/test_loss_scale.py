@@ -51,6 +51,7 @@ def test_an_overflow_in_one_replica_skips_the_step_in_all(cluster, single, train
     np.testing.assert_allclose(roles[0]["losses"], single["losses"], rtol=1e-2)
 
 
+@pytest.mark.long
 def test_model_fit_skips_the_step_in_all_replicas_too(train) -> None:
     (role,) = train(engine="fit", **CLUSTERS["mirrored-2"])
     check(role)

@@ -129,7 +129,7 @@ def test_two_workers_agree_on_what_they_measured(train: Train) -> None:
     assert len(profiles(probed)) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_parameter_server_with_one_worker(train: Train) -> None:
     # One worker: with two, no two trainings are the same.
     config = make_config("parameter_server", workers=1, parameter_servers=1)
