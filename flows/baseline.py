@@ -5,7 +5,7 @@ from prefect import flow
 from rampline.execution import command_of
 from rampline.flows.evaluate import evaluate
 from rampline.flows.prepare import prepare
-from rampline.tasks.form import AS_IN_STUDY, Engine, Epochs, Precision, find_stage, open_begun, with_values
+from rampline.tasks.form import AS_IN_STUDY, Engine, Epochs, Launcher, Precision, find_stage, open_begun, with_values
 from rampline.tasks.steps import models_checked, open_execution, train, turn_of
 
 
@@ -16,6 +16,7 @@ def baseline(
     engine: Engine = AS_IN_STUDY,
     epochs: Epochs = None,
     precision: Precision = AS_IN_STUDY,
+    launcher: Launcher = AS_IN_STUDY,
     overrides: dict[str, str] = {},  # noqa: B006
     execution: str = "",
 ) -> None:
@@ -30,9 +31,8 @@ def baseline(
         overrides: Further settings by dotted key, such as {"batch.size": "128"}.
         execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """
-    run_stage(
-        "baseline", study, run, with_values(overrides, engine=engine, epochs=epochs, precision=precision), execution
-    )
+    given = with_values(overrides, engine=engine, epochs=epochs, precision=precision, launcher=launcher)
+    run_stage("baseline", study, run, given, execution)
 
 
 def run_stage(flow_name: str, study: str, run: str, overrides: dict[str, str], execution: str) -> None:

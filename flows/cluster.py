@@ -3,7 +3,7 @@
 from prefect import flow
 
 from rampline.flows.baseline import run_stage
-from rampline.tasks.form import AS_IN_STUDY, Epochs, ParameterServers, Precision, Workers, with_values
+from rampline.tasks.form import AS_IN_STUDY, Epochs, Launcher, ParameterServers, Precision, Workers, with_values
 
 
 @flow(name="cluster", flow_run_name="{run}")
@@ -14,6 +14,7 @@ def cluster(
     parameter_servers: ParameterServers = None,
     epochs: Epochs = None,
     precision: Precision = AS_IN_STUDY,
+    launcher: Launcher = AS_IN_STUDY,
     overrides: dict[str, str] = {},  # noqa: B006
     execution: str = "",
 ) -> None:
@@ -29,5 +30,5 @@ def cluster(
         execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """
     size = {f"{run}:cluster.workers": workers, f"{run}:cluster.parameter_servers": parameter_servers}
-    given = with_values(overrides, **size, epochs=epochs, precision=precision)
+    given = with_values(overrides, **size, epochs=epochs, precision=precision, launcher=launcher)
     run_stage("cluster", study, run, given, execution)

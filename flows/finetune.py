@@ -3,7 +3,7 @@
 from prefect import flow
 
 from rampline.flows.baseline import run_stage
-from rampline.tasks.form import AS_IN_STUDY, Engine, Epochs, Precision, Replicas, with_values
+from rampline.tasks.form import AS_IN_STUDY, Engine, Epochs, Launcher, Precision, Replicas, with_values
 
 
 @flow(name="finetune", flow_run_name="{run}")
@@ -14,6 +14,7 @@ def finetune(
     replicas: Replicas = None,
     epochs: Epochs = None,
     precision: Precision = AS_IN_STUDY,
+    launcher: Launcher = AS_IN_STUDY,
     overrides: dict[str, str] = {},  # noqa: B006
     execution: str = "",
 ) -> None:
@@ -29,5 +30,5 @@ def finetune(
         execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """
     size = {f"{run}:cluster.replicas": replicas}  # not of the runs whose weights it starts from
-    given = with_values(overrides, **size, engine=engine, epochs=epochs, precision=precision)
+    given = with_values(overrides, **size, engine=engine, epochs=epochs, precision=precision, launcher=launcher)
     run_stage("finetune", study, run, given, execution)

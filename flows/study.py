@@ -22,6 +22,7 @@ from rampline.tasks.form import (
     FLOW_OF_STRATEGY,
     Engine,
     Epochs,
+    Launcher,
     Precision,
     find_execution,
     own_execution,
@@ -41,6 +42,7 @@ def study(
     engine: Engine = AS_IN_STUDY,
     epochs: Epochs = None,
     precision: Precision = AS_IN_STUDY,
+    launcher: Launcher = AS_IN_STUDY,
     overrides: dict[str, str] = {},  # noqa: B006
     approve_cost_above: Annotated[float, Field(ge=0)] | None = None,
     execution: str = "",
@@ -63,7 +65,7 @@ def study(
     own_execution(execution)
     if earlier := earlier_run_in_progress(study):
         return Cancelled(name="Skipped", message=f"{earlier} of this deployment trains {study} still: skipped")
-    overrides = with_values(overrides, engine=engine, epochs=epochs, precision=precision)
+    overrides = with_values(overrides, engine=engine, epochs=epochs, precision=precision, launcher=launcher)
     opened = find_execution(study, only, overrides, execution, strategy)
     if strategy != "all":
         only = [run.name for run in opened.study.runs]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from rampline.config import ClusterConfig, RunConfig, run_config
+from rampline.config import ClusterConfig, RunConfig, run_config, sections
 from rampline.errors import ConfigError, InputError
 from rampline.record.home import Home
 from rampline.study import Study, load_study
@@ -42,6 +42,9 @@ Engine = Annotated[Literal["as in the study", run_config.Engine], TextOf(RunConf
 Precision = Annotated[
     Literal["as in the study", run_config.Precision], TextOf(RunConfig, "precision", "or as in the study")
 ]
+Launcher = Annotated[
+    Literal["as in the study", sections.Launcher], TextOf(ClusterConfig, "launcher", "or as in the study")
+]
 Epochs = Annotated[_AtLeastOne, TextOf(RunConfig, "epochs")]
 Replicas = Annotated[_AtLeastOne, TextOf(ClusterConfig, "replicas")]
 Workers = Annotated[_AtLeastOne, TextOf(ClusterConfig, "workers")]
@@ -55,8 +58,9 @@ FLOW_OF_STRATEGY = {
 }
 
 
-def with_values(overrides: Mapping[str, str], **values: object) -> dict[str, str]:
+def with_values(overrides: Mapping[str, str], *, launcher: object = None, **values: object) -> dict[str, str]:
     """`overrides` with those `values` laid over them that are neither `None` nor `AS_IN_STUDY`."""
+    values |= {"cluster.launcher": launcher}
     given = {key: str(value) for key, value in values.items() if value not in (None, AS_IN_STUDY)}
     return {**overrides, **given}
 

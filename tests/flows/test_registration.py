@@ -9,14 +9,17 @@ from prefect import Flow
 
 PARAMETERS = {
     "prepare": ["study", "only", "overrides", "execution"],
-    "baseline": ["study", "run", "engine", "epochs", "precision", "overrides", "execution"],
-    "finetune": ["study", "run", "engine", "replicas", "epochs", "precision", "overrides", "execution"],
+    "baseline": ["study", "run", "engine", "epochs", "precision", "launcher", "overrides", "execution"],
+    "finetune": [
+        *("study", "run", "engine", "replicas", "epochs", "precision", "launcher", "overrides", "execution"),
+    ],
     "cluster": [
-        *("study", "run", "workers", "parameter_servers", "epochs", "precision", "overrides", "execution"),
+        *("study", "run", "workers", "parameter_servers", "epochs", "precision", "launcher"),
+        *("overrides", "execution"),
     ],
     "evaluate": ["study", "execution", "runs"],
     "study": [
-        *("study", "only", "strategy", "engine", "epochs", "precision"),
+        *("study", "only", "strategy", "engine", "epochs", "precision", "launcher"),
         *("overrides", "approve_cost_above", "execution"),
     ],
     "predict": ["study", "images", "output", "batch_size"],

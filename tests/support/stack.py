@@ -14,6 +14,7 @@ import pytest
 from flow_runs import Flows
 from prefect.client.orchestration import SyncPrefectClient
 from prefect_rest import PrefectApi
+from ray_node import make_address
 
 from rampline.devices import find_devices
 from rampline.servers.automations import apply_automations
@@ -42,8 +43,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flows]:
-    """Both servers, the deployments and a worker, in a home of their own; started with the first test that asks."""
-    stack = Flows(tmp_path_factory.mktemp("stack"))
+    """Both servers, the deployments and a worker, in a home of their own; started with the first test that asks.
+
+    Flow runs with `launcher=ray` look for a cluster that a test has to start (`ray_node.py`).
+    """
+    stack = Flows(tmp_path_factory.mktemp("stack"), make_address())
     stack.up()
     yield stack
     stack.stop()

@@ -20,3 +20,9 @@ def test_a_run_of_another_strategy_is_refused():
 
 def test_values_that_are_none_leave_the_study_as_it_is():
     assert with_values({"seed": "1"}, epochs=3, precision=AS_IN_STUDY, replicas=None) == {"seed": "1", "epochs": "3"}
+    assert with_values({}, launcher=AS_IN_STUDY) == {}
+
+
+def test_the_launcher_of_a_form_is_a_setting_of_every_run():
+    overrides = with_values({"cluster.launcher": "local"}, launcher="ray")
+    assert {run.config.cluster.launcher for run in load_study("digits", overrides=overrides).runs} == {"ray"}

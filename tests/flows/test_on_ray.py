@@ -1,0 +1,32 @@
+"""A flow run of a deployment whose form says `launcher: ray`, on one node that it has not started."""
+
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from command_line import UNHURRIED, wait_until
+from flow_runs import ENDED, Flows
+from ray_node import actors, ray_node
+
+from rampline.record.run_directory import RunDirectory
+
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(600)]
+GONE_SECONDS = 20
+
+
+@pytest.fixture
+def node(stack: Flows) -> Iterator[psutil.Process]:
+    with ray_node(stack.environment, cpus=3) as process:
+        yield process
+
+
+def test_cancelling_ends_every_role_and_every_actor(stack: Flows, node: psutil.Process) -> None:
+    flow_run = stack.start("study", study=UNHURRIED, only=["multi-worker"], launcher="ray")
+    directory = RunDirectory(stack.until_training(flow_run, "multi-worker"))
+    assert {psutil.Process(role).ppid() for role in stack.roles()} == {actor.pid for actor in actors(node)}
+    assert len(stack.roles()) == 2
+    stack.cancel(flow_run)
+    gone = wait_until(lambda: not stack.roles() and not actors(node), GONE_SECONDS)
+    print(f"no role and no actor {gone:.1f} s after the request")  # noqa: T201
+    assert [event["event"] for event in directory.read_events("stopped")] == ["stopped"]
+    assert stack.until(flow_run, *ENDED)["state_type"] == "CANCELLED", stack.log(flow_run)
