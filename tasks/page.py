@@ -17,13 +17,16 @@ from uuid import UUID
 
 import httpx
 from prefect import get_run_logger
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactUpdate
 
 from rampline.config import RunConfig
 from rampline.files import read_csv
 from rampline.jobs.role_output import RoleOutput, last_lines
 from rampline.jobs.roles import role_counts
 from rampline.plan import PlannedRun
+from rampline.record.attempts import COLUMNS, tell_attempts
 from rampline.record.events import EventReader
 from rampline.record.metrics import PAGE_RANK, Output, metrics_of_run, shown_in
 from rampline.record.run_directory import RunDirectory
@@ -80,10 +83,19 @@ def plan_markdown(study: Study, planned: Sequence[PlannedRun]) -> str:
     if any(run.expected_seconds is None for run in planned):
         hours = f" The study says: {study.expected_hours}." if study.expected_hours else ""
         remarks.append(f"`?`: known after a run with these settings was measured.{hours}")
-    header = list(rows[0])
-    table = [header, ["---"] * len(header), *([str(row[name]) for name in header] for row in rows)]
-    lines = [f"| {' | '.join(cells)} |" for cells in table]
-    return "\n\n".join([f"## Plan of {study.name}", "\n".join(lines), *filter(None, remarks)]) + "\n"
+    table = _markdown_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+    return "\n\n".join([f"## Plan of {study.name}", table, *filter(None, remarks)]) + "\n"
+
+
+def attempts_markdown(run_directory: RunDirectory) -> str:
+    """On which hosts each attempt was, and how it ended; empty for a run that was started once, on one host."""
+    rows = tell_attempts(run_directory)
+    return f"## Attempts of {run_directory.path.name}\n\n{_markdown_table(COLUMNS, rows)}\n" if rows else ""
+
+
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    escaped = ([cell.replace("|", "\\|") for cell in row] for row in rows)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *escaped))
 
 
 def artifact_key(*parts: str) -> str:
@@ -98,7 +110,7 @@ LINES_ON_FAILURE = 50
 
 @contextmanager
 def live_page(directory: RunDirectory, config: RunConfig) -> Iterator[None]:
-    """Keep a progress bar and the chief's lines up to date for the length of the block.
+    """Keep a progress bar, the chief's lines and the table of the attempts up to date for the length of the block.
 
     After a failure the last lines of the other roles follow. It happens in a thread: training never waits for Prefect.
     """
@@ -123,6 +135,8 @@ def live_page(directory: RunDirectory, config: RunConfig) -> Iterator[None]:
 class _Page:
     def __init__(self, directory: RunDirectory, chief: Path, bar: UUID, logger: Any) -> None:
         self.ended = threading.Event()
+        self._directory, self._attempts_size = directory, 0
+        self._attempts: UUID | None = None
         self._bar, self._logger, self._shown = bar, logger, 0.0
         self._events = EventReader(directory.events_file)
         # A run that is continued has lines of earlier attempts, which are on an earlier page.
@@ -140,18 +154,36 @@ class _Page:
         share = self._shown
         for event in self._events.read():
             share = self._share(event, share)
-        if round(share) == round(self._shown):
-            return
         try:
-            update_progress_artifact(self._bar, share)
-            self._shown = share
+            if round(share) != round(self._shown):
+                update_progress_artifact(self._bar, share)
+                self._shown = share
+            self._refresh_attempts()
         except (httpx.HTTPError, OSError) as error:
             logging.getLogger(__name__).debug("the progress is not on the page: %s", error)
+
+    def _refresh_attempts(self) -> None:
+        file = self._directory.attempts_file
+        size = file.stat().st_size if file.is_file() else 0
+        if size == self._attempts_size:
+            return
+        if text := attempts_markdown(self._directory):
+            if self._attempts is None:
+                run = self._directory.path.name
+                made = create_markdown_artifact(
+                    text, key=artifact_key("attempts", run), description=f"Attempts of {run}"
+                )
+                self._attempts = cast(UUID, made)
+            else:
+                with get_client(sync_client=True) as client:
+                    client.update_artifact(self._attempts, ArtifactUpdate(data=text))
+        self._attempts_size = size
 
     def _share(self, event: dict[str, Any], share: float) -> float:
         """How much of the run is done, in percent."""
         if event["event"] == "started":
             self._steps = (event["epochs"], event["steps_per_epoch"])
+            self._attempts_size = 0  # from which step on is known now
         epochs, steps = self._steps
         if event["event"] == "progress":
             return 100 * (event["epoch"] - 1 + event["step"] / steps) / epochs

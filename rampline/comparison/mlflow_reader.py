@@ -153,6 +153,7 @@ def run_row(run: Run, parent: Run) -> dict[str, Any]:
         "virtual_devices": _integer(params.get("cluster.virtual_devices")),
         "attempts": _integer(tags.get("rampline.attempts")),
         "workers_of_attempts": tags.get("rampline.workers", ""),
+        "attempt_table": tuple(map(tuple, json.loads(tags.get("rampline.attempt_table", "[]")))),
         "machines": _machines(tags, parent.data.tags),
         "bound": tags.get("rampline.bound", ""),
         "verdict": tags.get("rampline.verdict", ""),

@@ -40,6 +40,7 @@ from rampline.comparison.system_section import make_system_section
 from rampline.comparison.ways_section import make_ways_section
 from rampline.data.quality import DataReport
 from rampline.files import write_csv, write_text
+from rampline.record.attempts import COLUMNS
 from rampline.record.units import NONE
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -118,6 +119,7 @@ def _sections(
         make_explanation_section(comparison),
         make_scaling_section(comparison),
         make_system_section(comparison),
+        make_attempts_section(comparison),
         make_data_section(data_tables),
     ]
     return [section for section in before if section], [section for section in after if section]
@@ -177,6 +179,16 @@ def _class_row(summary: Any, group: Any) -> dict[str, Any]:
 def _shorten(duplicates: Any) -> pd.DataFrame:
     """Without what the heading says, and with as much of the checksum as tells images apart."""
     return duplicates.drop(columns="kind").assign(sha256=duplicates["sha256"].str[:12])
+
+
+def make_attempts_section(comparison: Comparison) -> Section | None:
+    """Where each attempt ran and how it ended; None where all runs were started once, on one host."""
+    rows = tuple((row["run"], *cells) for row in comparison.rows for cells in row["attempt_table"])
+    if not rows:
+        return None
+    table = ReportTable(title="", head=("run", *COLUMNS), rows=rows, numeric=(False,) * (1 + len(COLUMNS)))
+    about = "Steps are those that a checkpoint has kept: the next attempt goes on from there."
+    return Section(id="attempts", title="Attempts", tables=(table,), about=about)
 
 
 def make_data_section(tables: Mapping[str, pd.DataFrame] | None) -> Section | None:

@@ -60,8 +60,8 @@ IDENTITY = (
 )
 # Columns of `runs` beside those: what tells whether and how two runs may be compared.
 SETTINGS = (
-    *("virtual_devices", "attempts", "workers_of_attempts", "fingerprint", "steps_per_epoch", "steps_per_call"),
-    *("run_dir", "model.weights"),
+    *("virtual_devices", "attempts", "workers_of_attempts", "attempt_table", "fingerprint", "steps_per_epoch"),
+    *("steps_per_call", "run_dir", "model.weights"),
     *("answers", "set_up", "epochs_in_all", "seconds_before", "machine", "machines"),
     *COMPARABLE,
 )

@@ -22,7 +22,7 @@ from rampline.jobs.launcher import POLL_SECONDS, Launcher, PlaceLost, Placement,
 from rampline.jobs.launchers import launcher_of
 from rampline.jobs.stop import StopRequest
 from rampline.jobs.tf_config import Task
-from rampline.record.attempts import Attempt, Attempts
+from rampline.record.attempts import Attempt, Attempts, write_hosts
 from rampline.record.checkpoints import last_checkpoint, step_of
 from rampline.record.events import EventReader
 from rampline.record.run_directory import RunDirectory
@@ -148,6 +148,17 @@ class Gang:
     def workers(self) -> int:
         """How many train."""
         return self.placement.tasks[0].workers
+
+    @property
+    def hosts(self) -> list[str]:
+        """Of those that train, in their order; one that is started elsewhere is on the host that TF_CONFIG names."""
+        cluster, own = self.placement.tasks[0].cluster, {role.task.name: role.describe() for role in self.roles}
+        places = [
+            (f"{kind}-{index}", address.rpartition(":")[0])
+            for kind in (("worker",) if "ps" in cluster else ("chief", "worker"))
+            for index, address in enumerate(cluster.get(kind, ()))
+        ]
+        return [str(own[name]["host"]) if name in own else host for name, host in places]
 
     @property
     def leader(self) -> Role:
@@ -299,6 +310,9 @@ def _run_attempt(gang: Gang, attempts: Attempts, on_event: OnEvent, log: Log) ->
                 gang.start(task)
         except PlaceLost as lost:
             raise RoleLost(str(lost)) from lost
+        attempts.placed(gang.hosts)
+        if len(set(gang.hosts)) > 1:
+            log(f"{run_directory.path.name}: workers on {write_hosts(gang.hosts)}")
         _watch(gang, attempts, events, stop, on_event, log)
     except Exception:
         end_roles(gang.roles)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import textwrap
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,13 @@ from typing import Any
 from rampline.errors import RunFailed
 from rampline.record.events import EventReader, EventWriter
 from rampline.record.provenance import environment
+from rampline.record.run_directory import RunDirectory
+from rampline.record.units import NONE, TIMES
+
+# Of a table: all of it must fit into a tag of MLflow, which has 8,000 characters.
+MOST_ATTEMPTS, MOST_HOSTS, LONGEST_END = 12, 6, 200
+COLUMNS = ("attempt", "hosts of the workers", "steps", "how it ended")
+_LOG = re.compile(r" \(log: [^)]*\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +39,7 @@ class Attempt:
 
 
 class Attempts:
-    """The starts of one run, oldest first; events are `attempt`, `restarted` (one role in place) and `ended`.
+    """The starts of one run, oldest first; events are `attempt`, `placed`, `restarted` (one role in place) and `ended`.
 
     Args:
         file: `RUN_DIR/attempts.jsonl` where the chief is started, else one for the role that is.
@@ -46,6 +57,10 @@ class Attempts:
         self._began_at = time.monotonic()
         self._write("attempt", number=number, workers=workers, environment=environment())
         return Attempt(number=number, wall_seconds_before=before)
+
+    def placed(self, hosts: Sequence[str]) -> None:
+        """Its roles are started; `hosts` are those of its workers, in their order."""
+        self._write("placed", hosts=list(hosts))
 
     def restarted(self, role: str, why: str) -> None:
         """One role was started again while the others went on."""
@@ -77,3 +92,49 @@ def read_environments(file: Path) -> dict[int, dict[str, str]]:
     """The machine, by `environment`, of every start by its number; empty for one by an earlier version of Rampline."""
     started = (event for event in EventReader(file).read() if event["event"] == "attempt")
     return {event["number"]: event.get("environment", {}) for event in started}
+
+
+def tell_attempts(run_directory: RunDirectory) -> list[tuple[str, ...]]:
+    """Where the last attempts ran and how they ended, a row of cells for each, under `COLUMNS`.
+
+    Steps are those that a checkpoint has kept: the next attempt goes on from there. A run that was started once, on one
+    host, has no rows.
+    """
+    starts = list[dict[str, Any]]()
+    for event in EventReader(run_directory.attempts_file).read():
+        if event["event"] == "attempt":
+            starts.append(event)
+        elif starts:
+            starts[-1] |= event
+    if len(starts) < 2 and len({host for start in starts for host in start.get("hosts", ())}) < 2:
+        return []
+    steps = _steps_of_attempts(run_directory)
+    ends = [start.get("how", "its command was killed") for start in starts[:-1]] + [starts[-1].get("how", NONE)]
+    rows = [
+        (str(start["number"]), write_hosts(start.get("hosts", ())), steps.get(start["number"], NONE), _shorten(how))
+        for start, how in zip(starts, ends, strict=True)
+    ]
+    return rows[-MOST_ATTEMPTS:]
+
+
+def write_hosts(hosts: Sequence[str]) -> str:
+    """Each host once, with the number of its workers where it has several; of many hosts the first ones."""
+    counted = [f"{host} {TIMES}{count}" if count > 1 else host for host, count in Counter(hosts).items()]
+    more = len(counted) - MOST_HOSTS
+    return ", ".join(counted[:MOST_HOSTS]) + (f" and {more} more" if more > 0 else "") or NONE
+
+
+def _steps_of_attempts(run_directory: RunDirectory) -> dict[int, str]:
+    """`FIRST → LAST` by the number of the attempt; an attempt that has saved nothing has no last one."""
+    steps, number = dict[int, tuple[int, ...]](), 1
+    for event in run_directory.read_events("started", "checkpoint"):
+        if event["event"] == "started":
+            number = event.get("attempt", 1)
+            steps[number] = (event.get("first_step", 0),)
+        elif number in steps:
+            steps[number] = (steps[number][0], event["step"])
+    return {number: f"{found[0]} → {found[-1] if found[1:] else ''}".rstrip() for number, found in steps.items()}
+
+
+def _shorten(how: str) -> str:
+    return textwrap.shorten(_LOG.sub("", how), LONGEST_END, placeholder=" …")

@@ -21,7 +21,7 @@ from rampline.explain.explanation import Explanation
 from rampline.files import read_json
 from rampline.jobs.system_metrics import BYTES_PER_MEBIBYTE
 from rampline.parity.check import ParityResult, result_file
-from rampline.record.attempts import read_environments, read_workers
+from rampline.record.attempts import read_environments, read_workers, tell_attempts
 from rampline.record.delivery_state import GONE, RUNNING, DeliveryState, read_delivery
 from rampline.record.events import EventReader
 from rampline.record.metrics import Source, to_log
@@ -36,6 +36,8 @@ MACHINES_TAG, ENVIRONMENT_TAG = "rampline.machines", "rampline.environment."
 ATTEMPTS_TAG, WARNING_TAG = "rampline.attempts", "rampline.warning"
 # Of each attempt, where an elastic run had fewer than it was to have.
 WORKERS_TAG = "rampline.workers"
+# Rows of `tell_attempts` as JSON.
+ATTEMPT_TABLE_TAG = "rampline.attempt_table"
 PARITY_TAG, VERDICT_TAG, BOUND_TAG = "rampline.parity", "rampline.verdict", "rampline.bound"
 ANSWERS_TAG, GPU_TAG = "rampline.answers", "rampline.gpu."
 # Every epoch, and every sample of a role, has these.
@@ -183,6 +185,8 @@ class RunReader:
         tags = {**ending(status, failure), NOTE_TAG: note}
         if state is not None:
             tags[PROCESS_TAG] = state.process
+        if status != RUNNING and (rows := tell_attempts(directory)):
+            tags[ATTEMPT_TABLE_TAG] = json.dumps(rows, ensure_ascii=False)
         drawn = {name: directory.artifacts / name for name in DRAWN}
         return Record(status=status, ended=_worked_until(directory), tags=tags, artifacts=_existing(drawn))
 

@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from command_line import UNHURRIED, wait_until
 from faults import assert_bit_equal, examples_of_all, recoveries
 from hosts import Host, why_not
-from ray_hosts import RayHosts, RayRun, make_ray_hosts, put, supervise_on
+from ray_hosts import BIN, RayHosts, RayRun, make_ray_hosts, put, supervise_on
 from table import Table
 
 from rampline.files import read_json
 from rampline.jobs.supervisor import supervise
-from rampline.record.attempts import read_workers
+from rampline.record.attempts import read_workers, tell_attempts
+from rampline.record.events import EventReader
 from rampline.record.run_directory import RunDirectory, RunIdentity
 
 pytestmark = [
@@ -79,6 +81,8 @@ def test_a_raylet_is_killed(bed, run_on, uninterrupted, table: Table) -> None:
     victim, hit = node_of(run, "worker-1"), time.time()
     os.kill(bed.raylet(victim), signal.SIGKILL)
     check(run, hit, "raylet killed", uninterrupted, table)
+    before, after = (row[1].split(", ") for row in tell_attempts(run.directory))
+    assert (len(before), len(after), {*before} - {*after}) == (2, 2, {victim.name})
     assert not bed.roles(victim)
 
 
@@ -113,6 +117,35 @@ def test_the_driver_is_asked_to_stop(bed, run_on, uninterrupted, table: Table) -
     assert_bit_equal(again.directory, uninterrupted("multi_worker"))
     saved = f"{stopped['time'] - hit:.1f} (saved)"
     table.add_row("Ray: SIGTERM to the driver", "mid-epoch", "1", saved, f"{gone:.1f} (all gone)", "0", "bit-equal")
+
+
+def test_a_flow_run_of_a_deployment_is_cancelled(bed: RayHosts, table: Table) -> None:
+    """From its request on, which a command makes that takes seconds to start."""
+    bed.mend()
+    home = bed.disk / "home"
+    environment = bed.environment | {"RAMPLINE_HOME": str(home)}
+
+    def call(*command: str) -> str:
+        done = bed.head.run([str(BIN / command[0]), *command[1:]], env=environment)
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        return done.stdout
+
+    def train() -> bool:
+        files = bed.head.see(home).glob("runs/unhurried/*/multi-worker/events.jsonl")
+        return any(list(EventReader(file).read("epoch"))[1:] for file in files)
+
+    call("rampline", "up", "--detach")
+    login = f"rampline:{bed.head.see(home / 'servers/secret').read_text()}"
+    environment |= {"PREFECT_API_URL": "http://127.0.0.1:4200/api", "PREFECT_API_AUTH_STRING": login}
+    given = (f"study={UNHURRIED}", 'only=["multi-worker"]', "launcher=ray")
+    said = call("prefect", "deployment", "run", "study/study", *(word for text in given for word in ("-p", text)))
+    wait_until(train, 150)
+    assert [len(bed.roles(host)) for host in bed.hosts].count(1) == 2
+    hit = time.time()
+    call("prefect", "flow-run", "cancel", said.partition("UUID:")[2].split()[0])
+    gone = wait_until(lambda: not any(map(bed.roles, bed.hosts)), GONE_SECONDS) + time.time() - hit
+    call("rampline", "down")
+    table.add_row("Ray: flow run cancelled in Prefect", "mid-epoch", "1", "-", f"{gone:.1f} (all gone)", "-", "-")
 
 
 def test_the_head_is_lost(bed, run_on, uninterrupted, table: Table) -> None:

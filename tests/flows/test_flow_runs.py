@@ -9,7 +9,9 @@ import time
 import pytest
 from command_line import UNHURRIED, mlflow_tags, wait_until
 from flow_runs import ENDED, FOR_EVER, Flows
+from golden import visible_text
 
+from rampline.record.attempts import tell_attempts
 from rampline.record.run_directory import RunDirectory
 from rampline.servers.running import answers
 
@@ -90,6 +92,7 @@ def test_cancelling_ends_every_role_and_a_retry_goes_on_from_there(stack: Flows)
     finished = RunDirectory(directory.path.parent / "after").read_events()
     assert sum(event["event"] == "started" for event in finished) == 1
     assert mlflow_tags(stack.state.mlflow_url, execution)["multi-worker"]["status"] == "FINISHED"
+    look_at_attempts(stack, directory)
 
 
 def look_at_artifacts(stack: Flows) -> None:
@@ -99,6 +102,17 @@ def look_at_artifacts(stack: Flows) -> None:
     assert {"data-report-digits", "epochs-baseline", "learning-rate-baseline", "comparison-digits"} <= set(artifacts)
     for shown in ("charts", "study", "report"):
         assert f"http://127.0.0.1:{stack.mlflow_port}/#/experiments/" in artifacts[f"mlflow-{shown}-digits"]["data"]
+
+
+def look_at_attempts(stack: Flows, directory: RunDirectory) -> None:
+    """Page and report tell of both, the one from the directory and the other from MLflow."""
+    attempts = tell_attempts(directory)
+    assert [(row[0], row[3]) for row in attempts] == [("1", "interrupted"), ("2", "complete")]
+    [page] = stack.api.post("/artifacts/filter", {"artifacts": {"key": {"any_": ["attempts-multi-worker"]}}})
+    lines = [line for line in page["data"].splitlines() if line.startswith("| ")]
+    assert lines[2:] == [f"| {' | '.join(row)} |" for row in attempts]
+    report = visible_text((stack.home.reports / "unhurried" / directory.path.parent.name / "report.html").read_text())
+    assert all(" | ".join(("multi-worker", *row)) in report for row in attempts)
 
 
 def answer(stack: Flows, flow_run: str, *, approved: bool) -> None:

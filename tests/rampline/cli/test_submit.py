@@ -106,6 +106,7 @@ def test_a_study_is_a_job_and_trains_as_on_one_machine(submit: Submit, forks: No
     here = submitted.cluster.await_state(submitted.job, *ENDED)
     assert here == "COMPLETED", submitted.printed
     assert "report " in submitted.printed
+    assert "multi-worker: workers on n1, n2" in submitted.printed
     assert [submitted.node_of(f"worker-{i}") for i in (0, 1)] == ["n1", "n2"]
     assert submitted.cluster.processes_on() == []
     assert_bit_equal(submitted.directory, trained_here(submitted, tmp_path))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
+from golden import visible_text
 
 from rampline.comparison.report import make_data_tables, render_report, write_comparison
 from rampline.comparison.run_table import make_columns
@@ -147,6 +149,17 @@ def test_little_to_show(client, log_study, four_runs, kept):
     html = render_report(read_comparison(client, "little", log_study("little", runs)))
     assert len(Page(html).cells) == 1
     assert ("nothing to draw" in html) == (not kept)
+
+
+def test_attempts_are_told_of_where_a_run_had_several(client, log_study, four_runs, comparison):
+    rows = [["1", "a, b", "0 → 20", "worker 1 on b was lost"], ["2", "a, c", "20 → 30", "complete"]]
+    moved = replace(four_runs[2], tags={"rampline.attempt_table": json.dumps(rows)})
+    html = render_report(read_comparison(client, "moved", log_study("moved", [four_runs[0], moved])))
+    text = visible_text(html.partition('<section id="attempts">')[2].partition("</section>")[0])
+    assert [line.split(" | ") for line in text.splitlines() if line.count("|") == 4][1:] == [
+        ["mirrored", *r] for r in rows
+    ]
+    assert "attempts" not in Page(render_report(comparison)).ids
 
 
 def test_data_report(comparison):
