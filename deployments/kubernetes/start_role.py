@@ -1,9 +1,8 @@
-"""The command of every pod of a training Job: `start_role.py STUDY RUN [--set KEY=VALUE]...`.
+"""The command of every pod of a training Job or JobSet: `start_role.py STUDY RUN [--set KEY=VALUE]...`.
 
-Pod 0 runs the study (`rampline run STUDY --only RUN`, with `--resume` when it is started again), every other pod its
-role of the run (`rampline worker RUN_DIR`). The pods meet in RAMPLINE_HOME, on a volume that all of them mount. It
-belongs to one Job: the run that appears in it is the Job's, so pods need not be told the run directory. Prepared
-images, which are for all Jobs, lie in SHARED_DATA.
+Pod 0 runs the study (`rampline run STUDY --only RUN --execution EXECUTION`), which goes on where an earlier pod 0 has
+stopped; every other pod its role of the run (`rampline worker RUN_DIR`). The pods meet in RAMPLINE_HOME, on a volume
+that all of them mount.
 """
 
 import json
@@ -26,32 +25,17 @@ def main(study: str, run: str, *settings: str) -> int:
         print(f"start_role: {error}", file=sys.stderr)  # noqa: T201
         return BAD_INPUT
     os.environ["TF_CONFIG"] = json.dumps(tf_config)
-    home = Path(os.environ["RAMPLINE_HOME"])
+    home, execution = Path(os.environ["RAMPLINE_HOME"]), os.environ["EXECUTION"]
     if os.environ["JOB_COMPLETION_INDEX"] == "0":
-        return _lead(home, study, run, settings)
-    return _join(home, run)
+        if next(home.glob(f"reports/*/{execution}/comparison.csv"), None):
+            _say("the run is complete and compared")
+            return 0
+        return _become("run", study, "--only", run, "--launcher", "hand", "--execution", execution, *settings)
+    return _join(home, execution, run)
 
 
-def _lead(home: Path, study: str, run: str, settings: tuple[str, ...]) -> int:
-    _share_data(home)
-    if next(home.glob("reports/*/*/comparison.csv"), None):
-        _say("the run is complete and compared")
-        return 0
-    if next(home.glob("runs/*/*/execution.json"), None):
-        return _become("run", study, "--resume")
-    return _become("run", study, "--only", run, *settings)
-
-
-def _share_data(home: Path) -> None:
-    shared, own = os.environ.get("SHARED_DATA"), home / "data"
-    if shared and not own.exists():
-        home.mkdir(parents=True, exist_ok=True)
-        Path(shared).mkdir(parents=True, exist_ok=True)
-        own.symlink_to(shared)
-
-
-def _join(home: Path, run: str) -> int:
-    directory = _wait_for_run_directory(home, run)
+def _join(home: Path, execution: str, run: str) -> int:
+    directory = _wait_for_run_directory(home, execution, run)
     if directory is None:
         print(f"start_role: pod 0 has not started the run in {home}/runs in time", file=sys.stderr)  # noqa: T201
         return 1
@@ -61,12 +45,12 @@ def _join(home: Path, run: str) -> int:
     return _become("worker", str(directory))
 
 
-def _wait_for_run_directory(home: Path, run: str) -> Path | None:
+def _wait_for_run_directory(home: Path, execution: str, run: str) -> Path | None:
     deadline = time.monotonic() + float(os.environ.get("RUN_TIMEOUT_SECONDS", RUN_TIMEOUT_SECONDS))
     while time.monotonic() < deadline:
         # config.json is written last: everything that a role reads is there. stop.json stays from a stop until pod 0
         # has started again: a role that comes before it would leave at once.
-        for file in home.glob(f"runs/*/*/{run}/config.json"):
+        for file in home.glob(f"runs/*/{execution}/{run}/config.json"):
             if not (file.parent / "stop.json").is_file() or (file.parent / "result.json").is_file():
                 return file.parent
         time.sleep(1)

@@ -1,9 +1,12 @@
 """The Kubernetes manifests: against the schemas of Kubernetes, and the Job's own commands as plain processes."""
 
+import dataclasses
 import os
+import re
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,29 +14,44 @@ from typing import Any
 import kubernetes_validate
 import pytest
 from command_line import read_until
-from deployment_files import DEPLOYMENTS, manifests, pod_environment, training_job, without_secrets
+from deployment_files import (
+    DEPLOYMENTS,
+    jobs_of,
+    manifests,
+    pod_environment,
+    pod_fields,
+    training_job,
+    without_secrets,
+)
+from faults import assert_bit_equal
+from hosts import make_hosts, why_not
 
 from rampline.jobs.exit_status import STOPPED, WRONG_INPUT
 from rampline.jobs.roles import free_ports
+from rampline.jobs.supervisor import supervise
+from rampline.record.attempts import tell_attempts
+from rampline.record.run_directory import RunDirectory
 from rampline.study.content import load_study
 
 
 def _templates(item: dict[str, Any]) -> list[dict[str, Any]]:
     """Of the pods that an object makes."""
-    spec = item["spec"]
-    if item["kind"] == "Job":
-        return [spec["template"]]
     if item["kind"] != "RayJob":
-        return []
-    cluster = spec["rayClusterSpec"]
+        return [job["spec"]["template"] for job in jobs_of(item)]
+    cluster = item["spec"]["rayClusterSpec"]
     groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
-    return [spec["submitterPodTemplate"], *(group["template"] for group in groups)]
+    return [item["spec"]["submitterPodTemplate"], *(group["template"] for group in groups)]
 
 
 ITEMS = [(file, item) for file, found in manifests().items() for item in found]
 PODS = [template["spec"] for _, item in ITEMS for template in _templates(item)]
-# Those that Kubernetes itself knows, and the pods of the others.
-OBJECTS = [pytest.param(item, id=f"{file}-{item['kind']}") for file, item in ITEMS if item["kind"] != "RayJob"]
+# Those that Kubernetes itself knows, and what it gets of the others.
+OBJECTS = [
+    pytest.param(known, id=f"{file}-{known['kind']}")
+    for file, item in ITEMS
+    if item["kind"] != "RayJob"
+    for known in jobs_of(item) or [item]
+]
 OBJECTS += [
     pytest.param(
         {"apiVersion": "v1", "kind": "Pod", **template}, id=f"{file}-{template['spec']['containers'][0]['name']}"
@@ -45,6 +63,11 @@ OBJECTS += [
 # The oldest in which all that is used is stable (podFailurePolicy: 1.31), and the newest that the package knows.
 VERSIONS = ("1.31", kubernetes_validate.latest_version())
 IMAGE_FOLDER = "/opt/rampline"
+JOBS = ("training-job.yaml", "job-set.yaml")
+ONE_THREAD = ("TF_NUM_INTRAOP_THREADS", "1")  # with another number sums have other bits
+# A command whose names in DNS are those of a file, on a host with the name that follows the file.
+WITH_NAMES = ("unshare", "--mount", "--uts", "sh", "-c")
+WITH_NAMES += ('mount --bind "$0" /etc/hosts && hostname "$1" && shift && exec "$@"',)
 
 
 @pytest.mark.parametrize("item", OBJECTS)
@@ -76,9 +99,11 @@ def test_pods_are_not_root_and_have_no_account(pod):
             assert (DEPLOYMENTS.parent / Path(script).relative_to(IMAGE_FOLDER)).is_file()
 
 
-def test_number_of_pods_is_the_number_of_roles():
-    spec = training_job()["spec"]
-    environment = pod_environment(spec["template"]["spec"]["containers"][0], _fields())
+@pytest.mark.parametrize("file", JOBS)
+def test_number_of_pods_is_the_number_of_roles(file):
+    job = training_job(file)
+    spec = job["spec"]
+    environment = pod_environment(spec["template"]["spec"]["containers"][0], pod_fields(job))
     workers, parameter_servers = int(environment["WORKERS"]), int(environment["PARAMETER_SERVERS"])
     assert spec["completions"] == spec["parallelism"] == workers + parameter_servers + bool(parameter_servers)
 
@@ -86,7 +111,7 @@ def test_number_of_pods_is_the_number_of_roles():
 def test_names_that_must_agree():
     service, policy, job = manifests()["training-job.yaml"]
     pod = job["spec"]["template"]
-    environment = pod_environment(pod["spec"]["containers"][0], _fields())
+    environment = pod_environment(pod["spec"]["containers"][0], pod_fields(job))
     assert service["metadata"]["name"] == pod["spec"]["subdomain"] == environment["SERVICE"]
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
@@ -99,27 +124,50 @@ def test_names_that_must_agree():
     assert pod["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": claim["metadata"]["name"]}
 
 
-def test_exit_statuses_are_those_of_the_commands():
-    rules = training_job()["spec"]["podFailurePolicy"]["rules"]
+def test_names_of_the_job_set_that_must_agree():
+    policy, job_set = manifests()["job-set.yaml"]
+    selector = {"matchLabels": {"jobset.sigs.k8s.io/jobset-name": job_set["metadata"]["name"]}}
+    assert policy["spec"]["podSelector"] == selector
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": selector}]}]
+    # Of the name of its one Job, as `pod_fields` has it.
+    assert [(job["name"], job["replicas"]) for job in job_set["spec"]["replicatedJobs"]] == [("role", 1)]
+    [claim] = manifests()["storage.yaml"]
+    pod = training_job("job-set.yaml")["spec"]["template"]["spec"]
+    assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": claim["metadata"]["name"]}
+
+
+@pytest.mark.parametrize("file", JOBS)
+def test_exit_statuses_are_those_of_the_commands(file):
+    rules = training_job(file)["spec"]["podFailurePolicy"]["rules"]
     by_code = {tuple(rule["onExitCodes"]["values"]): rule["action"] for rule in rules if "onExitCodes" in rule}
     assert by_code == {(WRONG_INPUT,): "FailJob", (STOPPED,): "Ignore"}
+
+
+def command_here(job: dict[str, Any]) -> list[str]:
+    """The command of its pods in this checkout, with a training that is over soon."""
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    settings = ("epochs=40", "data.limit=20", "explain.steps=0")
+    command = [*container["command"], *container["args"], *(word for text in settings for word in ("--set", text))]
+    return [part.replace(IMAGE_FOLDER, str(DEPLOYMENTS.parent)) for part in command]
+
+
+def pod_here(job: dict[str, Any], folder: Path) -> dict[str, str]:
+    """The environment of its pods, with the volume in a folder of this machine."""
+    pod = pod_environment(job["spec"]["template"]["spec"]["containers"][0], pod_fields(job))
+    pod = {name: re.sub("^/(?=rampline|tmp)", f"{folder}/", value) for name, value in pod.items()}
+    return pod | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
 @pytest.fixture
 def start_pod(stack, tmp_path) -> Iterator[Callable[[int], subprocess.Popen[str]]]:
     """`start_pod(0)` starts the command of the Job's pod 0 with its environment, loopback in place of names."""
     job, started = training_job(), []
-    container = job["spec"]["template"]["spec"]["containers"][0]
     addresses = ",".join(f"127.0.0.1:{port}" for port in free_ports(job["spec"]["completions"]))
-    command = [*container["command"], *container["args"], "--set", "epochs=40", "--set", "data.limit=20"]
-    command += ["--set", "explain.steps=0"]
-    command = [part.replace(IMAGE_FOLDER, str(DEPLOYMENTS.parent)) for part in command]
-    pod = pod_environment(container, _fields())
-    pod = {name: value.replace("/rampline", f"{tmp_path}/rampline") for name, value in pod.items()}
-    own = {"ADDRESSES": addresses, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = command_here(job)
+    own = pod_here(job, tmp_path) | {"ADDRESSES": addresses}
 
     def start(index: int) -> subprocess.Popen[str]:
-        environment = without_secrets() | pod | own | stack.prefect | {"JOB_COMPLETION_INDEX": str(index)}
+        environment = without_secrets() | own | stack.prefect | {"JOB_COMPLETION_INDEX": str(index)}
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         started.append(subprocess.Popen(command, env=environment, cwd=tmp_path, start_new_session=True, **output))
         return started[-1]
@@ -131,18 +179,19 @@ def start_pod(stack, tmp_path) -> Iterator[Callable[[int], subprocess.Popen[str]
             process.wait()
 
 
+def finish(pods: Sequence[subprocess.Popen[str]]) -> tuple[list[int | None], str]:
+    """How they ended, and what they have printed."""
+    # Pod 0 comes first: the others would wait long for one that has failed.
+    outputs = [pods[0].communicate()[0]]
+    for pod in pods[1:] if pods[0].returncode in (0, STOPPED) else ():
+        outputs.append(pod.communicate()[0])
+    return [pod.poll() for pod in pods], "\n".join(outputs)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_pods_of_the_job_as_plain_processes(start_pod, tmp_path):
     indexes = range(training_job()["spec"]["completions"])
-
-    def finish(pods: list[subprocess.Popen[str]]) -> tuple[list[int | None], str]:
-        # Pod 0 comes first: the others would wait long for one that has failed.
-        outputs = [pods[0].communicate()[0]]
-        for pod in pods[1:] if pods[0].returncode in (0, STOPPED) else ():
-            outputs.append(pod.communicate()[0])
-        return [pod.poll() for pod in pods], "\n".join(outputs)
-
     # Pod 0 last: the others wait for the run directory.
     *others, first = [start_pod(index) for index in reversed(indexes)]
     read_until(first, "epoch 2/40")
@@ -154,13 +203,64 @@ def test_pods_of_the_job_as_plain_processes(start_pod, tmp_path):
     statuses, output = finish([first, *others])
     assert statuses == [0 for _ in indexes], output
     assert "epoch 1/40" not in output
-    home = tmp_path / "rampline" / "jobs" / training_job()["metadata"]["name"]
-    [directory] = home.glob("runs/digits/*/multi-worker")
+    directory = tmp_path / "rampline/runs/digits" / training_job()["metadata"]["name"] / "multi-worker"
     assert (directory / "evaluation.json").is_file()
-    assert (home / "data").resolve() == tmp_path / "rampline" / "data"
 
     # A pod that is made anew when all is done has nothing to do.
     assert finish([start_pod(index) for index in indexes])[0] == [0 for _ in indexes]
+
+
+@pytest.fixture
+def start_on_host(tmp_path) -> Iterator[Callable[[int], subprocess.Popen[str]]]:
+    """`start_on_host(0)` starts the command of the JobSet's pod 0 on a host that finds its peers by their names."""
+    job, started = training_job("job-set.yaml"), []
+    environment, names = pod_here(job, tmp_path) | dict([ONE_THREAD]), tmp_path / "hosts"
+    domain = f"{environment['SERVICE']}.{environment['NAMESPACE']}.svc.cluster.local"
+    with make_hosts(job["spec"]["completions"]) as hosts:
+        lines = [f"{host.address} {environment['JOB_NAME']}-{index}.{domain}" for index, host in enumerate(hosts)]
+        names.write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
+
+        def start(index: int) -> subprocess.Popen[str]:
+            own = without_secrets() | environment | {"JOB_COMPLETION_INDEX": str(index)}
+            output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+            command = [*WITH_NAMES, str(names), f"{own['JOB_NAME']}-{index}", *command_here(job)]
+            host = hosts.hosts[index]
+            started.append(host.start(command, env=own, cwd=tmp_path, start_new_session=True, **output))
+            return started[-1]
+
+        yield start
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
+def test_pods_of_the_job_set_on_hosts_with_its_names(start_on_host, tmp_path, forks, monkeypatch):
+    """One is killed, so all are ended and started again, as JobSet does it."""
+    lost, first = start_on_host(1), start_on_host(0)
+    read_until(first, "epoch 2/40")
+    os.killpg(lost.pid, signal.SIGKILL)
+    first.terminate()
+    for pod in (first, lost):
+        pod.communicate()
+    other, first = start_on_host(1), start_on_host(0)
+    statuses, output = finish([first, other])
+    assert statuses == [0, 0], output
+    assert "epoch 1/40" not in output
+    directory = RunDirectory(tmp_path / "rampline/runs/digits/digits-multi-worker/multi-worker")
+    config, whole = directory.read_config(), RunDirectory(tmp_path / "whole")
+    local = dataclasses.replace(config.cluster, launcher="local")
+    whole.create(dataclasses.replace(config, cluster=local), directory.read_identity())
+    monkeypatch.setenv(*ONE_THREAD)
+    supervise(whole, on_event=lambda event: None, log=print)
+    assert_bit_equal(directory, whole)
+    # Worker 1 is on the host that TF_CONFIG names.
+    assert all(
+        row[1].endswith(", digits-multi-worker-role-0-1.digits-multi-worker.team.svc.cluster.local")
+        for row in tell_attempts(directory)
+    )
 
 
 def test_ray_job_is_of_the_run_that_it_names():
@@ -176,9 +276,3 @@ def test_ray_job_is_of_the_run_that_it_names():
     assert workers["minReplicas"] == workers["replicas"] == workers["maxReplicas"] == run.config.cluster.workers
     [claim] = manifests()["storage.yaml"]
     assert _templates(job)[1]["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": claim["metadata"]["name"]}
-
-
-def _fields() -> dict[str, str]:
-    job = training_job()
-    name = job["metadata"]["name"]
-    return {"metadata.labels['batch.kubernetes.io/job-name']": name, "metadata.namespace": "team"}

@@ -19,9 +19,31 @@ def manifests() -> dict[str, list[dict[str, Any]]]:
     return {file.name: list(yaml.safe_load_all(file.read_text())) for file in files}
 
 
-def training_job() -> dict[str, Any]:
-    """The Job in training-job.yaml."""
-    return next(found for found in manifests()["training-job.yaml"] if found["kind"] == "Job")
+def training_job(file: str = "training-job.yaml") -> dict[str, Any]:
+    """The Job in training-job.yaml, or the one that a controller makes of the JobSet in job-set.yaml."""
+    return next(job for found in manifests()[file] for job in jobs_of(found))
+
+
+def jobs_of(item: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The object itself if it is a Job, or those that it is made into."""
+    if item["kind"] == "Job":
+        return [dict(item)]
+    jobs = item["spec"]["replicatedJobs"] if item["kind"] == "JobSet" else []
+    name = item["metadata"]["name"]
+    return [
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": f"{name}-{job['name']}-0"}, **job["template"]}
+        for job in jobs
+    ]
+
+
+def pod_fields(job: Mapping[str, Any], namespace: str = "team") -> dict[str, str]:
+    """What fields of a Job's pods hold that controllers set."""
+    name = job["metadata"]["name"]
+    return {
+        "metadata.labels['batch.kubernetes.io/job-name']": name,
+        "metadata.labels['jobset.sigs.k8s.io/jobset-name']": name.removesuffix("-role-0"),
+        "metadata.namespace": namespace,
+    }
 
 
 def pod_environment(container: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, str]:
