@@ -8,7 +8,7 @@ from prefect.states import Cancelled
 from pydantic import Field
 
 from rampline.config.run_config import Strategy
-from rampline.errors import Preempted, RamplineError, RunFailed
+from rampline.errors import Preempted, RamplineError, RunFailed, TakenOver
 from rampline.execution import command_of
 from rampline.flows.baseline import baseline
 from rampline.flows.cluster import cluster
@@ -101,8 +101,8 @@ def _train(execution: Execution) -> dict[str, str]:
             continue
         try:
             STAGES[FLOW_OF_STRATEGY[run.config.strategy]](study=execution.study.name, run=run.name, execution=folder)
-        except Preempted:
-            raise  # this machine is wanted back: no next run
+        except (Preempted, TakenOver):
+            raise  # this machine is wanted back, or another one goes on: no next run
         except RamplineError as error:
             failures[run.name] = str(error)
             get_run_logger().error(f"run {run.name} failed: {error}")

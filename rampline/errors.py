@@ -34,6 +34,10 @@ class RunFailed(RamplineError):
     """A run started and did not complete."""
 
 
+class TakenOver(RunFailed):
+    """Another machine goes on with the execution, from what the object store had: what is done here counts no more."""
+
+
 class Preempted(RamplineError):
     """Training was asked to stop, saved a checkpoint and left: the next start goes on from there."""
 

@@ -21,7 +21,8 @@ from rampline.data.dataset import PreparedDataset
 from rampline.data.integrity import check_intact
 from rampline.data.preparation import prepare_dataset
 from rampline.data.quality import read_report
-from rampline.errors import Preempted, RunFailed
+from rampline.data.stored_dataset import put_dataset
+from rampline.errors import Preempted, RunFailed, TakenOver
 from rampline.explain.explanation import explain_run
 from rampline.explain.replica import measure_replicas
 from rampline.files import read_json
@@ -34,13 +35,14 @@ from rampline.record.delivery_state import RUNNING, End, mark_undelivered, read_
 from rampline.record.events import EventReader
 from rampline.record.provenance import git_commit
 from rampline.record.run_directory import RunDirectory, RunIdentity
+from rampline.stored_execution import kept
 from rampline.study import StudyRun
 from rampline.study.execution_file import Execution, resolve_weights
 from rampline.tracking.delivery import Delivery, deliver_news, is_delivered
 from rampline.tracking.experiment import begin_run, continue_run, open_experiment, study_tags
 from rampline.tracking.reconciliation import Known, Moment, Record, reconcile
 from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, open_tracking
-from rampline.tracking.sync import end_execution, sync_execution
+from rampline.tracking.sync import end_execution, find_parent, sync_execution
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,6 +68,7 @@ def start_execution(execution: Execution, *, command: str = "") -> None:
     client = open_tracking(execution.home)
     if execution.is_begun:
         execution.parent_run_id = Execution.open(execution.folder).parent_run_id
+        find_parent(client, execution)
         continue_run(client, execution.parent_run_id)
     else:
         study, name = execution.study, execution.name
@@ -194,7 +197,8 @@ def close_execution(execution: Execution, status: str, failure: str | None = Non
 def closing(execution: Execution, guard: Callable[[Path], Callable[[], None]] | None = None) -> Iterator[None]:
     """End the execution in MLflow with the block, however it ends.
 
-    `COMPLETE`, `FAILED` after an error, `PREEMPTED`, or `KILLED` after Ctrl-C or cancellation.
+    `COMPLETE`, `FAILED` after an error, `PREEMPTED`, or `KILLED` after Ctrl-C or cancellation; not one that another
+    machine has taken over. With an object store it is put there in the block.
 
     Args:
         execution: begun.
@@ -203,19 +207,22 @@ def closing(execution: Execution, guard: Callable[[Path], Callable[[], None]] | 
     Raises:
         InputError: when another process is at work on the execution.
     """
-    with hold(execution.folder):
+    with hold(execution.folder), kept(execution, logger.warning):
         yield from _closing(execution, guard(execution.folder) if guard else lambda: None)
 
 
 def _closing(execution: Execution, dismiss: Callable[[], None]) -> Iterator[None]:
-    end = End("COMPLETE")
+    end: End | None = End("COMPLETE")
     try:
         yield
     except BaseException as error:
         end = End.by(error, lambda: (stop := preempted_run(execution)) and str(stop))
+        if isinstance(error, TakenOver):
+            end = None
         raise
     finally:
-        close_execution(execution, end.status, end.failure)
+        if end:
+            close_execution(execution, end.status, end.failure)
         dismiss()
 
 
@@ -273,12 +280,16 @@ def _train(execution: Execution, directory: RunDirectory, on_event: OnEvent, log
         log(f"{directory.path.name}: complete already: {directory.path}")
         return read_json(directory.result_file)
     if not directory.is_complete:
-        check_intact(PreparedDataset.open(Path(directory.read_identity().dataset)))
+        dataset = PreparedDataset.open(Path(directory.read_identity().dataset))
+        check_intact(dataset)
+        put_dataset(dataset, log)
     tracking = Delivery.open(open_client, directory, parent_run_id=execution.parent_run_id, log=log)
     stops = EventReader(directory.events_file, from_end=True)
 
     def handle(event: dict[str, Any]) -> None:
         tracking.tell()
+        if execution.keeper:
+            execution.keeper.tell(log)
         on_event(event)
 
     try:
@@ -286,6 +297,9 @@ def _train(execution: Execution, directory: RunDirectory, on_event: OnEvent, log
             _check_parity(directory, directory.read_config(), log)
             preload(*AFTERWARDS)  # roles that build their network leave cores idle
             supervise(directory, on_event=handle, log=log)
+    except TakenOver:
+        tracking.abandon()
+        raise
     except BaseException as error:
         stopped = (
             f"stopped on request at step {stop['step']} (epoch {stop['epoch']})" for stop in stops.read("stopped")

@@ -31,6 +31,7 @@ from rampline.jobs.fork_server import fork_server
 from rampline.jobs.slurm import is_running, requeue_at_exit
 from rampline.progress import TERMINAL, BarProgress, LineProgress
 from rampline.record.home import Home
+from rampline.record.object_store import ObjectStore
 from rampline.record.run_directory import RunDirectory
 from rampline.servers.prefect_server import flush_logs, prefect_answers, start_prefect
 from rampline.study import load_study
@@ -76,8 +77,11 @@ def run(
 ) -> None:
     """Run a study: prepare its data, train its runs, evaluate and compare them."""
     home, console = Home.from_environment(), Console()
+    if name and Path(name).name != name:
+        raise InputError(f"--execution={name}: it must be the name of a folder of {home.runs}/STUDY")
     short = [*(["profile=true"] if profile else []), *([f"cluster.launcher={launcher}"] if launcher else [])]
     overrides = all_overrides(file, [*(set_ or []), *short])
+    _meet_store(study, name, home, console, continues=resume or name is not None)
     begun = _named(load_study(study).name, name, home) if name else None
     # One that is continued has the settings that it was started with, which were checked then.
     if resume:
@@ -115,6 +119,22 @@ def run(
         raise
     finally:
         _show_what_there_is(execution, console)
+
+
+def _meet_store(study: str, name: str | None, home: Home, console: Console, *, continues: bool) -> None:
+    """Refuse an object store that cannot be written to; fetch what another machine has put there of the execution.
+
+    Raises:
+        InputError: when the store cannot be used, or what it holds is damaged.
+    """
+    store = ObjectStore.from_environment()
+    if store is None:
+        return
+    store.check()
+    if continues:
+        from rampline.stored_execution import fetch_execution  # NumPy: a wrong store should be told of before
+
+        fetch_execution(store, load_study(study).name, home, name, lambda line: console.print(line, highlight=False))
 
 
 def _say_preempted(stop: Preempted, requeue: Callable[[], None] | None, study: str, console: Console) -> int:
@@ -225,13 +245,7 @@ def _unfinished(study: str, home: Home, *, settings_given: bool) -> Execution:
 
 
 def _named(study: str, name: str, home: Home) -> Execution | None:
-    """The execution of that name, if it has begun.
-
-    Raises:
-        InputError: when it cannot be a name.
-    """
-    if Path(name).name != name:
-        raise InputError(f"--execution={name}: it must be the name of a folder of {home.runs / study}")
+    """The execution of that name, if it has begun."""
     folder = home.runs / study / name
     return Execution.open(folder) if is_begun(folder) else None
 

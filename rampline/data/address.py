@@ -67,7 +67,7 @@ def look_up(
     home: Home, config: DataConfig, stat_fingerprint: str, scored_classes: Sequence[str] | None = None
 ) -> Path | None:
     """The directory that was prepared from this source as it stands, or `None`; see `store_dataset`."""
-    entry = _index_entry(home, config, stat_fingerprint, scored_classes)
+    entry = index_entry(home, config, stat_fingerprint, scored_classes)
     # A name and nothing else: an index that was tampered with must not lead out of the home.
     directory = home.data / Path(read_json(entry)["directory"]).name if entry.is_file() else None
     return directory if directory and directory.is_dir() else None
@@ -82,10 +82,11 @@ def remember(
 ) -> None:
     """Let `look_up` find `directory`."""
     entry = {"directory": directory.name, "source": config.source}
-    write_json(_index_entry(home, config, stat_fingerprint, scored_classes), entry)
+    write_json(index_entry(home, config, stat_fingerprint, scored_classes), entry)
 
 
-def _index_entry(home: Home, config: DataConfig, stat_fingerprint: str, scored_classes: Sequence[str] | None) -> Path:
+def index_entry(home: Home, config: DataConfig, stat_fingerprint: str, scored_classes: Sequence[str] | None) -> Path:
+    """The file that leads from the request to the directory."""
     # As if an image were turned: before that was done, the same source led to images that may lie on their side.
     request = describe_preprocessing(config, channels=config.channels or 0, carve_validation=True, is_upright=False)
     # The seed counts where a limit or a split is drawn, which is known only to who has opened the source.

@@ -30,6 +30,7 @@ from rampline.data.quality import ReportRow, make_report, read_report, write_rep
 from rampline.data.sources import source_module
 from rampline.data.sources.source import Example, Source, as_test_images
 from rampline.data.storage import Content, SplitWriter, stored_content
+from rampline.data.stored_dataset import fetch_dataset
 from rampline.devices import available_cores
 from rampline.errors import DatasetError
 from rampline.files import complete_directory, write_json
@@ -337,7 +338,7 @@ def _store_source(
         cache=cache,
     )
     directory = dataset_directory(home, name, fingerprint, preprocessing)
-    if directory.is_dir():
+    if fetch_dataset(directory, reporter.log):
         return _accept_present(config, directory, reporter)
     splits = select(catalog, source.class_names, config)
     plan = Plan(

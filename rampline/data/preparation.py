@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from rampline.config import DataConfig
-from rampline.data.address import look_up, tfds_directory
+from rampline.data.address import index_entry, look_up, tfds_directory
 from rampline.data.dataset import PreparedDataset
 from rampline.data.sources import source_module
+from rampline.data.stored_dataset import fetch_known, put_dataset
 from rampline.errors import DatasetError, InputError
 from rampline.jobs.job import Job, JobFailed, run_job
 from rampline.jobs.local import LOCAL
@@ -87,8 +88,7 @@ def locate_prepared(
     Raises:
         DatasetError: when the source itself is missing or wrong.
     """
-    fingerprint = source_module(config).stat_fingerprint(config, tfds_directory(home))
-    directory = look_up(home, config, fingerprint, scored_classes)
+    directory = look_up(home, config, _fingerprint(config, home), scored_classes)
     if directory is None:
         return None
     dataset = PreparedDataset.open(directory)
@@ -104,7 +104,7 @@ def prepare_dataset(
     on_progress: Callable[[int, int], None] | None = None,
     log: Callable[[str], None] | None = None,
 ) -> PreparedDataset:
-    """Prepare `config.source` in `home.data`, unless that was done before.
+    """Prepare `config.source` in `home.data`, unless it is there, or comes from the object store.
 
     Args:
         config: what to prepare.
@@ -117,12 +117,21 @@ def prepare_dataset(
         DatasetError: when the source cannot be read or trained on, in one line; nothing is stored then.
     """
     tell = log or _ignore
+    # Now: what TFDS downloads changes the fingerprint, and another machine has not downloaded anything.
+    entry = index_entry(home, config, _fingerprint(config, home), scored_classes)
     present = locate_prepared(config, home, scored_classes)
+    if present is None and fetch_known(entry, tell):
+        present = locate_prepared(config, home, scored_classes)
     if present is not None:
         tell(f"prepared already: {present.directory}")
-        return present
-    directory = _run_process(config, home, scored_classes, on_progress or _ignore, tell)
-    return PreparedDataset.open(directory)
+    else:
+        present = PreparedDataset.open(_run_process(config, home, scored_classes, on_progress or _ignore, tell))
+    put_dataset(present, tell, entry)
+    return present
+
+
+def _fingerprint(config: DataConfig, home: Home) -> str:
+    return source_module(config).stat_fingerprint(config, tfds_directory(home))
 
 
 def _run_process(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rampline.config import RunConfig, from_dict, to_dict
-from rampline.errors import InputError
+from rampline.config import DataConfig, RunConfig, from_dict, to_dict
+from rampline.errors import DatasetError, InputError
 from rampline.files import read_json, refuse_newer, write_json
 from rampline.record.checkpoints import best_checkpoint
 from rampline.record.home import Home
@@ -21,6 +21,8 @@ from rampline.study.definition import Study, StudyRun
 
 if TYPE_CHECKING:
     from rampline.comparison.runs import Comparison
+    from rampline.data.dataset import PreparedDataset
+    from rampline.stored_execution import Keeper
 
 FILE = "execution.json"
 VERSION = 1
@@ -39,6 +41,7 @@ class Execution:
         home: where it is kept.
         parent_run_id: its MLflow run; empty until it has begun.
         comparison: of its runs, once this process has made it.
+        keeper: puts it into the object store, while this process works on it and there is one.
     """
 
     folder: Path
@@ -46,6 +49,7 @@ class Execution:
     home: Home
     parent_run_id: str = ""
     comparison: Comparison | None = field(default=None, compare=False)
+    keeper: Keeper | None = field(default=None, compare=False)
 
     @classmethod
     def open(cls, folder: Path) -> Execution:
@@ -59,7 +63,8 @@ class Execution:
         content = read_json(folder / FILE)
         refuse_newer(folder / FILE, content, version=VERSION)
         runs = tuple(StudyRun(**{**run, "config": from_dict(run["config"])}) for run in content["study"]["runs"])
-        study, home = Study(**{**content["study"], "runs": runs}), Home(root=Path(content["home"]))
+        study = Study(**{**content["study"], "runs": runs, "datasets": _datasets(folder, runs)})
+        home = Home(root=Path(content["home"]))
         return cls(folder=folder, study=study, home=home, parent_run_id=content["parent_run_id"])
 
     @classmethod
@@ -94,6 +99,19 @@ class Execution:
     def directory(self, run: str) -> RunDirectory:
         """The directory of a run."""
         return RunDirectory(self.folder / run)
+
+
+def _datasets(folder: Path, runs: Sequence[StudyRun]) -> dict[DataConfig, PreparedDataset]:
+    """What runs have begun with, as far as it is whole: their sources may be gone, or have changed since."""
+    from rampline.data.dataset import PreparedDataset  # NumPy, which a new execution does without here
+
+    found: dict[DataConfig, PreparedDataset] = {}
+    for run in runs:
+        directory = RunDirectory(folder / run.name)
+        if directory.identity_file.is_file():
+            with suppress(DatasetError):
+                found[run.config.data] = PreparedDataset.open(Path(directory.read_identity().dataset))
+    return found
 
 
 def is_begun(folder: Path) -> bool:

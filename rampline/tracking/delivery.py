@@ -190,6 +190,11 @@ class Delivery:
             self._log(f"{name}: MLflow has not got all of it: `rampline sync {study}` delivers the rest later")
         return is_delivered
 
+    def abandon(self) -> None:
+        """Deliver nothing more."""
+        self._is_abandoned = True
+        self._woken.set()
+
     def _run(self) -> None:
         projection, pause = None, FIRST_PAUSE_SECONDS
         while not self._is_abandoned:

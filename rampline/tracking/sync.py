@@ -66,7 +66,7 @@ def sync_execution(client: MlflowClient, execution: Execution, *, log: Log, runs
         log(f"{study.name}/{folder.name}: is running, its own process delivers it")
         return 0
     try:
-        _find_parent(client, execution)
+        find_parent(client, execution)
         directories = [execution.directory(run.name) for run in study.runs if not runs or run.name in runs]
         made = [directory for directory in directories if directory.config_file.is_file()]
         delivered = [_sync_run(client, directory, execution.parent_run_id, log) for directory in made]
@@ -75,6 +75,26 @@ def sync_execution(client: MlflowClient, execution: Execution, *, log: Log, runs
     except STORE_ERRORS as error:
         raise TrackingError(f"{folder} cannot be delivered to MLflow: {first_line(error)}") from error
     return sum(delivered)
+
+
+def find_parent(client: MlflowClient, execution: Execution) -> None:
+    """Lead the execution to its run in this store; in another one than before it is looked for by name, then made."""
+    study, home = execution.study, execution.home
+    experiment = experiment_id(client, study.name, home)
+    found = client.search_runs([experiment], "tags.`rampline.kind` = 'study'", max_results=1000)
+    ids = [run.info.run_id for run in found if run.data.tags.get("rampline.execution") == execution.name]
+    if execution.parent_run_id in ids:
+        return
+    file = execution.folder / FILE
+    times = file.stat()
+    if not ids:
+        experiment, tags = open_experiment(client, study, home, execution=execution.name), study_tags(study)
+        names, began = {"study": study.name, "execution": execution.name}, times.st_mtime
+        ids = [begin_run(client, experiment, **names, tags=tags, began=began)]
+    execution.parent_run_id = ids[0]
+    execution.write()
+    # The newest file is the study's latest execution; this one is no newer than it was.
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def executions(runs: Path) -> list[Path]:
@@ -102,26 +122,6 @@ def _is_missing(client: MlflowClient, directory: RunDirectory) -> bool:
     """Whether the store has no such run, or one that was left RUNNING."""
     run = find_run(client, directory)
     return run is None or (run.info.status == RUNNING and process_is_gone(run.data.tags.get(PROCESS_TAG, "")))
-
-
-def _find_parent(client: MlflowClient, execution: Execution) -> None:
-    """Lead the execution to its run in this store; in another one than before it is looked for by name, then made."""
-    study, home = execution.study, execution.home
-    experiment = experiment_id(client, study.name, home)
-    found = client.search_runs([experiment], "tags.`rampline.kind` = 'study'", max_results=1000)
-    ids = [run.info.run_id for run in found if run.data.tags.get("rampline.execution") == execution.name]
-    if execution.parent_run_id in ids:
-        return
-    file = execution.folder / FILE
-    times = file.stat()
-    if not ids:
-        experiment, tags = open_experiment(client, study, home, execution=execution.name), study_tags(study)
-        names, began = {"study": study.name, "execution": execution.name}, times.st_mtime
-        ids = [begin_run(client, experiment, **names, tags=tags, began=began)]
-    execution.parent_run_id = ids[0]
-    execution.write()
-    # The newest file is the study's latest execution; this one is no newer than it was.
-    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def _end_parent(client: MlflowClient, execution: Execution) -> None:

@@ -1,0 +1,116 @@
+"""Folders in an object store: complete or absent, verified, and what is said of a store that cannot be used."""
+
+import re
+from pathlib import Path
+
+import pytest
+from s3_server import S3
+
+from rampline.errors import InputError
+from rampline.record.object_store import ObjectStore, StoreDamaged
+
+CONTENT = {"small.txt": b"text", "empty": b"", "deep/er/large.bin": bytes(range(256)) * 50_000, "packed.gz": b"\x1f\x8b?"}
+
+
+@pytest.fixture(params=["s3", "folder"])
+def store(request: pytest.FixtureRequest, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    if request.param == "folder":
+        monkeypatch.setenv("RAMPLINE_STORE", str(tmp_path / "store"))
+    opened = ObjectStore.from_environment()
+    assert opened
+    return opened
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, content in CONTENT.items():
+        (tmp_path / "folder" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "folder" / name).write_bytes(content)
+    return tmp_path / "folder"
+
+
+def read(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_folder_comes_back_as_it_was_and_is_put_once(store: ObjectStore, folder: Path, tmp_path: Path) -> None:
+    store.check()
+    assert store.put_folder("data/a", folder)
+    assert not store.put_folder("data/a", folder)
+    assert store.names("data") == ["a", "a.json"]
+    assert store.fetch_folder("data/a", tmp_path / "back")
+    assert read(tmp_path / "back") == CONTENT
+    store.delete_folder("data/a")
+    assert store.names("data") == ["a.json"]
+
+
+def test_what_has_no_manifest_is_absent(store: ObjectStore, folder: Path, tmp_path: Path) -> None:
+    """As a machine leaves it that is lost after it has put the files there."""
+    for name in CONTENT:
+        with open(folder / name, "rb") as file:
+            store.put_file(f"data/a/{name}", file)
+    assert store.names("data/a") == ["deep", "empty", "packed.gz", "small.txt"]
+    assert not store.fetch_folder("data/a", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("damage", [b"tex!", b"tex", None])
+def test_what_is_not_as_it_was_put_is_found_and_put_anew(
+    store: ObjectStore, folder: Path, tmp_path: Path, damage: bytes | None
+) -> None:
+    store.put_folder("data/a", folder)
+    store.delete("data/a/small.txt")
+    if damage is not None:
+        with store.files.open_output_stream("data/a/small.txt") as stream:
+            stream.write(damage)
+    with pytest.raises(StoreDamaged, match=r"/data/a is not what was put there: .*data/a/small.txt"):
+        store.fetch_folder("data/a", tmp_path / "back")
+    assert [path.name for path in tmp_path.iterdir() if "back" in path.name] == []
+    assert not store.fetch_folder("data/a", tmp_path / "back")
+    assert store.put_folder("data/a", folder)
+    assert store.fetch_folder("data/a", tmp_path / "back")
+
+
+def test_a_manifest_does_not_lead_out_of_the_folder(store: ObjectStore, tmp_path: Path) -> None:
+    store.write_json("data/a.json", {"files": {"../../outside": {"bytes": 0, "sha256": ""}}})
+    with pytest.raises(StoreDamaged, match="outside"):
+        store.fetch_folder("data/a", tmp_path / "in" / "back")
+    assert not list(tmp_path.rglob("outside"))
+
+
+@pytest.mark.parametrize(
+    "url, message",
+    [
+        ("s3://no-such-bucket/runs", r"cannot be written to: .*NO_SUCH_BUCKET"),
+        ("s3://", r"is not allowed: it must be s3://BUCKET/PREFIX, gs://"),
+        ("ftp://host/folder", r"is not allowed: it must be s3://BUCKET/PREFIX"),
+        ("relative/folder", r"is not allowed: it must be .* or an absolute path"),
+        ("az://container/runs", r"needs AZURE_STORAGE_ACCOUNT"),
+        ("s3://key:secret@bucket/runs", r"RAMPLINE_STORE holds a user name, password or token"),
+        ("/proc/store", r"cannot be written to: "),
+    ],
+)
+def test_a_store_that_cannot_be_used_is_told_of_in_one_line(
+    s3: S3, monkeypatch: pytest.MonkeyPatch, url: str, message: str
+) -> None:
+    monkeypatch.setenv("RAMPLINE_STORE", url)
+    with pytest.raises(InputError, match=message) as told:
+        _check()
+    assert "\n" not in str(told.value)
+
+
+def test_nobody_answers(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.raises(InputError, match=re.escape(f"RAMPLINE_STORE={s3.url} cannot be written to: ")):
+        _check()
+
+
+def test_without_the_variable_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAMPLINE_STORE", raising=False)
+    assert ObjectStore.from_environment() is None
+
+
+def _check() -> None:
+    store = ObjectStore.from_environment()
+    assert store
+    store.check()
