@@ -43,8 +43,10 @@ class S3:
         self.client.put_object(Bucket=self.bucket, Key=f"pre/fix/{key}", Body=content)
 
     def stop(self) -> None:
-        """Nobody answers there; what it holds stays."""
+        """Connections are refused; what it holds stays."""
         self.server.stop()
+        assert self.server._server
+        self.server._server.server_close()
 
     def start(self) -> None:
         """At the same address."""

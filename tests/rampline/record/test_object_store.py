@@ -9,7 +9,12 @@ from s3_server import S3
 from rampline.errors import InputError
 from rampline.record.object_store import ObjectStore, StoreDamaged
 
-CONTENT = {"small.txt": b"text", "empty": b"", "deep/er/large.bin": bytes(range(256)) * 50_000, "packed.gz": b"\x1f\x8b?"}
+CONTENT = {
+    "small.txt": b"text",
+    "empty": b"",
+    "deep/er/large.bin": bytes(range(256)) * 50_000,
+    "packed.gz": b"\x1f\x8b?",
+}
 
 
 @pytest.fixture(params=["s3", "folder"])

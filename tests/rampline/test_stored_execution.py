@@ -1,0 +1,303 @@
+"""An execution in the object store: put there as it grows, whole or not at all, and fetched by another home."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from s3_server import S3
+
+from rampline.config import RunConfig
+from rampline.errors import InputError, TakenOver
+from rampline.files import read_json, write_json
+from rampline.record.home import Home
+from rampline.record.object_store import ObjectStore
+from rampline.record.run_directory import RunIdentity
+from rampline.stored_execution import Keeper, Manifest, fetch_execution, kept, open_checkpoints
+from rampline.study import Study, load_study
+from rampline.study.execution_file import Execution
+
+KEY = "runs/digits/e1"
+DATASET = "digits-0123"
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return load_study("digits", only=["baseline"])
+
+
+@pytest.fixture
+def store(s3: S3) -> ObjectStore:
+    opened = ObjectStore.from_environment()
+    assert opened
+    return opened
+
+
+@pytest.fixture
+def execution(study: Study, tmp_path: Path) -> Execution:
+    """In the home `a`: a run with its files, as one that trains has them, and its data."""
+    home = Home(root=tmp_path / "a")
+    made = Execution(folder=home.runs / "digits" / "e1", study=study, home=home, parent_run_id="r")
+    made.write()
+    identity = RunIdentity(study="digits", name="baseline", dataset=str(home.data / DATASET))
+    made.directory("baseline").create(RunConfig(), identity)
+    (home.data / DATASET).mkdir(parents=True)
+    return made
+
+
+def save(execution: Execution, step: int, *, keep: int = 2) -> None:
+    """A checkpoint, and the event that tells of it; as the chief does, the oldest are removed after that."""
+    run = execution.directory("baseline")
+    aside = run.path / ".aside"
+    aside.mkdir()
+    (aside / "variables.npz").write_bytes(os.urandom(100_000))
+    (aside / "progress.json").write_text(json.dumps({"step": step}))
+    run.checkpoints.mkdir(exist_ok=True)
+    aside.rename(run.checkpoints / f"step-{step:08d}")
+    with open(run.events_file, "a") as events:
+        events.write(json.dumps({"event": "checkpoint", "step": step}) + "\n")
+    for old in sorted(run.checkpoints.iterdir())[:-keep]:
+        shutil.rmtree(old)
+
+
+def steps(folder: Path) -> list[int]:
+    return sorted(int(path.name[5:]) for path in folder.glob("baseline/checkpoints/step-*"))
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@contextmanager
+def keeping(store: ObjectStore, execution: Execution) -> Iterator[Keeper]:
+    keeper = Keeper(store, execution)
+    try:
+        yield keeper
+    finally:
+        keeper.close(lambda line: None)
+
+
+def wait_until(is_so: Callable[[], object], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def newest_steps(store: ObjectStore) -> list[int]:
+    """Of the checkpoints that are whole there."""
+    manifest = Manifest.newest(store, KEY)
+    names = manifest.files if manifest else {}
+    return sorted(int(name.split("/")[3][5:]) for name in names if name.endswith("progress.json"))
+
+
+def fetch(store: ObjectStore, root: Path, name: str | None = None) -> list[str]:
+    """Into the home at `root`; what was said."""
+    lines: list[str] = []
+    fetch_execution(store, "digits", Home(root=root), name, lines.append)
+    return lines
+
+
+def test_another_home_finds_all_of_it_with_paths_that_lead_there(store, execution, tmp_path: Path) -> None:
+    (execution.home.data / DATASET / "manifest.json").write_text("{}")
+    store.put_folder(f"data/{DATASET}", execution.home.data / DATASET)
+    run = execution.directory("baseline")
+    write_json(run.config_file, {**read_json(run.config_file), "note": f"{run.path}/weights", "other": "/elsewhere"})
+    write_json(execution.folder / "delivery.json", {"process": "of this machine"})
+    (run.path / "heartbeats").mkdir()
+    (run.path / "heartbeats" / "chief-0").touch()
+    execution.reports.mkdir(parents=True)
+    (execution.reports / "report.html").write_text("<html>")
+    os.utime(execution.folder / "execution.json", (1e9, 1e9))
+    with keeping(store, execution):
+        save(execution, 10)
+        wait_until(lambda: newest_steps(store) == [10])
+        save(execution, 20)
+        save(execution, 30)
+    said = fetch(store, tmp_path / "b")
+    assert said == [f"fetching execution e1 from {store.url}", f"fetched {DATASET} from {store.url}"]
+    (found,) = [Execution.latest("digits", Home(root=tmp_path / "b"))]
+    assert found
+    assert (found.home.root, found.parent_run_id) == (tmp_path / "b", "r")
+    assert (found.folder / "execution.json").stat().st_mtime == 1e9
+    there, here = content(execution.folder), content(found.folder)
+    changed = ("execution.json", "baseline/run.json", "baseline/config.json")
+    assert {name: here[name] for name in here if name not in changed} == {
+        name: there[name] for name in there if name not in (*changed, "delivery.json", "baseline/heartbeats/chief-0")
+    }
+    assert steps(found.folder) == [20, 30]
+    assert found.directory("baseline").read_identity().dataset == str(tmp_path / "b" / "data" / DATASET)
+    config = read_json(found.directory("baseline").config_file)
+    assert (config["note"], config["other"]) == (f"{found.folder}/baseline/weights", "/elsewhere")
+    assert content(found.reports) == {"report.html": b"<html>"}
+    assert content(tmp_path / "b" / "data" / DATASET) == {"manifest.json": b"{}"}
+    assert fetch(store, tmp_path / "b") == []
+
+
+def test_old_checkpoints_go_from_the_store_as_they_do_here(s3: S3, store, execution) -> None:
+    with keeping(store, execution):
+        for step in range(10, 60, 10):
+            save(execution, step)
+            wait_until(lambda: step in newest_steps(store))  # noqa: B023
+    manifest = Manifest.newest(store, KEY)
+    assert manifest
+    assert newest_steps(store) == [40, 50]
+    assert s3.keys(KEY) == sorted([*manifest.keys(), f"{KEY}/{manifest.owner}/owner.json"])
+
+
+def test_what_has_no_manifest_yet_is_no_part_of_it(s3: S3, store, execution, tmp_path: Path) -> None:
+    """As a machine leaves it that is lost between a checkpoint's files and the manifest."""
+    save(execution, 10)
+    with keeping(store, execution):
+        pass
+    manifest = Manifest.newest(store, KEY)
+    assert manifest
+    lost = f"{KEY}/{manifest.owner}/{manifest.number + 1:08d}/run/baseline/checkpoints/step-00000020"
+    s3.overwrite(f"{lost}/variables.npz", b"half")
+    s3.overwrite(f"{lost}/progress.json", b"{}")
+    fetch(store, tmp_path / "b")
+    assert steps(tmp_path / "b" / KEY) == [10]
+    # The next one of this home is complete all the same.
+    save(execution, 20)
+    with keeping(store, execution):
+        pass
+    fetch(store, tmp_path / "c")
+    assert content(tmp_path / "c" / KEY / "baseline/checkpoints") == content(
+        execution.directory("baseline").checkpoints
+    )
+
+
+def test_a_damaged_checkpoint_is_told_of_and_left_to_the_start_that_checks_it(s3, store, execution, tmp_path) -> None:
+    save(execution, 10)
+    save(execution, 20)
+    with keeping(store, execution):
+        pass
+    (key,) = [key for key in s3.keys(KEY) if key.endswith("step-00000020/variables.npz")]
+    s3.overwrite(key, b"damaged")
+    said = fetch(store, tmp_path / "b")
+    assert f"warning: {store.url}/{key} is not what was put there" in said
+    (key,) = [key for key in s3.keys(KEY) if key.endswith("run/baseline/events.jsonl")]
+    s3.overwrite(key, b"damaged")
+    with pytest.raises(InputError, match=r"cannot be fetched from .*events\.jsonl is not what was put there"):
+        fetch(store, tmp_path / "c")
+    assert not (tmp_path / "c" / KEY).exists()
+
+
+def test_an_older_owner_writes_nothing_that_counts(s3: S3, store, execution, tmp_path: Path) -> None:
+    save(execution, 10)
+    with keeping(store, execution) as old:
+        wait_until(lambda: newest_steps(store) == [10])
+        fetch(store, tmp_path / "b")
+        continued = Execution.latest("digits", Home(root=tmp_path / "b"))
+        assert continued
+        # Until the new owner has put its first state there, the old one's counts.
+        save(execution, 20)
+        wait_until(lambda: 20 in newest_steps(store))
+        with keeping(store, continued) as new:
+            wait_until(lambda: newest_steps(store) == [10])
+            save(execution, 30)
+            wait_until(lambda: old._ended.is_set())
+            with pytest.raises(TakenOver, match=rf"e1 goes on in process {os.getpid()} of .*, from what s3://"):
+                old.tell(print)
+            assert newest_steps(store) == [10]
+            # What it writes all the same, because it was frozen after its look at the owners, is not read.
+            late = Manifest.newest(store, KEY)
+            assert late
+            Manifest(key=KEY, owner=read_owner(execution), number=99, home="", began=1e10, files={}).write(store)
+            assert Manifest.newest(store, KEY) == late
+            save(continued, 15)
+            wait_until(lambda: newest_steps(store) == [10, 15])
+            assert all(key.startswith(f"{KEY}/{read_owner(continued)}/") for key in s3.keys(KEY))
+            new.tell(print)
+    # Its own home goes on from there, too, and not from what it had.
+    assert steps(execution.folder) == [20, 30]
+    fetch(store, execution.home.root)
+    assert steps(execution.folder) == [10, 15]
+
+
+def read_owner(execution: Execution) -> str:
+    return read_json(execution.folder / ".owner.json")["name"]
+
+
+def test_of_two_that_continue_one_stops(store, execution, tmp_path: Path) -> None:
+    save(execution, 10)
+    with keeping(store, execution):
+        pass
+    fetch(store, tmp_path / "b")
+    fetch(store, tmp_path / "c")
+    first, second = (Execution.latest("digits", Home(root=tmp_path / name)) for name in "bc")
+    assert first
+    assert second
+    with keeping(store, first) as keeper:
+        wait_until(lambda: (Manifest.newest(store, KEY) or Manifest).owner == read_owner(first))
+        with keeping(store, second) as late:
+            wait_until(late._ended.is_set)
+            with pytest.raises(TakenOver):
+                late.tell(print)
+        keeper.tell(print)
+
+
+def test_an_execution_of_this_home_that_is_as_new_stays(store, execution, tmp_path: Path) -> None:
+    save(execution, 10)
+    with keeping(store, execution):
+        pass
+    save(execution, 20)
+    assert fetch(store, execution.home.root) == []
+    assert fetch(store, execution.home.root, "e1") == []
+    assert steps(execution.folder) == [10, 20]
+    assert fetch(store, tmp_path / "b", "no-such") == []
+    assert fetch(store, tmp_path / "b", "e1") != []
+
+
+def test_an_outage_is_told_of_and_then_has_what_is_newest(s3: S3, store, execution) -> None:
+    said: list[str] = []
+    with kept(execution, said.append):
+        keeper = execution.keeper
+        assert keeper
+        save(execution, 10)
+        wait_until(lambda: newest_steps(store) == [10])
+        s3.stop()
+        try:
+            for step in (20, 30, 40):
+                save(execution, step)
+            wait_until(lambda: keeper._lines)
+            keeper.tell(said.append)
+        finally:
+            s3.start()
+        wait_until(lambda: keeper._lines)
+        keeper.tell(said.append)
+        assert newest_steps(store) == [30, 40]
+    assert said[0].startswith(f"warning: {store.url} takes nothing, training goes on: ")
+    assert said[1].startswith(f"{store.url} answers again after ")
+    assert len(said) == 2
+
+
+def test_the_end_does_not_wait_long_for_a_store_that_is_away(s3: S3, store, execution) -> None:
+    said: list[str] = []
+    s3.stop()
+    try:
+        began = time.monotonic()
+        with kept(execution, said.append):
+            save(execution, 10)
+            keeper = execution.keeper
+            assert keeper
+            wait_until(lambda: keeper._away_since)
+            ended = time.monotonic()
+        assert time.monotonic() - ended < 10
+        assert time.monotonic() - began < 30
+    finally:
+        s3.start()
+    assert f"e1: {store.url} has nothing of it, not what came after" in said
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_put_there_can_still_be_read(execution) -> None:
+    save(execution, 10)
+    with open_checkpoints(execution.folder) as opened:
+        shutil.rmtree(execution.directory("baseline").checkpoints)
+        sizes = {path.name: len(file.read()) for path, file in opened}
+    assert sizes["variables.npz"] == 100_000
