@@ -1,7 +1,7 @@
 """An execution in the object store: put there as it grows, and fetched by the machine that continues it.
 
     runs/STUDY/EXECUTION/OWNER/NUMBER.json     a manifest: every file of the execution, written last
-    runs/STUDY/EXECUTION/OWNER/NUMBER/…        what is new with it
+    runs/STUDY/EXECUTION/OWNER/NUMBER~FILE     what is new with it
     runs/STUDY/EXECUTION/OWNER/owner.json      who that is
     reports/STUDY/EXECUTION/…                  the report once more, for people
 
@@ -117,8 +117,11 @@ class Manifest:
         store.write_json(f"{self._place}/{self.number:08d}.json", {"version": VERSION, "execution": execution})
 
     def key_of(self, name: str, at: int | None = None) -> str:
-        """Where the content of a file is, which is new with the manifest of the number `at`."""
-        return f"{self._place}/{at or self.files[name]['at']:08d}/{name}"
+        """Where the content of a file is, which is new with the manifest of the number `at`.
+
+        No folders: pyarrow leaves an empty object for each of which it deletes the last file.
+        """
+        return f"{self._place}/{at or self.files[name]['at']:08d}~{name.replace('/', '~')}"
 
     def keys(self) -> set[str]:
         """Of all its objects."""

@@ -157,9 +157,9 @@ def test_what_has_no_manifest_yet_is_no_part_of_it(s3: S3, store, execution, tmp
         pass
     manifest = Manifest.newest(store, KEY)
     assert manifest
-    lost = f"{KEY}/{manifest.owner}/{manifest.number + 1:08d}/run/baseline/checkpoints/step-00000020"
-    s3.overwrite(f"{lost}/variables.npz", b"half")
-    s3.overwrite(f"{lost}/progress.json", b"{}")
+    lost = manifest.key_of("run/baseline/checkpoints/step-00000020/", manifest.number + 1)
+    s3.overwrite(f"{lost}variables.npz", b"half")
+    s3.overwrite(f"{lost}progress.json", b"{}")
     fetch(store, tmp_path / "b")
     assert steps(tmp_path / "b" / KEY) == [10]
     # The next one of this home is complete all the same.
@@ -177,11 +177,11 @@ def test_a_damaged_checkpoint_is_told_of_and_left_to_the_start_that_checks_it(s3
     save(execution, 20)
     with keeping(store, execution):
         pass
-    (key,) = [key for key in s3.keys(KEY) if key.endswith("step-00000020/variables.npz")]
+    (key,) = [key for key in s3.keys(KEY) if key.endswith("step-00000020~variables.npz")]
     s3.overwrite(key, b"damaged")
     said = fetch(store, tmp_path / "b")
     assert f"warning: {store.url}/{key} is not what was put there" in said
-    (key,) = [key for key in s3.keys(KEY) if key.endswith("run/baseline/events.jsonl")]
+    (key,) = [key for key in s3.keys(KEY) if key.endswith("run~baseline~events.jsonl")]
     s3.overwrite(key, b"damaged")
     with pytest.raises(InputError, match=r"cannot be fetched from .*events\.jsonl is not what was put there"):
         fetch(store, tmp_path / "c")
