@@ -29,6 +29,7 @@ from rampline.data.stored_dataset import fetch_dataset
 from rampline.errors import InputError, TakenOver
 from rampline.files import complete_directory, read_json, write_json
 from rampline.jobs.lock import hold, locked
+from rampline.record.events import drop_half_line
 from rampline.record.home import Home
 from rampline.record.object_store import ObjectStore, StoreDamaged, at_once, first_line, inside
 from rampline.record.provenance import process_identity
@@ -156,7 +157,7 @@ class Keeper:
         self._owner.write(execution.folder)
         self._last: Manifest | None = None
         self._lines = deque[str]()
-        self._taken = ""
+        self._taken, self._is_told = "", False
         self._away_since: float | None = None
         self._put_at: time.struct_time | None = None
         self._is_closed = False
@@ -172,6 +173,7 @@ class Keeper:
         while self._lines:
             log(self._lines.popleft())
         if self._taken:
+            self._is_told = True
             raise TakenOver(self._taken)
 
     def close(self, log: Log) -> None:
@@ -184,6 +186,8 @@ class Keeper:
                 what = f"its state of {time.strftime('%H:%M:%S', self._put_at)}" if self._put_at else "nothing of it"
                 log(f"{self._execution.name}: {self._store.url} has {what}, not what came after")
                 break
+        if self._taken and not self._is_told:
+            log(self._taken)
         while self._lines:
             log(self._lines.popleft())
 
@@ -403,6 +407,8 @@ def _lead_home(folder: Path, manifest: Manifest, home: Home) -> None:
     for pattern in WITH_PATHS:
         for file in folder.glob(pattern):
             write_json(file, _moved(read_json(file), manifest.home, str(home.root)))
+    for file in folder.rglob("*.jsonl"):
+        drop_half_line(file)  # it was read while somebody wrote
     os.utime(folder / FILE, (manifest.began, manifest.began))
 
 

@@ -26,6 +26,9 @@ os.umask(0o077)
 # Roles, and whatever else a test starts, import networks from there.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
+# Somebody's own: tests that want a store have one on loopback.
+os.environ.pop("RAMPLINE_STORE", None)
+
 EXAMPLES_PER_CLASS = 12
 # Of the mirrored replicas that are in the process of the tests.
 VIRTUAL_DEVICES = 4

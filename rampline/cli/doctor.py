@@ -21,8 +21,10 @@ from rich.table import Table
 
 from rampline.credentials import mask
 from rampline.devices import available_cores, find_devices
+from rampline.errors import InputError
 from rampline.jobs.private_network import SHARED, other_users, private_network
 from rampline.record.home import Home
+from rampline.record.object_store import VARIABLE, ObjectStore
 from rampline.servers.running import running_servers
 
 PACKAGES = ("tensorflow", "keras", "prefect", "mlflow", "tensorflow-datasets", "pandas", "fastapi", "sqlalchemy")
@@ -56,7 +58,7 @@ def doctor() -> None:
 
 
 def examine(home: Home) -> Iterator[Finding]:
-    """Look at everything a study needs; changes nothing."""
+    """Look at everything a study needs; changes nothing that stays."""
     yield _python()
     yield from _packages()
     yield _devices()
@@ -72,6 +74,7 @@ def examine(home: Home) -> Iterator[Finding]:
     yield _address("Prefect", "PREFECT_API_URL", prefect)
     mlflow = f"{up.mlflow_url}, of `rampline up`" if up else f"sqlite in {home.tracking_database}"
     yield _address("MLflow", "MLFLOW_TRACKING_URI", mlflow)
+    yield from _store()
     yield from _tf_config()
 
 
@@ -168,6 +171,19 @@ def _address(subject: str, variable: str, otherwise: str) -> Finding:
         text = f"{variable}={mask(value)} does not answer: {error}"
         return Finding(subject=subject, status="fail", text=text, remedy=f"start that server, or unset {variable}")
     return Finding(subject=subject, status="ok", text=f"{variable}={mask(value)} answers")
+
+
+def _store() -> Iterator[Finding]:
+    if not os.environ.get(VARIABLE):
+        return
+    try:
+        store = ObjectStore.from_environment()
+        assert store
+        store.check()
+        yield Finding(subject="store", status="ok", text=f"{VARIABLE}={store.url} can be written to")
+    except InputError as error:
+        remedy = f"mend that, or unset {VARIABLE}: see docs/store.md"
+        yield Finding(subject="store", status="fail", text=str(error), remedy=remedy)
 
 
 def _tf_config() -> Iterator[Finding]:

@@ -27,7 +27,7 @@ class EventWriter:
     def __init__(self, path: Path) -> None:
         leave_if_over()
         path.parent.mkdir(parents=True, exist_ok=True)
-        _drop_half_line(path)
+        drop_half_line(path)
         self._path = path
         self._file = open(path, "a", buffering=1)  # noqa: SIM115 - lives as long as the process
         self._last_progress = -math.inf
@@ -83,7 +83,7 @@ class EventReader:
                     yield json.loads(line)
 
 
-def _drop_half_line(path: Path) -> None:
+def drop_half_line(path: Path) -> None:
     """Cut off what a writer that was killed left behind its last line, so that the next event is a line of its own."""
     if path.is_file():
         os.truncate(path, _complete_size(path))

@@ -46,3 +46,12 @@ def test_other_users_are_told_of_with_what_keeps_them_out(tmp_path):
     assert all(name in found.text for name in others)
     kept_out = "get a network" if private_network() is not SHARED else "cannot have a network"
     assert kept_out in found.text
+
+
+def test_a_store_can_be_written_to_or_fails(s3, tmp_path, monkeypatch):
+    found = finding("store", Home(root=tmp_path))
+    assert (found.status, found.text) == ("ok", f"RAMPLINE_STORE={s3.url} can be written to")
+    monkeypatch.setenv("RAMPLINE_STORE", "s3://no-such-bucket")
+    found = finding("store", Home(root=tmp_path))
+    assert found.status == "fail"
+    assert "NO_SUCH_BUCKET" in found.text
