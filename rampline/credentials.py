@@ -24,6 +24,7 @@ _QUERY = re.compile(rf"(?P<name>[?&;](?:{_SECRET_NAMES})=)[^&;#\s'\"]+", re.IGNO
 SECRET_VARIABLES = (
     *("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "DATABRICKS_TOKEN"),
     *("PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING", "RAMPLINE_MLFLOW_PASSWORD"),
+    *("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_STORAGE_KEY"),
 )
 # A shorter value (`1`, `none`) is no secret, and replacing it would garble every text.
 SHORTEST_SECRET = 6

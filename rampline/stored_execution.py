@@ -103,12 +103,22 @@ class Manifest:
     files: Files
 
     @classmethod
-    def newest(cls, store: ObjectStore, key: str, *owners: str) -> Manifest | None:
-        """The last one of the greatest owner that has any; of these owners, where some are given."""
-        for owner in reversed(owners or owners_of(store, key)):
-            found = [name for name in store.names(f"{key}/{owner}") if re.fullmatch(r"\d{8}\.json", name)]
-            content = store.read_json(f"{key}/{owner}/{found[-1]}") if found else None
-            if content is not None:
+    def newest(cls, store: ObjectStore, key: str) -> Manifest | None:
+        """The last one of the greatest owner that has any."""
+        seen: list[str] = []
+        while seen != (owners := owners_of(store, key)):  # a greater one deletes the lesser
+            seen = owners
+            for owner in reversed(owners):
+                if found := cls.last_of(store, key, owner):
+                    return found
+        return None
+
+    @classmethod
+    def last_of(cls, store: ObjectStore, key: str, owner: str) -> Manifest | None:
+        """The last one of an owner."""
+        while found := [name for name in store.names(f"{key}/{owner}") if re.fullmatch(r"\d{8}\.json", name)]:
+            content = store.read_json(f"{key}/{owner}/{found[-1]}")
+            if content is not None:  # else there is a newer one by now
                 return cls(key=key, owner=owner, number=int(found[-1][:8]), **content["execution"])
         return None
 
@@ -216,7 +226,7 @@ class Keeper:
         owners = owners_of(self._store, self._key)
         if not self._owns(owners[-1] if owners else ""):
             return
-        last = self._last or Manifest.newest(self._store, self._key, self._owner.name)
+        last = self._last or Manifest.last_of(self._store, self._key, self._owner.name)
         manifest = Manifest(
             key=self._key,
             owner=self._owner.name,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -22,6 +22,7 @@ from rampline.errors import ConfigError, InputError, RamplineError
 from rampline.files import complete_directory, write_text
 
 if TYPE_CHECKING:
+    from pyarrow import NativeFile
     from pyarrow.fs import FileSystem
 
 VARIABLE = "RAMPLINE_STORE"
@@ -91,7 +92,7 @@ class ObjectStore:
     def read_json(self, key: str) -> Any:
         """The value of a JSON object; `None` where there is none."""
         try:
-            with self.files.open_input_stream(key, compression=None) as stream:
+            with self._reading(key) as stream:
                 return json.loads(stream.read())
         except FileNotFoundError:
             return None
@@ -125,7 +126,7 @@ class ObjectStore:
         """
         digest, size = hashlib.sha256(), 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        with self.files.open_input_stream(key, compression=None) as stream, path.open("xb") as file:
+        with self._reading(key) as stream, path.open("xb") as file:
             while block := stream.read(BLOCK_BYTES):
                 file.write(block)
                 digest.update(block)
@@ -174,6 +175,17 @@ class ObjectStore:
             self.delete(f"{key}.json")
             raise StoreDamaged(f"{self.url}/{key} is not what was put there: {first_line(error)}") from error
         return True
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[NativeFile]:
+        """What is there, or `FileNotFoundError`, also where it is deleted between being found and being read."""
+        try:
+            with self.files.open_input_stream(key, compression=None) as stream:
+                yield stream
+        except OSError as error:
+            if not self.files.get_file_info(key).is_file:
+                raise FileNotFoundError(f"{self.url}/{key} is not there") from error
+            raise
 
     @property
     def _folder(self) -> Path | None:

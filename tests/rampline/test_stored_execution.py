@@ -212,7 +212,8 @@ def test_an_older_owner_writes_nothing_that_counts(s3: S3, store, execution, tmp
             assert Manifest.newest(store, KEY) == late
             save(continued, 15)
             wait_until(lambda: newest_steps(store) == [10, 15])
-            assert all(key.startswith(f"{KEY}/{read_owner(continued)}/") for key in s3.keys(KEY))
+            place = f"{KEY}/{read_owner(continued)}/"
+            wait_until(lambda: all(key.startswith(place) for key in s3.keys(KEY)))
             new.tell(print)
     # Its own home goes on from there, too, and not from what it had.
     assert steps(execution.folder) == [20, 30]

@@ -10,6 +10,7 @@ from command_line import environment_with, points, read_until, wait_until
 from s3_server import S3
 
 from rampline.record.object_store import ObjectStore
+from rampline.record.run_directory import RunDirectory
 from rampline.stored_execution import Manifest, owners_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
@@ -58,9 +59,10 @@ def test_a_study_goes_on_elsewhere(
     assert (resumed.returncode, resumed.stderr) == (0, "")
     assert f"fetching execution e1 from {s3.url}" in resumed.stdout
     assert "reading" not in resumed.stdout  # the images
-    per_epoch = step // (step // 7) if step else 7
+    started = RunDirectory(home / "runs" / "stored" / "e1" / "baseline").read_events("started")[-1]
+    assert started["first_step"] == step
     trained = [line.split("epoch ")[1].split("/")[0] for line in resumed.stdout.splitlines() if ": epoch " in line]
-    assert trained == [str(epoch) for epoch in range(step // per_epoch + 1, 15)]
+    assert trained == [str(epoch) for epoch in range(step // started["steps_per_epoch"] + 1, 15)]
     assert points(home / "mlflow.db", "train_loss") == [(epoch, 1) for epoch in range(1, 15)]
     assert [owner[:5] for owner in owners_of(store, "runs/stored/e1")] == ["0002-"]
     report = (home / "reports" / "stored" / "e1" / "report.html").read_bytes()
