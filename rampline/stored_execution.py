@@ -41,6 +41,7 @@ OWNER = ".owner.json"
 MILESTONES = (FILE, "*/checkpoints/step-*/progress.json", "*/result.json", "*/evaluation.json")
 # Of processes of this machine.
 NOT_KEPT = {"heartbeats", "roles.json", "stop.json", "delivery.json"}
+APPENDED = (".jsonl", ".log")
 # Of these a start elsewhere reads where things are.
 WITH_PATHS = (FILE, "*/run.json", "*/config.json")
 LOOK_SECONDS, REFRESH_SECONDS = 0.5, 60.0
@@ -236,12 +237,11 @@ class Keeper:
             files={},
         )
         known = last.files if last else {}
-        # What others tell of is read after them: where a result is there are its events, and theirs are checkpoints.
-        for is_appended in (False, True):
-            found = [path for path in self._plain_files() if (path.suffix in (".jsonl", ".log")) == is_appended]
-            self._put_files(manifest, known, [(path, None) for path in found])
+        # A result comes with its checkpoints, and these with all that was told before: as a crash leaves it.
+        self._put_files(manifest, known, self._plain_files(is_appended=False))
         with open_checkpoints(self._execution.folder) as opened:
             self._put_files(manifest, known, opened)
+        self._put_files(manifest, known, self._plain_files(is_appended=True))
         manifest.write(self._store)
         self._last, self._put_at = manifest, time.localtime()
         self._store.delete(*((last.keys() if last else set()) - manifest.keys()))
@@ -262,12 +262,13 @@ class Keeper:
         self._taken = f"{self._execution.name} goes on in process {number} of {host}, from what {self._store.url} had"
         return False
 
-    def _plain_files(self) -> Iterator[Path]:
-        """All that is kept, but for the checkpoints."""
+    def _plain_files(self, *, is_appended: bool) -> Iterator[tuple[Path, None]]:
+        """All that is kept, but for the checkpoints: what lines are added to, or the rest."""
         for root in (self._execution.folder, self._execution.reports):
             for folder, names, files in os.walk(root):
                 names[:] = [name for name in names if name[0] != "." and name not in {*NOT_KEPT, "checkpoints"}]
-                yield from (Path(folder, name) for name in files if name[0] != "." and name not in NOT_KEPT)
+                chosen = (Path(folder, name) for name in files if name[0] != "." and name not in NOT_KEPT)
+                yield from ((path, None) for path in chosen if (path.suffix in APPENDED) == is_appended)
 
     def _put_files(self, manifest: Manifest, known: Files, files: Iterable[tuple[Path, BinaryIO | None]]) -> None:
         """Those that are not in the store yet, as they are now; what is gone since it was listed is left out."""

@@ -119,11 +119,14 @@ def test_a_machine_comes_back_after_another_has_gone_on(bed, study: str, uninter
     revived = time.monotonic()
     for process in frozen:
         process.send_signal(signal.SIGCONT)
+    command.send_signal(signal.SIGCONT)  # `nsenter` stops with what it waits for
     status = command.wait(timeout=120)
     ended = time.monotonic() - revived
     assert status == 1, bed.said()
     said = bed.log(first).read_text().splitlines()[-1]
-    assert re.fullmatch(r"error: e1 goes on in process \d+ of h1, from what s3://bucket/team had", said), bed.said()
+    assert re.fullmatch(r"rampline: error: e1 goes on in process \d+ of h1, from what s3://bucket/team had", said), (
+        bed.said()
+    )
     assert not [process for process in frozen if process.is_running()]
     bed.wait_for(lambda: again.poll() is not None, 240, "the end of the study")
     assert again.returncode == 0, bed.said()
