@@ -195,12 +195,12 @@ class Keeper:
         while not self._ended.wait(LOOK_SECONDS / 5):
             if time.monotonic() - began > (CLOSE_SECONDS if self._away_since is None else AWAY_SECONDS):
                 what = f"its state of {time.strftime('%H:%M:%S', self._put_at)}" if self._put_at else "nothing of it"
-                log(f"{self._execution.name}: {self._store.url} has {what}, not what came after")
+                self._lines.append(f"{self._execution.name}: {self._store.url} has {what}, not what came after")
                 break
-        if self._taken and not self._is_told:
-            log(self._taken)
         while self._lines:
             log(self._lines.popleft())
+        if self._taken and not self._is_told:
+            log(self._taken)
 
     def _run(self) -> None:
         seen, looked_at, pause = None, 0.0, FIRST_PAUSE_SECONDS

@@ -30,8 +30,8 @@ ALLOWED = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or an 
 # Files under way at once: a small one waits for the network most of its time.
 STREAMS = 8
 BLOCK_BYTES = 4 * 2**20
-# Seconds without an answer or a byte, after which a request counts as lost; it is tried three times.
-CONNECT_SECONDS, SILENT_SECONDS = 5, 10
+# Seconds without an answer or a byte, after which a request counts as lost; it is tried three times more.
+CONNECT_SECONDS, SILENT_SECONDS = 5, 5
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
