@@ -63,11 +63,8 @@ def dataset_directory(home: Home, name: str, fingerprint: str, preprocessing: di
     return home.data / f"{readable}-{_digest([fingerprint, preprocessing])}"
 
 
-def look_up(
-    home: Home, config: DataConfig, stat_fingerprint: str, scored_classes: Sequence[str] | None = None
-) -> Path | None:
-    """The directory that was prepared from this source as it stands, or `None`; see `store_dataset`."""
-    entry = index_entry(home, config, stat_fingerprint, scored_classes)
+def look_up(home: Home, entry: Path) -> Path | None:
+    """The directory that an `index_entry` leads to, or `None`."""
     # A name and nothing else: an index that was tampered with must not lead out of the home.
     directory = home.data / Path(read_json(entry)["directory"]).name if entry.is_file() else None
     return directory if directory and directory.is_dir() else None

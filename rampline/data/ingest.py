@@ -18,7 +18,14 @@ from typing import Any, NamedTuple
 import psutil
 
 from rampline.config import DataConfig
-from rampline.data.address import dataset_directory, describe_preprocessing, look_up, remember, tfds_directory
+from rampline.data.address import (
+    dataset_directory,
+    describe_preprocessing,
+    index_entry,
+    look_up,
+    remember,
+    tfds_directory,
+)
 from rampline.data.catalog import CatalogEntry, fingerprint_catalog, read_catalog, select
 from rampline.data.dataset import FORMAT_VERSION, SPLITS, PreparedDataset
 from rampline.data.decoder import DecodedImage, Decoder, compute_in_one_thread
@@ -271,7 +278,8 @@ def store_dataset(
     """
     module = source_module(config)
     with locked(home.data / ".lock", lambda _: reporter.log(f"waiting for another preparation in {home.data}")):
-        directory = look_up(home, config, module.stat_fingerprint(config, tfds_directory(home)), scored_classes)
+        fingerprint = module.stat_fingerprint(config, tfds_directory(home))
+        directory = look_up(home, index_entry(home, config, fingerprint, scored_classes))
         if directory is not None:
             return _accept_present(config, directory, reporter)
         _remove_leftovers(home)

@@ -88,12 +88,7 @@ def locate_prepared(
     Raises:
         DatasetError: when the source itself is missing or wrong.
     """
-    directory = look_up(home, config, _fingerprint(config, home), scored_classes)
-    if directory is None:
-        return None
-    dataset = PreparedDataset.open(directory)
-    check_present(config, dataset)
-    return dataset
+    return _at(_entry(config, home, scored_classes), config, home)
 
 
 def prepare_dataset(
@@ -118,10 +113,10 @@ def prepare_dataset(
     """
     tell = log or _ignore
     # Now: what TFDS downloads changes the fingerprint, and another machine has not downloaded anything.
-    entry = index_entry(home, config, _fingerprint(config, home), scored_classes)
-    present = locate_prepared(config, home, scored_classes)
+    entry = _entry(config, home, scored_classes)
+    present = _at(entry, config, home)
     if present is None and fetch_known(entry, tell):
-        present = locate_prepared(config, home, scored_classes)
+        present = _at(entry, config, home)
     if present is not None:
         tell(f"prepared already: {present.directory}")
     else:
@@ -130,8 +125,19 @@ def prepare_dataset(
     return present
 
 
-def _fingerprint(config: DataConfig, home: Home) -> str:
-    return source_module(config).stat_fingerprint(config, tfds_directory(home))
+def _entry(config: DataConfig, home: Home, scored_classes: Sequence[str] | None) -> Path:
+    """Of the source as it stands now."""
+    fingerprint = source_module(config).stat_fingerprint(config, tfds_directory(home))
+    return index_entry(home, config, fingerprint, scored_classes)
+
+
+def _at(entry: Path, config: DataConfig, home: Home) -> PreparedDataset | None:
+    directory = look_up(home, entry)
+    if directory is None:
+        return None
+    dataset = PreparedDataset.open(directory)
+    check_present(config, dataset)
+    return dataset
 
 
 def _run_process(
