@@ -1,30 +1,44 @@
-"""moto's S3 server on loopback, with a bucket for each test; boto3 looks into it from outside."""
+"""moto's S3 server on loopback, in a process of its own, with a bucket for each test; boto3 looks into it, too."""
 
 from __future__ import annotations
 
-import logging
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from moto.server import ThreadedMotoServer
-
+# It stops, and starts again at the same address with all that it holds, when a line says so.
+SERVE = """
+import logging, sys
+from moto.server import ThreadedMotoServer
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+address = server.get_host_and_port()
+print(*address, flush=True)
+for line in sys.stdin:
+    if line == "stop\\n":
+        server.stop()
+        server._server.server_close()
+    else:
+        server._ip_address, server._port = address
+        server.start()
+    print(flush=True)
+"""
 VARIABLES = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
 
 
 class S3:
     """A bucket of the server, and the prefix `pre/fix` in it."""
 
-    def __init__(self, server: ThreadedMotoServer, bucket: str) -> None:
-        import boto3
+    def __init__(self, server: S3Server, bucket: str) -> None:
+        import boto3  # every test session loads this file
 
         self.server, self.bucket = server, bucket
-        self.host, self.port = server.get_host_and_port()
-        self.url, self.endpoint = f"s3://{bucket}/pre/fix", f"http://{self.host}:{self.port}"
+        self.url, self.endpoint = f"s3://{bucket}/pre/fix", server.endpoint
         self.client: Any = boto3.client("s3", endpoint_url=self.endpoint, region_name="us-east-1")
         self.client.create_bucket(Bucket=bucket)
 
@@ -44,30 +58,44 @@ class S3:
 
     def stop(self) -> None:
         """Connections are refused; what it holds stays."""
-        self.server.stop()
-        assert self.server._server
-        self.server._server.server_close()
+        self.server.tell("stop")
 
     def start(self) -> None:
         """At the same address."""
-        self.server._ip_address, self.server._port = self.host, self.port
-        self.server.start()
+        self.server.tell("start")
+
+
+class S3Server:
+    """The process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        host, port = self._answer().split()
+        self.endpoint = f"http://{host}:{port}"
+
+    def tell(self, line: str) -> None:
+        """`stop` or `start`, and wait until it has."""
+        assert self._process.stdin
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        self._answer()
+
+    def _answer(self) -> str:
+        assert self._process.stdout
+        return self._process.stdout.readline()
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[ThreadedMotoServer]:
-    """A thread of this process."""
-    from moto.server import ThreadedMotoServer  # a second: every test session loads this file
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    yield server
-    server.stop()
+def s3_server() -> Iterator[S3Server]:
+    """Up within seconds, with the first test that asks."""
+    command = [sys.executable, "-c", SERVE]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield S3Server(process)
+        process.kill()
 
 
 @pytest.fixture
-def s3(s3_server: ThreadedMotoServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> S3:
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3:
     """An empty bucket, which the environment names."""
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
