@@ -35,6 +35,7 @@ def stored_step(store: ObjectStore) -> int:
     return max((int(name.split("/")[3][5:]) for name in names if name.endswith("progress.json")), default=0)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forks")
 def test_a_study_goes_on_elsewhere(
     rampline, command, home: Path, prefect_server, initialised, s3: S3, tmp_path

@@ -57,6 +57,7 @@ def test_the_same_images_are_decoded_once(make_folder: Callable, store, s3: S3, 
     assert content(second) == content(first.directory)
 
 
+@pytest.mark.long
 def test_data_is_prepared_while_the_store_is_away(s3: S3, tmp_path: Path, forks: None) -> None:
     lines: list[str] = []
     s3.stop()

@@ -40,6 +40,7 @@ def run_resized(directory: RunDirectory, whole: RunDirectory, sizes: tuple[int, 
     return lines
 
 
+@pytest.mark.long
 def test_a_worker_is_lost_and_comes_back(make_run: MakeRun) -> None:
     config = make_elastic(2, epochs=30)
     lines = run_resized(make_run(config), make_run(config), (2, 1, 2), epochs=2)

@@ -20,7 +20,7 @@ def server(home, monkeypatch):
     server.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_over_http_survives_a_server_that_restarts(
     server, home, make_run_directory, started, epoch, append_events, evaluation, history, capfd
 ):

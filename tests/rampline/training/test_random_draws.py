@@ -43,8 +43,11 @@ def test_no_two_replicas_and_no_two_steps_draw_the_same(mirrored: np.ndarray) ->
 
 @pytest.mark.parametrize(
     "engine, cluster",
-    [("loop", {"strategy": "multi_worker", "workers": 2}), ("fit", MIRRORED), ("loop", {"strategy": "single"})],
-    ids=["multi_worker", "fit", "single"],
+    [
+        pytest.param("loop", {"strategy": "multi_worker", "workers": 2}, id="multi_worker"),
+        pytest.param("fit", MIRRORED, id="fit", marks=pytest.mark.long),
+        pytest.param("loop", {"strategy": "single"}, id="single"),
+    ],
 )
 def test_the_masks_depend_on_seed_step_and_replica_alone(engine, cluster, mirrored, draw) -> None:
     masks, again = draw(engine, **cluster)
