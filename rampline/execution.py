@@ -35,9 +35,9 @@ from rampline.record.delivery_state import RUNNING, End, mark_undelivered, read_
 from rampline.record.events import EventReader
 from rampline.record.provenance import git_commit
 from rampline.record.run_directory import RunDirectory, RunIdentity
-from rampline.stored_execution import kept
 from rampline.study import StudyRun
 from rampline.study.execution_file import Execution, resolve_weights
+from rampline.study.stored_execution import kept
 from rampline.tracking.delivery import Delivery, deliver_news, is_delivered
 from rampline.tracking.experiment import begin_run, continue_run, open_experiment, study_tags
 from rampline.tracking.reconciliation import Known, Moment, Record, reconcile

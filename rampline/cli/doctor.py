@@ -25,13 +25,13 @@ from rampline.errors import InputError
 from rampline.jobs.private_network import SHARED, other_users, private_network
 from rampline.record.home import Home
 from rampline.record.object_store import VARIABLE, ObjectStore
+from rampline.record.units import GIBIBYTE
 from rampline.servers.running import running_servers
 
 PACKAGES = ("tensorflow", "keras", "prefect", "mlflow", "tensorflow-datasets", "pandas", "fastapi", "sqlalchemy")
 PYTHON = (3, 11), (3, 14)
 MEMORY_GIBIBYTES = 4.0
 DISK_GIBIBYTES = 5.0
-GIBIBYTE = 2**30
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 

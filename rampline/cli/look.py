@@ -20,6 +20,7 @@ from rampline.config.sections import Launcher
 from rampline.errors import InputError
 from rampline.imports import importing, locate_own
 from rampline.record.home import Home
+from rampline.record.units import GIBIBYTE
 from rampline.study import Study, built_in_studies, load_study
 from rampline.study.preflight import check_study
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from rampline.plan import PlannedRun
 
 UNKNOWN = "?"
-GIBIBYTE = 2**30
 FROM_STUDY = "*"
 TEXTS = ("strategy", "processes", "devices")
 PLAN_WIDTH = 160

@@ -132,7 +132,7 @@ def _meet_store(study: str, name: str | None, home: Home, console: Console, *, c
         return
     store.check()
     if continues:
-        from rampline.stored_execution import fetch_execution  # NumPy: a wrong store should be told of before
+        from rampline.study.stored_execution import fetch_execution  # NumPy: a wrong store should be told of before
 
         fetch_execution(store, load_study(study).name, home, name, lambda line: console.print(line, highlight=False))
 

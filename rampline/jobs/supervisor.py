@@ -111,6 +111,7 @@ class Gang:
         restarts: gives leave to start a lost parameter-server worker again in place.
         launcher: says whether there is room for more workers.
         fence: what its roles' environment has of `rampline.jobs.fence`.
+        unclear: machines of which it is not known, in the end, that nothing runs there any more.
     """
 
     run_directory: RunDirectory
@@ -120,6 +121,7 @@ class Gang:
     restarts: Restarts
     launcher: Launcher
     fence: dict[str, str] = field(default_factory=dict)
+    unclear: frozenset[str] = frozenset()
     launched_at: float = field(default_factory=time.monotonic)
     roles: list[Role] = field(default_factory=list)
 
@@ -229,37 +231,43 @@ def supervise(
             restarts=restarts,
             launcher=launcher,
         )
-        how, lost, unclear = "interrupted", None, frozenset[str]()
-        try:
-            if gang.attempt.number == 1 and placement.warning:
-                log(f"warning: {placement.warning}")
-            with _fence(gang) as gang.fence:
-                _run_attempt(gang, attempts, on_event, log)
-            how = "complete"
+        again = _attempt(gang, attempts, on_event, log)
+        if again is None:
             return read_json(run_directory.result_file) if run_directory.is_complete else {}
-        except RoleLost as error:
-            how, lost = str(error), error
-        except RoomFound as error:
-            how = str(error)
-        except OSError as error:
-            # `TimeoutError` and what a web library raises are of this class, too, and say neither file nor errno.
-            how = f"{error.filename or run_directory.path}: {error.strerror}" if error.strerror else repr(error)
-            raise RunFailed(f"the run cannot go on: {how}") from error
-        except Exception as error:
-            how = str(error)
-            raise
-        finally:
-            unclear = placement.close()
-            attempts.end(how, lost.at if lost else None)
         step = _last_step(run_directory)
-        pause = restarts.take_for_run(lost, step) if lost else 0.0
-        log(
-            f"{how}: " + (f"starting again from step {step} in {pause:.0f} s" if lost else f"going on from step {step}")
-        )
-        time.sleep(pause)
-        placement = _place(launcher, config, unclear)
+        if isinstance(again, RoleLost):
+            pause = restarts.take_for_run(again, step)
+            log(f"{again}: starting again from step {step} in {pause:.0f} s")
+            time.sleep(pause)
+        else:
+            log(f"{again}: going on from step {step}")
+        placement = _place(launcher, config, gang.unclear)
         if (workers := placement.tasks[0].workers) != gang.workers:
             log(f"{workers} of {config.cluster.workers} workers from now on")
+
+
+def _attempt(gang: Gang, attempts: Attempts, on_event: OnEvent, log: Log) -> RoleLost | RoomFound | None:
+    """One attempt, and its places given back; why there is to be another one, `None` where there is not."""
+    how, again = "interrupted", None
+    try:
+        if gang.attempt.number == 1 and gang.placement.warning:
+            log(f"warning: {gang.placement.warning}")
+        with _fence(gang) as gang.fence:
+            _run_attempt(gang, attempts, on_event, log)
+        how = "complete"
+    except (RoleLost, RoomFound) as error:
+        how, again = str(error), error
+    except OSError as error:
+        # `TimeoutError` and what a web library raises are of this class, too, and say neither file nor errno.
+        how = f"{error.filename or gang.run_directory.path}: {error.strerror}" if error.strerror else repr(error)
+        raise RunFailed(f"the run cannot go on: {how}") from error
+    except Exception as error:
+        how = str(error)
+        raise
+    finally:
+        gang.unclear = gang.placement.close()
+        attempts.end(how, again.at if isinstance(again, RoleLost) else None)
+    return again
 
 
 def _fence(gang: Gang) -> AbstractContextManager[dict[str, str]]:

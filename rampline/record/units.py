@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 NONE = "\N{EN DASH}"  # in the place of a figure that is not there
 TIMES = "\N{MULTIPLICATION SIGN}"
+GIBIBYTE = 2**30
 
 
 def write_accuracy(value: float) -> str:

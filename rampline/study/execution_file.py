@@ -22,7 +22,7 @@ from rampline.study.definition import Study, StudyRun
 if TYPE_CHECKING:
     from rampline.comparison.runs import Comparison
     from rampline.data.dataset import PreparedDataset
-    from rampline.stored_execution import Keeper
+    from rampline.study.stored_execution import Keeper
 
 FILE = "execution.json"
 VERSION = 1

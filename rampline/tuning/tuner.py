@@ -13,6 +13,7 @@ from rampline.jobs.job import Job, JobFailed, run_job
 from rampline.jobs.launchers import launcher_of_jobs
 from rampline.jobs.memory import available_bytes, lacking_bytes
 from rampline.jobs.roles import local_tasks, role_environment
+from rampline.record.units import GIBIBYTE
 from rampline.tuning.outcome import Outcome, best_of
 from rampline.tuning.space import BATCH, Limits, candidates, order_groups
 from rampline.tuning.trial import DOES_NOT_FIT, FAILED, MEASURED, Rounds, Trial, config_to_measure, with_changes
@@ -20,7 +21,6 @@ from rampline.tuning.trial import DOES_NOT_FIT, FAILED, MEASURED, Rounds, Trial,
 # Without a word: the start of TensorFlow and the compilation of a large network with XLA.
 SILENCE_SECONDS = 300
 OUT_OF_TIME = "no time was left for it"
-GIB = 2**30
 ONE_REPLICA = (
     "{strategy}: one replica was measured, alone in one process with its share of the cores; what replicas wait for "
     "each other is not in the figures"
@@ -126,7 +126,7 @@ class Tuner:
         lacking = 0 if self._limits.has_gpu else lacking_bytes(peaks, available_bytes())
         if not lacking:
             return None
-        return {"status": DOES_NOT_FIT, "reason": f"about {lacking / GIB:.1f} GiB of memory are missing"}
+        return {"status": DOES_NOT_FIT, "reason": f"about {lacking / GIBIBYTE:.1f} GiB of memory are missing"}
 
     def _measure(self, group: str, before: RunConfig, changes: Mapping[str, Any]) -> Trial:
         """A trial in a process of its own; whatever ends this call, the process is gone.

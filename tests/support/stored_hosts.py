@@ -30,7 +30,7 @@ signal.pause()
 LOOK = """
 import sys
 from rampline.record.object_store import ObjectStore
-from rampline.stored_execution import Manifest, owners_of
+from rampline.study.stored_execution import Manifest, owners_of
 store = ObjectStore.from_environment()
 found = Manifest.newest(store, sys.argv[1])
 steps = [int(name.split("/")[3][5:]) for name in found.files if name.endswith("/progress.json")] if found else []

@@ -11,7 +11,7 @@ from s3_server import S3
 
 from rampline.record.object_store import ObjectStore
 from rampline.record.run_directory import RunDirectory
-from rampline.stored_execution import Manifest, owners_of
+from rampline.study.stored_execution import Manifest, owners_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 # An epoch takes 0.35 s.

@@ -17,9 +17,9 @@ from rampline.files import read_json, write_json
 from rampline.record.home import Home
 from rampline.record.object_store import ObjectStore
 from rampline.record.run_directory import RunIdentity
-from rampline.stored_execution import Keeper, Manifest, fetch_execution, kept, open_checkpoints
 from rampline.study import Study, load_study
 from rampline.study.execution_file import Execution
+from rampline.study.stored_execution import Keeper, Manifest, fetch_execution, kept, open_checkpoints
 
 KEY = "runs/digits/e1"
 DATASET = "digits-0123"
