@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from rampline.files import complete_directory
 from rampline.jobs.job import Job
 from rampline.jobs.local import LocalPlacement, LocalRole
 from rampline.jobs.mirror import Change, Changes, apply, replace_run, unpack
+from rampline.jobs.roles import free_ports
 from rampline.jobs.tf_config import Task
 
 POLL_SECONDS = 0.1
@@ -57,9 +57,7 @@ class RoleHost:
 
     def look(self) -> tuple[int, int]:
         """A port that nobody listens on at the moment, and the number of cores."""
-        with socket.socket() as free:
-            free.bind(("", 0))
-            return free.getsockname()[1], available_cores()
+        return free_ports(1, host="")[0], available_cores()
 
     def lacks(self, paths: Sequence[str]) -> list[str]:
         """Which of these paths are not on this machine."""

@@ -68,12 +68,12 @@ def _has_servers(config: RunConfig) -> bool:
     return config.strategy in ("multi_worker", "parameter_server")
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on at the moment, all different."""
+def free_ports(count: int, host: str = LOOPBACK) -> list[int]:
+    """Ports of an address, or of all with an empty one, that nobody listens on at the moment; all different."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for s in sockets:
-            s.bind((LOOPBACK, 0))
+            s.bind((host, 0))
         return [s.getsockname()[1] for s in sockets]
     finally:
         for s in sockets:
