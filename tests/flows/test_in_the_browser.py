@@ -97,8 +97,10 @@ def test_a_study_from_the_form_to_the_comparison_in_mlflow(stack: Flows, page: P
     wait_until(lambda: len(flow_runs_of_study(stack)) > len(before), 30)
     flow_run = flow_runs_of_study(stack)[0]
     assert flow_run["parameters"]["strategy"] == "single"
+    page.goto("about:blank")  # drawing the page all the while takes as much as the training
+    assert stack.until(flow_run["id"], *ENDED)["state_type"] == "COMPLETED", stack.log(flow_run["id"])
     open_flow_run(page, server, flow_run["id"])
-    page.get_by_text("Completed", exact=True).first.wait_for(timeout=3 * MINUTE)
+    page.get_by_text("Completed", exact=True).first.wait_for(timeout=MINUTE)
     picture(page, "prefect-flow-run")
     open_tab(page, "Artifacts")
     for key in ("comparison-digits", "mlflow-charts-digits", "mlflow-report-digits"):

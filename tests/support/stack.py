@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 ROOT = Path(__file__).parents[2]
-SHARED = {"stack": "stack", "browser": "stack", "trained": "stack", "prefect_server": "prefect"}
+SHARED = {"stack": "stack", "browser": "stack", "trained": "stack", "prefect_server": "prefect", "run_roles": "roles"}
 # These kill the servers.
 LAST = "test_up.py"
 

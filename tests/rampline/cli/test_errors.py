@@ -115,7 +115,13 @@ def test_a_home_that_cannot_be_written(command, rampline, home):
 @pytest.mark.slow
 @pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize(
-    "arguments", [["run"], ["parity", "--run", "a"], ["tune", "--run", "a"], ["explain", "--measure"]]
+    "arguments",
+    [
+        ["run"],
+        pytest.param(["parity", "--run", "a"], marks=pytest.mark.long),
+        pytest.param(["tune", "--run", "a"], marks=pytest.mark.long),
+        ["explain", "--measure"],
+    ],
 )
 def test_a_model_that_ends_in_a_softmax_is_refused_before_data_is_prepared(
     arguments, rampline, home, tmp_path, prefect_server

@@ -26,14 +26,6 @@ runs:
 """
 
 
-ONE_RUN = """
-name: one
-base: {epochs: 1, data: {source: digits, limit: 20}, explain: {steps: 0}}
-runs:
-  one: {}
-"""
-
-
 OWN_NETWORK = """
 import keras
 import tasks
@@ -54,10 +46,18 @@ def statuses(home: Path, study: str) -> dict[str, str]:
     return {run.data.tags.get("rampline.run", "study"): run.info.status for run in runs}
 
 
-@pytest.mark.usefixtures("forks", "prepared")
-def test_a_failed_run_stops_only_what_starts_from_it(rampline, home, tmp_path, prefect_server):
+@pytest.mark.usefixtures("forks")
+def test_a_failed_run_stops_only_what_starts_from_it_and_the_study_is_read_and_checked_once(
+    rampline, home, tmp_path, prefect_server, monkeypatch
+):
     (tmp_path / "partly.yaml").write_text(STUDY)
+    counts = Counter[str]()
+    for module, name in ((digits, "stat_fingerprint"), (preflight, "check_machine")):
+        monkeypatch.setattr(module, name, counted(getattr(module, name), counts))
+    sys.addaudithook(lambda event, about: counts.update(read=event == "open" and str(about[0]).endswith("partly.yaml")))
     result = rampline("run", "partly.yaml", prefect=prefect_server.prefect)
+    # Its data is looked for by the check and by the preparation, which leaves nothing to do for the runs.
+    assert counts == {"read": 1, "check_machine": 1, "stat_fingerprint": 2}
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
     assert re.match(r"rampline: error: run late: .*run_timeout_seconds=1; run child: not started", result.stderr)
@@ -68,21 +68,6 @@ def test_a_failed_run_stops_only_what_starts_from_it(rampline, home, tmp_path, p
     below = [" ".join(process.cmdline()) for process in psutil.Process().children()]
     assert not [command for command in below if "prefect.server.api.server" in command]
     assert processes_of(home) == []
-
-
-@pytest.mark.usefixtures("forks")
-def test_a_study_is_read_and_checked_once_and_its_data_looked_for_until_they_are_there(
-    rampline, tmp_path, prefect_server, monkeypatch
-):
-    (tmp_path / "one.yaml").write_text(ONE_RUN)
-    counts = Counter[str]()
-    for module, name in ((digits, "stat_fingerprint"), (preflight, "check_machine")):
-        monkeypatch.setattr(module, name, counted(getattr(module, name), counts))
-    sys.addaudithook(lambda event, about: counts.update(read=event == "open" and str(about[0]).endswith("one.yaml")))
-    for located in (2, 1):  # by the check and by the preparation, which leaves nothing to do for the second run
-        counts.clear()
-        assert rampline("run", "one.yaml", prefect=prefect_server.prefect).returncode == 0
-        assert counts == {"read": 1, "check_machine": 1, "stat_fingerprint": located}
 
 
 def counted(function, counts):

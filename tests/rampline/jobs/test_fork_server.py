@@ -63,7 +63,7 @@ def test_roles_of_a_run_are_forks(make_run, server: psutil.Process) -> None:
     assert all("oneDNN" in (directory.logs / f"worker-{index}.log").read_text() for index in range(2))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_signal_that_ends_one_is_its_status(number: signal.Signals, make_run, server: psutil.Process) -> None:
     directory = make_run(make_config("single"), epochs=9999)
     role = start_role(directory.path, directory.logs / "chief-0.log")
@@ -138,7 +138,7 @@ with fork_server():
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_forks_end_with_the_process_that_asked_for_them(number: signal.Signals, make_run) -> None:
     directory = make_run(make_config("single"), epochs=9999)
     with subprocess.Popen(

@@ -87,6 +87,7 @@ def test_no_address_of_a_role_is_in_a_command_line(make_run) -> None:
     assert [command for command in commands for port in ports if f":{port}" in command] == []
 
 
+@pytest.mark.long
 def test_roles_end_with_a_killed_launcher_and_the_run_goes_on_later(make_run) -> None:
     directory = make_run(make_config("multi_worker", model="small_models:with_all_state", workers=2), epochs=3)
     # In the second epoch.

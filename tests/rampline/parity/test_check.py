@@ -48,6 +48,7 @@ def test_two_workers_with_random_parts_pass_once(make_run: MakeRun) -> None:
     assert len(lines) == 1, "a check that passed is not repeated"
 
 
+@pytest.mark.long
 def test_a_parameter_server_with_one_worker_matches(make_run: MakeRun) -> None:
     directory = make_run(make_config("parameter_server", model=MODEL, workers=1, parameter_servers=1))
     result = check_parity(directory, log=print)
@@ -60,16 +61,16 @@ def test_a_parameter_server_with_one_worker_matches(make_run: MakeRun) -> None:
 
 def test_staleness_of_two_workers_is_measured_in_steps(make_run: MakeRun) -> None:
     config = make_config("parameter_server", workers=2, parameter_servers=1)
-    result = check_parity(make_run(dataclasses.replace(config, parity=ParityConfig(steps=40))), log=print)
+    result = check_parity(make_run(dataclasses.replace(config, parity=ParityConfig(steps=20))), log=print)
     assert result.status == "not_applicable"
     assert "2 workers update asynchronously" in result.reason
     assert result.mean_staleness is not None
     assert result.max_staleness is not None
     assert 0 < result.mean_staleness <= result.max_staleness <= 20
-    assert len(result.losses) == 40
+    assert len(result.losses) == 20
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_skipped_steps_of_two_workers_are_checked_in_their_precision(make_run: MakeRun) -> None:
     config = dataclasses.replace(make_config("multi_worker", model=MODEL, workers=2), precision="mixed_float16")
     directory = make_run(dataclasses.replace(config, parity=ParityConfig(steps=3)))

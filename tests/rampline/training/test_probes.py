@@ -142,6 +142,7 @@ def test_a_parameter_server_with_one_worker(train: Train) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_workers_of_a_parameter_server(train: Train) -> None:
     config = make_config("parameter_server", workers=2, parameter_servers=1)
     assert steps_of_a_round(train(config, "run")) == 64
