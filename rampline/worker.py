@@ -30,14 +30,14 @@ FUNCTIONS = {
     "evaluate": "rampline.training.evaluation:evaluate_all",
     "label": "rampline.registry.labelling:label_folder",
     "models": "rampline.training.models:check_own_models",
-    "parity": "rampline.parity.steps:check_role",
+    "parity": "rampline.parity.check_process:check_role",
     "prepare": "rampline.data.ingest:prepare",
     "probe": "rampline.explain.replica_process:probe_replicas",
     "tune": "rampline.tuning.bench:measure_trial",
 }
 # What the fork server imports for all its workers.
 OF_EVERY_WORKER = ("rampline.training.train", "rampline.training.strategy", "rampline.training.evaluation")
-OF_EVERY_WORKER += ("rampline.parity.steps", "rampline.explain.replica_process")
+OF_EVERY_WORKER += ("rampline.parity.check_process", "rampline.explain.replica_process")
 # Errors of our own code or of the user's: another attempt would meet them again.
 MISTAKES = (ImportError, SyntaxError, NameError, AttributeError, TypeError)
 

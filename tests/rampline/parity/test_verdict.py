@@ -5,7 +5,7 @@ import pytest
 
 from rampline.parity.check import Neutralised, ParityResult
 from rampline.parity.neutral import BATCH_STATISTICS
-from rampline.parity.steps import Outcome, compare, excuse
+from rampline.parity.check_process import Outcome, compare, excuse
 
 RESULT = ParityResult(status="pass", tolerance=1e-9, steps=3, first_step=4)
 NORMALISED = (Neutralised(layer="BatchNormalization", count=1, why=BATCH_STATISTICS),)

@@ -15,7 +15,7 @@ from rampline.config import LearningRateConfig, OptimizerConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.jobs.tf_config import ALONE
 from rampline.parity.check import ParityResult
-from rampline.parity.steps import check_steps, skips_together
+from rampline.parity.check_process import check_steps, skips_together
 from rampline.training.optimizers import LossScaleOptimizer
 from rampline.training.step import make_train_step
 from rampline.training.strategy import make_strategy
