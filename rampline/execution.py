@@ -268,6 +268,7 @@ def _create(execution: Execution, run: StudyRun, directory: RunDirectory) -> Non
         dataset=str(dataset.directory),
         git_commit=git_commit(),
         published=dict(run.published),
+        repeat_of=run.repeat_of,
     )
     directory.create(resolve_weights(run.config, execution.folder), identity)
 

@@ -31,6 +31,7 @@ class PlannedRun:
         steps_per_epoch: updates per epoch; `None` until the data is prepared, unless the study gives its size.
         is_prepared: whether the data is, so that `steps_per_epoch` is what will be.
         expected_seconds: training time, from the epochs that were measured last with these settings; `None` if never.
+        repeat_of: the run that this one trains once more; empty for a first training.
     """
 
     name: str
@@ -40,6 +41,7 @@ class PlannedRun:
     steps_per_epoch: int | None
     is_prepared: bool
     expected_seconds: float | None
+    repeat_of: str = ""
 
     @property
     def expected_cost_usd(self) -> float | None:
@@ -70,7 +72,8 @@ def _plan_run(study: Study, run: StudyRun, home: Home, devices: Devices) -> Plan
         devices=_place(config, devices),
         steps_per_epoch=config.steps_per_epoch(examples) if examples else None,
         is_prepared=prepared is not None,
-        expected_seconds=expected_seconds(home.runs / study.name, run.name, config),
+        expected_seconds=expected_seconds(home.runs / study.name, run.repeat_of or run.name, config),
+        repeat_of=run.repeat_of,
     )
 
 

@@ -54,11 +54,13 @@ def plan(study: StudyArgument, only: OnlyOption = None, set_: SetOption = None, 
 def _table(runs: list[PlannedRun]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
     table.add_column("run", style="bold", no_wrap=True)
-    columns = [_figures(run) for run in runs]
-    for name in columns[0]:
+    shown = [run for run in runs if not run.repeat_of] or runs
+    columns = [_figures(run) for run in shown]
+    kept = [name for name in columns[0] if any(figures.get(name) for figures in columns)]
+    for name in kept:
         table.add_column(name, justify="left" if name in TEXTS else "right")
-    for run, figures in zip(runs, columns, strict=True):
-        table.add_row(run.name, *figures.values())
+    for run, figures in zip(shown, columns, strict=True):
+        table.add_row(run.name, *(figures.get(name, "") for name in kept))
     return table
 
 
@@ -73,6 +75,7 @@ def _figures(run: PlannedRun) -> dict[str, str]:
         "epochs": str(config.epochs),
         "steps per epoch": _steps(run),
         "peak LR": f"{config.peak_learning_rate:g}",
+        "repeats": f"{config.repeats}" if config.repeats > 1 else "",
         "time": UNKNOWN if run.expected_seconds is None else _duration(run.expected_seconds),
     }
     if config.cluster.price_per_hour is not None:

@@ -171,7 +171,7 @@ class Loss:
         ideal_ms: the ideal step, in milliseconds.
         step_ms: the real one.
         parts: milliseconds by part, which add up to `step_ms` - `ideal_ms`; negative where the run does better.
-        noise: milliseconds by part, for those that are not told apart from noise in the run or in the reference.
+        noise: milliseconds by part, of the run and of the reference.
     """
 
     run: str

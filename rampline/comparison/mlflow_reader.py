@@ -33,7 +33,16 @@ COMPARABLE = (
 )
 # Settings that change nothing of the training, or that another param holds as it came out.
 NOT_OF_SET_UP = (
-    *("batch.", "parity.", "explain.", "profile", "log_examples", "data.manual_dir", "data.max_undecodable_share"),
+    *(
+        "repeats",
+        "batch.",
+        "parity.",
+        "explain.",
+        "profile",
+        "log_examples",
+        "data.manual_dir",
+        "data.max_undecodable_share",
+    ),
     *("learning_rate.peak", "learning_rate.scale_with", "learning_rate.base_batch_size"),
     *("cluster.rendezvous_", "cluster.run_timeout_", "cluster.max_restarts", "cluster.heartbeat_"),
     *("cluster.preempted_", "cluster.price_", "cluster.machine"),
@@ -142,6 +151,7 @@ def run_row(run: Run, parent: Run) -> dict[str, Any]:
     params, metrics, tags = run.data.params, run.data.metrics, run.data.tags
     row: dict[str, Any] = {
         "run": run_name(run),
+        "repeat_of": tags.get("rampline.repeat_of", ""),
         "run_id": run.info.run_id,
         "strategy": tags.get("rampline.strategy") or params.get("strategy", ""),
         "engine": params.get("engine", ""),
@@ -258,10 +268,13 @@ def read_answers(client: MlflowClient, runs: pd.DataFrame) -> dict[str, Predicti
     return found
 
 
-def read_system(client: MlflowClient, children: list[Run], epochs: Histories) -> pd.DataFrame:
+def read_system(
+    client: MlflowClient, children: Sequence[Run], epochs: Histories, names: Mapping[str, str]
+) -> pd.DataFrame:
     """System figures of the runs of an execution: one row per run and role, then one per GPU of that role.
 
-    `epochs` has the histories of `elapsed_seconds`, see `read_histories`.
+    `epochs` has the histories of `elapsed_seconds`, see `read_histories`; `names` those of the runs, by MLflow run id:
+    others are left out.
 
     Means are those of the samples that were taken while the run trained (all of them, where MLflow does not tell when
     that was); peaks are those of the whole life of the role.
@@ -277,10 +290,11 @@ def read_system(client: MlflowClient, children: list[Run], epochs: Histories) ->
         memory_percent_peak: used memory of the GPU, in [0, 100] of all it has.
         power_watts_mean: of the whole GPU.
     """
+    children = [child for child in children if child.info.run_id in names]
     keys = {key for child in children for key in child.data.metrics if _summary_of(key)}
     samples = read_histories(client, children, sorted(keys))
     rows = [row for child in children for row in _system_rows(child, samples, epochs)]
-    return _system_table(rows)
+    return _system_table([row | {"run": names[row.pop("run_id")]} for row in rows])
 
 
 def no_system() -> pd.DataFrame:
@@ -320,7 +334,7 @@ def _place(role: str, gpu: int) -> tuple[str, int, int]:
 
 def _system_row(run: Run, role: str, gpu: str | None) -> dict[str, Any]:
     name = run.data.tags.get(f"{GPU_TAG}{role}.{gpu}", "")
-    return {"run": run_name(run), "role": role, "gpu": None if gpu is None else int(gpu), "gpu_name": name}
+    return {"run_id": run.info.run_id, "role": role, "gpu": None if gpu is None else int(gpu), "gpu_name": name}
 
 
 def _summarise(samples: list[Metric], summarise: Summary, training: tuple[int, int] | None) -> float:

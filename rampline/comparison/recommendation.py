@@ -6,10 +6,15 @@ A `Candidate` is what a finished run offers against the most accurate one: accur
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
+from scipy.stats import ttest_ind
+
+from rampline.comparison.repeats import Figure, figure_of
 from rampline.comparison.runs import Comparison, is_missing
 from rampline.comparison.section import ReportTable, Section
 from rampline.record.units import NONE, write_accuracy, write_count, write_dollars, write_duration
@@ -18,15 +23,15 @@ from rampline.registry.paired_test import PairedComparison, compare_predictions,
 
 # Differences of shares come with rounding errors of their own: 0.98 - 0.97 is 0.010000000000000009.
 ROUNDING = 1e-9
-# Below this, two throughputs or times measured once each are not told apart.
-CLEARLY_FASTER = 1.05
 ABOUT = (
     "Time is from the start of the roles to the end of training, with that of the runs whose weights a run starts "
-    "from; cost is that time at the machine's price. A run that is less than 5 % faster or cheaper than the reference "
-    "does not replace it, nor does one that gives its very answers, if it is the same set-up or trains less than 5 % "
-    "more images/s: that is the same training once more. Points are against the most accurate run. Their interval is "
-    "Newcombe's for paired proportions, image by image, as rampline promote has it; where the answers of a run are not "
-    "in MLflow, it is that for independent ones, which is wider. It does not cover what another seed would change."
+    "from; cost is that time at the machine's price. A run that is not clearly faster or cheaper than the reference, "
+    "by 5 % and with repeats by more than their intervals, does not replace it, nor does one that gives its very "
+    "answers, if it is the same set-up or does not clearly train more images/s: that is the same training once more. "
+    "Points are against the most accurate run. Their interval is Newcombe's for paired proportions, image by image, as "
+    "rampline promote has it; where the answers of a run are not in MLflow, it is that for independent ones, which is "
+    "wider. With repeats it includes Welch's over the seeds; without them it does not cover what another seed would "
+    "change."
 )
 # The interval of two runs that are one model.
 SAME = (0.0, 0.0)
@@ -45,9 +50,9 @@ class Candidate:
         is_paired: whether the interval was found image by image.
         examples: images of the test set; None where unknown.
         tolerance: how far below the most accurate one it may be, as a share.
-        seconds: from the start of the roles to the end of training; the epochs' sum where that is unknown. With those
-            of the runs that it starts from: without their weights there is no such run.
-        cost_usd: what that costs; NaN without a price.
+        time: seconds from the start of the roles to the end of training; the epochs' sum where that is unknown. With
+            those of the runs that it starts from: without their weights there is no such run.
+        cost: what that costs, in USD; NaN without a price.
         deadline_seconds: how long it may take; None for no deadline.
         repeats: the candidate that it is the same training as; empty for none. See `_find_repeated`.
     """
@@ -59,10 +64,20 @@ class Candidate:
     is_paired: bool
     examples: int | None
     tolerance: float
-    seconds: float
-    cost_usd: float
+    time: Figure
+    cost: Figure
     deadline_seconds: float | None
     repeats: str
+
+    @property
+    def seconds(self) -> float:
+        """The median of `time`."""
+        return self.time.value
+
+    @property
+    def cost_usd(self) -> float:
+        """The median of `cost`."""
+        return self.cost.value
 
     @property
     def is_within(self) -> bool:
@@ -93,7 +108,7 @@ def list_candidates(comparison: Comparison) -> list[Candidate]:
 
 
 def _is_usable(row: dict[str, Any], reference: dict[str, Any], comparison: Comparison) -> bool:
-    scored = not is_missing(row["test_accuracy"]) and not is_missing(_seconds(row))
+    scored = not is_missing(row["test_accuracy"]) and not is_missing(_time(row).value)
     return scored and is_scored_alike(row, reference) and comparison.is_timed_alike(row)
 
 
@@ -137,7 +152,7 @@ def _find_repeated(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     first: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         for other in first.setdefault(row["answers"] or row["run"], []):
-            is_faster = row["images_per_second"] >= CLEARLY_FASTER * other["images_per_second"]
+            is_faster = figure_of(row, "images_per_second").is_clearly_above(figure_of(other, "images_per_second"))
             if row["set_up"] == other["set_up"] or not is_faster:
                 repeated.setdefault(row["run"], other["run"])
         if row["run"] not in repeated:
@@ -156,8 +171,8 @@ def _candidate(row: dict[str, Any], best: dict[str, Any], comparison: Comparison
         is_paired=is_paired,
         examples=None if is_missing(row["test_examples"]) else int(row["test_examples"]),
         tolerance=comparison.accuracy_tolerance,
-        seconds=sum(map(_seconds, needed)),
-        cost_usd=sum(math.nan if is_missing(row["cost_usd"]) else float(row["cost_usd"]) for row in needed),
+        time=reduce(operator.add, map(_time, needed)),
+        cost=reduce(operator.add, (figure_of(row, "cost_usd") for row in needed)),
         deadline_seconds=None if hours is None else 3600 * hours,
         repeats=repeats,
     )
@@ -168,6 +183,17 @@ def _interval_to_best(
 ) -> tuple[tuple[float, float] | None, bool]:
     if have_same_answers(row, best):
         return (0.0, 0.0), True  # the same model: on other images, too
+    over_images, is_paired = _interval_over_images(row, best, comparison)
+    accuracies = [comparison.accuracies_of(each["run"]) for each in (row, best)]
+    if over_images is None or min(map(len, accuracies)) < 2:
+        return over_images, is_paired
+    over_seeds = ttest_ind(*accuracies, equal_var=False).confidence_interval()
+    return (min(over_images[0], over_seeds.low), max(over_images[1], over_seeds.high)), is_paired
+
+
+def _interval_over_images(
+    row: dict[str, Any], best: dict[str, Any], comparison: Comparison
+) -> tuple[tuple[float, float] | None, bool]:
     paired = pair(comparison.answers, row["run"], best["run"])
     if paired is not None:
         return paired.interval, True
@@ -178,8 +204,8 @@ def _interval_to_best(
     return interval, False
 
 
-def _seconds(row: dict[str, Any]) -> float:
-    return float(row["train_seconds"] if is_missing(row["wall_seconds"]) else row["wall_seconds"])
+def _time(row: dict[str, Any]) -> Figure:
+    return figure_of(row, "train_seconds" if is_missing(row["wall_seconds"]) else "wall_seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,9 +233,9 @@ def recommend(comparison: Comparison) -> Recommendation:
     kept = [candidate for candidate in candidates if candidate.is_within and candidate.is_in_time]
     names = {candidate.run for candidate in kept}
     kept = [candidate for candidate in kept if candidate.repeats not in names]
-    fastest = _least(kept, [candidate.seconds for candidate in kept], comparison.reference)
-    costs = [candidate.cost_usd for candidate in kept]
-    cheapest = None if any(map(math.isnan, costs)) else _least(kept, costs, comparison.reference)
+    fastest = _least(kept, [candidate.time for candidate in kept], comparison.reference)
+    costs = [candidate.cost for candidate in kept]
+    cheapest = None if any(math.isnan(cost.value) for cost in costs) else _least(kept, costs, comparison.reference)
     return Recommendation(
         sentence=_answer(comparison, candidates, fastest, cheapest),
         remarks=tuple(_remarks(comparison, candidates, fastest, cheapest)),
@@ -219,13 +245,13 @@ def recommend(comparison: Comparison) -> Recommendation:
     )
 
 
-def _least(candidates: Sequence[Candidate], values: Sequence[float], reference: str) -> Candidate | None:
-    """The candidate of the smallest value; the reference where it is not clearly beaten."""
-    ranked = sorted(zip(values, candidates, strict=True), key=lambda pair: pair[0])
+def _least(candidates: Sequence[Candidate], figures: Sequence[Figure], reference: str) -> Candidate | None:
+    """The candidate of the smallest figure; the reference where it is not clearly beaten."""
+    ranked = sorted(zip(figures, candidates, strict=True), key=lambda pair: pair[0].value)
     if not ranked:
         return None
-    limit = ranked[0][0] * CLEARLY_FASTER
-    return next((c for value, c in ranked if c.run == reference and value <= limit), ranked[0][1])
+    least, first = ranked[0]
+    return next((c for one, c in ranked if c.run == reference and not one.is_clearly_above(least)), first)
 
 
 def _answer(
@@ -262,6 +288,7 @@ def _remarks(
         for candidate in candidates
         if candidate.repeats
     ]
+    remarks += _not_told_apart(candidates, fastest)
     remarks += [_doubt(candidate) for candidate in (fastest, cheapest) if candidate and candidate.is_doubtful][:1]
     without = [candidate.run for candidate in candidates if candidate.is_within and math.isnan(candidate.cost_usd)]
     if without:
@@ -276,6 +303,15 @@ def _remarks(
     if elsewhere:
         remarks.append(f"Not trained on the reference's machine alone, so not weighed: {', '.join(elsewhere)}.")
     return remarks
+
+
+def _not_told_apart(candidates: Sequence[Candidate], fastest: Candidate | None) -> list[str]:
+    """Of runs that were repeated; one training each tells nothing of the spread."""
+    if fastest is None or fastest.time.trained < 2:
+        return []
+    others = [c for c in candidates if c is not fastest and c.is_within and c.is_in_time and c.time.trained > 1]
+    close = [c.run for c in others if not c.time.is_clearly_above(fastest.time)]
+    return [f"Not told apart from {fastest.run} by their times: {', '.join(close)}."] if close else []
 
 
 def _doubt(candidate: Candidate) -> str:

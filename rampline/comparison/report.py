@@ -35,6 +35,7 @@ from rampline.comparison.sentences import (
     summarise_accuracy,
     summarise_scaling,
     summarise_speed,
+    tell_repeats,
 )
 from rampline.comparison.system_section import make_system_section
 from rampline.comparison.ways_section import make_ways_section
@@ -91,7 +92,7 @@ def render_report(comparison: Comparison, *, data_tables: Mapping[str, pd.DataFr
         dark=declare_colors(DARK, DARK_PARTS),
         headline=summarise_speed(comparison),
         sentences=[text for text in (summarise_accuracy(comparison), summarise_scaling(comparison)) if text],
-        remarks=list_remarks(comparison),
+        remarks=[tell_repeats(comparison), *list_remarks(comparison)],
         columns=own_columns(columns),
         rows=make_run_rows(comparison, columns),
         styles=style_runs(pick_drawn(comparison).runs["run"].tolist()),

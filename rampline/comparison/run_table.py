@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rampline.comparison.repeats import figure_of
 from rampline.comparison.runs import FINISHED, Comparison, is_missing
 from rampline.record.metrics import Metric, Output, figure_of_run, find_metric, shown_in, unit_of
 from rampline.record.units import NONE, write_count
@@ -34,9 +35,12 @@ class Column:
     note: str = "{}"
 
     def text(self, row: Mapping[str, Any]) -> str:
-        """The figure of one row as text."""
+        """The figure of one row as text, with its interval where it has one."""
         value = row.get(self.key)
-        return NONE if is_missing(value) else self.write(value)
+        if is_missing(value):
+            return NONE
+        has_interval = self.key in row.get("intervals", ())
+        return figure_of(row, self.key).write(self.write) if has_interval else self.write(value)
 
 
 def make_columns(comparison: Comparison) -> list[Column]:

@@ -14,6 +14,8 @@ A run that went on elsewhere has the throughput of its epochs on the reference's
 has no speed-up. The time ratio is given for runs that were on that machine alone.
 
 Speed-up, efficiency and time ratio compare complete trainings: runs that did not finish have none.
+
+A run that was trained several times has medians, see `rampline.comparison.repeats`.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ from rampline.comparison.mlflow_reader import (
     run_row,
     to_number,
 )
+from rampline.comparison.repeats import merge_epochs, merge_trainings, name_of_run, with_intervals_of_speedup
 from rampline.credentials import mask
 from rampline.errors import InputError
 from rampline.record.metrics import Metric, Summary, compared_epochs, find_metric, metrics_of_run
@@ -61,7 +64,7 @@ IDENTITY = (
 # Columns of `runs` beside those: what tells whether and how two runs may be compared.
 SETTINGS = (
     *("virtual_devices", "attempts", "workers_of_attempts", "attempt_table", "fingerprint", "steps_per_epoch"),
-    *("steps_per_call", "run_dir", "model.weights"),
+    *("steps_per_call", "run_dir", "model.weights", "repeat_of"),
     *("answers", "set_up", "epochs_in_all", "seconds_before", "machine", "machines"),
     *COMPARABLE,
 )
@@ -86,8 +89,10 @@ class Comparison:
         deadline_hours: what a training may take from start to end; None where the study names none.
         accuracy_tolerance: how far below the best accuracy a recommended set-up may be, as a share: 0.01 is one point.
         published_source: where the published figures are from; empty when not given.
-        runs: one row per run, in the order they were started; columns as `csv_columns`, then `published_METRIC` and
-            `SETTINGS`. `rampline.explain` tells what it measures.
+        runs: one row per run, in the order they were started; columns as `csv_columns`, then `published_METRIC`,
+            `SETTINGS` and those of `merge_trainings`. `rampline.explain` tells what it measures.
+        trainings: one row per training, with the columns of `runs` but the last; as many as `runs` where nothing was
+            repeated.
         answers: what the most accurate runs answered on each test image, by run.
         epochs: one row per run and epoch: run, epoch and the metrics `compared_epochs`.
         environment: one row per run, one column per item (git commit, seed, versions, …), as text.
@@ -106,6 +111,7 @@ class Comparison:
     accuracy_tolerance: float
     published_source: str
     runs: pd.DataFrame
+    trainings: pd.DataFrame
     answers: Mapping[str, Predictions]
     epochs: pd.DataFrame
     environment: pd.DataFrame
@@ -139,6 +145,11 @@ class Comparison:
         needed = [row, *self.ancestors_of(row)]
         return {name for each in needed for _, name in each["machines"]} == {reference["machine"]}
 
+    def accuracies_of(self, run: str) -> list[float]:
+        """Test accuracies of the finished trainings of a run."""
+        rows = [row for row in self.trainings.to_dict("records") if name_of_run(row) == run]
+        return [float(row["test_accuracy"]) for row in rows if row["status"] == FINISHED and row["test_accuracy"] >= 0]
+
     def epochs_of(self, run: str) -> pd.DataFrame:
         """The rows of `epochs` of one run, in order."""
         return select_run(self.epochs, run)
@@ -150,8 +161,21 @@ class Comparison:
 
     @property
     def csv_table(self) -> pd.DataFrame:
-        """All figures, as `comparison.csv` holds them."""
-        return self.runs.filter(items=[*csv_columns(), *(f"published_{metric}" for metric in self.published_metrics)])
+        """All figures, as `comparison.csv` holds them; with repeats their number, and the bounds of each interval."""
+        columns = [*csv_columns(), *(f"published_{metric}" for metric in self.published_metrics)]
+        table = self.runs.filter(items=columns)
+        if not self.has_repeats:
+            return table
+        table = table.assign(repeats=self.runs["trained"])
+        for metric in dict.fromkeys(name for row in self.rows for name in row["intervals"] if name in columns):
+            bounds = [row["intervals"].get(metric, (math.nan, math.nan)) for row in self.rows]
+            table[[f"{metric}_low", f"{metric}_high"]] = bounds
+        return table
+
+    @property
+    def has_repeats(self) -> bool:
+        """Whether a run was trained more than once."""
+        return len(self.trainings) > len(self.runs)
 
 
 def read_comparison(
@@ -182,9 +206,11 @@ def read_comparison(
     study = tags.get("rampline.study", study)
     rows = [run_row(child, parent) for child in children]
     _add_figures(rows, epochs, "")
-    reference = choose_reference(pd.DataFrame(rows).reindex(columns=csv_columns()), declared)
-    _add_figures(rows, epochs, next((row["machines"][-1][1] for row in rows if row["run"] == reference), ""))
-    runs = _runs(rows, epochs, study, execution)
+    reference = choose_reference(pd.DataFrame(rows).reindex(columns=[*csv_columns(), "repeat_of"]), declared)
+    _add_figures(rows, epochs, next((row["machines"][-1][1] for row in rows if name_of_run(row) == reference), ""))
+    trainings = _trainings(rows, epochs, study, execution)
+    runs = with_intervals_of_speedup(with_scaling(merge_trainings(trainings), reference), reference)
+    shown = dict(zip(runs["run_id"], runs["run"], strict=True))
     tolerance = _tag_number(tags, "rampline.accuracy_tolerance")
     return Comparison(
         study=study,
@@ -198,11 +224,12 @@ def read_comparison(
         deadline_hours=_tag_number(tags, "rampline.deadline_hours"),
         accuracy_tolerance=DEFAULT_TOLERANCE if tolerance is None else tolerance,
         published_source=tags.get("rampline.published_source", ""),
-        runs=with_scaling(runs, reference),
+        runs=runs,
+        trainings=with_scaling(trainings, reference, runs),
         answers=read_answers(client, pd.DataFrame(runs[runs["status"] == FINISHED]).dropna(subset=["test_accuracy"])),
-        epochs=epochs,
+        epochs=merge_epochs(epochs, trainings),
         environment=environment_of(children, parent),
-        system=read_system(client, children, histories) if with_system else no_system(),
+        system=read_system(client, children, histories, shown) if with_system else no_system(),
     )
 
 
@@ -250,7 +277,7 @@ def _machine_of(epoch: int, machines: Sequence[tuple[int, str]]) -> str:
     return next((name for first, name in reversed(machines) if first <= epoch), machines[0][1])
 
 
-def _runs(rows: list[dict[str, Any]], epochs: pd.DataFrame, study: str, execution: str) -> pd.DataFrame:
+def _trainings(rows: list[dict[str, Any]], epochs: pd.DataFrame, study: str, execution: str) -> pd.DataFrame:
     of_run = dict(tuple(epochs.groupby("run", sort=False)))
     last = {str(run): max(own["elapsed_seconds"].dropna().tolist(), default=0.0) for run, own in of_run.items()}
     _add_ancestors(rows, find_ancestors(rows, study, execution), last)
@@ -318,18 +345,22 @@ def _steady(epochs: pd.DataFrame, key: str) -> list[float]:
 
 def choose_reference(runs: pd.DataFrame, declared: str) -> str:
     """The declared reference if it finished, else the first run that did, else none (an empty name)."""
-    usable = runs.query("status == @FINISHED").dropna(subset=["images_per_second"])["run"].tolist()
+    there = runs.query("status == @FINISHED").dropna(subset=["images_per_second"]).to_dict("records")
+    usable = [name_of_run(row) for row in there]
     if declared in usable:
         return declared
     return usable[0] if usable else ""
 
 
-def with_scaling(runs: pd.DataFrame, reference: str) -> pd.DataFrame:
-    """`runs` with `speedup`, `scaling_efficiency` and `train_seconds_vs_reference` (NaN where they say nothing)."""
+def with_scaling(runs: pd.DataFrame, reference: str, among: pd.DataFrame | None = None) -> pd.DataFrame:
+    """`runs` with `speedup`, `scaling_efficiency` and `train_seconds_vs_reference` (NaN where they say nothing).
+
+    The reference is `among` other rows, if these are given.
+    """
     runs = runs.copy()
     if not reference:
         return runs.assign(speedup=math.nan, scaling_efficiency=math.nan, train_seconds_vs_reference=math.nan)
-    base = runs.set_index("run").loc[reference]
+    base = (runs if among is None else among).set_index("run").loc[reference]
     finished = runs["status"] == FINISHED
     same_work = runs["epochs_in_all"] == base["epochs_in_all"]
     for key in ("fingerprint", *SAME_DATA):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rampline.comparison.recommendation import CLEARLY_FASTER, have_same_answers, is_scored_alike
+from rampline.comparison.recommendation import have_same_answers, is_scored_alike
+from rampline.comparison.repeats import CLEAR, figure_of
 from rampline.comparison.runs import FINISHED, Comparison, is_missing
 from rampline.record.units import (
     write_accuracy,
@@ -28,11 +29,12 @@ def summarise_speed(comparison: Comparison) -> str:
     if not others:
         only = f"{comparison.reference} trains on {throughput}"
         return f"{only}; no other run has finished, so there is nothing to compare it with."
-    best, speedup = others[0], write_ratio(others[0]["speedup"])
-    if best["speedup"] >= CLEARLY_FASTER and not _is_repeat(best, _reference(comparison)):
-        own = f"{write_quantity(best['images_per_second'])} images/s"
-        return f"{best['run']} is the fastest: {own}, {speedup} the reference {comparison.reference}."
-    if best["speedup"] > 1 / CLEARLY_FASTER or _is_repeat(best, _reference(comparison)):
+    best, speedup = others[0], figure_of(others[0], "speedup").write(write_ratio)
+    own, of_reference = (figure_of(row, "images_per_second") for row in (best, _reference(comparison)))
+    if own.is_clearly_above(of_reference) and not _is_repeat(best, _reference(comparison)):
+        images = f"{write_quantity(own.value)} images/s"
+        return f"{best['run']} is the fastest: {images}, {speedup} the reference {comparison.reference}."
+    if not of_reference.is_clearly_above(own) or _is_repeat(best, _reference(comparison)):
         reference = f"the reference {comparison.reference} ({throughput})"
         return f"No run is clearly faster than {reference}: {best['run']} is at {speedup}."
     return (
@@ -70,13 +72,24 @@ def summarise_scaling(comparison: Comparison) -> str:
     if not scaled:
         return ""
     best = scaled[0]
-    reach = f"{write_ratio(best['speedup'])} on {best['replicas']} replicas"
+    reach = f"{figure_of(best, 'speedup').write(write_ratio)} on {best['replicas']} replicas"
     what = f"reaches {reach}, {write_percent(best['scaling_efficiency'])} of ideal scaling"
-    if best["speedup"] >= CLEARLY_FASTER:
+    own, of_reference = (figure_of(row, "images_per_second") for row in (best, _reference(comparison)))
+    if own.is_clearly_above(of_reference):
         return f"Scaling paid: {best['run']} {what}."
     if len(scaled) == 1:
         return f"Scaling did not pay: {best['run']} {what}."
     return f"Scaling did not pay: the best of {len(scaled)} scaled runs, {best['run']}, {what}."
+
+
+def tell_repeats(comparison: Comparison) -> str:
+    """How often the runs were trained, and what that says."""
+    least, most = (choose(row["trainings"] for row in comparison.rows) for choose in (min, max))
+    if most == 1:
+        noise = write_percent(CLEAR - 1)
+        return f"Each run was trained once: differences of speed and time below {noise} count as noise."
+    times = f"{most}" if least == most else f"{least} to {most}"
+    return f"Each run was trained {times} times, each time with another seed: figures are medians with their intervals."
 
 
 def list_remarks(comparison: Comparison) -> list[str]:
@@ -91,6 +104,8 @@ def list_remarks(comparison: Comparison) -> list[str]:
         if row["status"] != FINISHED:
             failure = f": {row['failure']}" if row["failure"] else ""
             remarks.append(f"{row['run']} did not finish ({row['status'].lower()}){failure}")
+        if 0 < row["trained"] < row["trainings"]:
+            remarks.append(f"{row['run']}: {row['trained']} of its {row['trainings']} trainings have finished.")
         if not is_missing(row["attempts"]) and row["attempts"] > 1:
             lost = "the lost attempt" if row["attempts"] == 2 else "the lost attempts"
             remarks.append(f"{row['run']} was started {row['attempts']} times: what {lost} took is in its wall time.")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rampline.comparison.recommendation import recommend
 from rampline.comparison.run_table import Column, make_columns
@@ -15,6 +16,7 @@ from rampline.comparison.sentences import (
     summarise_accuracy,
     summarise_scaling,
     summarise_speed,
+    tell_repeats,
 )
 from rampline.record.metrics import PAGE_RANK, Output, Source, logged, shown_in
 from rampline.tracking.pages import LATEST, artifact_page, compare_page, experiment_page, run_page
@@ -31,6 +33,7 @@ class StudySummary:
     Attributes:
         params: `SETTING/RUN`, such as `strategy/baseline`: they stay the same when an execution is compared again.
         metrics: `METRIC/RUN`, such as `speedup/multi-worker`; MLflow groups its charts by the part before the slash.
+            With repeats `METRIC_low/RUN` and `METRIC_high/RUN` too, the bounds of the interval.
         tags: what may change when an execution is compared again (`rampline.compared_with`, `rampline.fastest_run`),
             and `mlflow.note.content`, the description that MLflow shows, in markdown.
     """
@@ -51,16 +54,22 @@ def summarise(comparison: Comparison) -> StudySummary:
         }
     return StudySummary(
         params={f"{key}/{row['run']}": str(row[key]) for row in rows for key in SETTINGS if not is_missing(row[key])},
-        metrics={f"{key}/{row['run']}": float(row[key]) for row in rows for key in keys if not is_missing(row[key])},
+        metrics={f"{key}/{row['run']}": float(row[key]) for row in rows for key in keys if not is_missing(row[key])}
+        | {f"{key}_{bound}/{row['run']}": value for row in rows for key in keys for bound, value in _bounds(row, key)},
         tags=tags,
     )
+
+
+def _bounds(row: Mapping[str, Any], key: str) -> Iterator[tuple[str, float]]:
+    if key in row["intervals"]:
+        yield from zip(("low", "high"), row["intervals"][key], strict=True)
 
 
 def derived_metrics(comparison: Comparison) -> dict[str, dict[str, float]]:
     """What the comparison finds (`speedup`, …) by MLflow run id, to be logged on the child runs that have it."""
     keys = logged(Source.COMPARISON)
     derived: dict[str, dict[str, float]] = {}
-    for row in comparison.rows:
+    for row in comparison.trainings.to_dict("records"):
         figures = {key: float(row[key]) for key in keys if not is_missing(row[key])}
         if figures:
             derived[row["run_id"]] = figures
@@ -91,7 +100,10 @@ def _lines(comparison: Comparison, *, linked: bool) -> Iterator[str]:
         page = run_page(comparison.experiment_id, row["run_id"])
         yield _markdown_row([f"[{run}]({page})" if linked else run, *figures])
     yield ""
-    yield from (f"- {_escape(text)}" for text in (*list_remarks(comparison), *list_verdicts(comparison)))
+    yield from (
+        f"- {_escape(text)}"
+        for text in (tell_repeats(comparison), *list_remarks(comparison), *list_verdicts(comparison))
+    )
     if comparison.command:
         yield from ("", f"`{comparison.command}`")
 

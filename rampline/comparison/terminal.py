@@ -17,6 +17,7 @@ from rampline.comparison.sentences import (
     summarise_accuracy,
     summarise_scaling,
     summarise_speed,
+    tell_repeats,
 )
 
 MUTED = "dim"
@@ -30,6 +31,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     console.print(make_table(comparison, console))
     if comparison.reference:
         console.print(Text("* reference", style=MUTED))
+    console.print(Text(tell_repeats(comparison), style=MUTED))
     summary = (summarise_speed(comparison), summarise_accuracy(comparison), summarise_scaling(comparison))
     for sentence in (*summary, recommend(comparison).sentence):
         if sentence:

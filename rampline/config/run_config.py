@@ -37,6 +37,12 @@ class RunConfig(Settings):
     )
     epochs: Count = setting(5, "passes over the training images", changes_epoch_time=False)
     seed: Whole = setting(0, "decides initial weights, order of examples and augmentation", changes_epoch_time=False)
+    repeats: Count = setting(
+        1,
+        "how often the run is trained, with the seeds `seed`, `seed` + 1 and so on; its figures then are medians, each "
+        "with an interval. All runs of a study are trained once, then all once more",
+        changes_epoch_time=False,
+    )
     precision: Precision = setting(
         "float32",
         "number format of the computation (Keras' policy); `mixed_float16` scales the loss, and a step that overflows "

@@ -26,7 +26,8 @@ def _parts_of(whole: str) -> tuple[tuple[str, str], ...]:
 
 STEP_PARTS, RUN_PARTS = _parts_of("step"), _parts_of("run")
 NOISE_NOTE = (
-    "A part with \N{PLUS-MINUS SIGN} is not told apart from noise of that size: its neighbours may hold it, or it them."
+    "\N{PLUS-MINUS SIGN} is half of what a part ranges over in the rounds of the probes. A part that is not above it "
+    "has no share: its neighbours may hold it, or it them."
 )
 
 
@@ -36,11 +37,11 @@ def write_milliseconds(value: float) -> str:
 
 
 def with_share(value: float, parts: Mapping[str, float], noise: float = math.nan) -> str:
-    """Milliseconds or seconds, and their share of all parts: `3.1 (42 %)`; with its noise a part `0.00 ±0.31`."""
+    """Milliseconds or seconds with their noise, if it is known, and their share of all parts: `3.1 ±0.2 (42 %)`."""
+    text, total = write_milliseconds(value), sum(parts.values())
     if not math.isnan(noise):
-        return f"{write_milliseconds(value)} \N{PLUS-MINUS SIGN}{write_milliseconds(noise)}"
-    total = sum(parts.values())
-    return f"{write_milliseconds(value)} ({100 * value / total:z.0f} %)" if total else write_milliseconds(value)
+        text += f" \N{PLUS-MINUS SIGN}{write_milliseconds(noise)}"
+    return text if value <= noise or not total else f"{text} ({100 * value / total:z.0f} %)"
 
 
 PREFETCH = "data.prefetch=auto"
@@ -66,8 +67,9 @@ class Verdict:
     """What holds a run back.
 
     Attributes:
-        bound: `input`, `compute`, `contention`, `sync` or `overhead`: the largest part of its step.
-        share: that part of the step, in [0, 1].
+        bound: `input`, `compute`, `contention`, `sync` or `overhead`: the largest part of its step. Two of them, such
+            as `input or compute`, where the probes do not tell which is the larger.
+        share: the larger part of the step, in [0, 1].
         gain: how many times faster a step could be at most if the part could be taken away; `MOST_GAIN` for more.
         sentence: all of it for a person, with what would help.
     """
@@ -81,26 +83,43 @@ class Verdict:
 def judge(
     config: RunConfig, parts: StepParts, probes: StrategyProbes, noise: Mapping[str, float] | None = None
 ) -> Verdict:
-    """The verdict on a run; `noise`: of the parts that are not told apart from it, see `noise_of_parts`."""
-    values = {name: getattr(parts, name) for name in BOUNDS}
-    part = max(values, key=lambda name: values[name])
-    share = values[part] / parts.total
-    reason, remedy = _words(config, part, parts, probes)
-    gain = 1 / max(1 - share, 1 / MOST_GAIN)
-    if remedy.startswith(PREFETCH):
-        gain = _overlap(probes)
-    what = f"{100 * share:.0f} % of each {write_milliseconds(parts.total)} ms step"
-    help_ = f"{remedy} {_write_gain(gain)}" if part != "compute" else remedy
-    noise = noise or {}
-    others = [name for name in values if name != part and name not in noise and values[name] > 0]
+    """The verdict on a run; `noise`: of its parts, see `noise_of_parts`."""
+    values, noise = {name: getattr(parts, name) for name in BOUNDS}, noise or {}
+    first, second, *_ = sorted(BOUNDS, key=lambda name: -values[name])
+    share = values[first] / parts.total
+    gain = _gain(config, first, parts, probes)
+    lost = [name for name in noise if values[name] <= noise[name] and name != first]
+    step = f"of each {write_milliseconds(parts.total)} ms step"
+    if values[first] - values[second] <= math.hypot(noise.get(first, 0.0), noise.get(second, 0.0)):
+        causes, helps = [], []
+        for name in (first, second):
+            reason, remedy = _words(config, name, parts, probes)
+            causes.append(f"{100 * values[name] / parts.total:.0f} % {reason}")
+            helps.append(_with_gain(name, remedy, _gain(config, name, parts, probes)))
+        bound = f"{BOUNDS[first]} or {BOUNDS[second]}"
+        sentence = f"{bound}, not told apart: {step}, {causes[0]}, and {causes[1]}; {'; '.join(helps)}"
+        return Verdict(bound=bound, share=share, gain=gain, sentence=sentence)
+    reason, remedy = _words(config, first, parts, probes)
+    help_ = _with_gain(first, remedy, gain)
+    others = [name for name in values if name not in (first, *lost) and values[name] > 0]
     if share < HALF and others:
         second = max(others, key=lambda name: values[name])
         help_ += f"; next comes {NAMES[second]} with {100 * values[second] / parts.total:.0f} %"
-    if noise:
-        told = "is" if len(noise) == 1 else "are"
-        help_ += f"; {_and([NAMES[name] for name in noise])} {told} not told apart from noise"
-    sentence = f"{BOUNDS[part]}-bound: {what} {reason}; {help_}"
-    return Verdict(bound=BOUNDS[part], share=share, gain=gain, sentence=sentence)
+    if lost:
+        told = "is" if len(lost) == 1 else "are"
+        help_ += f"; {_and([NAMES[name] for name in lost])} {told} not told apart from noise"
+    sentence = f"{BOUNDS[first]}-bound: {100 * share:.0f} % {step} {reason}; {help_}"
+    return Verdict(bound=BOUNDS[first], share=share, gain=gain, sentence=sentence)
+
+
+def _gain(config: RunConfig, part: str, parts: StepParts, probes: StrategyProbes) -> float:
+    if part == "input" and _input_remedy(config, probes) == PREFETCH:
+        return _overlap(probes)
+    return 1 / max(1 - getattr(parts, part) / parts.total, 1 / MOST_GAIN)
+
+
+def _with_gain(part: str, remedy: str, gain: float) -> str:
+    return remedy if part == "compute" else f"{remedy} {_write_gain(gain)}"
 
 
 def _write_gain(gain: float) -> str:
@@ -166,7 +185,7 @@ class Explanation:
         verdict: what holds the run back.
         ceiling_images_per_second: what as many independent replicas reach at once on this machine, with no all-reduce
             and no pipeline; `None` where it was not measured.
-        noise: milliseconds by part of `step`, for the parts that are not told apart from noise of that size.
+        noise: milliseconds by part of `step`: half of what the part ranges over in the rounds of the probes.
         slowdown: the usual step divided by the probed one: away from 1, the machine was busier, or idler, while the run
             trained than while it was probed.
     """

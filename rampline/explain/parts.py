@@ -10,8 +10,8 @@ turns at the updates):
 - *other* = the part of A that half a batch does not halve, 2H - A: launching operations, Python, the update;
 - *compute* = the rest of A, which grows with the batch.
 
-Where noise would make a part negative it is 0, its neighbour has the difference, and the parts still add up to R:
-`noise_of_parts` names the parts that are not told apart from noise, so that no such 0 is taken for measured.
+They add up to R. A part that is not told apart from its noise, see `noise_of_parts`, may come out below 0: nothing is
+cut off, as that would put its noise into its neighbours.
 """
 
 from __future__ import annotations
@@ -86,14 +86,12 @@ def step_parts(
         is_alone: whether the run has one replica and nothing to keep in step with, so that B is split and not A.
         updates_at_once: workers that update independently of each other (parameter servers), else 1.
     """
-    real = strategy.real.median
-    busy = min(strategy.cached.median, real)
+    real, busy = strategy.real.median, strategy.cached.median
     if replica is None:
         return StepParts(input=real - busy, compute=busy, contention=0.0, sync=0.0, other=0.0)
     alone = replica.alone.median / updates_at_once
     at_once = replica.at_once.median / updates_at_once if replica.at_once else alone
-    work = busy if is_alone else min(at_once, busy)
-    own = busy if is_alone else min(alone, work)
+    work, own = (busy, busy) if is_alone else (at_once, alone)
     fixed = fixed_share(replica)
     return StepParts(
         input=real - busy,
@@ -105,35 +103,30 @@ def step_parts(
 
 
 def fixed_share(replica: ReplicaProbes) -> float:
-    """The share of one replica's step that does not depend on its batch, in [0, 1]: (2H - A) / A."""
-    return 0.0 if replica.half is None else min(max(statistics.median(_fixed_shares(replica)), 0.0), 1.0)
+    """The share of one replica's step that does not depend on its batch: (2H - A) / A; but for noise in [0, 1]."""
+    return 0.0 if replica.half is None else statistics.median(_fixed_shares(replica))
 
 
 def noise_of_parts(
     strategy: StrategyProbes, replica: ReplicaProbes | None, *, is_alone: bool = False, updates_at_once: int = 1
 ) -> dict[str, float]:
-    """Milliseconds of noise by part, of the parts that are not told apart from it; arguments as in `step_parts`.
+    """Milliseconds of noise by part, of the parts that were measured; arguments as in `step_parts`.
 
-    A part is the difference of two probes. Its noise is half of what that difference ranges over in the rounds, or as
-    much as it is below 0 where that is more.
+    A part is the difference of two probes. Its noise is half of what that difference ranges over in the rounds.
     """
     taken_in_turn = zip(strategy.real.milliseconds, strategy.cached.milliseconds, strict=True)
-    differences = {
-        "input": (strategy.real.median - strategy.cached.median, _half_range(r - b for r, b in taken_in_turn))
-    }
+    noise = {"input": _half_range(r - b for r, b in taken_in_turn)}
     if replica is not None:
         parts = step_parts(strategy, replica, is_alone=is_alone, updates_at_once=updates_at_once)
         own = parts.compute + parts.other
         if replica.half is not None:
-            shares = _fixed_shares(replica)
-            share, spread = statistics.median(shares), _half_range(shares)
-            differences |= {"other": (own * share, own * spread), "compute": (own * (1 - share), own * spread)}
+            noise |= dict.fromkeys(("other", "compute"), own * _half_range(_fixed_shares(replica)))
         if not is_alone:
             alone, at_once = (_divided(t, updates_at_once) for t in (replica.alone, replica.at_once or replica.alone))
-            differences["sync"] = _apart(strategy.cached, at_once)
+            noise["sync"] = _noise_apart(strategy.cached, at_once)
             if replica.at_once is not None:
-                differences["contention"] = _apart(at_once, alone)
-    return {part: max(spread, -ms) for part, (ms, spread) in differences.items() if ms <= spread}
+                noise["contention"] = _noise_apart(at_once, alone)
+    return noise
 
 
 def _fixed_shares(replica: ReplicaProbes) -> list[float]:
@@ -142,10 +135,9 @@ def _fixed_shares(replica: ReplicaProbes) -> list[float]:
     return [2 * h / a - 1 for h, a in zip(half, replica.alone.milliseconds, strict=True)]
 
 
-def _apart(longer: Timings, shorter: Timings) -> tuple[float, float]:
-    """The difference of two probes that did not take turns, and its spread."""
-    spread = math.hypot(_half_range(longer.milliseconds), _half_range(shorter.milliseconds))
-    return longer.median - shorter.median, spread
+def _noise_apart(longer: Timings, shorter: Timings) -> float:
+    """That of the difference of two probes that did not take turns."""
+    return math.hypot(_half_range(longer.milliseconds), _half_range(shorter.milliseconds))
 
 
 def _half_range(values: Iterable[float]) -> float:

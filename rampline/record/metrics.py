@@ -164,7 +164,7 @@ def _explained(name: str, told_as: str, about: str, unit: Unit, heading: str = "
 
 
 def _noise_of(part: str) -> Metric:
-    about = f"The noise of `step_ms_{part}`, where that is not told apart from it."
+    about = f"The noise of `step_ms_{part}`: half of what it ranges over in the rounds of the probes."
     return _explained(f"step_ms_{part}_noise", f"noise.{part}", about, MILLISECONDS, in_csv=False)
 
 

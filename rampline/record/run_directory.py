@@ -22,6 +22,7 @@ class RunIdentity:
         dataset: directory of the prepared dataset.
         git_commit: commit of the code, or `unknown`.
         published: other people's figures for this run, by metric name.
+        repeat_of: the run that this one trains once more, with another seed; empty for a first training.
     """
 
     study: str
@@ -29,6 +30,7 @@ class RunIdentity:
     dataset: str
     git_commit: str = "unknown"
     published: dict[str, float] = dataclasses.field(default_factory=dict)
+    repeat_of: str = ""
 
 
 @dataclass(frozen=True)

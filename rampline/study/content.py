@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -151,7 +152,8 @@ def read_study(content: Any, *, default_name: str, only: Sequence[str], override
         runs.append(_make_run(name, run_keys, keys, changes))
     about = {field.name: getattr(keys, field.name) for field in dataclasses.fields(StudyTexts)}
     about |= dataclasses.asdict(keys.recommend) | {"name": keys.name or default_name}
-    study = Study(**about, reference=keys.reference or runs[0].name, runs=tuple(runs))
+    reference = keys.reference or runs[0].name
+    study = Study(**about, reference=reference, runs=tuple(_with_repeats(runs)))
     study.run(study.reference)
     return _keep_only(_check_order(study), only)
 
@@ -200,6 +202,39 @@ def _make_run(name: str, keys: RunKeys, study: StudyKeys, overrides: Mapping[str
     )
 
 
+def _with_repeats(runs: Sequence[StudyRun]) -> list[StudyRun]:
+    """All runs once, then once more those that are repeated, and so on: what changes meanwhile changes for all."""
+    by_name, all_repeats = {run.name: run for run in runs}, [run.config.repeats for run in runs]
+    if len(runs) < sum(all_repeats) > MAX_RUNS:
+        raise ConfigError(f"with its repeats the study has {sum(all_repeats)} runs: at most {MAX_RUNS} are allowed")
+    times = range(max(all_repeats))
+    repeated = [_repeat(run, number, by_name) for number in times for run in runs if number < run.config.repeats]
+    names = Counter(run.name for run in repeated)
+    if twice := next((name for name, count in names.items() if count > 1), None):
+        raise ConfigError(f"run {twice} has the name that a repeat of another run gets: give it another")
+    return repeated
+
+
+def _repeat(run: StudyRun, number: int, runs: Mapping[str, StudyRun]) -> StudyRun:
+    """The run with the seed of its repeat `number`; it starts from the weights of that repeat of its ancestor.
+
+    Its parity was checked with the first one.
+    """
+    if not number:
+        return run
+    parity = dataclasses.replace(run.config.parity, steps=0)
+    config = dataclasses.replace(run.config, seed=run.config.seed + number, parity=parity)
+    ancestor = runs.get(run.starts_from or "")
+    if ancestor and number < ancestor.config.repeats:
+        weights = f"run:{_name_repeat(ancestor, number)}"
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, weights=weights))
+    return dataclasses.replace(run, name=_name_repeat(run, number), config=config, repeat_of=run.name)
+
+
+def _name_repeat(run: StudyRun, number: int) -> str:
+    return f"{run.name}-seed{run.config.seed + number}"
+
+
 def _check_import(name: str, own: Mapping[str, Any]) -> None:
     """Overrides also come over the network, from Prefect: they must not name code to import."""
     model = own.get("model")
@@ -219,7 +254,9 @@ def _check_order(study: Study) -> Study:
 
 
 def _keep_only(study: Study, only: Sequence[str]) -> Study:
-    kept = {study.run(name).name for name in only} or {run.name for run in study.runs}
+    """These runs, each with its repeats."""
+    asked = {study.run(name).name for name in only}
+    kept = {run.name for run in study.runs if not asked or asked & {run.name, run.repeat_of}}
     for run in study.runs:
         if run.name in kept and run.starts_from and run.starts_from not in kept:
             raise ConfigError(f"run {run.name} starts from {run.starts_from}: add --only {run.starts_from}")
@@ -274,7 +311,8 @@ def _read_file(path: Path, only: Sequence[str], overrides: Mapping[str, str], st
 
 
 def _of_strategy(study: Study, only: Sequence[str], strategy: str) -> list[str]:
-    chosen = [run for run in study.runs if run.config.strategy == strategy and (not only or run.name in only)]
+    runs = (run for run in study.runs if not run.repeat_of)
+    chosen = [run for run in runs if run.config.strategy == strategy and (not only or run.name in only)]
     if not chosen:
         of = f"none of {', '.join(only)}" if only else "no run of the study"
         raise ConfigError(f"{of} has strategy {strategy}")

@@ -158,6 +158,9 @@ class StudyRun(RunTexts):
 
     name: Annotated[str, _named("run name")]
     config: RunConfig = setting(RunConfig, "its settings; `cluster.virtual_devices` may still be `auto`")
+    repeat_of: str = setting(
+        "", "the run that this one trains once more, with another seed; empty for a first training"
+    )
 
     @property
     def starts_from(self) -> str | None:

@@ -36,6 +36,8 @@ MACHINES_TAG, ENVIRONMENT_TAG = "rampline.machines", "rampline.environment."
 ATTEMPTS_TAG, WARNING_TAG = "rampline.attempts", "rampline.warning"
 # Of each attempt, where an elastic run had fewer than it was to have.
 WORKERS_TAG = "rampline.workers"
+# The run that a run trains once more.
+REPEAT_TAG = "rampline.repeat_of"
 # Rows of `tell_attempts` as JSON.
 ATTEMPT_TABLE_TAG = "rampline.attempt_table"
 PARITY_TAG, VERDICT_TAG, BOUND_TAG = "rampline.parity", "rampline.verdict", "rampline.bound"
@@ -127,6 +129,7 @@ class RunReader:
             "rampline.strategy": self._config.strategy,
             "rampline.run_dir": str(self._directory.path.absolute()),
             "rampline.data_fingerprint": dataset.fingerprint,
+            **({REPEAT_TAG: identity.repeat_of} if identity.repeat_of else {}),
             **commit_tags(identity.git_commit),
             **source_tags(identity.study),
             **{f"rampline.published.{metric}": str(value) for metric, value in identity.published.items()},

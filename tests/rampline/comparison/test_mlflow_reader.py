@@ -7,7 +7,14 @@ import math
 import pandas as pd
 import pytest
 
-from rampline.comparison.mlflow_reader import SYSTEM_COLUMNS, find_execution, read_children, read_histories, read_system
+from rampline.comparison.mlflow_reader import (
+    SYSTEM_COLUMNS,
+    find_execution,
+    read_children,
+    read_histories,
+    read_system,
+    run_name,
+)
 from rampline.tracking.description import SampleReader
 from rampline.tracking.reconciliation import Known, reconcile
 
@@ -41,7 +48,8 @@ def read(client, log_study, tmp_path):
                 child.info.run_id, "elapsed_seconds", end - begin, int(1000 * (1_000_000 + end)), 1, synchronous=True
             )
         children = read_children(client, parent)
-        return read_system(client, children, read_histories(client, children, ["elapsed_seconds"]))
+        names = {child.info.run_id: run_name(child) for child in children}
+        return read_system(client, children, read_histories(client, children, ["elapsed_seconds"]), names)
 
     return deliver_and_read
 

@@ -25,7 +25,7 @@ def run(
     metrics = {"test_accuracy": accuracy, "wall_seconds": seconds, "train_seconds": seconds / 2}
     metrics |= {} if cost is None else {"cost_usd": cost}
     metrics |= {} if examples is None else {"test_examples": examples}
-    return LoggedRun(name=name, epochs=[(0.9, 100, 1e-3, 1)], metrics=metrics)
+    return LoggedRun(name=name, epochs=[(0.9, 100, 1e-3, 1)], metrics=metrics, params={"model.name": name})
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def test_answers_that_are_gone_leave_the_wider_interval(recommended, client):
 
 def twins(client, log_study, study: str, *, same: bool = True, **params: str):
     """`twin` takes half the time of `base` at twice its throughput, and is the same model."""
-    base = run("base", 0.9, 100, 0.2, examples=58)
+    base = replace(run("base", 0.9, 100, 0.2, examples=58), params={})
     twin = replace(run("twin", 0.9, 50, 0.1, examples=58), params=params, epochs=[(0.9, 200, 1e-3, 1)])
     log_study(study, [base, twin], reference="base")
     for row in read_comparison(client, study).rows:
@@ -250,8 +250,8 @@ def test_the_same_training_once_more_is_not_recommended_and_not_faster(client, l
     section = make_recommendation_section(comparison)
     assert section is not None
     assert section.tables[0].rows[1][2:5] == ("+0.0", "same answers", "yes")
-    speed = summarise_speed(comparison)
-    assert speed == f"No run is clearly faster than the reference base (100 images/s): twin is at 2.00{TIMES}."
+    speed, ratio = summarise_speed(comparison), f"2.00{TIMES} (0.50{TIMES} to 2.00{TIMES})"
+    assert speed == f"No run is clearly faster than the reference base (100 images/s): twin is at {ratio}."
 
 
 def test_the_same_training_in_another_set_up_is_recommended_where_it_is_faster(client, log_study):
@@ -262,8 +262,8 @@ def test_the_same_training_in_another_set_up_is_recommended_where_it_is_faster(c
     slow = twins(client, log_study, "slow-set-up", engine="fit", images="fewer")
     epochs = slow.runs.assign(images_per_second=[100.0, 90.0])
     assert recommend(replace(slow, runs=epochs)).fastest == "base"
-    # Other answers: another model, whatever its settings are.
-    assert recommend(twins(client, log_study, "no-twins", same=False)).fastest == "twin"
+    # Equal settings are one set-up, whatever came out of it: its speeds differ by noise.
+    assert recommend(twins(client, log_study, "no-twins", same=False)).fastest == "base"
 
 
 @pytest.mark.parametrize(

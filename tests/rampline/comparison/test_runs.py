@@ -226,6 +226,7 @@ def test_a_reference_that_moved_is_compared_where_it_ended(client, log_study, fo
 def table(**changes: Any) -> pd.DataFrame:
     columns = {
         "run": ["one", "two", "eight"],
+        "repeat_of": [""] * 3,
         "status": ["FINISHED"] * 3,
         "images_per_second": [100.0, 160.0, 300.0],
         "replicas": pd.array([1, 2, 8], dtype="Int64"),

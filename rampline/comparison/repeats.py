@@ -1,0 +1,185 @@
+"""Runs from trainings: a run that was trained several times is one row of medians, each with an interval.
+
+The interval holds the true median with a confidence of 95 % where there are enough trainings, six or more; of fewer it
+reaches from the least to the greatest, and holds it with 1 - 2^(1 - n): 50 % for two, 75 % for three, 94 % for five. It
+makes no assumption on how the figures are spread. Reference: order statistics, as in `scipy.stats.quantile_test`.
+
+Trainings of two runs with the same settings but for the seed are repeats of one another: their figures share an
+interval, and what differs between them by chance is told as such.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from scipy.stats import quantile_test
+
+from rampline.record.metrics import Metric, Source, metrics_of_run
+from rampline.record.units import COUNT
+
+CONFIDENCE = 0.95
+# From so few trainings their intervals alone do not tell two runs apart: figures must differ by this, too.
+FEW, CLEAR = 3, 1.05
+
+Interval = tuple[float, float]
+Row = Mapping[str, Any]
+
+
+def interval_of_median(values: Sequence[float]) -> Interval:
+    """Bounds of the median of what these values, at least two, are drawn from."""
+    found = quantile_test(values, q=0.0, p=0.5).confidence_interval(CONFIDENCE)
+    is_found = math.isfinite(found.low) and math.isfinite(found.high)
+    return (float(found.low), float(found.high)) if is_found else (min(values), max(values))
+
+
+def name_of_run(training: Row) -> str:
+    """The run that a training belongs to."""
+    return training["repeat_of"] or training["run"]
+
+
+def merge_trainings(trainings: pd.DataFrame) -> pd.DataFrame:
+    """A row per run, in the order of the first trainings.
+
+    Figures are medians of the finished trainings; what is no single figure (names, texts, and the parts of a step,
+    which add up) is that of the training in the middle, by throughput.
+
+    Columns beside those of `trainings`:
+        trained: how many trainings have finished.
+        trainings: how many there are.
+        intervals: (low, high) by metric, of those with two figures or more.
+    """
+    rows = [{str(key): value for key, value in row.items()} for row in trainings.to_dict("records")]
+    of_run: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        of_run.setdefault(name_of_run(row), []).append(row)
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for run in of_run.values():
+        alike.setdefault(_equal(run[0]), []).extend(_finished(run))
+    names = {row["run"]: name for name, run in of_run.items() for row in run}
+    merged = [
+        _merge(run, alike[_equal(run[0])]) | {"run": name, "starts_from": names.get(run[0]["starts_from"], "")}
+        for name, run in of_run.items()
+    ]
+    return pd.DataFrame(merged).astype(trainings.dtypes.to_dict())
+
+
+def merge_epochs(epochs: pd.DataFrame, trainings: pd.DataFrame) -> pd.DataFrame:
+    """A row per run and epoch: medians of its trainings."""
+    names = {row["run"]: name_of_run(row) for row in trainings.to_dict("records")}
+    named = epochs.assign(run=epochs["run"].map(names))
+    return named.groupby(["run", "epoch"], sort=False, as_index=False).median()
+
+
+def _merge(trainings: Sequence[dict[str, Any]], alike: Sequence[Row]) -> dict[str, Any]:
+    finished = _finished(trainings)
+    by_speed = sorted(finished, key=lambda row: row["images_per_second"])
+    middle = by_speed[(len(by_speed) - 1) // 2]
+    medians = {metric.name: _median(row[metric.name] for row in finished) for metric in _figures()}
+    intervals = {metric.name: _interval(metric.name, alike) for metric in _figures()}
+    return middle | {
+        **medians,
+        "repeat_of": "",
+        "attempts": max((row["attempts"] for row in trainings if not pd.isna(row["attempts"])), default=None),
+        "trained": sum(_is_finished(row) for row in trainings),
+        "trainings": len(trainings),
+        "intervals": {metric: interval for metric, interval in intervals.items() if interval},
+    }
+
+
+def _figures() -> list[Metric]:
+    """Those of which a median says something by itself."""
+    return [m for m in metrics_of_run() if m.source is not Source.EXPLANATION and m.unit is not COUNT]
+
+
+def _equal(training: Row) -> str:
+    """What is the same of trainings that differ by the seed alone."""
+    settings = [line for line in training["set_up"].splitlines() if not line.startswith("seed=")]
+    # Without its settings nothing is known to be equal.
+    return "\n".join([training["machine"], training["fingerprint"], *(settings or [training["run"]])])
+
+
+def _is_finished(training: Row) -> bool:
+    return training["status"] == "FINISHED"
+
+
+def _finished(trainings: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that have finished; all, where none has."""
+    return [row for row in trainings if _is_finished(row)] or list(trainings)
+
+
+def _median(values: Iterable[float]) -> float:
+    there = [value for value in values if not pd.isna(value)]
+    return statistics.median(there) if there else math.nan
+
+
+def _interval(metric: str, trainings: Sequence[Row]) -> Interval | None:
+    # The same figure of the same seed is one computation told twice.
+    values = {(row["set_up"], row[metric]) for row in trainings if not pd.isna(row[metric])}
+    return interval_of_median([value for _, value in values]) if len(values) > 1 else None
+
+
+def with_intervals_of_speedup(runs: pd.DataFrame, reference: str) -> pd.DataFrame:
+    """`runs` with the intervals of speed-up and efficiency: as far apart as both throughputs may be."""
+    rows = runs.to_dict("records")
+    base = next((row for row in rows if row["run"] == reference), None)
+    return runs if base is None else runs.assign(intervals=[_with_speedup(row, base) for row in rows])
+
+
+def _with_speedup(row: Row, base: Row) -> dict[str, Interval]:
+    intervals, key = dict(row["intervals"]), "images_per_second"
+    if row["run"] == base["run"] or pd.isna(row["speedup"]) or key not in {*intervals, *base["intervals"]}:
+        return intervals
+    own, other = figure_of(row, key), figure_of(base, key)
+    speedup = own.low / other.high, own.high / other.low
+    share = row["scaling_efficiency"] / row["speedup"]
+    return intervals | {"speedup": speedup, "scaling_efficiency": (speedup[0] * share, speedup[1] * share)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure of a run with its interval, which is the figure alone where it was measured once.
+
+    Attributes:
+        value: the median.
+        low: lower bound of the interval.
+        high: upper bound.
+        trained: how many trainings the run has.
+    """
+
+    value: float
+    low: float
+    high: float
+    trained: int
+
+    def __add__(self, other: Figure) -> Figure:
+        return Figure(
+            value=self.value + other.value,
+            low=self.low + other.low,
+            high=self.high + other.high,
+            trained=min(self.trained, other.trained),
+        )
+
+    def is_clearly_above(self, other: Figure) -> bool:
+        """Whether it is above that of another run by more than chance explains.
+
+        The intervals must part; where one of the runs has few trainings, the figures must differ by 5 % as well.
+        """
+        is_few = min(self.trained, other.trained) < FEW
+        return self.low > other.high and (not is_few or self.value >= CLEAR * other.value)
+
+    def write(self, write: Callable[[float], str]) -> str:
+        """`1.90 (1.81 to 1.97)`, each number as `write` has it."""
+        bounds = [write(self.low), write(self.high)]
+        return write(self.value) + (f" ({' to '.join(bounds)})" if len({*bounds}) > 1 else "")
+
+
+def figure_of(row: Row, metric: str) -> Figure:
+    """A figure of a row of `merge_trainings`; one that is missing is NaN."""
+    value = math.nan if pd.isna(row[metric]) else float(row[metric])
+    low, high = row["intervals"].get(metric, (value, value))
+    return Figure(value=value, low=low, high=high, trained=row["trained"])

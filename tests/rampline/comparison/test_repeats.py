@@ -1,0 +1,150 @@
+"""Runs that were trained several times: medians, intervals, and what is said only where these part."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+from logged_runs import LoggedRun
+
+from rampline.comparison.recommendation import recommend
+from rampline.comparison.repeats import Figure, interval_of_median
+from rampline.comparison.run_table import make_columns
+from rampline.comparison.runs import read_comparison
+from rampline.comparison.sentences import list_remarks, summarise_scaling, summarise_speed, tell_repeats
+from rampline.comparison.summary import derived_metrics, summarise
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def trainings(
+    name: str, speeds: list[float], accuracies: list[float], failed: int = 0, **settings: str
+) -> list[LoggedRun]:
+    """A run with a training for each speed; the last `failed` ones did not finish."""
+    made = []
+    for number, (speed, accuracy) in enumerate(zip(speeds, accuracies, strict=True)):
+        metrics = {"test_accuracy": accuracy, "test_examples": 10_000, "wall_seconds": 1e5 / speed}
+        made.append(
+            LoggedRun(
+                name=f"{name}-seed{number}" if number else name,
+                epochs=[(accuracy, speed, 1e-3, 1), (accuracy, speed, 1e-3, 2)],
+                metrics=metrics | {"train_seconds": 9e4 / speed},
+                params={"seed": str(number), "run.of": name} | settings,
+                tags={"rampline.repeat_of": name} if number else {},
+                status="FAILED" if number >= len(speeds) - failed else "FINISHED",
+            )
+        )
+    return made
+
+
+@pytest.fixture
+def compare(client, log_study):
+    def read(study, *runs):
+        logged = [training for run in runs for training in run]
+        return read_comparison(client, study, log_study(study, logged, reference=logged[0].name))
+
+    return read
+
+
+def test_an_interval_is_that_of_the_median():
+    assert interval_of_median([3.0, 1.0]) == (1.0, 3.0)
+    assert interval_of_median([1.0, 2.0, 3.0, 4.0, 5.0]) == (1.0, 5.0)
+    # Of ten, the second and the ninth: binomial(10, 1/2) is outside with 2 * 11 / 1024.
+    assert interval_of_median([float(n) for n in range(10)]) == (1.0, 8.0)
+
+
+def test_a_run_is_one_row_of_medians(compare):
+    found = compare("medians", trainings("one", [100, 130, 110], [0.9, 0.91, 0.92]), trainings("two", [300], [0.9]))
+    one, two = found.rows
+    assert (one["run"], one["images_per_second"], one["test_accuracy"]) == ("one", 110, 0.91)
+    assert (one["trained"], one["trainings"], two["trained"]) == (3, 3, 1)
+    assert one["intervals"]["images_per_second"] == (100, 130)
+    assert "speedup" not in one["intervals"]
+    assert two["speedup"] == pytest.approx(300 / 110)
+    assert two["intervals"]["speedup"] == pytest.approx((300 / 130, 300 / 100))
+    assert found.epochs_of("one")["images_per_second"].tolist() == [110, 110]
+    (column,) = [column for column in make_columns(found) if column.key == "test_accuracy"]
+    assert column.text(one) == "0.9100 (0.9000 to 0.9200)"
+    assert column.text(two) == "0.9000"
+
+
+def test_files_and_mlflow_have_the_bounds(compare):
+    found = compare("bounds", trainings("one", [100, 130, 110], [0.9, 0.91, 0.92]), trainings("two", [300], [0.9]))
+    table = found.csv_table.set_index("run")
+    assert table.loc["one", ["repeats", "test_accuracy_low", "test_accuracy_high"]].tolist() == [3, 0.9, 0.92]
+    assert math.isnan(table["test_accuracy_low"]["two"])
+    metrics = summarise(found).metrics
+    assert metrics["images_per_second/one"] == 110
+    assert (metrics["images_per_second_low/one"], metrics["images_per_second_high/one"]) == (100, 130)
+    # Each training has its own, against the median of the reference.
+    speedups = sorted(figures["speedup"] for figures in derived_metrics(found).values())
+    assert speedups == pytest.approx([100 / 110, 1, 130 / 110, 300 / 110])
+
+
+def test_speed_is_told_where_intervals_part(compare):
+    apart = compare("apart", trainings("one", [100, 101, 102], [0.9] * 3), trainings("two", [103, 104, 105], [0.9] * 3))
+    assert summarise_speed(apart).startswith(f"two is the fastest: 104 images/s, 1.03{TIMES} (1.01{TIMES} to 1.05")
+    mixed = compare("mixed", trainings("one", [100, 150, 110], [0.9] * 3), trainings("two", [140, 160, 170], [0.9] * 3))
+    assert summarise_speed(mixed).startswith("No run is clearly faster")
+    assert recommend(mixed).fastest == "one"
+
+
+def test_scaling_pays_where_intervals_part(compare):
+    both = trainings("one", [100, 150, 110], [0.9] * 3, replicas="1")
+    found = compare("scaling", both, trainings("two", [140, 160, 170], [0.9] * 3, replicas="2"))
+    assert summarise_scaling(found).startswith("Scaling did not pay")
+
+
+def test_runs_of_the_same_settings_share_an_interval(compare):
+    one, twin, other = (trainings(name, [speed], [0.9]) for name, speed in (("a", 100), ("b", 120), ("c", 118)))
+    twins = [[LoggedRun(**{**vars(run[0]), "params": {"seed": "0", "x": x}})] for run, x in ((one, "1"), (twin, "1"))]
+    found = compare("twins", *twins, other)
+    a, b, c = found.rows
+    assert a["intervals"]["images_per_second"] == b["intervals"]["images_per_second"] == (100, 120)
+    # The accuracy of one seed is one figure.
+    assert "test_accuracy" not in a["intervals"]
+    assert c["intervals"].keys() == {"speedup", "scaling_efficiency"}
+    assert summarise_speed(found).startswith("No run is clearly faster than the reference a")
+
+
+def test_failed_trainings_are_left_out_and_told(compare):
+    found = compare("failed", trainings("one", [100, 130, 500], [0.9, 0.91, 0.5], failed=1))
+    (one,) = found.rows
+    assert (one["status"], one["images_per_second"]) == ("FINISHED", 115)
+    assert list_remarks(found) == ["one: 2 of its 3 trainings have finished."]
+    told = "Each run was trained 3 times, each time with another seed: figures are medians with their intervals."
+    assert tell_repeats(found) == told
+
+
+def test_another_seed_widens_the_interval_of_accuracy(compare):
+    sure = compare("sure", trainings("one", [100], [0.9]), trainings("two", [300], [0.899]))
+    seeds = compare(
+        "seeds", trainings("one", [100] * 3, [0.88, 0.9, 0.92]), trainings("two", [300] * 3, [0.87, 0.899, 0.92])
+    )
+    one, several = (next(c for c in recommend(found).candidates if c.run == "two") for found in (sure, seeds))
+    assert one.interval is not None
+    assert several.interval is not None
+    assert several.interval[0] < one.interval[0] - 0.02
+
+
+@pytest.mark.parametrize(
+    "own, other, is_above",
+    [
+        ((110, 110, 110, 1), (100, 100, 100, 1), True),
+        ((104, 104, 104, 1), (100, 100, 100, 1), False),
+        ((102, 101, 103, 3), (100, 99, 100.5, 3), True),
+        ((102, 100, 103, 3), (100, 99, 100.5, 3), False),
+        ((102, 101, 103, 3), (100, 99, 100.5, 2), False),
+    ],
+)
+def test_clearly_above(own, other, is_above):
+    figures = [Figure(value=value, low=low, high=high, trained=n) for value, low, high, n in (own, other)]
+    assert figures[0].is_clearly_above(figures[1]) is is_above
+
+
+def test_nothing_changes_without_repeats(compare):
+    found = compare("single", trainings("one", [100], [0.9]), trainings("two", [103], [0.9]))
+    pd.testing.assert_frame_equal(found.runs[found.trainings.columns], found.trainings)
+    assert not found.has_repeats
+    assert tell_repeats(found) == "Each run was trained once: differences of speed and time below 5 % count as noise."
