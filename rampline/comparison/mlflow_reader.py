@@ -33,7 +33,16 @@ COMPARABLE = (
 )
 # Settings that change nothing of the training, or that another param holds as it came out.
 NOT_OF_SET_UP = (
-    *("batch.", "parity.", "explain.", "profile", "log_examples", "data.manual_dir", "data.max_undecodable_share"),
+    *(
+        "batch.",
+        "stop.",
+        "parity.",
+        "explain.",
+        "profile",
+        "log_examples",
+        "data.manual_dir",
+        "data.max_undecodable_share",
+    ),
     *("learning_rate.peak", "learning_rate.scale_with", "learning_rate.base_batch_size"),
     *("cluster.rendezvous_", "cluster.run_timeout_", "cluster.max_restarts", "cluster.heartbeat_"),
     *("cluster.preempted_", "cluster.price_", "cluster.machine"),
@@ -147,6 +156,7 @@ def run_row(run: Run, parent: Run) -> dict[str, Any]:
         "engine": params.get("engine", ""),
         "status": RunStatus.to_string(RunStatus.from_string(run.info.status)),
         "failure": tags.get("rampline.failure", ""),
+        "stopped": tags.get("rampline.stopped", ""),
         "run_dir": tags.get("rampline.run_dir", ""),
         "test_split": tags.get("rampline.test_split", ""),
         "fingerprint": tags.get("rampline.data_fingerprint", ""),

@@ -131,14 +131,15 @@ def pair(answers: Mapping[str, Predictions], run: str, other: str) -> PairedComp
 def _find_repeated(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     """The runs that repeat an earlier one, with that: the same model came out, and it was not made clearly faster.
 
-    With the same settings a higher throughput says nothing either, as both are the same set-up.
+    With the same settings a higher throughput says nothing either, as both are the same set-up. A run of fewer epochs
+    takes less time for another reason than noise.
     """
     repeated: dict[str, str] = {}
     first: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         for other in first.setdefault(row["answers"] or row["run"], []):
             is_faster = row["images_per_second"] >= CLEARLY_FASTER * other["images_per_second"]
-            if row["set_up"] == other["set_up"] or not is_faster:
+            if row["epochs"] == other["epochs"] and (row["set_up"] == other["set_up"] or not is_faster):
                 repeated.setdefault(row["run"], other["run"])
         if row["run"] not in repeated:
             first[row["answers"] or row["run"]].append(row)
@@ -263,6 +264,12 @@ def _remarks(
         if candidate.repeats
     ]
     remarks += [_doubt(candidate) for candidate in (fastest, cheapest) if candidate and candidate.is_doubtful][:1]
+    chosen = {candidate.run for candidate in (fastest, cheapest) if candidate}
+    remarks += [
+        f"{row['run']} was stopped {row['stopped']}: its time and its accuracy are those by then."
+        for row in comparison.finished
+        if row["run"] in chosen and row["stopped"]
+    ]
     without = [candidate.run for candidate in candidates if candidate.is_within and math.isnan(candidate.cost_usd)]
     if without:
         some = f" for {', '.join(without)}" if len(without) < sum(c.is_within for c in candidates) else ""
