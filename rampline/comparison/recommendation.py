@@ -266,7 +266,7 @@ def _remarks(
     remarks += [_doubt(candidate) for candidate in (fastest, cheapest) if candidate and candidate.is_doubtful][:1]
     chosen = {candidate.run for candidate in (fastest, cheapest) if candidate}
     remarks += [
-        f"{row['run']} was stopped {row['stopped']}: its time and its accuracy are those by then."
+        f"{row['run']} has the time and the accuracy that it had when it stopped, {row['stopped']}."
         for row in comparison.finished
         if row["run"] in chosen and row["stopped"]
     ]
