@@ -46,8 +46,10 @@ class FitEngine(SynchronousEngine):
             model._symbolic_build(data_batch=self._make_dataset(0).element_spec)
             model._maybe_symbolic_build = lambda **_: None
 
-    def run_steps(self, first_step: int, steps: int, *_: Any) -> Iterator[StepsDone]:
-        """See `Engine.run_steps`: one call of `Model.fit`. A whole run, which may be enough, is trained by `train`."""
+    def run_steps(
+        self, first_step: int, steps: int, is_enough: Callable[[], bool] = lambda: False
+    ) -> Iterator[StepsDone]:
+        """See `Engine.run_steps`: one call of `Model.fit`, and all its steps. A whole run is trained by `train`."""
         ends = _StepEnds(self._callback, "train")
         self._fit(self._make_dataset(first_step), ends, steps_per_epoch=steps)
         yield StepsDone(sums=np.diff(ends.sums, axis=0, prepend=0.0), input_wait_seconds=None)

@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -112,7 +113,7 @@ ENGINES = [
 ]
 
 
-def config_of(strategy: str, engine: str, cluster: dict, **stop: float) -> RunConfig:
+def config_of(strategy: str, engine: str, cluster: dict, **stop: Any) -> RunConfig:
     config = make_config(strategy, **cluster)
     return dataclasses.replace(config, engine=engine, epochs=EPOCHS, steps_per_call=1, stop=StopConfig(**stop))
 
