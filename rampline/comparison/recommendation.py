@@ -23,10 +23,11 @@ CLEARLY_FASTER = 1.05
 ABOUT = (
     "Time is from the start of the roles to the end of training, with that of the runs whose weights a run starts "
     "from; cost is that time at the machine's price. A run that is less than 5 % faster or cheaper than the reference "
-    "does not replace it, nor does one that gives its very answers, if it is the same set-up or trains less than 5 % "
-    "more images/s: that is the same training once more. Points are against the most accurate run. Their interval is "
-    "Newcombe's for paired proportions, image by image, as rampline promote has it; where the answers of a run are not "
-    "in MLflow, it is that for independent ones, which is wider. It does not cover what another seed would change."
+    "does not replace it, nor does one that gives its very answers after as many epochs, if it is the same set-up or "
+    "trains less than 5 % more images/s: that is the same training once more. Points are against the most accurate "
+    "run. Their interval is Newcombe's for paired proportions, image by image, as rampline promote has it; where the "
+    "answers of a run are not in MLflow, it is that for independent ones, which is wider. It does not cover what "
+    "another seed would change."
 )
 # The interval of two runs that are one model.
 SAME = (0.0, 0.0)

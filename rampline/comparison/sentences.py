@@ -109,8 +109,9 @@ def list_remarks(comparison: Comparison) -> list[str]:
             remarks.append(_elsewhere(row, _reference(comparison)["machine"]))
     if unequal_epochs(comparison.finished):
         remarks.append(
-            "So their epochs differ: images/s are of equal work, but accuracies, times and costs are of what each was "
-            "trained for. “Ways of looking” in the report has accuracies after equal epochs and after equal time."
+            "Because runs were stopped, epochs differ: images/s are of equal work, accuracies, times and costs are of "
+            "what each was trained for. “Ways of looking” in the report has accuracies after equal epochs and after "
+            "equal time."
         )
     virtual = [row["run"] for row in comparison.runs.query("virtual_devices > 0").to_dict("records")]
     if virtual:

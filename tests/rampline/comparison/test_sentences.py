@@ -83,7 +83,9 @@ def test_a_run_that_stopped_is_said_and_that_accuracies_are_after_other_epochs(c
     )
     remarks = list_remarks(comparison)
     assert remarks[0] == "mirrored stopped after epoch 2 of 4: target accuracy 0.9 reached."
-    assert remarks[1].startswith("So their epochs differ: images/s are of equal work, but accuracies, times and costs")
+    assert remarks[1].startswith(
+        "Because runs were stopped, epochs differ: images/s are of equal work, accuracies, times"
+    )
     assert len(remarks) == 2
     # Of equal work, and not.
     assert comparison.rows[1]["speedup"] == 1.5

@@ -4,12 +4,13 @@ import dataclasses
 import time
 
 import pytest
-from faults import Faults, Hold, assert_bit_equal, run_with
+from faults import Faults, Hold, Places, assert_bit_equal, run_with
 from runs import make_config
 
-from rampline.config import RunConfig, StopConfig
+from rampline.config import ExplainConfig, RunConfig, StopConfig
 from rampline.files import read_json
 from rampline.jobs.supervisor import supervise
+from rampline.record.attempts import read_workers
 from rampline.record.checkpoints import last_checkpoint, read_progress, step_of
 from rampline.record.run_directory import RunDirectory
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.long
 STEPS = 5  # of an epoch
 
 
-def make_stopping(strategy: str, *, peak: float = 0.02, stop: StopConfig, **cluster: int) -> RunConfig:
+def make_stopping(strategy: str, *, peak: float = 0.02, stop: StopConfig, **cluster: int | str) -> RunConfig:
     config = make_config(strategy, model="small_models:with_all_state", **cluster)
     rate = dataclasses.replace(config.learning_rate, peak=peak)
     return dataclasses.replace(config, epochs=60, steps_per_call=1, learning_rate=rate, stop=stop)
@@ -70,3 +71,19 @@ def test_workers_leave_an_epoch_together_when_the_chief_says_that_the_time_is_ov
     assert last is not None
     assert step_of(last) in (STEPS + 2, STEPS + 3)
     assert read_progress(last).epoch == 1
+
+
+def test_an_elastic_run_that_is_decided_is_not_placed_anew_for_more_workers(make_run) -> None:
+    stop = StopConfig(target_accuracy=0.3)
+    config = make_stopping("multi_worker", stop=stop, workers=2, min_workers=1, sum="exact")
+    # Its probes would leave at a signal.
+    directory, launcher = make_run(config, explain=ExplainConfig()), Places(1)
+
+    def hear(event: dict) -> None:
+        if event["event"] == "decided":
+            launcher.places = 2
+
+    supervise(directory, on_event=hear, log=print, launcher=launcher)
+    assert outcome(directory)[2].endswith("target accuracy 0.3 reached")
+    assert launcher.places == 2
+    assert read_workers(directory.attempts_file) == [1]
