@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from typing import Any
 
 import pytest
 from faults import Faults, Hold, Places, assert_bit_equal, run_with
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.long
 STEPS = 5  # of an epoch
 
 
-def make_stopping(strategy: str, *, peak: float = 0.02, stop: StopConfig, **cluster: int | str) -> RunConfig:
+def make_stopping(strategy: str, *, peak: float = 0.02, stop: StopConfig, **cluster: Any) -> RunConfig:
     config = make_config(strategy, model="small_models:with_all_state", **cluster)
     rate = dataclasses.replace(config.learning_rate, peak=peak)
     return dataclasses.replace(config, epochs=60, steps_per_call=1, learning_rate=rate, stop=stop)
