@@ -17,6 +17,7 @@ from rampline.jobs.roles import role_counts
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.study import Study, StudyRun
+from rampline.training.early_stop import time_limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,7 @@ class PlannedRun:
         steps_per_epoch: updates per epoch; `None` until the data is prepared, unless the study gives its size.
         is_prepared: whether the data is, so that `steps_per_epoch` is what will be.
         expected_seconds: training time, from the epochs that were measured last with these settings; `None` if never.
+            At most so long where the run may stop before its last epoch.
         repeat_of: the run that this one trains once more; empty for a first training.
     """
 
@@ -87,12 +89,13 @@ def _place(config: RunConfig, devices: Devices) -> str:
 def expected_seconds(executions: Path, run: str, config: RunConfig) -> float | None:
     """Training time of `config.epochs` epochs, from the newest execution that ran `run` with the same settings.
 
-    The first epoch compiles, so it counts once with its own time and the others with the median of the rest.
+    The first epoch compiles, so it counts once with its own time and the others with the median of the rest. A limit of
+    the run's time ends all but the first.
     """
     for seconds in _measured_epochs(executions, run, config):
         if seconds:
             later = statistics.median(seconds[1:] or seconds)
-            return seconds[0] + later * (config.epochs - 1)
+            return max(seconds[0], min(seconds[0] + later * (config.epochs - 1), time_limit(config)[0]))
     return None
 
 

@@ -78,8 +78,9 @@ class BarProgress(AbstractContextManager["BarProgress"]):
     def event(self, name: str, event: Event) -> None:
         """Move the bar of `name` to where the event says."""
         kind = event["event"]
-        if kind == "warning":
+        if kind in ("warning", "decided"):
             self.line(f"{name}: {describe(event, epochs=None)}")
+        if kind == "warning":
             return
         if name not in self._tasks:
             self._tasks[name] = self._bars.add_task("", name=name, total=None)
@@ -96,6 +97,8 @@ class BarProgress(AbstractContextManager["BarProgress"]):
             )
         elif kind in ("progress", "epoch"):
             self._move(name, event)
+        elif kind == "decided":
+            self._bars.update(task, total=self._bars.tasks[task].completed)
         elif text := describe(event, epochs=None):
             self._bars.update(task, description=escape(text))
 
@@ -139,7 +142,8 @@ def describe(event: Event, *, epochs: int | None) -> str | None:
         replicas = f"{event['replicas']} replica" + "s" * (event["replicas"] > 1)
         batch = f"global batch {event['global_batch_size']} ({event['per_replica_batch_size']} per replica)"
         steps = f"{event['steps_per_epoch']} steps per epoch, peak learning rate {event['peak_learning_rate']:g}"
-        return f"{replicas}, {batch}, {steps}"
+        stops = f", at most {event['epochs']} epochs: stops {event['stops']}" if "stops" in event else ""
+        return f"{replicas}, {batch}, {steps}{stops}"
     if kind == "epoch":
         return _line(event, epochs, event["metrics"], [(m, m.told_as) for m in shown_in(Output.EPOCH_LINE)])
     if kind == "finished":
@@ -148,6 +152,8 @@ def describe(event: Event, *, epochs: int | None) -> str | None:
     if kind == "evaluated":
         scores = f"accuracy {_number(event['test_accuracy'], '.4f')}, loss {_number(event['test_loss'], '.4f')}"
         return f"{event['split']}: {event['examples']:,} images, {scores}"
+    if kind == "decided":
+        return f"stopped {event['stopped']}"
     if kind == "stopped":
         return f"stopped on request, with a checkpoint at step {event['step']} (epoch {event['epoch']})"
     return f"{kind}: {event['message']}" if kind in ("failed", "warning") else None

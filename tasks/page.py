@@ -73,13 +73,14 @@ def plan_markdown(study: Study, planned: Sequence[PlannedRun]) -> str:
             "replicas": run.config.replicas,
             "devices": run.devices,
             "global batch": run.config.global_batch_size,
-            "epochs": run.config.epochs,
+            "epochs": f"{most}{run.config.epochs}",
             "trained": f"{run.config.repeats} times" if run.config.repeats > 1 else "once",
-            "time": "?" if run.expected_seconds is None else write_duration(run.expected_seconds),
-            "cost (USD)": "?" if run.expected_cost_usd is None else f"{run.expected_cost_usd:.2f}",
+            "time": "?" if run.expected_seconds is None else most + write_duration(run.expected_seconds),
+            "cost (USD)": "?" if run.expected_cost_usd is None else f"{most}{run.expected_cost_usd:.2f}",
         }
         for run in planned
         if not run.repeat_of
+        for most in ("at most " if run.config.stop.is_set else "",)
     ]
     remarks = [study.description]
     if any(run.expected_seconds is None for run in planned):

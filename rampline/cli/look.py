@@ -23,6 +23,7 @@ from rampline.record.home import Home
 from rampline.record.units import GIBIBYTE
 from rampline.study import Study, built_in_studies, load_study
 from rampline.study.preflight import check_study
+from rampline.training.early_stop import describe_stop
 
 if TYPE_CHECKING:
     from rampline.comparison.runs import Comparison
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 UNKNOWN = "?"
 FROM_STUDY = "*"
 TEXTS = ("strategy", "processes", "devices")
+AT_MOST = "at most "
 PLAN_WIDTH = 160
 
 
@@ -66,20 +68,21 @@ def _table(runs: list[PlannedRun]) -> Table:
 
 def _figures(run: PlannedRun) -> dict[str, str]:
     config = run.config
+    most = AT_MOST if config.stop.is_set else ""
     figures = {
         "strategy": config.strategy.replace("_", " ") + (", fit" if config.engine == "fit" else ""),
         "processes": run.processes,
         "devices": run.devices,
         "per-replica batch": str(config.per_replica_batch_size),
         "global batch": str(config.global_batch_size),
-        "epochs": str(config.epochs),
+        "epochs": most + str(config.epochs),
         "steps per epoch": _steps(run),
         "peak LR": f"{config.peak_learning_rate:g}",
         "repeats": f"{config.repeats}" if config.repeats > 1 else "",
-        "time": UNKNOWN if run.expected_seconds is None else _duration(run.expected_seconds),
+        "time": UNKNOWN if run.expected_seconds is None else most + _duration(run.expected_seconds),
     }
     if config.cluster.price_per_hour is not None:
-        figures["cost"] = UNKNOWN if run.expected_cost_usd is None else f"${run.expected_cost_usd:.2f}"
+        figures["cost"] = UNKNOWN if run.expected_cost_usd is None else f"{most}${run.expected_cost_usd:.2f}"
     return figures
 
 
@@ -90,7 +93,7 @@ def _steps(run: PlannedRun) -> str:
 
 
 def _remarks(study: Study, runs: list[PlannedRun]) -> list[str]:
-    remarks = _schedule_remarks(runs)
+    remarks = [*_schedule_remarks(runs), *_stop_remarks(runs)]
     if any(run.steps_per_epoch is not None and not run.is_prepared for run in runs):
         sizes = sorted({run.train_examples for run in study.runs if run.train_examples})
         images = " or ".join(f"{size:,}" for size in sizes)
@@ -106,7 +109,8 @@ def _remarks(study: Study, runs: list[PlannedRun]) -> list[str]:
     remarks += [_import_remark(name) for name in sorted({run.config.model.name for run in runs}) if ":" in name]
     times = [run.expected_seconds for run in runs]
     if times and None not in times:
-        remarks.append(f"expected training time: {_duration(sum(time or 0.0 for time in times))}")
+        most = AT_MOST if any(run.config.stop.is_set for run in runs) else ""
+        remarks.append(f"expected training time: {most}{_duration(sum(time or 0.0 for time in times))}")
     return remarks
 
 
@@ -116,6 +120,14 @@ def _schedule_remarks(runs: list[PlannedRun]) -> list[str]:
         if run.config.learning_rate.schedule != "constant":  # the column of the peak says that
             by_schedule.setdefault(describe_schedule(run.config), []).append(run.name)
     return [f"learning rate {schedule} ({', '.join(names)})" for schedule, names in by_schedule.items()]
+
+
+def _stop_remarks(runs: list[PlannedRun]) -> list[str]:
+    by_stop: dict[str, list[str]] = {}
+    for run in runs:
+        if run.config.stop.is_set:
+            by_stop.setdefault(describe_stop(run.config), []).append(run.name)
+    return [f"stops before its last epoch {stop} ({', '.join(names)})" for stop, names in by_stop.items()]
 
 
 def _price_remarks(runs: list[PlannedRun]) -> list[str]:

@@ -36,6 +36,7 @@ NOT_OF_SET_UP = (
     *(
         "repeats",
         "batch.",
+        "stop.",
         "parity.",
         "explain.",
         "profile",
@@ -157,6 +158,7 @@ def run_row(run: Run, parent: Run) -> dict[str, Any]:
         "engine": params.get("engine", ""),
         "status": RunStatus.to_string(RunStatus.from_string(run.info.status)),
         "failure": tags.get("rampline.failure", ""),
+        "stopped": tags.get("rampline.stopped", ""),
         "run_dir": tags.get("rampline.run_dir", ""),
         "test_split": tags.get("rampline.test_split", ""),
         "fingerprint": tags.get("rampline.data_fingerprint", ""),

@@ -27,11 +27,11 @@ ABOUT = (
     "Time is from the start of the roles to the end of training, with that of the runs whose weights a run starts "
     "from; cost is that time at the machine's price. A run that is not clearly faster or cheaper than the reference, "
     "by 5 % and with repeats by more than their intervals, does not replace it, nor does one that gives its very "
-    "answers, if it is the same set-up or does not clearly train more images/s: that is the same training once more. "
-    "Points are against the most accurate run. Their interval is Newcombe's for paired proportions, image by image, as "
-    "rampline promote has it; where the answers of a run are not in MLflow, it is that for independent ones, which is "
-    "wider. With repeats it includes Welch's over the seeds; without them it does not cover what another seed would "
-    "change."
+    "answers after as many epochs, if it is the same set-up or does not clearly train more images/s: that is the same "
+    "training once more. Points are against the most accurate run. Their interval is Newcombe's for paired "
+    "proportions, image by image, as rampline promote has it; where the answers of a run are not in MLflow, it is that "
+    "for independent ones, which is wider. With repeats it includes Welch's over the seeds; without them it does not "
+    "cover what another seed would change."
 )
 # The interval of two runs that are one model.
 SAME = (0.0, 0.0)
@@ -146,14 +146,15 @@ def pair(answers: Mapping[str, Predictions], run: str, other: str) -> PairedComp
 def _find_repeated(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     """The runs that repeat an earlier one, with that: the same model came out, and it was not made clearly faster.
 
-    With the same settings a higher throughput says nothing either, as both are the same set-up.
+    With the same settings a higher throughput says nothing either, as both are the same set-up. A run of fewer epochs
+    takes less time for another reason than noise.
     """
     repeated: dict[str, str] = {}
     first: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         for other in first.setdefault(row["answers"] or row["run"], []):
             is_faster = figure_of(row, "images_per_second").is_clearly_above(figure_of(other, "images_per_second"))
-            if row["set_up"] == other["set_up"] or not is_faster:
+            if row["epochs"] == other["epochs"] and (row["set_up"] == other["set_up"] or not is_faster):
                 repeated.setdefault(row["run"], other["run"])
         if row["run"] not in repeated:
             first[row["answers"] or row["run"]].append(row)
@@ -290,6 +291,12 @@ def _remarks(
     ]
     remarks += _not_told_apart(candidates, fastest)
     remarks += [_doubt(candidate) for candidate in (fastest, cheapest) if candidate and candidate.is_doubtful][:1]
+    chosen = {candidate.run for candidate in (fastest, cheapest) if candidate}
+    remarks += [
+        f"{row['run']} has the time and the accuracy that it had when it stopped, {row['stopped']}."
+        for row in comparison.finished
+        if row["run"] in chosen and row["stopped"]
+    ]
     without = [candidate.run for candidate in candidates if candidate.is_within and math.isnan(candidate.cost_usd)]
     if without:
         some = f" for {', '.join(without)}" if len(without) < sum(c.is_within for c in candidates) else ""

@@ -99,8 +99,9 @@ def _figures() -> list[Metric]:
 def _equal(training: Row) -> str:
     """What is the same of trainings that differ by the seed alone."""
     settings = [line for line in training["set_up"].splitlines() if not line.startswith("seed=")]
-    # Without its settings nothing is known to be equal.
-    return "\n".join([training["machine"], training["fingerprint"], *(settings or [training["run"]])])
+    # Without its settings nothing is known to be equal. Of equal ones, some may have been stopped earlier than others.
+    what = [training["machine"], training["fingerprint"], str(training["epochs"])]
+    return "\n".join([*what, *(settings or [training["run"]])])
 
 
 def _is_finished(training: Row) -> bool:

@@ -56,6 +56,10 @@ def _without_published(comparison: Comparison) -> list[Column]:
     metrics = [metric for metric in shown_in(Output.TABLE) if _has_column(metric, comparison)]
     scores = _score_title(set(comparison.runs["test_split"]))
     complete = len(comparison.finished) == len(comparison.rows)
+    # Where one was stopped, their epochs differ.
+    has_stopped = any(row["stopped"] for row in comparison.rows)
+    epochs = Column(key="epochs", title="epochs", write=write_count, rank=3)
+    why = Column(key="stopped", title="stopped", write=str, rank=14, numeric=False, under="run", note="stopped {}")
     return [
         Column(key="run", title="run", write=str, rank=0, numeric=False),
         Column(key="strategy", title="strategy", write=_plain, rank=7, numeric=False),
@@ -70,7 +74,9 @@ def _without_published(comparison: Comparison) -> list[Column]:
             under="global_batch_size",
             note="{} / replica",
         ),
+        *([epochs] if has_stopped else []),
         *(_column(metric, scores if metric.name == "test_accuracy" else "") for metric in metrics),
+        *([why] if has_stopped else []),
         Column(key="status", title="status", write=str.lower, rank=12 if complete else 1, numeric=False, under="run"),
     ]
 

@@ -59,7 +59,7 @@ from rampline.registry.candidate import Predictions
 # What `comparison.csv` says of a run before its metrics.
 IDENTITY = (
     *("run", "run_id", "strategy", "engine", "replicas", "per_replica_batch_size", "global_batch_size"),
-    *("status", "failure", "test_split"),
+    *("status", "failure", "stopped", "test_split"),
 )
 # Columns of `runs` beside those: what tells whether and how two runs may be compared.
 SETTINGS = (

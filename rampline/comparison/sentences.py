@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rampline.comparison.recommendation import have_same_answers, is_scored_alike
@@ -62,6 +63,8 @@ def summarise_accuracy(comparison: Comparison) -> str:
     ):
         return f"The best {kind} is that of {top}." if len(scored) > 1 else f"Its {kind} is {write_accuracy(pair[0])}."
     own = f"Its {kind} is {write_accuracy(pair[0])}, {_points(pair[0] - pair[1])} the reference"
+    if len(epochs := unequal_epochs([fastest, reference])) > 1:
+        own += f", after {epochs[fastest['run']]} epochs against {epochs[comparison.reference]}"
     return f"{own}, and the best of all." if pair[0] == best["test_accuracy"] else f"{own}; the best is {top}."
 
 
@@ -106,6 +109,8 @@ def list_remarks(comparison: Comparison) -> list[str]:
             remarks.append(f"{row['run']} did not finish ({row['status'].lower()}){failure}")
         if 0 < row["trained"] < row["trainings"]:
             remarks.append(f"{row['run']}: {row['trained']} of its {row['trainings']} trainings have finished.")
+        if row["stopped"]:
+            remarks.append(f"{row['run']} stopped {row['stopped']}.")
         if not is_missing(row["attempts"]) and row["attempts"] > 1:
             lost = "the lost attempt" if row["attempts"] == 2 else "the lost attempts"
             remarks.append(f"{row['run']} was started {row['attempts']} times: what {lost} took is in its wall time.")
@@ -117,10 +122,22 @@ def list_remarks(comparison: Comparison) -> list[str]:
             remarks.append(_in_all(row))
         if reference and not comparison.is_timed_alike(row):
             remarks.append(_elsewhere(row, _reference(comparison)["machine"]))
+    if unequal_epochs(comparison.finished):
+        remarks.append(
+            "Because runs were stopped, epochs differ: images/s are of equal work, accuracies, times and costs are of "
+            "what each was trained for. “Ways of looking” in the report has accuracies after equal epochs and after "
+            "equal time."
+        )
     virtual = [row["run"] for row in comparison.runs.query("virtual_devices > 0").to_dict("records")]
     if virtual:
         remarks.append(f"The replicas of {_and(virtual)} are virtual devices that share one processor.")
     return remarks
+
+
+def unequal_epochs(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Epochs by run, where they differ because a run was stopped; else nothing."""
+    epochs = {row["run"]: row["epochs"] for row in rows}
+    return epochs if len(set(epochs.values())) > 1 and any(row["stopped"] for row in rows) else {}
 
 
 def list_verdicts(comparison: Comparison) -> list[str]:

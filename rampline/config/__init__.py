@@ -11,6 +11,7 @@ from rampline.config.sections import (
     ModelConfig,
     OptimizerConfig,
     ParityConfig,
+    StopConfig,
 )
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "OptimizerConfig",
     "ParityConfig",
     "RunConfig",
+    "StopConfig",
     "apply_overrides",
     "flatten",
     "from_dict",

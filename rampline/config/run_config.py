@@ -15,6 +15,7 @@ from rampline.config.sections import (
     ModelConfig,
     OptimizerConfig,
     ParityConfig,
+    StopConfig,
 )
 from rampline.config.setting import Count, Flag, Settings, Whole, check, setting, settings
 
@@ -79,6 +80,7 @@ class RunConfig(Settings):
         LearningRateConfig, "the learning rate over the run", changes_epoch_time=False
     )
     optimizer: OptimizerConfig = setting(OptimizerConfig, "the update rule")
+    stop: StopConfig = setting(StopConfig, "what decides the run before its last epoch", changes_epoch_time=False)
     cluster: ClusterConfig = setting(ClusterConfig, "processes and devices, and what they cost")
     parity: ParityConfig = setting(
         ParityConfig, "the check that a scaled run trains as one replica would", changes_epoch_time=False
@@ -90,6 +92,10 @@ class RunConfig(Settings):
     def __post_init__(self) -> None:
         self._check_engine()
         self._check_cluster()
+        # The price of a machine is looked up in the study.
+        priced = self.cluster.price_per_hour is not None or self.cluster.machine is not None
+        allowed = "null without cluster.price_per_hour, or a cluster.machine of the study's prices"
+        check(priced or self.stop.max_cost_usd is None, "stop.max_cost_usd", self.stop.max_cost_usd, allowed)
         enough = self.global_batch_size >= self.num_replicas_in_sync
         allowed = f"at least one example for each of {self.num_replicas_in_sync} replicas"
         check(enough, "batch.size", self.batch.size, allowed)

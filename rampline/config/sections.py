@@ -1,4 +1,4 @@
-"""The sections of a `RunConfig`: data, model, batch, learning rate, optimizer, cluster, parity, explain."""
+"""The sections of a `RunConfig`: data, model, batch, learning rate, optimizer, stop, cluster, parity, explain."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rampline.config.setting import (
     Number,
     OneOf,
     Positive,
+    PositiveShare,
     Settings,
     Text,
     Whole,
@@ -177,6 +178,33 @@ class OptimizerConfig(Settings):
     name: Annotated[str, OneOf(OPTIMIZERS)] = setting("adam", "the Keras optimizer")
     momentum: Number = setting(0.9, "used by `sgd` and `rmsprop`", ge=0, lt=1)
     weight_decay: NotNegative = setting(0.0, "decoupled weight decay, used by all")
+
+
+@settings("stop")
+class StopConfig(Settings):
+    """What decides a run before its last epoch; whichever of these comes first."""
+
+    target_accuracy: PositiveShare | None = setting(
+        None, "the run stops after the epoch whose validation accuracy reaches this share; `null` for no target"
+    )
+    patience: Count | None = setting(
+        None,
+        "it stops after so many epochs in a row without a better validation loss, as Keras' `EarlyStopping` with "
+        "`min_delta=0`; `null` for any number",
+    )
+    max_minutes: Positive | None = setting(
+        None, "it stops after this much wall time, that of all attempts, start-up included; `null` for no limit"
+    )
+    max_cost_usd: Positive | None = setting(
+        None,
+        "it stops when its wall time has cost this much at `cluster.price_per_hour`, which must be known; `null` for "
+        "no limit",
+    )
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a run may stop before its last epoch."""
+        return self != StopConfig()
 
 
 @settings("cluster")

@@ -81,6 +81,7 @@ Count = Annotated[int, Field(ge=1, strict=True), AfterValidator(_check_whole)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False), WrapValidator(_check_number)]
 NotNegative = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False), WrapValidator(_check_number)]
 Positive = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False), WrapValidator(_check_number)]
+PositiveShare = Annotated[float, Field(gt=0, le=1, strict=True, allow_inf_nan=False), WrapValidator(_check_number)]
 Flag = Annotated[bool, Field(strict=True)]
 Text = Annotated[str, Field(strict=True, min_length=1), AfterValidator(_check_text)]
 

@@ -337,14 +337,15 @@ def _run_attempt(gang: Gang, attempts: Attempts, on_event: OnEvent, log: Log) ->
 
 def _watch(gang: Gang, attempts: Attempts, events: EventReader, stop: StopRequest, on_event: OnEvent, log: Log) -> None:
     is_chief_here = gang.leader.task.is_chief
-    started = not is_chief_here
+    started, is_decided = not is_chief_here, False
     while True:
         has_saved = False
         for event in events.read():
             started = started or event["event"] == "started"
+            is_decided = is_decided or event["event"] == "decided"
             has_saved = has_saved or (event["event"] == "checkpoint" and event["epoch"] < gang.config.epochs)
             on_event(event)
-        if has_saved:
+        if has_saved and not is_decided:
             _check_room(gang)
         if gang.run_directory.is_complete or gang.leader.exit_status == 0:
             break

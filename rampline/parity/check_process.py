@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from rampline.config import BatchConfig, ClusterConfig, RunConfig, from_dict
+from rampline.config import BatchConfig, ClusterConfig, RunConfig, StopConfig, from_dict
 from rampline.data.compiled import compiled
 from rampline.data.dataset import PreparedDataset
 from rampline.jobs.exit_status import ERROR_MARK, NO_MEMORY, STOPPED, leave, one_line
@@ -335,7 +335,9 @@ def check_steps(
     if not task.is_chief:
         return result
     batch = BatchConfig(size=config.global_batch_size, per="global")
-    alone = dataclasses.replace(config, strategy="single", engine="loop", cluster=ClusterConfig(), batch=batch)
+    alone = dataclasses.replace(
+        config, strategy="single", engine="loop", cluster=ClusterConfig(), batch=batch, stop=StopConfig()
+    )
     device = tf.distribute.OneDeviceStrategy(_own_device(strategy))
     reference = train_steps(config, alone, ALONE, dataset, device)
     result = compare(result, ours, reference)

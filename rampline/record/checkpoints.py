@@ -13,7 +13,9 @@ from rampline.errors import ConfigError
 from rampline.files import read_json, refuse_newer
 
 PROGRESS = "progress.json"
-VERSION = 1
+VERSION = 2
+# Fields of `Progress` that version 1 has not: its runs do not stop by them.
+ADDED = {"best_loss_epoch", "best_val_loss"}
 
 
 class CheckpointDamaged(ConfigError):
@@ -52,6 +54,8 @@ class Progress:
         train_seconds: sum over completed epochs.
         wall_seconds: with start-up, over all attempts.
         best_epoch, best_step, best_val_accuracy: the best epoch so far; 0 and -1 before the first.
+        best_loss_epoch, best_val_loss: the first epoch with the lowest validation loss so far; 0 and `None` before it.
+        metrics: of the last completed epoch.
     """
 
     step: int = 0
@@ -65,6 +69,8 @@ class Progress:
     best_epoch: int = 0
     best_step: int = 0
     best_val_accuracy: float = -1.0
+    best_loss_epoch: int = 0
+    best_val_loss: float | None = None
     metrics: dict[str, float | None] = field(default_factory=dict)
 
 
@@ -207,7 +213,8 @@ def _checksum(content: Any) -> str:
 def _parse(
     *, variables_sha256: str, progress: dict[str, Any], model_variables: list[str], version: int = VERSION
 ) -> Manifest:
-    if progress.keys() != {part.name for part in fields(Progress)}:
+    known = {part.name for part in fields(Progress)}
+    if not known - ADDED <= progress.keys() <= known:
         raise ValueError("other fields of progress")
     sums = progress["epoch_sums"]
     # Earlier versions counted no penalties.

@@ -34,6 +34,8 @@ DERIVED_PARAMS = ("replicas", "per_replica_batch_size", "global_batch_size", "st
 # From which epoch on a run was trained on which machine: JSON, `[[1, "HOST (2 cores)"], [7, …]]`.
 MACHINES_TAG, ENVIRONMENT_TAG = "rampline.machines", "rampline.environment."
 ATTEMPTS_TAG, WARNING_TAG = "rampline.attempts", "rampline.warning"
+# Why a run was over before its last epoch.
+STOPPED_TAG = "rampline.stopped"
 # Of each attempt, where an elastic run had fewer than it was to have.
 WORKERS_TAG = "rampline.workers"
 # The run that a run trains once more.
@@ -249,6 +251,8 @@ def _result_part(directory: RunDirectory, config: RunConfig) -> Record:
         figures["cost_usd"] = price * seconds / 3600
     profile = directory.tensorboard.rglob("*") if config.profile else ()
     tags, workers = {ATTEMPTS_TAG: str(result.get("attempts", 1))}, read_workers(directory.attempts_file)
+    if stopped := result.get("stopped"):
+        tags[STOPPED_TAG] = stopped
     if any(count != config.cluster.workers for count in workers):
         tags[WORKERS_TAG] = ", ".join(map(str, workers))
     return Record(

@@ -13,6 +13,7 @@ from rampline.files import read_json
 from rampline.record.run_directory import RunDirectory
 from rampline.study import built_in_studies
 from rampline.study.execution_file import Execution, is_begun
+from rampline.training.early_stop import describe_stop
 
 STRATEGIES = {
     "single": "one device",
@@ -50,9 +51,15 @@ def _set_up(directory: RunDirectory) -> str:
         f"**{config.strategy}**, {devices}",
         f"global batch {config.global_batch_size} ({config.per_replica_batch_size} per replica)",
         _learning_rate(config),
-        f"{config.epochs} epochs of {config.model.name} in {config.precision}, engine {config.engine}",
+        f"{_epochs(config)} of {config.model.name} in {config.precision}, engine {config.engine}",
     ]
     return "; ".join(facts) + "."
+
+
+def _epochs(config: RunConfig) -> str:
+    if not config.stop.is_set:
+        return f"{config.epochs} epochs"
+    return f"at most {config.epochs} epochs (it stops {describe_stop(config)})"
 
 
 def _learning_rate(config: RunConfig) -> str:
@@ -79,7 +86,8 @@ def _results(directory: RunDirectory, failure: str | None) -> Iterator[str]:
 def _times(result: dict[str, Any]) -> str:
     times = f"trained in {result['train_seconds']:.1f} s ({result['wall_seconds']:.1f} s with start-up)"
     best = f", best epoch {result['best_epoch']}" if result.get("best_epoch") else ""
-    return f"{times}{best}"
+    stopped = f", stopped {result['stopped']}" if result.get("stopped") else ""
+    return f"{times}{best}{stopped}"
 
 
 def _where(directory: RunDirectory) -> str:

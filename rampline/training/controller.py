@@ -23,6 +23,7 @@ from rampline.record.checkpoints import Progress, is_best_missing, without_best
 from rampline.record.events import EventWriter, finite
 from rampline.record.run_directory import RunDirectory
 from rampline.training.checkpoint import drop_damaged, drop_unfinished, restore_newest, save_checkpoint
+from rampline.training.early_stop import decide
 from rampline.training.engine import Engine, StepCallback, StepsDone, StopRequested
 from rampline.training.probes import measure_run
 from rampline.training.step import CORRECT, EXAMPLES, LOSS_SUM, PENALTY_SUM, SUMS
@@ -114,6 +115,9 @@ def next_epoch(progress: Progress, metrics: dict[str, float | None]) -> Progress
     if accuracy > progress.best_val_accuracy:
         best = {"best_epoch": epoch, "best_step": progress.step, "best_val_accuracy": accuracy}
         progress = dataclasses.replace(progress, **best)  # type: ignore[arg-type]
+    loss = metrics["val_loss"]
+    if loss is not None and (progress.best_val_loss is None or loss < progress.best_val_loss):
+        progress = dataclasses.replace(progress, best_loss_epoch=epoch, best_val_loss=loss)
     return dataclasses.replace(
         progress,
         epoch=epoch,
@@ -125,11 +129,14 @@ def next_epoch(progress: Progress, metrics: dict[str, float | None]) -> Progress
     )
 
 
-def make_result(progress: Progress, *, wall_seconds: float, attempts: int) -> dict[str, Any]:
-    """The content of `result.json`."""
+def make_result(
+    progress: Progress, *, wall_seconds: float, attempts: int, stopped: str | None = None
+) -> dict[str, Any]:
+    """The content of `result.json`; `stopped` says why it was over before its last epoch, see `decide`."""
     return {
         "status": "complete",
         "epochs": progress.epoch,
+        "stopped": stopped,
         "steps": progress.step,
         "best_epoch": progress.best_epoch,
         "best_val_accuracy": progress.best_val_accuracy,
@@ -172,6 +179,8 @@ class Controller:
         self._statistics: np.ndarray | None = None
         self.progress = self._restore()
         self._clock.resume(self.progress)
+        self._is_decided = False
+        self._stopped: str | None = None
         self._scalar_seconds, self._scalars = 0.0, ScalarWriter(run_directory.tensorboard, warn=self._warn)
 
     def _restore(self) -> Progress:
@@ -197,23 +206,47 @@ class Controller:
             self.events.write("warning", message=message)
 
     def train(self) -> None:
-        """Train to the last epoch, then tell the result; a run that is complete already only tells it again.
+        """Train to the last epoch, or until it is decided, then tell the result; one that is over only tells it again.
 
         Raises:
             Preempted: when a role was asked to stop: a checkpoint is saved, and all roles leave at the same step.
         """
         with self.stopping():
-            while self.progress.epoch < self.config.epochs:
-                epoch_end = (self.progress.epoch + 1) * self.steps_per_epoch
-                self._train_until(min(self._next_checkpoint(), epoch_end))
-                if self.progress.step == epoch_end:
-                    self.end_epoch()
-                else:
-                    self._save(self.engine.read_statistics())
+            while not self.is_over:
+                self._train_until(min(self._next_checkpoint(), self._epoch_end))
+                self.end_steps()
         self.engine.finish()
         wall_seconds = self._clock.wall_seconds()
         measure_run(self.config, self.engine, self.run_directory, self.events)
         self._finish(wall_seconds)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no step is left to make; the same on all roles."""
+        return self._is_decided or self.progress.epoch == self.config.epochs
+
+    def is_enough(self) -> bool:
+        """Whether the chief finds that the run is decided; inside an epoch it is the time that has come."""
+        return self.events is not None and self._why() is not None
+
+    def decide(self) -> None:
+        """Let the chief find whether the run is decided, and tell all roles, which call it alike.
+
+        Each by its own clock, one would leave and the others would wait for it.
+        """
+        if not self.config.stop.is_set:
+            return
+        self._stopped = self._why() if self.events else None
+        self._is_decided = self._agree(self._stopped is not None)
+        if self.events and self._stopped:
+            self.events.write("decided", epoch=self.progress.epoch, stopped=self._stopped)
+
+    def _why(self) -> str | None:
+        return decide(self.config, self.progress, self._clock.wall_seconds())
+
+    def _agree(self, is_decided: bool) -> bool:
+        """What the chief says; on the others `is_decided` is false."""
+        return self.engine.average(float(is_decided)) > 0
 
     @contextmanager
     def stopping(self) -> Iterator[None]:
@@ -236,11 +269,11 @@ class Controller:
 
     def _train_until(self, step: int) -> None:
         started = time.perf_counter()
-        for done in self.engine.run_steps(self.progress.step, step - self.progress.step):
+        for done in self.engine.run_steps(self.progress.step, step - self.progress.step, self.is_enough):
             now = time.perf_counter()
             self.record(done, now - started)
             started = now
-            if done.stop:
+            if done.stop and not (self.config.stop.is_set and self._agree(self.is_enough())):
                 raise StopRequested
 
     def record(self, done: StepsDone, seconds: float) -> None:
@@ -268,6 +301,18 @@ class Controller:
             )
             self.events.progress(**figures)
 
+    @property
+    def _epoch_end(self) -> int:
+        return (self.progress.epoch + 1) * self.steps_per_epoch
+
+    def end_steps(self) -> None:
+        """After some steps: end the epoch, or save inside it."""
+        if self.progress.step == self._epoch_end:
+            self.end_epoch()
+        else:
+            self.decide()
+            self._save(self.engine.read_statistics())
+
     def end_epoch(self) -> None:
         """Evaluate, tell the epoch's metrics, save."""
         started = time.perf_counter()
@@ -286,6 +331,7 @@ class Controller:
             started = time.perf_counter()
             self._scalars.write_epoch(self.progress.epoch, metrics)
             self._scalar_seconds += time.perf_counter() - started
+        self.decide()
         self._save()
 
     def _update(self, **changes: object) -> None:
@@ -312,7 +358,9 @@ class Controller:
     def _finish(self, wall_seconds: float) -> None:
         if self.events is None:
             return
-        result = make_result(self.progress, wall_seconds=wall_seconds, attempts=self.attempt)
+        # What was made of a further epoch before the time was over does not count.
+        whole = dataclasses.replace(self.progress, step=self.progress.epoch * self.steps_per_epoch)
+        result = make_result(whole, wall_seconds=wall_seconds, attempts=self.attempt, stopped=self._stopped)
         result["logging_seconds"] = self.events.seconds + self._scalar_seconds
         write_json(self.run_directory.result_file, result)
         best = {name: result[name] for name in ("best_epoch", "best_val_accuracy")}

@@ -43,8 +43,13 @@ class Engine(Protocol):
 
     state: TrainingState
 
-    def run_steps(self, first_step: int, steps: int) -> Iterator[StepsDone]:
-        """Train `steps` steps from 0-based `first_step`, telling about them as they end; ends early with a `stop`."""
+    def run_steps(
+        self, first_step: int, steps: int, is_enough: Callable[[], bool] = lambda: False
+    ) -> Iterator[StepsDone]:
+        """Train `steps` steps from 0-based `first_step`, telling about them as they end; ends early with a `stop`.
+
+        That comes as soon as all roles know that one of them was asked to stop, or finds that it `is_enough`.
+        """
         ...
 
     def evaluate(self, split: str) -> np.ndarray:

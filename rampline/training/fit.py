@@ -46,8 +46,10 @@ class FitEngine(SynchronousEngine):
             model._symbolic_build(data_batch=self._make_dataset(0).element_spec)
             model._maybe_symbolic_build = lambda **_: None
 
-    def run_steps(self, first_step: int, steps: int) -> Iterator[StepsDone]:
-        """See `Engine.run_steps`: one call of `Model.fit`. A whole run is trained by `train`."""
+    def run_steps(
+        self, first_step: int, steps: int, is_enough: Callable[[], bool] = lambda: False
+    ) -> Iterator[StepsDone]:
+        """See `Engine.run_steps`: one call of `Model.fit`, and all its steps. A whole run is trained by `train`."""
         ends = _StepEnds(self._callback, "train")
         self._fit(self._make_dataset(first_step), ends, steps_per_epoch=steps)
         yield StepsDone(sums=np.diff(ends.sums, axis=0, prepend=0.0), input_wait_seconds=None)
@@ -57,6 +59,8 @@ class FitEngine(SynchronousEngine):
 
         An epoch that was stopped in its middle is completed by a call of its own, with the steps that are left.
         """
+        if controller.is_over:
+            return
         per_epoch, bridge = self._order.steps_per_epoch, _Bridge(controller, self._callback)
         done = controller.progress.step - controller.progress.epoch * per_epoch
         if 0 < done < per_epoch:
@@ -65,7 +69,7 @@ class FitEngine(SynchronousEngine):
         elif done:
             controller.end_epoch()
         epochs = self._config.epochs - controller.progress.epoch
-        if epochs > 0:
+        if not controller.is_over:
             self._fit(self._make_dataset(controller.progress.step), bridge, steps_per_epoch=per_epoch, epochs=epochs)
 
     def make_probe(self, kind: str) -> Callable[[int], float]:
@@ -183,10 +187,13 @@ class _Bridge(keras.callbacks.Callback):
         if self._callback.should_stop():
             self._record(logs)
             raise StopRequested
+        # Keras leaves the epoch here, and then calls `on_epoch_end`.
+        self.model.stop_training = self._controller.is_enough()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         self._record(logs)
-        self._controller.end_epoch()
+        self._controller.end_steps()
+        self.model.stop_training = self._controller.is_over
 
     def _record(self, logs: dict[str, Any]) -> None:
         """Keras gives the sums since the epoch's, or the call's, first step; spread evenly they add up to the same."""

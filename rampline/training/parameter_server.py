@@ -318,9 +318,11 @@ class ParameterServerEngine:
         self._train_steps = self._steps.make_train()
         self._evaluation_steps: dict[str, tf.types.experimental.GenericFunction] = {}
 
-    def run_steps(self, first_step: int, steps: int) -> Iterator[StepsDone]:
+    def run_steps(
+        self, first_step: int, steps: int, is_enough: Callable[[], bool] = lambda: False
+    ) -> Iterator[StepsDone]:
         """See `Engine.run_steps`; calls are scheduled some ahead of the workers, and told of in order."""
-        return self._schedule(self._train_steps, self._worker_images("train"), first_step, steps, TRAIN)
+        return self._schedule(self._train_steps, self._worker_images("train"), first_step, steps, TRAIN, is_enough)
 
     def _schedule(
         self,
@@ -329,13 +331,14 @@ class ParameterServerEngine:
         first_step: int,
         steps: int,
         kind: str,
+        is_enough: Callable[[], bool] = lambda: False,
     ) -> Iterator[StepsDone]:
         workers = self._config.cluster.workers
         ahead = CALLS_PER_WORKER * workers
         next_step, end = first_step, first_step + steps
         calls: deque = deque()
         while next_step < end or calls:
-            stop = self._callback.should_stop()
+            stop = self._callback.should_stop() or is_enough()
             while not stop and next_step < end and len(calls) < ahead:
                 # Shorter towards the end, so that no worker waits long for the last call of another.
                 count = self._pacer.longest(kind, max(1, (end - next_step) // (2 * workers)))

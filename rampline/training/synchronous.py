@@ -245,12 +245,14 @@ class SynchronousEngine:
         elif total > 1:
             self._average, self._gather = make_average(state.model, strategy), make_gather(state.model, strategy)
 
-    def run_steps(self, first_step: int, steps: int) -> Iterator[StepsDone]:
+    def run_steps(
+        self, first_step: int, steps: int, is_enough: Callable[[], bool] = lambda: False
+    ) -> Iterator[StepsDone]:
         """See `Engine.run_steps`; one element per call of the compiled function."""
         if self._batches is None or first_step != self._next_step:
             self._batches = self._iterate(first_step)
         for start, count in self._calls(steps, TRAIN):
-            done, indices = self._train(self._batches, count)
+            done, indices = self._train(self._batches, count, is_enough=is_enough())
             if self._examples_log:
                 self._examples_log.append(first_step + start, indices.numpy())
             self._next_step = first_step + start + count
@@ -258,10 +260,10 @@ class SynchronousEngine:
             if done.stop:
                 return
 
-    def _train(self, batches: Iterator, count: int) -> tuple[StepsDone, tf.Tensor]:
+    def _train(self, batches: Iterator, count: int, *, is_enough: bool = False) -> tuple[StepsDone, tf.Tensor]:
         """One call of `count` steps, and what all workers tell with it."""
         started = time.perf_counter()
-        sums, notes, wait, indices = self._steps.train(batches, tf.constant(count), self._note())
+        sums, notes, wait, indices = self._steps.train(batches, tf.constant(count), self._note(is_enough))
         wishes, past_steps, past_seconds = notes.numpy() / self._workers
         made = sums.numpy()
         self._pacer.note(int(past_steps), float(past_seconds))
@@ -347,9 +349,10 @@ class SynchronousEngine:
             self._callback.advance(kind)
             yield start, count
 
-    def _note(self) -> tf.Tensor:
+    def _note(self, is_enough: bool = False) -> tf.Tensor:
         """(3,): 1 when this role wants to stop, and the steps and seconds of its last call: summed over the workers."""
-        return tf.constant([float(self._callback.should_stop()), *self._last_call], keras.config.floatx())
+        wish = float(is_enough or self._callback.should_stop())
+        return tf.constant([wish, *self._last_call], keras.config.floatx())
 
     def _iterate(self, first_step: int, *, repeat_first: bool = False) -> Iterator:
         """The batches of the training from that step on, or that step's again and again."""

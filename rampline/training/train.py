@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -14,6 +15,7 @@ from rampline.jobs.tf_config import Task
 from rampline.record.events import EventWriter
 from rampline.record.run_directory import RunDirectory
 from rampline.training.controller import Controller, ExamplesLog, Launch
+from rampline.training.early_stop import describe_stop
 from rampline.training.engine import Engine, StepCallback
 from rampline.training.fit import FitEngine
 from rampline.training.parameter_server import ParameterServerEngine
@@ -56,6 +58,8 @@ def train(
     if events:
         startup = {"startup_seconds": time.monotonic() - launch.at}
         _tell_start(config, dataset, state, steps_per_epoch, controller, events, task.workers, **startup)
+    # It may have been decided by an attempt that did not come to its result.
+    controller.decide()
     if isinstance(engine, FitEngine):
         with controller.stopping():
             engine.train(controller)
@@ -89,8 +93,10 @@ def _tell_start(
     controller: Controller,
     events: EventWriter,
     workers: int,
-    **figures: float,
+    **figures: Any,
 ) -> None:
+    if config.stop.is_set:
+        figures |= {"stops": describe_stop(config)}
     events.write(
         "started",
         **figures,

@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rampline.cli import app
-from rampline.config import ClusterConfig, LearningRateConfig, RunConfig
+from rampline.config import ClusterConfig, LearningRateConfig, RunConfig, StopConfig
 from rampline.config.learning_rate import describe_schedule
 from rampline.imports import locate_own
 from rampline.plan import expected_seconds, plan_study
@@ -71,6 +71,28 @@ def test_expected_time_is_first_epoch_plus_median_of_the_others(tmp_path):
     record(tmp_path, "20260101-000000", config, [9.0, 9.0, 9.0])
     record(tmp_path, "20260201-000000", dataclasses.replace(config, epochs=4), [5.0, 1.0, 3.0, 2.0])
     assert expected_seconds(tmp_path, "baseline", config) == pytest.approx(5.0 + 9 * 2.0)
+
+
+def test_a_limit_of_the_time_ends_all_but_the_first_epoch(tmp_path):
+    config = RunConfig(epochs=10)
+    record(tmp_path, "20260101-000000", config, [90.0, 60.0, 60.0])
+    limits = {0.5: 90, 3: 180, 60: 90 + 9 * 60}
+    found = {m: dataclasses.replace(config, stop=StopConfig(max_minutes=m, patience=2)) for m in limits}
+    assert {m: expected_seconds(tmp_path, "baseline", limited) for m, limited in found.items()} == limits
+
+
+def test_the_plan_says_at_most_where_a_run_may_stop(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
+    study = tmp_path / "s.yaml"
+    study.write_text(
+        "base: {epochs: 10, cluster: {price_per_hour: 36}}\nruns: {baseline: {set: {stop: {patience: 3}}}}"
+    )
+    config = load_study(str(study)).runs[0].config
+    record(Home(root=tmp_path / "home").runs / "s", "20260101-000000", config, [20.0, 10.0, 10.0])
+    output = CliRunner().invoke(app, ["plan", str(study)]).output
+    for words in ("at most 10", "at most 110 s", "at most $1.10", "expected training time: at most 110 s"):
+        assert words.replace("110 s", "2 min") in " ".join(output.split())
+    assert "stops before its last epoch after 3 epochs without a better validation loss (baseline)" in output
 
 
 def test_the_single_epoch_of_an_explanation_does_not_count(tmp_path):

@@ -53,6 +53,24 @@ def test_bar_stands_where_the_run_is():
     assert bar.description == "epoch 4/5  loss 0.2000  accuracy 0.9500  5,000 images/s"
 
 
+def test_a_run_that_may_stop_before_its_last_epoch_says_so_and_why_it_did():
+    stops = {"stops": "at a validation accuracy of 0.95 or after 30 minutes"}
+    decided = {"event": "decided", "epoch": 3, "stopped": "after epoch 3 of 5: target accuracy 0.95 reached"}
+    lines: list[str] = []
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, record=True)
+    with BarProgress(console) as bars:
+        for event in (STARTED | stops, EPOCH, decided, FINISHED):
+            LineProgress(lines.append).event("baseline", event)
+            bars.event("baseline", event)
+        bar = bars._bars.tasks[0]
+    assert lines[0].endswith(
+        "peak learning rate 0.001, at most 5 epochs: stops at a validation accuracy of 0.95 or after 30 minutes"
+    )
+    assert lines[2] == "baseline: stopped after epoch 3 of 5: target accuracy 0.95 reached"
+    assert lines[2] in console.export_text()
+    assert (bar.completed, bar.total) == (63, 63)
+
+
 def test_bar_of_a_continued_run_starts_where_it_stopped():
     with BarProgress(Console(file=io.StringIO(), force_terminal=True)) as progress:
         progress.event("baseline", STARTED | {"first_epoch": 3})

@@ -6,8 +6,10 @@ several is a fork of a process that has imported TensorFlow: `multiprocessing` h
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -16,6 +18,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rampline.config import RunConfig
@@ -23,13 +26,15 @@ from rampline.data.dataset import PreparedDataset
 from rampline.jobs.roles import local_tasks
 from rampline.jobs.tf_config import ALONE, Task
 from rampline.record.checkpoints import Progress
+from rampline.record.events import EventWriter
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.training.batch_norm import moving_statistics
 from rampline.training.checkpoint import load_checkpoint, restore_newest, save_checkpoint
-from rampline.training.engine import Engine
+from rampline.training.controller import Launch, RunClock
+from rampline.training.engine import Engine, StepCallback
 from rampline.training.state import TrainingState, make_state
 from rampline.training.strategy import configure_devices, make_strategy
-from rampline.training.train import make_engine
+from rampline.training.train import make_engine, train
 
 Arrays = dict[str, np.ndarray]
 Function = Callable[..., Arrays]
@@ -316,3 +321,27 @@ def train_on(
     averaged = np.concatenate([np.ravel(v) for v in moving_statistics(state.model)])
     engine.finish()
     return {"losses": losses, "averaged": averaged, "evaluated": evaluated}
+
+
+def train_whole(
+    config: RunConfig, dataset: PreparedDataset, task: Task, strategy: tf.distribute.Strategy, _: Path, *at: Any
+) -> Arrays:
+    """A whole training in a run directory, which is continued where it was begun.
+
+    With a second argument the first epoch ends at so many seconds, and the clock goes on by one whenever it is read.
+    """
+    path, first_epoch_ends = at if len(at) == 2 else (*at, None)
+    directory = RunDirectory(path)
+    directory.create(config, RunIdentity(study="test", name="run", dataset=str(dataset.directory)))
+    events, callback = EventWriter(directory.events_file) if task.is_chief else None, StepCallback()
+    with pytest.MonkeyPatch.context() as patch:
+        if first_epoch_ends is not None:
+            looks = itertools.count()
+            patch.setattr(
+                RunClock,
+                "wall_seconds",
+                lambda clock: first_epoch_ends + next(looks) if directory.read_events("epoch") else 0.0,
+            )
+        launch = Launch(at=time.monotonic())
+        train(config, task, directory, strategy, events, attempt=1, launch=launch, callback=callback)
+    return {}

@@ -29,11 +29,16 @@ def make_config(strategy: str, *, model: str = "convnet", batch: int = 28, **clu
     return dataclasses.replace(config, model=dataclasses.replace(config.model, name=model))
 
 
-def set_version(checkpoint: Path, version: int | None) -> None:
-    """Make a checkpoint what a rampline of that version would have written; `None` wrote no version."""
+def set_version(checkpoint: Path, version: int | None, *, without: tuple[str, ...] = ()) -> None:
+    """Make a checkpoint what a rampline of that version would have written; `None` wrote no version.
+
+    `without` are the fields of progress that it did not know.
+    """
     file = checkpoint / "progress.json"
     content = json.loads(file.read_text())["content"]
     del content["version"]
+    for name in without:
+        del content["progress"][name]
     if version is not None:
         content["version"] = version
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))

@@ -266,6 +266,21 @@ def test_the_same_training_in_another_set_up_is_recommended_where_it_is_faster(c
     assert recommend(twins(client, log_study, "no-twins", same=False)).fastest == "base"
 
 
+def test_a_run_that_stopped_earlier_with_the_same_model_takes_less_time_for_that(client, log_study):
+    base = replace(run("base", 0.9, 100, examples=58), epochs=[(0.9, 100, 1e-3, 1), (0.8, 100, 1e-3, 2)])
+    tags = {"rampline.stopped": "after epoch 1 of 2: target accuracy 0.9 reached"}
+    early = replace(run("early", 0.9, 50, examples=58), tags=tags, params={"stop.target_accuracy": "0.9"})
+    log_study("early", [base, early], reference="base")
+    for row in read_comparison(client, "early").rows:
+        client.set_tag(row["run_id"], "rampline.answers", "same")
+    found = recommend(read_comparison(client, "early"))
+    assert found.fastest == "early"
+    assert found.remarks[0] == (
+        "early has the time and the accuracy that it had when it stopped, after epoch 1 of 2: target accuracy 0.9 "
+        "reached."
+    )
+
+
 @pytest.mark.parametrize(
     "split, other, weighed",
     [

@@ -73,6 +73,34 @@ def test_a_run_with_fewer_workers_is_said(client, log_study, four_runs):
     ]
 
 
+def test_a_run_that_stopped_is_said_and_that_accuracies_are_after_other_epochs(client, log_study, four_runs):
+    stopped = {"rampline.stopped": "after epoch 2 of 4: target accuracy 0.9 reached"}
+    fast = replace(four_runs[2], epochs=four_runs[2].epochs[:2], params={}, tags=stopped)
+    log_study("decided", [four_runs[0], fast], reference="baseline")
+    comparison = read_comparison(client, "decided")
+    assert summarise_accuracy(comparison) == (
+        "Its test accuracy is 0.9520, 1.2 points above the reference, after 2 epochs against 4, and the best of all."
+    )
+    remarks = list_remarks(comparison)
+    assert remarks[0] == "mirrored stopped after epoch 2 of 4: target accuracy 0.9 reached."
+    assert remarks[1].startswith(
+        "Because runs were stopped, epochs differ: images/s are of equal work, accuracies, times"
+    )
+    assert len(remarks) == 2
+    # Of equal work, and not.
+    assert comparison.rows[1]["speedup"] == 1.5
+    assert is_missing(comparison.rows[1]["train_seconds_vs_reference"])
+    columns = make_columns(comparison)
+    assert [column.text(row) for column in columns if column.key == "epochs" for row in comparison.rows] == ["4", "2"]
+    (_, row) = make_run_rows(comparison, columns)
+    assert "stopped after epoch 2 of 4: target accuracy 0.9 reached" in row.cells[0].notes
+    alike = replace(four_runs[0], name="other", tags=stopped)
+    log_study("decided-alike", [four_runs[0], alike], reference="baseline")
+    assert list_remarks(read_comparison(client, "decided-alike")) == [
+        "other stopped after epoch 2 of 4: target accuracy 0.9 reached."
+    ]
+
+
 def test_nothing_finished(client, log_study, four_runs):
     log_study("nothing-finished", four_runs[3:], reference="baseline")
     comparison = read_comparison(client, "nothing-finished")

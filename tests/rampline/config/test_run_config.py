@@ -10,6 +10,7 @@ from rampline.config import (
     DataConfig,
     LearningRateConfig,
     RunConfig,
+    StopConfig,
     flatten,
     from_dict,
     to_dict,
@@ -51,6 +52,13 @@ TOGETHER = [
     ("parameter_server", {"parameter_servers": 1, "min_workers": 1}, {}, "cluster.min_workers=1", "null for strategy"),
     ("mirrored", {"sum": "exact"}, {}, "cluster.sum='exact'", "fast for strategy mirrored"),
     ("multi_worker", {"replicas": 2, "sum": "exact"}, {}, "cluster.replicas=2", "1 with cluster.sum=exact"),
+    (
+        "single",
+        {},
+        {"stop": StopConfig(max_cost_usd=2)},
+        "stop.max_cost_usd=2",
+        "null without cluster.price_per_hour, or a cluster.machine of the study's prices",
+    ),
 ]
 
 

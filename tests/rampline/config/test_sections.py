@@ -11,6 +11,7 @@ from rampline.config import (
     LearningRateConfig,
     ModelConfig,
     OptimizerConfig,
+    StopConfig,
 )
 from rampline.errors import ConfigError
 
@@ -20,6 +21,7 @@ AT_LEAST_0 = "a whole number of at least 0"
 MODELS = "one of convnet, convnet7, a keras.applications name such as MobileNetV2, package.module:function"
 WEIGHTS = "one of none, imagenet, the path of a .h5 weight file, the path of a checkpoint folder, run:NAME"
 FRACTION = "a number greater than 0 and less than 1"
+SHARE = "a number greater than 0 and at most 1 or null"
 
 WRONG = [
     (DataConfig, "data.source", "", SOURCES),
@@ -73,6 +75,12 @@ WRONG = [
     (OptimizerConfig, "optimizer.name", "adagrad", "one of adam, adamw, sgd, rmsprop"),
     (OptimizerConfig, "optimizer.momentum", 1, "a number at least 0 and less than 1"),
     (OptimizerConfig, "optimizer.weight_decay", -1e-4, "a number at least 0"),
+    (StopConfig, "stop.target_accuracy", 0, SHARE),
+    (StopConfig, "stop.target_accuracy", 95, SHARE),
+    (StopConfig, "stop.target_accuracy", "high", SHARE),
+    (StopConfig, "stop.patience", 0, f"{AT_LEAST_1} or null"),
+    (StopConfig, "stop.max_minutes", 0, "a number greater than 0 or null"),
+    (StopConfig, "stop.max_cost_usd", -1, "a number greater than 0 or null"),
     (ClusterConfig, "cluster.replicas", 0, AT_LEAST_1),
     (ClusterConfig, "cluster.workers", -1, AT_LEAST_1),
     (ClusterConfig, "cluster.parameter_servers", -1, AT_LEAST_0),
@@ -118,4 +126,5 @@ def test_what_is_allowed_at_the_edges():
     ModelConfig(name="convnet", weights="run:baseline")
     LearningRateConfig(peak=1, floor=1, decay=1, step_epochs=(), ramp_epochs=0)
     assert LearningRateConfig(step_epochs=(0.5, 2)).step_epochs == (0.5, 2)
+    StopConfig(target_accuracy=1, patience=1, max_minutes=0.5, max_cost_usd=0.01)
     ClusterConfig(run_timeout_seconds=1, price_per_hour=0)

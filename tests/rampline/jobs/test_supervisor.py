@@ -19,7 +19,7 @@ from rampline.jobs.local import Local, LocalPlacement
 from rampline.jobs.lock import hold_run
 from rampline.jobs.roles import local_tasks
 from rampline.jobs.supervisor import supervise
-from rampline.record.checkpoints import list_checkpoints
+from rampline.record.checkpoints import VERSION, list_checkpoints
 from rampline.record.run_directory import RunDirectory
 
 
@@ -130,8 +130,9 @@ def test_a_run_of_a_newer_rampline_is_refused_and_one_without_a_version_goes_on(
     supervise(directory, on_event=lambda event: None, log=print)
     directory.result_file.unlink()
     checkpoints = list_checkpoints(directory.checkpoints)
-    set_version(checkpoints[-1], 2)
-    with pytest.raises(InputError, match=r"written by a newer rampline \(version 2\); this one reads 1: upgrade$"):
+    set_version(checkpoints[-1], VERSION + 1)
+    newer = rf"written by a newer rampline \(version {VERSION + 1}\); this one reads {VERSION}: upgrade$"
+    with pytest.raises(InputError, match=newer):
         supervise(directory, on_event=lambda event: None, log=print)
     assert len(attempts(directory)) == 2
     assert list_checkpoints(directory.checkpoints) == checkpoints

@@ -12,6 +12,7 @@ from runs import set_version
 
 from rampline.errors import ConfigError
 from rampline.record.checkpoints import (
+    VERSION,
     CheckpointDamaged,
     CheckpointMissing,
     Manifest,
@@ -121,7 +122,7 @@ def test_progress_is_read_back(write):
     assert manifest.variables_sha256 == "ab" * 32
     content = json.loads((path / "progress.json").read_text())
     assert set(content) == {"checksum", "content"}
-    assert content["content"]["version"] == 1
+    assert content["content"]["version"] == VERSION
 
 
 def test_progress_without_a_version_is_read(write):
@@ -134,13 +135,14 @@ def test_progress_without_a_version_is_read(write):
 def test_a_newer_version_is_refused_and_no_older_checkpoint_takes_its_place(tmp_path, write):
     write(10, best_step=10)
     newer, last = write(20, best_step=10), write(30)
-    set_version(newer, 2)
-    set_version(last, 2)
-    reason = "progress.json was written by a newer rampline (version 2); this one reads 1: upgrade"
+    set_version(newer, VERSION + 1)
+    set_version(last, VERSION + 1)
+    versions = f"(version {VERSION + 1}); this one reads {VERSION}"
+    reason = f"progress.json was written by a newer rampline {versions}: upgrade"
     with pytest.raises(ConfigError) as failure:
         best_checkpoint(tmp_path)
     assert str(failure.value) == f"{last}/{reason}"
-    set_version(last, 1)
+    set_version(last, VERSION)
     with pytest.raises(ConfigError) as failure:
         surplus_checkpoints(last, 1)
     assert str(failure.value) == f"{newer}/{reason}"
@@ -152,6 +154,16 @@ def test_sums_of_a_version_that_counted_no_penalties_are_read(tmp_path):
     manifest = Manifest(variables_sha256="ab" * 32, progress=progress, model_variables=MODEL_VARIABLES)
     write_manifest(tmp_path, manifest)
     assert read_progress(tmp_path).epoch_sums == (1.5, 2.0, 3.0, 0.0)
+
+
+def test_progress_of_a_version_that_knew_no_best_loss_is_read(write):
+    path = write(12, best_step=3)
+    expected = read_manifest(path)
+    set_version(path, 1, without=("best_loss_epoch", "best_val_loss"))
+    assert read_manifest(path) == expected
+    set_version(path, 1, without=("best_epoch",))
+    with pytest.raises(CheckpointDamaged, match="was written by another version: other fields of progress"):
+        read_manifest(path)
 
 
 def test_no_flipped_bit_gives_other_numbers(write):

@@ -4,6 +4,7 @@ import pytest
 
 from rampline.errors import ConfigError
 from rampline.study import load_study
+from rampline.training.early_stop import time_limit
 
 PRICES = """
 prices: {one: 0.83, four: 2}
@@ -30,6 +31,16 @@ def test_machines_can_be_set(write):
     assert prices(path, cluster__machine="four", cluster__machines="2")["free"] == 4
     assert prices(path, cluster__machine="null") == {"priced": None, "scaled": None, "own": 5.5, "free": None}
     assert prices(path, cluster__machine="mine", cluster__price_per_hour="9") == dict.fromkeys(prices(path), 9)
+
+
+def test_the_cost_that_stops_a_run_is_at_the_price_of_its_machine(write):
+    path = write(PRICES)
+    study = load_study(path, only=["priced", "own"], overrides={"stop.max_cost_usd": "0.83"})
+    assert [time_limit(run.config)[0] for run in study.runs] == pytest.approx([3600, 3600 * 0.83 / 5.5])
+    with pytest.raises(
+        ConfigError, match=r"run free: stop\.max_cost_usd=0\.83 is not allowed: it must be null without"
+    ):
+        load_study(path, overrides={"stop.max_cost_usd": "0.83"})
 
 
 @pytest.mark.parametrize(

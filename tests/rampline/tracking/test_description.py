@@ -141,6 +141,14 @@ def test_the_result_has_times_and_the_price_of_the_hours_from_start_to_end(make_
     assert "cost_usd" not in figures_of(describe(free))
 
 
+def test_a_run_that_stopped_before_its_last_epoch_says_why(make_run_directory):
+    stopped = "after epoch 3 of 5: target accuracy 0.4 reached"
+    for name, told in (("decided", stopped), ("whole", None)):
+        directory = make_run_directory(name)
+        write_json(directory.result_file, {**RESULT, "stopped": told})
+        assert describe(directory).tags.get("rampline.stopped") == told
+
+
 def test_the_workers_of_each_attempt_are_told_where_they_were_not_always_all(make_run_directory):
     for name, workers, tag in (("whole", (1, 1), None), ("fewer", (1, 2), "1, 2")):
         directory = make_run_directory(name)

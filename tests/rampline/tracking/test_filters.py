@@ -13,6 +13,7 @@ FILTERS = {
     "tags.`rampline.kind` = 'run' and attributes.status != 'FINISHED'": {"failed"},
     "tags.`rampline.failure` LIKE '%worker%'": {"failed"},
     "tags.`rampline.kind` = 'run' and tags.`rampline.attempts` != '1'": {"failed"},
+    "tags.`rampline.stopped` LIKE '%target accuracy%'": {"mirrored"},
     "tags.`rampline.kind` = 'run' and dataset.digest LIKE '0123abcd%'": {"baseline", "mirrored", "failed"},
 }
 
@@ -27,6 +28,7 @@ def experiment(client, parent, deliver, make_run_directory, started, append_even
         run_id = deliver(directory, *(("FAILED", "worker 1 died") if name == "failed" else ("COMPLETE",)))
         if name == "mirrored":
             tags = {"rampline.parity": "pass", "rampline.bound": "input"}
+            tags["rampline.stopped"] = "after epoch 2 of 3: target accuracy 0.9 reached"
             record = Record(tags=tags, moments=[Moment(figures={"scaling_efficiency": 0.9}, time=1000.0)])
             reconcile(client, record, Known.ask(client, run_id))
     return client.get_run(parent).info.experiment_id

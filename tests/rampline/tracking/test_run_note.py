@@ -51,6 +51,16 @@ def test_what_the_study_says_of_a_run_comes_first(make_run_directory, home):
     assert describe_run(directory).startswith("One device, our training loop.\n\n**single**, one device; ")
 
 
+def test_a_run_that_may_stop_before_its_last_epoch_says_when_and_then_why(make_run_directory):
+    directory = make_run_directory(epochs=20, stop={"patience": 3})
+    assert "at most 20 epochs (it stops after 3 epochs without a better validation loss) of" in describe_run(directory)
+    write_json(
+        directory.result_file, RESULT | {"stopped": "after epoch 5 of 20: no better validation loss for 3 epochs"}
+    )
+    told = "best epoch 2, stopped after epoch 5 of 20: no better validation loss for 3 epochs."
+    assert told in describe_run(directory)
+
+
 @pytest.mark.parametrize(
     ("rate", "text"),
     [

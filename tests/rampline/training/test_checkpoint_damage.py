@@ -15,7 +15,7 @@ import pytest
 from runs import set_version
 
 from rampline.errors import ConfigError, RunFailed
-from rampline.record.checkpoints import CheckpointDamaged, Progress, find_checkpoints, read_progress
+from rampline.record.checkpoints import VERSION, CheckpointDamaged, Progress, find_checkpoints, read_progress
 from rampline.training.checkpoint import (
     drop_damaged,
     load_checkpoint,
@@ -165,9 +165,10 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_nothing_is_changed(folder, 
 
 def test_a_checkpoint_of_a_newer_rampline_is_no_damaged_one(folder, state):
     before, last = find_checkpoints(folder)
-    set_version(last, 2)
+    set_version(last, VERSION + 1)
     unchanged = values(*state)
-    refusal = f"{last}/progress.json was written by a newer rampline (version 2); this one reads 1: upgrade"
+    versions = f"(version {VERSION + 1}); this one reads {VERSION}"
+    refusal = f"{last}/progress.json was written by a newer rampline {versions}: upgrade"
     for load in (
         lambda: restore_newest(folder, *state, warn=pytest.fail),
         lambda: load_checkpoint(last, *state),
