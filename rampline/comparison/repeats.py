@@ -32,7 +32,7 @@ Row = Mapping[str, Any]
 
 def interval_of_median(values: Sequence[float]) -> Interval:
     """Bounds of the median of what these values, at least two, are drawn from."""
-    found = quantile_test(values, q=0.0, p=0.5).confidence_interval(CONFIDENCE)
+    found = quantile_test(values, q=0, p=0.5).confidence_interval(CONFIDENCE)
     is_found = math.isfinite(found.low) and math.isfinite(found.high)
     return (float(found.low), float(found.high)) if is_found else (min(values), max(values))
 
@@ -53,10 +53,7 @@ def merge_trainings(trainings: pd.DataFrame) -> pd.DataFrame:
         trainings: how many there are.
         intervals: (low, high) by metric, of those with two figures or more.
     """
-    rows = [{str(key): value for key, value in row.items()} for row in trainings.to_dict("records")]
-    of_run: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        of_run.setdefault(name_of_run(row), []).append(row)
+    of_run = _by_run(trainings)
     alike: dict[str, list[dict[str, Any]]] = {}
     for run in of_run.values():
         alike.setdefault(_equal(run[0]), []).extend(_finished(run))
@@ -69,15 +66,23 @@ def merge_trainings(trainings: pd.DataFrame) -> pd.DataFrame:
 
 
 def merge_epochs(epochs: pd.DataFrame, trainings: pd.DataFrame) -> pd.DataFrame:
-    """A row per run and epoch: medians of its trainings."""
-    names = {row["run"]: name_of_run(row) for row in trainings.to_dict("records")}
-    named = epochs.assign(run=epochs["run"].map(names))
+    """A row per run and epoch: medians of the trainings that its figures are of."""
+    counted = {row["run"]: name for name, run in _by_run(trainings).items() for row in _finished(run)}
+    kept = epochs[epochs["run"].isin(counted)]
+    named = kept.assign(run=[counted[run] for run in kept["run"]])
     return named.groupby(["run", "epoch"], sort=False, as_index=False).median()
+
+
+def _by_run(trainings: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    of_run: dict[str, list[dict[str, Any]]] = {}
+    for row in trainings.to_dict("records"):
+        of_run.setdefault(name_of_run(row), []).append({str(key): value for key, value in row.items()})
+    return of_run
 
 
 def _merge(trainings: Sequence[dict[str, Any]], alike: Sequence[Row]) -> dict[str, Any]:
     finished = _finished(trainings)
-    by_speed = sorted(finished, key=lambda row: row["images_per_second"])
+    by_speed = sorted(finished, key=lambda row: (pd.isna(row["images_per_second"]), row["images_per_second"]))
     middle = by_speed[(len(by_speed) - 1) // 2]
     medians = {metric.name: _median(row[metric.name] for row in finished) for metric in _figures()}
     intervals = {metric.name: _interval(metric.name, alike) for metric in _figures()}

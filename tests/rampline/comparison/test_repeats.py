@@ -112,6 +112,7 @@ def test_failed_trainings_are_left_out_and_told(compare):
     found = compare("failed", trainings("one", [100, 130, 500], [0.9, 0.91, 0.5], failed=1))
     (one,) = found.rows
     assert (one["status"], one["images_per_second"]) == ("FINISHED", 115)
+    assert found.epochs_of("one")["images_per_second"].tolist() == [115, 115]
     assert list_remarks(found) == ["one: 2 of its 3 trainings have finished."]
     told = "Each run was trained 3 times, each time with another seed: figures are medians with their intervals."
     assert tell_repeats(found) == told
