@@ -62,6 +62,8 @@ def test_two_replicas_are_explained_and_read_back_as_written(tmp_path: Path) -> 
         **{"step_ms_other": 7.5, "probe_slowdown": 1.875, "ceiling_images_per_second": 2000},
         **{"startup_seconds": 6, "tracing_seconds": 1.125, "steps_seconds": 1.125, "evaluation_seconds": 1.5},
         **{"checkpoint_seconds": 0, "logging_seconds": 0.25, "unexplained_seconds": 0.5},
+        # All rounds were the same.
+        **{f"step_ms_{part}_noise": 0 for part in ("input", "compute", "contention", "sync", "other")},
     }
     assert explanation.figures() == pytest.approx(expected)
     explanation.write(directory.explanation_file)
@@ -70,7 +72,7 @@ def test_two_replicas_are_explained_and_read_back_as_written(tmp_path: Path) -> 
 
 def test_without_one_replicas_work_there_is_no_ceiling(tmp_path: Path) -> None:
     explanation = explain_run(make_directory(tmp_path, MIRRORED))
-    assert explanation.figures().keys() == NAMES
+    assert explanation.figures().keys() == NAMES | {"step_ms_input_noise"}
     assert explanation.ceiling_images_per_second is None
     assert (explanation.step.input, explanation.step.compute, explanation.step.sync) == (3.75, 33.75, 0)
     explanation.write(tmp_path / "explanation.json")
