@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 from hosts import Host, Hosts
 
+from rampline.devices import available_cores
 from rampline.record.run_directory import RunDirectory
 
 CHIEF = """
@@ -90,6 +91,8 @@ def start_on(hosts: Hosts, directory: RunDirectory, logs: Path) -> Iterator[TwoH
         places = {("chief", 0): first, ("ps", 0): first, ("worker", 0): first, ("worker", 1): second}
     run = TwoHostRun(hosts=hosts, directory=directory, logs=logs)
     logs.mkdir(parents=True, exist_ok=True)
+    # As many as each of two workers has on one machine: with another number, sums are of other parts.
+    threads = {"TF_NUM_INTRAOP_THREADS": str(max(1, available_cores() // 2))}
     for (role, index), host in places.items():
         task = {"cluster": cluster, "task": {"type": role, "index": index}}
         worker = [str(Path(sys.executable).with_name("rampline")), "worker"]
@@ -97,7 +100,7 @@ def start_on(hosts: Hosts, directory: RunDirectory, logs: Path) -> Iterator[TwoH
         with open(logs / f"{role}-{index}-command.log", "wb") as log:
             run.commands[f"{role}-{index}"] = host.start(
                 [*command, str(directory.path)],
-                env={**os.environ, "TF_CONFIG": json.dumps(task), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "TF_CONFIG": json.dumps(task), "PYTHONUNBUFFERED": "1", **threads},
                 stdout=log,
                 stderr=log,
             )
