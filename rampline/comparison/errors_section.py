@@ -1,6 +1,6 @@
 """The report's section on right and wrong answers: confusion matrix, accuracy per class, and the worst errors.
 
-It is about the recommended run and the reference, from what their evaluation has left in MLflow.
+It is about the recommended run and another one to hold it to, from what their evaluation has left in MLflow.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ MOST_COUNTS = 16  # classes, up to which its cells have room for their numbers
 MOST_PAIRS = 3
 MOST_CLASSES = 40  # rows; those of the lowest accuracy
 CELL = 22  # pixels
+SHORT = 4  # characters of a name that fits below its column
+MOST_RUNS = 2
 RIGHT, WRONG = "var(--run-0)", "var(--run-1)"
 
 
@@ -57,12 +59,13 @@ class Scores:
 def read_scores(client: MlflowClient, comparison: Comparison) -> list[Scores]:
     """Those of the recommended run, and of the reference; without any that MLflow does not have.
 
-    Where no run is recommended it is the most accurate one.
+    Where these are one run, or none, the most accurate one takes a place.
     """
     rows = {row["run"]: row for row in comparison.finished if not is_missing(row["test_accuracy"])}
     best = max(rows, key=lambda run: rows[run]["test_accuracy"], default="")
-    wanted = dict.fromkeys((recommend(comparison).fastest or best, comparison.reference))
-    found = [_read(client, run, rows[run]["run_id"]) for run in wanted if run in rows]
+    wanted = dict.fromkeys((recommend(comparison).fastest, comparison.reference, best))
+    chosen = [run for run in wanted if run in rows][:MOST_RUNS]
+    found = [_read(client, run, rows[run]["run_id"]) for run in chosen]
     return [scores for scores in found if scores is not None]
 
 
@@ -166,7 +169,7 @@ def _matrix_chart(scores: Scores) -> Chart:
         "encoding": {
             "x": {
                 **{"field": "answer", "type": "nominal", "title": "answer", "scale": scale},
-                "axis": {**axis, "labelAngle": -90, "titleAnchor": "start"},
+                "axis": {**axis, "labelAngle": 0 if max(map(len, names)) <= SHORT else -90, "titleAnchor": "start"},
             },
             "y": {
                 **{"field": "label", "type": "nominal", "title": "class", "scale": scale},

@@ -8,6 +8,7 @@ from typing import Any
 from rampline.comparison.recommendation import cost_of, have_same_answers, is_scored_alike, recommend, time_of
 from rampline.comparison.repeats import CLEAR, figure_of
 from rampline.comparison.runs import FINISHED, Comparison, is_missing
+from rampline.record.metrics import Source, from_source
 from rampline.record.units import (
     write_accuracy,
     write_dollars,
@@ -164,13 +165,12 @@ def _tell_failure(training: dict[str, Any]) -> str:
 
 def tell_parity(trainings: Sequence[dict[str, Any]]) -> str:
     """The largest figures of the parity checks of some trainings; empty where they have none."""
-    most = {
-        name: max((row[f"parity_{name}"] for row in trainings if not is_missing(row[f"parity_{name}"])), default=None)
-        for name in ("max_loss_diff", "max_weight_diff", "mean_staleness", "max_staleness")
-    }
-    if most["mean_staleness"] is not None:
+    metrics = from_source(Source.PARITY)
+    found = {m.told_as: [row[m.name] for row in trainings if not is_missing(row[m.name])] for m in metrics}
+    most = {name: max(figures) for name, figures in found.items() if figures}
+    if "mean_staleness" in most:
         return f"updates are {most['mean_staleness']:.1f} steps stale on average, {most['max_staleness']} at most"
-    figures = {"losses": most["max_loss_diff"], "weights": most["max_weight_diff"]}
+    figures = {"losses": most.get("max_loss_diff"), "weights": most.get("max_weight_diff")}
     told = [f"{what} by up to {value:.1g}" for what, value in figures.items() if value is not None]
     return ", ".join(told).replace(" by", " differ by", 1)
 

@@ -230,7 +230,8 @@ def _worst_errors(dataset: PreparedDataset, labels: np.ndarray, probabilities: n
     """The most certain of the wrong answers, `{path, label, prediction, probability, png}`; the image as base64."""
     split, names = dataset.evaluation_split, dataset.class_names
     predicted, certainty = probabilities.argmax(axis=1), probabilities.max(axis=1)
-    wrong = np.flatnonzero(predicted != labels)
+    # A network that has overflowed is certain of nothing.
+    wrong = np.flatnonzero((predicted != labels) & np.isfinite(certainty))
     worst = wrong[np.argsort(-certainty[wrong], kind="stable")][:MOST_ERRORS]
     if not len(worst):
         return []

@@ -10,6 +10,7 @@ from rampline.comparison.runs import read_comparison
 
 def run(batch: int, replicas: int, speed: float, accuracy: float = 0.9) -> LoggedRun:
     params = {"global_batch_size": str(batch), "per_replica_batch_size": str(batch // replicas)}
+    params["optimizer"] = f"one for {accuracy}"
     return LoggedRun(
         name=f"b{batch}-r{replicas}-{speed}",
         replicas=replicas,

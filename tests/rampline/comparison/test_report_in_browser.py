@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from browser import PHONE, open_page
 from mlflow import MlflowClient
+from mlflow.entities import RunInfo
 from playwright.sync_api import Browser, Page
 
 from rampline.comparison.errors_section import Scores
@@ -104,7 +105,7 @@ def report(client, log_study, four_runs, tmp_path) -> Path:
     tags = {"reference": "baseline", "command": "rampline run pets --set seed=7", "published_source": source}
     parent = log_study("browser", [_explain(run) for run in four_runs], **tags)
     for child in read_children(client, client.get_run(parent)):
-        _log_system(client, child.info.run_id, tmp_path / child.info.run_id)
+        _log_system(client, child.info, tmp_path / child.info.run_id)
     rows = [ReportRow("train", "cat", 0, f"train/{'cat' * 30}/{n}.png", "aa", 8, 9, "") for n in range(2)]
     rows += [ReportRow("test", "dog", 1, "test/dog/3.png", "bb", 0, 0, "not an image")]
     data = [make_report(rows, source="folder:pets", fingerprint="f" * 64)]
@@ -128,13 +129,13 @@ def _explain(run):
     return replace(run, metrics={**run.metrics, **measured}, tags={**run.tags, **verdict})
 
 
-def _log_system(client: MlflowClient, run_id: str, folder: Path) -> None:
+def _log_system(client: MlflowClient, run: RunInfo, folder: Path) -> None:
     folder.mkdir()
     sample = {"cpu_percent": 150.0, "memory_mebibytes": 900.0, "machine_cpu_percent": 80.0, "gpus": [GPU, GPU]}
-    lines = [json.dumps({"time": 1_000_000 + seconds, **sample}) for seconds in (0, 5, 10)]
+    lines = [json.dumps({"time": run.start_time / 1000 + seconds, **sample}) for seconds in (0, 5, 10)]
     file = folder / "chief-0.jsonl"
     file.write_text("\n".join(lines) + "\n")
-    reconcile(client, SampleReader(file).read(), Known.ask(client, run_id))
+    reconcile(client, SampleReader(file).read(), Known.ask(client, run.run_id))
 
 
 def _background(page: Page) -> tuple[int, ...]:
