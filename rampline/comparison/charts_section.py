@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pandas as pd
+
 from rampline.comparison.charts import (
     INK,
     axis,
@@ -48,7 +50,7 @@ def make_charts(comparison: Comparison) -> list[Chart]:
     epochs, runs = comparison.epochs, comparison.runs
     charts = [
         _curve(comparison, curve, is_first=number == 0)
-        for number, curve in enumerate(curve for curve in CURVES if epochs[curve.metric].notna().any())
+        for number, curve in enumerate(curve for curve in CURVES if _values(epochs, curve.metric))
     ]
     if len(runs.dropna(subset=["images_per_second"])):
         charts.append(_throughput(comparison))
@@ -72,15 +74,19 @@ def _accuracy_scale(comparison: Comparison) -> dict[str, Any]:
 
 def _loss_scale(comparison: Comparison) -> dict[str, Any]:
     """One for both losses, so that their charts can be held to each other; logarithmic where it spans decades."""
-    losses = comparison.epochs[["train_loss", "val_loss"]]
-    low, high = float(losses.min().min()), float(losses.max().max())
+    losses = _values(comparison.epochs, "train_loss", "val_loss")
+    low, high = min(losses), max(losses)
     if 0 < DECADE * low < high:
         return {"domain": [0.9 * low, 1.1 * high], "nice": False, "type": "log"}
     return {"domain": [low, high + 0.06 * (high - low)], "zero": False}
 
 
 def _rate_scale(comparison: Comparison) -> dict[str, Any]:
-    return {"domain": [0, 1.06 * float(comparison.epochs["learning_rate"].max()) or 1], "nice": False}
+    return {"domain": [0, 1.06 * max(_values(comparison.epochs, "learning_rate")) or 1], "nice": False}
+
+
+def _values(epochs: pd.DataFrame, *metrics: str) -> list[float]:
+    return [value for metric in metrics for value in epochs[metric].dropna().tolist()]
 
 
 CURVES = (
@@ -198,10 +204,10 @@ def accuracy_limits(comparison: Comparison) -> tuple[float, float]:
     Every epoch of the later half is inside.
     """
     runs = [row["run"] for row in comparison.finished] or comparison.runs["run"].tolist()
-    columns = ["train_accuracy", "val_accuracy"]
-    curves = [comparison.epochs_of(run)[column].dropna().tolist() for run in runs for column in columns]
+    metrics = ("train_accuracy", "val_accuracy")
+    curves = [_values(comparison.epochs_of(run), metric) for run in runs for metric in metrics]
     later = [accuracy for curve in curves for accuracy in curve[len(curve) // 2 :]]
-    every = [accuracy for column in columns for accuracy in comparison.epochs[column].dropna().tolist()]
+    every = _values(comparison.epochs, *metrics)
     later = later or every
     window = max(4 * (max(later) - min(later)), MIN_WINDOW)
     margin = 0.05 * window

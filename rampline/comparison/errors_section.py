@@ -9,6 +9,7 @@ import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,11 @@ class Scores:
     matrix: np.ndarray
     errors: tuple[dict[str, Any], ...]
 
-    @property
-    def accuracies(self) -> np.ndarray:
-        """`(classes,)` share of right answers on the images of each class; NaN without images."""
+    @cached_property
+    def accuracies(self) -> list[float]:
+        """Share of right answers on the images of each class; NaN without images."""
         images = self.matrix.sum(axis=1)
-        return np.where(images > 0, self.matrix.diagonal() / np.maximum(images, 1), np.nan)
+        return np.where(images > 0, self.matrix.diagonal() / np.maximum(images, 1), np.nan).tolist()
 
 
 def read_scores(client: MlflowClient, comparison: Comparison) -> list[Scores]:
@@ -136,16 +137,17 @@ def _class_table(scores: Sequence[Scores]) -> ReportTable:
             (
                 first.class_names[label],
                 write_count(images[label]),
-                *(
-                    NONE if is_missing(each.accuracies[label]) else write_accuracy(each.accuracies[label])
-                    for each in alike
-                ),
+                *(_accuracy(each.accuracies[label]) for each in alike),
             )
             for label in order[:MOST_CLASSES].tolist()
         ),
         numeric=(False, *(True,) * (1 + len(alike))),
         note=f"… and {left_out} classes of a higher accuracy." if left_out > 0 else "",
     )
+
+
+def _accuracy(share: float) -> str:
+    return NONE if is_missing(share) else write_accuracy(share)
 
 
 def _matrix_chart(scores: Scores) -> Chart:

@@ -126,11 +126,13 @@ def _figures(status: str, trainings: Sequence[dict[str, Any]]) -> str:
 
 
 def _tell_leaks(report: DataReport) -> str:
-    across = report.repeated("across")
-    if across.empty:
+    by_image: dict[int, list[str]] = {}
+    for copy in report.repeated("across").to_dict("records"):
+        by_image.setdefault(copy["group"], []).append(copy["name"])
+    if not by_image:
         return ""
-    images, first = across["group"].nunique(), across[across["group"] == across["group"].iloc[0]]
-    are, names = "image is" if images == 1 else "images are", " and ".join(first["name"].head(2))
+    images, names = len(by_image), " and ".join(next(iter(by_image.values()))[:2])
+    are = "image is" if images == 1 else "images are"
     return (
         f"{images:,} {are} in more than one split of {report.source}, such as {names}: accuracy on them is no "
         "accuracy on new images."

@@ -60,9 +60,7 @@ def _check_answers(run: RunDirectory, dataset: PreparedDataset) -> None:
     """Answers have their paths; of the wrong ones the most certain are shown, as the network saw them."""
     answers = pd.read_csv(run.path / "predictions.csv", dtype={"path": str})
     assert answers["path"].tolist() == dataset.paths("test")
-    wrong = answers[answers["label"] != answers["prediction"]].sort_values(
-        "probability", ascending=False, kind="stable"
-    )
+    wrong = answers.query("label != prediction").sort_values("probability", ascending=False, kind="stable")
     shown = read_json(run.worst_errors_file)
     assert 0 < len(shown) == min(len(wrong), 12)
     assert [error["path"] for error in shown] == wrong["path"].head(12).tolist()
