@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,6 +29,8 @@ from rampline.record.units import write_accuracy, write_quantity, write_ratio
 
 MIN_WINDOW = 0.05  # the smallest range of validation accuracy that a chart shows
 DECADE = 10  # a loss that spans more is drawn on a logarithmic scale
+# Of all lines of a chart together, and of one at least: the page must stay small enough to send.
+MOST_POINTS, FEWEST_POINTS = 4000, 20
 WEIGHTS_NOTE = "By time, a run begins where the run ends whose weights it starts from."
 ZOOM_NOTE = "Hold shift to zoom with the wheel or to drag; a double click shows all again."
 
@@ -124,9 +127,12 @@ def _curve(comparison: Comparison, curve: Curve, *, is_first: bool) -> Chart:
     by_epoch = axis("epoch", "epoch", tickMinStep=1)
     by_time = axis("elapsed_seconds", "seconds since training began", scale={"domainMin": 0})
     y = axis(curve.metric, curve.words, scale=curve.limits(comparison), format="~g")
-    styles, rows = style_runs(comparison.runs["run"].tolist()), []
-    for run in comparison.runs["run"].tolist():
-        for values in comparison.epochs_of(run).dropna(subset=[curve.metric]).to_dict("records"):
+    runs = comparison.runs["run"].tolist()
+    styles, rows, most = style_runs(runs), [], max(MOST_POINTS // len(runs), FEWEST_POINTS)
+    for run in runs:
+        own = comparison.epochs_of(run).dropna(subset=[curve.metric]).to_dict("records")
+        # The last epoch is always among them.
+        for values in own[:: -math.ceil(len(own) / most) or -1][::-1]:
             at = {"epoch": float(values["epoch"]), "elapsed_seconds": values["elapsed_seconds"] + before[run]}
             rows.append(
                 finite({"run": run, "color": styles[run].color, **at, curve.metric: float(values[curve.metric])})
@@ -139,7 +145,8 @@ def _curve(comparison: Comparison, curve: Curve, *, is_first: bool) -> Chart:
     notes = [curve.caption]
     if is_first:
         notes += [WEIGHTS_NOTE] if any(before.values()) else []
-        notes.append(ZOOM_NOTE)
+        is_thinned = any(len(comparison.epochs_of(run)) > most for run in runs)
+        notes += [ZOOM_NOTE, *(["Of long runs not every epoch is drawn."] if is_thinned else [])]
     return Chart(
         title=curve.words.capitalize(),
         caption=" ".join(notes),

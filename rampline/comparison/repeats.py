@@ -32,7 +32,7 @@ Row = Mapping[str, Any]
 
 def interval_of_median(values: Sequence[float]) -> Interval:
     """Bounds of the median of what these values, at least two, are drawn from."""
-    found = quantile_test(values, q=0.0, p=0.5).confidence_interval(CONFIDENCE)
+    found = quantile_test(values, q=0, p=0.5).confidence_interval(CONFIDENCE)
     is_found = math.isfinite(found.low) and math.isfinite(found.high)
     return (float(found.low), float(found.high)) if is_found else (min(values), max(values))
 
@@ -71,7 +71,7 @@ def merge_trainings(trainings: pd.DataFrame) -> pd.DataFrame:
 def merge_epochs(epochs: pd.DataFrame, trainings: pd.DataFrame) -> pd.DataFrame:
     """A row per run and epoch: medians of its trainings."""
     names = {row["run"]: name_of_run(row) for row in trainings.to_dict("records")}
-    named = epochs.assign(run=epochs["run"].map(names))
+    named = epochs.assign(run=epochs["run"].map(names.get))
     return named.groupby(["run", "epoch"], sort=False, as_index=False).median()
 
 

@@ -26,6 +26,7 @@ from rampline.comparison.charts import (
     row_chart,
     style_runs,
 )
+from rampline.comparison.charts_section import FEWEST_POINTS, MOST_POINTS
 from rampline.comparison.runs import Comparison, is_missing
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.record.units import NONE, TIMES, write_quantity, write_ratio
@@ -33,8 +34,6 @@ from rampline.record.units import NONE, TIMES, write_quantity, write_ratio
 UNEVEN_RATIO = 1.15
 UNEVEN_POINTS = 5.0  # below, NVML's whole percents and a sample every 5 s make ratios out of nothing
 MEGABYTES_PER_GIGABYTE = 1000
-# Of all lines of a chart together, and of one at least.
-MOST_POINTS, FEWEST_POINTS = 4000, 20
 NO_GPU = "No GPU was measured: the roles saw none, or NVML and nvidia-ml-py (the extra gpu) are not installed there."
 ABOUT = (
     "Sampled every 5 s by each role; means are over the samples taken while training, peaks over the whole life of the "
