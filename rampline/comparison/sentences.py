@@ -18,6 +18,7 @@ from rampline.record.units import (
     write_ratio,
 )
 
+MINUS = "\N{MINUS SIGN}"
 MOST_NAMED = 8  # runs, of which a sentence names all
 
 
@@ -67,8 +68,8 @@ def summarise_accuracy(comparison: Comparison) -> str:
         or fastest not in scored
         or any(is_missing(accuracy) for accuracy in pair)
     ):
-        return f"The best {kind} is that of {top}." if len(scored) > 1 else f"Its {kind} is {write_accuracy(pair[0])}."
-    own = f"Its {kind} is {write_accuracy(pair[0])}, {_points(pair[0] - pair[1])} the reference"
+        return f"The best {kind} is that of {top}." if len(scored) > 1 else f"The {kind} is that of {top}."
+    own = f"The {kind} of {fastest['run']} is {write_accuracy(pair[0])}, {_points(pair[0] - pair[1])} the reference"
     return f"{own}, and the best of all." if pair[0] == best["test_accuracy"] else f"{own}; the best is {top}."
 
 
@@ -171,7 +172,8 @@ def tell_parity(trainings: Sequence[dict[str, Any]]) -> str:
     if "mean_staleness" in most:
         return f"updates are {most['mean_staleness']:.1f} steps stale on average, {most['max_staleness']} at most"
     figures = {"losses": most.get("max_loss_diff"), "weights": most.get("max_weight_diff")}
-    told = [f"{what} by up to {value:.1g}" for what, value in figures.items() if value is not None]
+    # With a minus sign, at which no line is broken.
+    told = [f"{what} by up to {value:.1g}".replace("-", MINUS) for what, value in figures.items() if value is not None]
     return ", ".join(told).replace(" by", " differ by", 1)
 
 

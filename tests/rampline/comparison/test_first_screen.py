@@ -36,7 +36,7 @@ def test_it_answers_and_warns(client, log_study, four_runs):
         "No other run comes within 1 point of the best test accuracy (mirrored, 0.9520): mirrored takes 10.0 s, "
         "$0.0200.",
     )
-    assert answers["Is it the same model?"][0].startswith("Its test accuracy is 0.9520")
+    assert answers["Is it the same model?"][0].startswith("The test accuracy of mirrored is 0.9520")
     failure = "losses differ by up to 0.2, weights by up to 0.5"
     assert [(c.runs, c.result) for c in screen.certificates] == [
         ("baseline", "not applicable: one replica"),
@@ -63,7 +63,7 @@ def test_many_runs_share_certificates(client, log_study, four_runs):
     failed, passed = list_certificates(read_comparison(client, "many"))
     assert (failed.runs, failed.result) == ("bad", "failed")
     assert passed.runs.endswith("run-7 and 3 more")
-    assert passed.result == "passed: losses differ by up to 1e-16, weights by up to 2e-16"
+    assert passed.result == "passed: losses differ by up to 1e\N{MINUS SIGN}16, weights by up to 2e\N{MINUS SIGN}16"
 
 
 def test_the_worst_of_several_trainings_counts(client, log_study, four_runs):
