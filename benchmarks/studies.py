@@ -169,7 +169,7 @@ def describe(experiment: Experiment, comparison: Comparison) -> str:
     if comparison.published_source:
         parts.append(wrap(f"Published: {comparison.published_source.strip()}"))
     parts.append(wrap(" ".join(sentence for sentence in [*sentences, answer.sentence] if sentence)))
-    parts.append(bullets([*list_remarks(comparison), *answer.remarks]))
+    parts.append(bullets([*list_remarks(comparison), *answer.remarks, *filter(None, [answer.unpriced])]))
     return "\n\n".join(part for part in [*parts, *describe_time(comparison)] if part) + "\n"
 
 

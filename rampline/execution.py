@@ -20,7 +20,7 @@ from rampline.credentials import mask
 from rampline.data.dataset import PreparedDataset
 from rampline.data.integrity import check_intact
 from rampline.data.preparation import prepare_dataset
-from rampline.data.quality import read_report
+from rampline.data.quality import DataReport, read_report
 from rampline.data.stored_dataset import put_dataset
 from rampline.errors import Preempted, RunFailed, TakenOver
 from rampline.explain.explanation import explain_run
@@ -45,8 +45,6 @@ from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, ope
 from rampline.tracking.sync import end_execution, find_parent, sync_execution
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from rampline.comparison.report import ComparisonFiles
 
 OnEvent = Callable[[dict[str, Any]], None]
@@ -153,12 +151,14 @@ def compare_runs(execution: Execution) -> ComparisonFiles:
 
 def _compare(client: MlflowClient, execution: Execution) -> ComparisonFiles:
     # Here, because pandas, matplotlib and SciPy must not delay the first run.
+    from rampline.comparison.errors_section import read_scores
     from rampline.comparison.report import write_comparison
     from rampline.comparison.runs import read_comparison
     from rampline.comparison.summary import derived_metrics, summarise
 
     comparison = read_comparison(client, execution.study.name, execution.parent_run_id)
-    files = write_comparison(comparison, execution.reports, data_tables=_data_tables(execution))
+    scores = read_scores(client, comparison)
+    files = write_comparison(comparison, execution.reports, data=_data_reports(execution), scores=scores)
     summary, now = summarise(comparison), time.time()
     for run_id, figures in derived_metrics(comparison).items():
         reconcile(client, Record(moments=[Moment(figures=figures, time=now)]), Known.ask(client, run_id))
@@ -173,12 +173,10 @@ def _compare(client: MlflowClient, execution: Execution) -> ComparisonFiles:
     return files
 
 
-def _data_tables(execution: Execution) -> dict[str, pd.DataFrame]:
-    from rampline.comparison.report import make_data_tables
-
+def _data_reports(execution: Execution) -> list[DataReport]:
     directories = [execution.directory(run.name) for run in execution.study.runs]
     datasets = dict.fromkeys(d.read_identity().dataset for d in directories if d.identity_file.is_file())
-    return make_data_tables([read_report(Path(dataset)) for dataset in datasets])
+    return [read_report(Path(dataset)) for dataset in datasets]
 
 
 def close_execution(execution: Execution, status: str, failure: str | None = None) -> None:

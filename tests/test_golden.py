@@ -17,6 +17,7 @@ from typer.main import get_group
 from typer.testing import CliRunner
 
 from rampline.cli import app
+from rampline.comparison.errors_section import read_scores
 from rampline.comparison.report import write_comparison
 from rampline.comparison.runs import Comparison, read_comparison
 from rampline.comparison.summary import summarise
@@ -78,11 +79,18 @@ def test_forms_of_the_flows() -> None:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    """The comparison of the recorded demo."""
+def store(tmp_path_factory: pytest.TempPathFactory) -> MlflowClient:
+    """A store with the recorded demo."""
     folder = tmp_path_factory.mktemp("mlflow")
     client = MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
-    return read_comparison(client, "digits", replay(client, folder / "artifacts"))
+    replay(client, folder / "artifacts")
+    return client
+
+
+@pytest.fixture(scope="module")
+def recorded(store: MlflowClient) -> Comparison:
+    """The comparison of the recorded demo."""
+    return read_comparison(store, "digits")
 
 
 @pytest.mark.parametrize("width", [80, 200])
@@ -92,8 +100,8 @@ def test_comparison_of_the_recorded_demo_in_the_terminal(recorded: Comparison, w
     check_golden(f"comparison-{width}.txt", text.getvalue())
 
 
-def test_report_of_the_recorded_demo(recorded: Comparison, tmp_path: Path) -> None:
-    files = write_comparison(recorded, tmp_path)
+def test_report_of_the_recorded_demo(store: MlflowClient, recorded: Comparison, tmp_path: Path) -> None:
+    files = write_comparison(recorded, tmp_path, scores=read_scores(store, recorded))
     check_golden("report.txt", mask_names(visible_text(files.report.read_text())))
     check_golden("comparison.csv", mask_names(files.csv.read_text()))
 

@@ -135,12 +135,12 @@ def curve_chart(rows: Sequence[Row], x: Spec, y: Spec, *layers: Spec) -> Spec:
     return {"data": {"values": list(rows)}, "height": 210, "encoding": position, "layer": list(layers)}
 
 
-def points(x: Spec, y: Spec) -> Spec:
-    """A layer: a point for each row; the pointer shows its figures, and it zooms."""
+def points(*encoded: Spec) -> Spec:
+    """A layer: a point for each row; the pointer shows its fields that are `encoded` by an `axis`, and it zooms."""
     return {
         "params": [ZOOM],
         "mark": {"type": "point", "filled": True, "opacity": 1, "size": 28, "clip": True},
-        "encoding": {"tooltip": tooltip(**{encoded["field"]: encoded["title"] for encoded in (x, y)})},
+        "encoding": {"tooltip": tooltip(**{each["field"]: each["title"] for each in encoded})},
     }
 
 

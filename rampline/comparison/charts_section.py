@@ -1,8 +1,12 @@
-"""The report's charts: accuracy by epoch and by time, learning rate, throughput, best against last epoch."""
+"""The report's charts: accuracy, loss and learning rate by epoch or by time, throughput, best against last epoch."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pandas as pd
 
 from rampline.comparison.charts import (
     INK,
@@ -10,6 +14,7 @@ from rampline.comparison.charts import (
     curve_chart,
     describe_drawn,
     dumbbell,
+    finite,
     label,
     pick_drawn,
     points,
@@ -23,6 +28,10 @@ from rampline.comparison.section import Chart, Section
 from rampline.record.units import write_accuracy, write_quantity, write_ratio
 
 MIN_WINDOW = 0.05  # the smallest range of validation accuracy that a chart shows
+DECADE = 10  # a loss that spans more is drawn on a logarithmic scale
+# Of all lines of a chart together, and of one at least: the page must stay small enough to send.
+MOST_POINTS, FEWEST_POINTS = 4000, 20
+WEIGHTS_NOTE = "By time, a run begins where the run ends whose weights it starts from."
 ZOOM_NOTE = "Hold shift to zoom with the wheel or to drag; a double click shows all again."
 
 
@@ -42,75 +51,108 @@ def make_charts_section(comparison: Comparison) -> Section:
 def make_charts(comparison: Comparison) -> list[Chart]:
     """All charts that the comparison has figures for."""
     epochs, runs = comparison.epochs, comparison.runs
-    charts: list[Chart] = []
-    if len(epochs.dropna(subset=["val_accuracy"])):
-        charts.append(_by_epoch(comparison))
-    if len(epochs.dropna(subset=["val_accuracy", "elapsed_seconds"])):
-        charts.append(_by_time(comparison))
+    charts = [
+        _curve(comparison, curve, is_first=number == 0)
+        for number, curve in enumerate(curve for curve in CURVES if _values(epochs, curve.metric))
+    ]
     if len(runs.dropna(subset=["images_per_second"])):
         charts.append(_throughput(comparison))
     if len(runs.dropna(subset=["best_val_accuracy"])):
         charts.append(_best_and_last(comparison))
-    if len(epochs.dropna(subset=["learning_rate"])):
-        charts.append(_learning_rate(comparison))
     return charts
 
 
-def _by_epoch(comparison: Comparison) -> Chart:
-    return Chart(
-        title="Validation accuracy by epoch",
-        caption=f"Equal epochs are equal numbers of images seen, whatever they cost. {ZOOM_NOTE}",
-        spec=_curves(comparison, axis("epoch", "epoch", tickMinStep=1), _accuracy_axis(comparison)),
-    )
+class Curve(NamedTuple):
+    """What is charted over the epochs: a metric, its name on the axis, and how to read the chart."""
+
+    metric: str
+    words: str
+    caption: str
+    limits: Callable[[Comparison], dict[str, Any]]
 
 
-def _by_time(comparison: Comparison) -> Chart:
+def _accuracy_scale(comparison: Comparison) -> dict[str, Any]:
+    return {"domain": list(accuracy_limits(comparison)), "nice": False}
+
+
+def _loss_scale(comparison: Comparison) -> dict[str, Any]:
+    """One for both losses, so that their charts can be held to each other; logarithmic where it spans decades."""
+    losses = _values(comparison.epochs, "train_loss", "val_loss")
+    low, high = min(losses), max(losses)
+    if 0 < DECADE * low < high:
+        return {"domain": [0.9 * low, 1.1 * high], "nice": False, "type": "log"}
+    return {"domain": [low, high + 0.06 * (high - low)], "zero": False}
+
+
+def _rate_scale(comparison: Comparison) -> dict[str, Any]:
+    return {"domain": [0, 1.06 * max(_values(comparison.epochs, "learning_rate")) or 1], "nice": False}
+
+
+def _values(epochs: pd.DataFrame, *metrics: str) -> list[float]:
+    return [value for metric in metrics for value in epochs[metric].dropna().tolist()]
+
+
+CURVES = (
+    Curve(
+        "val_accuracy",
+        "validation accuracy",
+        "Share of right answers on images that are not trained on.",
+        _accuracy_scale,
+    ),
+    Curve(
+        "train_accuracy",
+        "training accuracy",
+        "As the images were trained on. Far above the validation accuracy, a run learns its images by heart.",
+        _accuracy_scale,
+    ),
+    Curve(
+        "val_loss",
+        "validation loss",
+        "Where it rises while the training loss falls, more epochs do harm.",
+        _loss_scale,
+    ),
+    Curve("train_loss", "training loss", "On the same scale. Without penalties on weights.", _loss_scale),
+    Curve(
+        "learning_rate",
+        "learning rate",
+        "At the end of each epoch, scaling included. Runs with the same curve share one line.",
+        _rate_scale,
+    ),
+)
+
+
+def _curve(comparison: Comparison, curve: Curve, *, is_first: bool) -> Chart:
+    """A chart over the epochs, or over time."""
     before = {row["run"]: row["seconds_before"] for row in comparison.rows}
-    after = " A run begins where the run ends whose weights it starts from." if any(before.values()) else ""
+    by_epoch = axis("epoch", "epoch", tickMinStep=1)
+    by_time = axis("elapsed_seconds", "seconds since training began", scale={"domainMin": 0})
+    y = axis(curve.metric, curve.words, scale=curve.limits(comparison), format="~g")
+    runs = comparison.runs["run"].tolist()
+    styles, rows, most = style_runs(runs), [], max(MOST_POINTS // len(runs), FEWEST_POINTS)
+    for run in runs:
+        own = comparison.epochs_of(run).dropna(subset=[curve.metric]).to_dict("records")
+        # The last epoch is always among them.
+        for values in own[:: -math.ceil(len(own) / most) or -1][::-1]:
+            at = {"epoch": float(values["epoch"]), "elapsed_seconds": values["elapsed_seconds"] + before[run]}
+            rows.append(
+                finite({"run": run, "color": styles[run].color, **at, curve.metric: float(values[curve.metric])})
+            )
+    drawn = {
+        x["field"]: curve_chart(rows, x, y, run_lines(rows, x, y, styles), points(by_epoch, by_time, y))
+        for x in (by_epoch, by_time)
+        if all(x["field"] in row for row in rows)
+    }
+    notes = [curve.caption]
+    if is_first:
+        notes += [WEIGHTS_NOTE] if any(before.values()) else []
+        is_thinned = any(len(comparison.epochs_of(run)) > most for run in runs)
+        notes += [ZOOM_NOTE, *(["Of long runs not every epoch is drawn."] if is_thinned else [])]
     return Chart(
-        title="Validation accuracy by wall-clock",
-        caption="The same points against time: what a run has reached if you stop waiting." + after,
-        spec=_curves(
-            comparison,
-            axis("elapsed_seconds", "seconds since training began", scale={"domainMin": 0}),
-            _accuracy_axis(comparison),
-            before,
-        ),
+        title=curve.words.capitalize(),
+        caption=" ".join(notes),
+        spec=drawn["epoch"],
+        by_time={key: drawn["elapsed_seconds"][key] for key in ("encoding", "layer")} if len(drawn) > 1 else {},
     )
-
-
-def _learning_rate(comparison: Comparison) -> Chart:
-    highest = max(comparison.epochs["learning_rate"].dropna().tolist())
-    return Chart(
-        title="Learning rate by epoch",
-        caption="At the end of each epoch, scaling included. Runs with the same curve share one line.",
-        spec=_curves(
-            comparison,
-            axis("epoch", "epoch", tickMinStep=1),
-            axis(
-                "learning_rate", "learning rate", scale={"domain": [0, 1.06 * highest or 1], "nice": False}, format="~g"
-            ),
-        ),
-    )
-
-
-def _accuracy_axis(comparison: Comparison) -> dict[str, Any]:
-    return axis(
-        "val_accuracy", "validation accuracy", scale={"domain": list(accuracy_limits(comparison)), "nice": False}
-    )
-
-
-def _curves(
-    comparison: Comparison, x: dict[str, Any], y: dict[str, Any], before: dict[str, float] | None = None
-) -> dict[str, Any]:
-    """One line per run over its epochs; `before` is what each run's x begins with."""
-    names, rows = (x["field"], y["field"]), []
-    styles = style_runs(comparison.runs["run"].tolist())
-    for run in comparison.runs["run"].tolist():
-        for values in comparison.epochs_of(run).dropna(subset=list(names)).to_dict("records"):
-            rows.append({"run": run, "color": styles[run].color, **{name: float(values[name]) for name in names}})
-            rows[-1][x["field"]] += before[run] if before else 0
-    return curve_chart(rows, x, y, run_lines(rows, x, y, styles), points(x, y))
 
 
 def _throughput(comparison: Comparison) -> Chart:
@@ -164,14 +206,15 @@ def _best_and_last(comparison: Comparison) -> Chart:
 
 
 def accuracy_limits(comparison: Comparison) -> tuple[float, float]:
-    """The range of validation accuracy to look at: low first epochs are cut, for runs differ in the later ones.
+    """The range of training and validation accuracy to look at: low first epochs are cut, runs differ in later ones.
 
     Every epoch of the later half is inside.
     """
     runs = [row["run"] for row in comparison.finished] or comparison.runs["run"].tolist()
-    curves = [comparison.epochs_of(run)["val_accuracy"].dropna().tolist() for run in runs]
+    metrics = ("train_accuracy", "val_accuracy")
+    curves = [_values(comparison.epochs_of(run), metric) for run in runs for metric in metrics]
     later = [accuracy for curve in curves for accuracy in curve[len(curve) // 2 :]]
-    every = comparison.epochs["val_accuracy"].dropna().tolist()
+    every = _values(comparison.epochs, *metrics)
     later = later or every
     window = max(4 * (max(later) - min(later)), MIN_WINDOW)
     margin = 0.05 * window

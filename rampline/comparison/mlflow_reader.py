@@ -66,7 +66,7 @@ GPU_FIGURES = {
     "power_usage_watts": ("power_watts_mean", statistics.fmean),
 }
 SYSTEM_NUMBERS = tuple(dict.fromkeys(column for column, _ in (*ROLE_FIGURES.values(), *GPU_FIGURES.values())))
-SYSTEM_COLUMNS = ("run", "role", "gpu", "gpu_name", *SYSTEM_NUMBERS)
+SYSTEM_COLUMNS = ("run", "role", "gpu", "gpu_name", *SYSTEM_NUMBERS, "utilization_over_time")
 METRIC = re.compile(r"system/(?P<role>[^/]+)/(?:gpu_(?P<gpu>\d+)_)?(?P<name>.+)")
 Summary = Callable[[Iterable[float]], float]
 # Points by id of the run and name of the metric, in the order in which they were logged; names without points are not
@@ -169,6 +169,7 @@ def run_row(run: Run, parent: Run) -> dict[str, Any]:
         "machines": _machines(tags, parent.data.tags),
         "bound": tags.get("rampline.bound", ""),
         "verdict": tags.get("rampline.verdict", ""),
+        "parity": tags.get("rampline.parity", ""),
         "answers": tags.get("rampline.answers", ""),
         "set_up": "\n".join(f"{key}={params[key]}" for key in sorted(params) if not key.startswith(NOT_OF_SET_UP)),
     }
@@ -291,6 +292,7 @@ def read_system(
             the GPU, and in which its memory was read or written; NaN in rows of roles.
         memory_percent_peak: used memory of the GPU, in [0, 100] of all it has.
         power_watts_mean: of the whole GPU.
+        utilization_over_time: (seconds since training began, `utilization_percent`) of each sample of a GPU.
     """
     children = [child for child in children if child.info.run_id in names]
     keys = {key for child in children for key in child.data.metrics if _summary_of(key)}
@@ -325,7 +327,11 @@ def _system_rows(run: Run, samples: Histories, epochs: Histories) -> list[dict[s
         role, gpu = match["role"], match["gpu"]
         column, summarise = found
         row = rows.setdefault((role, int(gpu or -1)), _system_row(run, role, gpu))
-        row[column] = _summarise(samples[run.info.run_id, key], summarise, training)
+        points = samples[run.info.run_id, key]
+        row[column] = _summarise(points, summarise, training)
+        if column == "utilization_percent_mean":
+            began = training[0] if training else points[0].timestamp
+            row["utilization_over_time"] = tuple(((p.timestamp - began) / 1000, p.value) for p in points)
     return [row for _, row in sorted(rows.items(), key=lambda item: _place(*item[0]))]
 
 

@@ -162,7 +162,7 @@ def _find_repeated(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def _candidate(row: dict[str, Any], best: dict[str, Any], comparison: Comparison, repeats: str) -> Candidate:
-    hours, needed = comparison.deadline_hours, [row, *comparison.ancestors_of(row)]
+    hours = comparison.deadline_hours
     interval, is_paired = (None, False) if row is best else _interval_to_best(row, best, comparison)
     return Candidate(
         run=row["run"],
@@ -172,8 +172,8 @@ def _candidate(row: dict[str, Any], best: dict[str, Any], comparison: Comparison
         is_paired=is_paired,
         examples=None if is_missing(row["test_examples"]) else int(row["test_examples"]),
         tolerance=comparison.accuracy_tolerance,
-        time=reduce(operator.add, map(_time, needed)),
-        cost=reduce(operator.add, (figure_of(row, "cost_usd") for row in needed)),
+        time=time_of(comparison, row),
+        cost=cost_of(comparison, row),
         deadline_seconds=None if hours is None else 3600 * hours,
         repeats=repeats,
     )
@@ -205,6 +205,16 @@ def _interval_over_images(
     return interval, False
 
 
+def time_of(comparison: Comparison, row: dict[str, Any]) -> Figure:
+    """Seconds that a run takes, with those of the runs that it starts from."""
+    return reduce(operator.add, map(_time, [row, *comparison.ancestors_of(row)]))
+
+
+def cost_of(comparison: Comparison, row: dict[str, Any]) -> Figure:
+    """What that costs, in USD; NaN without a price."""
+    return reduce(operator.add, (figure_of(each, "cost_usd") for each in [row, *comparison.ancestors_of(row)]))
+
+
 def _time(row: dict[str, Any]) -> Figure:
     return figure_of(row, "train_seconds" if is_missing(row["wall_seconds"]) else "wall_seconds")
 
@@ -216,6 +226,7 @@ class Recommendation:
     Attributes:
         sentence: the answer in one sentence; empty where there is nothing to choose between.
         remarks: what to know before following it.
+        unpriced: which runs have no price; empty where all have one.
         fastest: the run that takes the least time; empty when none qualifies.
         cheapest: the run that costs the least; empty when none qualifies, or one that does has no price.
         candidates: all runs that were weighed.
@@ -223,6 +234,7 @@ class Recommendation:
 
     sentence: str
     remarks: tuple[str, ...]
+    unpriced: str
     fastest: str
     cheapest: str
     candidates: tuple[Candidate, ...]
@@ -240,6 +252,7 @@ def recommend(comparison: Comparison) -> Recommendation:
     return Recommendation(
         sentence=_answer(comparison, candidates, fastest, cheapest),
         remarks=tuple(_remarks(comparison, candidates, fastest, cheapest)),
+        unpriced=_tell_unpriced(candidates),
         fastest=fastest.run if fastest else "",
         cheapest=cheapest.run if cheapest else "",
         candidates=tuple(candidates),
@@ -297,10 +310,6 @@ def _remarks(
         for row in comparison.finished
         if row["run"] in chosen and row["stopped"]
     ]
-    without = [candidate.run for candidate in candidates if candidate.is_within and math.isnan(candidate.cost_usd)]
-    if without:
-        some = f" for {', '.join(without)}" if len(without) < sum(c.is_within for c in candidates) else ""
-        remarks.append(f"No price is given{some}, so cost is not compared.")
     known = {candidate.run for candidate in candidates}
     left_out = [row for row in comparison.finished if row["run"] not in known] if candidates else []
     elsewhere = [row["run"] for row in left_out if not comparison.is_timed_alike(row)]
@@ -310,6 +319,14 @@ def _remarks(
     if elsewhere:
         remarks.append(f"Not trained on the reference's machine alone, so not weighed: {', '.join(elsewhere)}.")
     return remarks
+
+
+def _tell_unpriced(candidates: Sequence[Candidate]) -> str:
+    without = [candidate.run for candidate in candidates if candidate.is_within and math.isnan(candidate.cost_usd)]
+    if not without:
+        return ""
+    some = f" for {', '.join(without)}" if len(without) < sum(c.is_within for c in candidates) else ""
+    return f"No price is given{some}, so cost is not compared."
 
 
 def _not_told_apart(candidates: Sequence[Candidate], fastest: Candidate | None) -> list[str]:
@@ -376,14 +393,14 @@ def _points(share: float) -> str:
 
 
 def make_recommendation_section(comparison: Comparison) -> Section | None:
-    """The answer, what to know before following it, and what was weighed; None where there is nothing to choose."""
+    """What to know before following the answer, and what was weighed; None where there is nothing to choose."""
     recommendation = recommend(comparison)
     if not recommendation.sentence:
         return None
     return Section(
         id="recommendation",
         title="Recommendation",
-        sentences=(recommendation.sentence, *recommendation.remarks),
+        sentences=recommendation.remarks,
         tables=(_table(comparison, recommendation.candidates),) if recommendation.candidates else (),
         about=ABOUT,
     )

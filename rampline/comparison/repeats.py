@@ -98,7 +98,8 @@ def _merge(trainings: Sequence[dict[str, Any]], alike: Sequence[Row]) -> dict[st
 
 def _figures() -> list[Metric]:
     """Those of which a median says something by itself."""
-    return [m for m in metrics_of_run() if m.source is not Source.EXPLANATION and m.unit is not COUNT]
+    whole = (Source.EXPLANATION, Source.PARITY)
+    return [m for m in metrics_of_run() if m.source not in whole and m.unit is not COUNT]
 
 
 def _equal(training: Row) -> str:

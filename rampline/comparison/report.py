@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,16 @@ from rampline.comparison.charts import (
     style_runs,
 )
 from rampline.comparison.charts_section import make_charts_section
+from rampline.comparison.errors_section import Scores, make_errors_section
 from rampline.comparison.explanation_section import make_explanation_section
+from rampline.comparison.first_screen import make_first_screen
+from rampline.comparison.grid_section import make_grid_section
 from rampline.comparison.recommendation import make_recommendation_section
 from rampline.comparison.run_table import make_columns, make_run_rows, own_columns
 from rampline.comparison.runs import Comparison
 from rampline.comparison.scaling_section import make_scaling_section
 from rampline.comparison.section import ReportTable, Section
-from rampline.comparison.sentences import (
-    MOST_NAMED,
-    list_remarks,
-    summarise_accuracy,
-    summarise_scaling,
-    summarise_speed,
-    tell_repeats,
-)
+from rampline.comparison.sentences import MOST_NAMED
 from rampline.comparison.system_section import make_system_section
 from rampline.comparison.ways_section import make_ways_section
 from rampline.data.quality import DataReport
@@ -58,22 +54,23 @@ class ComparisonFiles:
 
 
 def write_comparison(
-    comparison: Comparison, directory: Path, *, data_tables: Mapping[str, pd.DataFrame] | None = None
+    comparison: Comparison, directory: Path, *, data: Sequence[DataReport] = (), scores: Sequence[Scores] = ()
 ) -> ComparisonFiles:
     """Write `comparison.csv` (all figures, full precision) and `report.html` into `directory`.
 
     Args:
         comparison: what to write.
         directory: made if it is not there; older files of these names are replaced.
-        data_tables: tables of the data report by heading, such as `{"Examples per class": …}`; empty ones are named.
+        data: the reports of its datasets.
+        scores: of the runs whose answers are looked at, from `read_scores`.
     """
     files = ComparisonFiles(csv=directory / "comparison.csv", report=directory / "report.html")
     write_csv(files.csv, comparison.csv_table)
-    write_text(files.report, render_report(comparison, data_tables=data_tables))
+    write_text(files.report, render_report(comparison, data=data, scores=scores))
     return files
 
 
-def render_report(comparison: Comparison, *, data_tables: Mapping[str, pd.DataFrame] | None = None) -> str:
+def render_report(comparison: Comparison, *, data: Sequence[DataReport] = (), scores: Sequence[Scores] = ()) -> str:
     """The report as one HTML document that loads nothing from another file or host."""
     templates = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -84,15 +81,13 @@ def render_report(comparison: Comparison, *, data_tables: Mapping[str, pd.DataFr
     )
     templates.filters["hold_units"] = hold_units
     columns = make_columns(comparison)
-    before, after = _sections(comparison, data_tables)
+    before, after = _sections(comparison, data, scores)
     return templates.get_template("report.html.j2").render(
         comparison=comparison,
         css=Markup((TEMPLATES / "report.css").read_text()),
         light=declare_colors(LIGHT, LIGHT_PARTS),
         dark=declare_colors(DARK, DARK_PARTS),
-        headline=summarise_speed(comparison),
-        sentences=[text for text in (summarise_accuracy(comparison), summarise_scaling(comparison)) if text],
-        remarks=[tell_repeats(comparison), *list_remarks(comparison)],
+        first=make_first_screen(comparison, data),
         columns=own_columns(columns),
         rows=make_run_rows(comparison, columns),
         styles=style_runs(pick_drawn(comparison).runs["run"].tolist()),
@@ -110,18 +105,20 @@ def hold_units(text: str) -> str:
 
 
 def _sections(
-    comparison: Comparison, data_tables: Mapping[str, pd.DataFrame] | None
+    comparison: Comparison, data: Sequence[DataReport], scores: Sequence[Scores]
 ) -> tuple[list[Section], list[Section]]:
     """What stands before the table of the runs, and what after it."""
     before = [make_recommendation_section(comparison)]
     after = [
         make_charts_section(comparison),
+        make_errors_section(scores),
         make_ways_section(comparison),
         make_explanation_section(comparison),
         make_scaling_section(comparison),
+        make_grid_section(comparison),
         make_system_section(comparison),
         make_attempts_section(comparison),
-        make_data_section(data_tables),
+        make_data_section(data),
     ]
     return [section for section in before if section], [section for section in after if section]
 
@@ -146,8 +143,8 @@ def _list(runs: list[str]) -> str:
     return ", ".join(runs) if more <= 1 else f"{', '.join(runs[:MOST_NAMED])} and {more} more"
 
 
-def make_data_tables(reports: Sequence[DataReport]) -> dict[str, pd.DataFrame]:
-    """Tables by heading for `write_comparison`; the source is named in the headings where a study has several."""
+def _data_tables(reports: Sequence[DataReport]) -> dict[str, pd.DataFrame]:
+    """Tables by heading; the source is named in the headings where a study has several."""
     tables: dict[str, pd.DataFrame] = {}
     for report in reports:
         source = f", {report.source} ({report.fingerprint[:8]})" if len(reports) > 1 else ""
@@ -192,11 +189,11 @@ def make_attempts_section(comparison: Comparison) -> Section | None:
     return Section(id="attempts", title="Attempts", tables=(table,), about=about)
 
 
-def make_data_section(tables: Mapping[str, pd.DataFrame] | None) -> Section | None:
-    """The tables by heading as a section of the report; None without any."""
-    if not tables:
+def make_data_section(reports: Sequence[DataReport]) -> Section | None:
+    """What is in the datasets; None without any."""
+    if not reports:
         return None
-    made = tuple(_make_table(title, table) for title, table in tables.items())
+    made = tuple(_make_table(title, table) for title, table in _data_tables(reports).items())
     return Section(id="data", title="Data", tables=made, about="Sizes are those before resizing.")
 
 

@@ -64,7 +64,7 @@ IDENTITY = (
 # Columns of `runs` beside those: what tells whether and how two runs may be compared.
 SETTINGS = (
     *("virtual_devices", "attempts", "workers_of_attempts", "attempt_table", "fingerprint", "steps_per_epoch"),
-    *("steps_per_call", "run_dir", "model.weights", "repeat_of"),
+    *("steps_per_call", "run_dir", "model.weights", "repeat_of", "parity"),
     *("answers", "set_up", "epochs_in_all", "seconds_before", "machine", "machines"),
     *COMPARABLE,
 )

@@ -16,12 +16,14 @@ class Chart:
         title: its heading.
         caption: how to read it.
         spec: in Vega-Lite, from `rampline.comparison.charts`.
+        by_time: what of `spec` is other where the reader chooses time instead of epochs; empty for no choice.
         legend: words and CSS colour of what is not told apart by run.
     """
 
     title: str
     caption: str
     spec: dict[str, Any] = field(hash=False)
+    by_time: dict[str, Any] = field(hash=False, default_factory=dict)
     legend: tuple[tuple[str, str], ...] = ()
 
 
@@ -58,8 +60,21 @@ class ReportTable:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Picture:
+    """An image with its caption, a line each.
+
+    Args:
+        png: base64.
+        lines: of the caption; the first is said in place of the image, too.
+    """
+
+    png: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Section:
-    """A section of the report, shown as title, sentences, charts, tables, about.
+    """A section of the report, shown as title, sentences, charts, tables, pictures, about.
 
     Args:
         id: its anchor.
@@ -67,6 +82,8 @@ class Section:
         sentences: what there is to say, a paragraph each; one that begins with a run's name and a colon is marked so.
         tables: figures to look up.
         charts: figures to look at.
+        pictures: images with captions.
+        gallery: their heading.
         about: how the figures are made.
     """
 
@@ -75,4 +92,6 @@ class Section:
     sentences: tuple[str, ...] = ()
     tables: tuple[ReportTable, ...] = ()
     charts: tuple[Chart, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    gallery: str = ""
     about: str = ""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rampline.comparison.recommendation import have_same_answers, is_scored_alike
+from rampline.comparison.recommendation import cost_of, have_same_answers, is_scored_alike, recommend, time_of
 from rampline.comparison.repeats import CLEAR, figure_of
 from rampline.comparison.runs import FINISHED, Comparison, is_missing
+from rampline.record.metrics import Source, from_source
 from rampline.record.units import (
     write_accuracy,
     write_dollars,
@@ -17,6 +18,7 @@ from rampline.record.units import (
     write_ratio,
 )
 
+MINUS = "\N{MINUS SIGN}"
 MOST_NAMED = 8  # runs, of which a sentence names all
 
 
@@ -25,8 +27,7 @@ def summarise_speed(comparison: Comparison) -> str:
     if not comparison.reference:
         return "No run has finished, so there is nothing to compare yet."
     throughput = f"{write_quantity(_reference(comparison)['images_per_second'])} images/s"
-    others = [row for row in _ranked(comparison, "speedup") if row["run"] != comparison.reference]
-    others.sort(key=lambda row: _is_repeat(row, _reference(comparison)))
+    others = _others(comparison)
     if not others:
         only = f"{comparison.reference} trains on {throughput}"
         return f"{only}; no other run has finished, so there is nothing to compare it with."
@@ -42,6 +43,12 @@ def summarise_speed(comparison: Comparison) -> str:
         f"The reference {comparison.reference} is the fastest with {throughput}: "
         f"the next, {best['run']}, reaches {speedup} of that."
     )
+
+
+def _others(comparison: Comparison) -> list[dict[str, Any]]:
+    """The finished runs beside the reference, the fastest first, and last those that are its training once more."""
+    others = [row for row in _ranked(comparison, "speedup") if row["run"] != comparison.reference]
+    return sorted(others, key=lambda row: _is_repeat(row, _reference(comparison)))
 
 
 def summarise_accuracy(comparison: Comparison) -> str:
@@ -61,8 +68,8 @@ def summarise_accuracy(comparison: Comparison) -> str:
         or fastest not in scored
         or any(is_missing(accuracy) for accuracy in pair)
     ):
-        return f"The best {kind} is that of {top}." if len(scored) > 1 else f"Its {kind} is {write_accuracy(pair[0])}."
-    own = f"Its {kind} is {write_accuracy(pair[0])}, {_points(pair[0] - pair[1])} the reference"
+        return f"The best {kind} is that of {top}." if len(scored) > 1 else f"The {kind} is that of {top}."
+    own = f"The {kind} of {fastest['run']} is {write_accuracy(pair[0])}, {_points(pair[0] - pair[1])} the reference"
     if len(epochs := unequal_epochs([fastest, reference])) > 1:
         own += f", after {epochs[fastest['run']]} epochs against {epochs[comparison.reference]}"
     return f"{own}, and the best of all." if pair[0] == best["test_accuracy"] else f"{own}; the best is {top}."
@@ -95,7 +102,36 @@ def tell_repeats(comparison: Comparison) -> str:
     return f"Each run was trained {times} times, each time with another seed: figures are medians with their intervals."
 
 
+def summarise_cost(comparison: Comparison) -> list[str]:
+    """Time and money of the reference, of the fastest other run and of those that are recommended."""
+    if not comparison.reference:
+        return []
+    answer, rows = recommend(comparison), {row["run"]: row for row in comparison.finished}
+    fastest = [row["run"] for row in _others(comparison)[:1]]
+    named = (comparison.reference, *fastest, answer.fastest, answer.cheapest)
+    timed = [rows[run] for run in dict.fromkeys(named) if run and not is_missing(time_of(comparison, rows[run]).value)]
+    told = ", ".join(_take(row, comparison) for row in timed)
+    return [f"From start to end {told}.", *filter(None, [answer.unpriced])] if told else []
+
+
+def _take(row: dict[str, Any], comparison: Comparison) -> str:
+    cost = cost_of(comparison, row)
+    name = f"the reference {row['run']}" if row["run"] == comparison.reference else row["run"]
+    money = "" if is_missing(cost.value) else f" and costs {cost.write(write_dollars)}"
+    return f"{name} takes {time_of(comparison, row).write(write_duration)}{money}"
+
+
 def list_remarks(comparison: Comparison) -> list[str]:
+    """What a reader should know of the figures: `list_warnings`, then `list_weights`."""
+    return [*list_warnings(comparison), *list_weights(comparison)]
+
+
+def list_weights(comparison: Comparison) -> list[str]:
+    """What the runs that start from the weights of others take together with those."""
+    return [_in_all(row) for row in comparison.rows if row["starts_from"]]
+
+
+def list_warnings(comparison: Comparison) -> list[str]:
     """What a reader must know before trusting the figures: another reference, unfinished runs, shared processors."""
     remarks: list[str] = []
     declared, reference = comparison.declared_reference, comparison.reference
@@ -118,8 +154,6 @@ def list_remarks(comparison: Comparison) -> list[str]:
             remarks.append(
                 f"{row['run']} had not all its workers all the time ({workers} in turn): its speed is of a mix."
             )
-        if row["starts_from"]:
-            remarks.append(_in_all(row))
         if reference and not comparison.is_timed_alike(row):
             remarks.append(_elsewhere(row, _reference(comparison)["machine"]))
     if unequal_epochs(comparison.finished):
@@ -128,9 +162,11 @@ def list_remarks(comparison: Comparison) -> list[str]:
             "what each was trained for. “Ways of looking” in the report has accuracies after equal epochs and after "
             "equal time."
         )
+    failed = [row for row in comparison.trainings.to_dict("records") if row["parity"] == "fail"]
+    remarks += [f"{row['run']} does not train what one replica would: {_tell_failure(row)}." for row in failed]
     virtual = [row["run"] for row in comparison.runs.query("virtual_devices > 0").to_dict("records")]
     if virtual:
-        remarks.append(f"The replicas of {_and(virtual)} are virtual devices that share one processor.")
+        remarks.append(f"The replicas of {list_names(virtual)} are virtual devices that share one processor.")
     return remarks
 
 
@@ -138,6 +174,23 @@ def unequal_epochs(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Epochs by run, where they differ because a run was stopped; else nothing."""
     epochs = {row["run"]: row["epochs"] for row in rows}
     return epochs if len(set(epochs.values())) > 1 and any(row["stopped"] for row in rows) else {}
+
+
+def _tell_failure(training: dict[str, Any]) -> str:
+    return tell_parity([training]) or "the parity check failed"
+
+
+def tell_parity(trainings: Sequence[dict[str, Any]]) -> str:
+    """The largest figures of the parity checks of some trainings; empty where they have none."""
+    metrics = from_source(Source.PARITY)
+    found = {m.told_as: [row[m.name] for row in trainings if not is_missing(row[m.name])] for m in metrics}
+    most = {name: max(figures) for name, figures in found.items() if figures}
+    if "mean_staleness" in most:
+        return f"updates are {most['mean_staleness']:.1f} steps stale on average, {most['max_staleness']} at most"
+    figures = {"losses": most.get("max_loss_diff"), "weights": most.get("max_weight_diff")}
+    # With a minus sign, at which no line is broken.
+    told = [f"{what} by up to {value:.1g}".replace("-", MINUS) for what, value in figures.items() if value is not None]
+    return ", ".join(told).replace(" by", " differ by", 1)
 
 
 def list_verdicts(comparison: Comparison) -> list[str]:
@@ -191,7 +244,8 @@ def _points(difference: float) -> str:
     return f"{abs(difference) * 100:.1f} points {'above' if difference > 0 else 'below'}"
 
 
-def _and(names: list[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
+    """The names as a sentence has them; of many the first ones, and how many more."""
     if len(names) > MOST_NAMED + 1:
         return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -8,13 +8,25 @@ is less busy waits for the others.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from rampline.comparison.charts import INK, axis, finite, label, pick_drawn, row_chart, style_runs
+from rampline.comparison.charts import (
+    INK,
+    axis,
+    curve_chart,
+    finite,
+    label,
+    pick_drawn,
+    points,
+    row_chart,
+    style_runs,
+)
+from rampline.comparison.charts_section import FEWEST_POINTS, MOST_POINTS
 from rampline.comparison.runs import Comparison, is_missing
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.record.units import NONE, TIMES, write_quantity, write_ratio
@@ -48,7 +60,7 @@ def make_system_section(comparison: Comparison) -> Section | None:
     ]
     runs = pick_drawn(comparison).runs["run"].tolist()
     drawn = [gpu for gpu in gpus if gpu["run"] in runs and not is_missing(gpu["utilization_percent_mean"])]
-    charts = [_utilization(runs, drawn)] if drawn else []
+    charts = [_utilization(runs, drawn), _utilization_over_time(runs, drawn)] if drawn else []
     return Section(
         id="system",
         title="CPU, memory and GPUs",
@@ -149,6 +161,37 @@ def _utilization(runs: list[str], gpus: list[dict[str, Any]]) -> Chart:
         caption="Bar: a kernel ran. Dark line in it: memory was read or written. GPUs of one run should look the same.",
         spec=row_chart(rows, x, bars, access, label("busy", "text")),
     )
+
+
+def _utilization_over_time(runs: list[str], gpus: list[dict[str, Any]]) -> Chart:
+    styles, most = style_runs(runs), max(MOST_POINTS // len(gpus), FEWEST_POINTS)
+    rows = [
+        {
+            "run": f"{gpu['run']} {gpu['number']}",
+            "color": styles[gpu["run"]].color,
+            "seconds": round(seconds, 1),
+            "busy": round(busy, 1),
+        }
+        for gpu in gpus
+        for seconds, busy in thin_out(gpu["utilization_over_time"], most)
+    ]
+    x = axis("seconds", "seconds since training began")
+    y = axis("busy", "GPU utilisation, %", scale={"domain": [0, 105], "nice": False}, values=[0, 25, 50, 75, 100])
+    lines = {"mark": {"type": "line", "clip": True}, "encoding": {"detail": {"field": "run"}}}
+    return Chart(
+        title="GPU utilisation over time",
+        caption="A line per GPU, in the colour of its run. Between epochs it drops for validation and checkpoints.",
+        spec=curve_chart(rows, x, y, lines, points(x, y)),
+    )
+
+
+def thin_out(samples: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
+    """At most so many samples: means of neighbours."""
+    width = math.ceil(len(samples) / most)
+    groups = [samples[first : first + width] for first in range(0, len(samples), width or 1)]
+    return [
+        (statistics.fmean(at for at, _ in group), statistics.fmean(value for _, value in group)) for group in groups
+    ]
 
 
 def _cores(percent: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rampline.errors import DatasetError
-from rampline.files import read_json
+from rampline.files import read_csv, read_json
 
 # Also counts how encoded images become pixels: a run that goes on must not see others than it began with.
 FORMAT_VERSION = 3
@@ -110,6 +110,11 @@ class PreparedDataset:
         file = orientations_file(self.directory, split)
         return np.load(file, allow_pickle=False) if file.is_file() else None
 
+    def paths(self, split: str) -> list[str]:
+        """What each image of a split is called in its source, in their order; empty where nothing was written of it."""
+        file = split_file(self.directory, split)
+        return read_csv(file, dtype=str, keep_default_na=False)["path"].tolist() if file.is_file() else []
+
     def damaged(self, file: Path) -> DatasetError:
         """The error that names a file which is not as it was prepared, and says what to do."""
         return DatasetError(f"{file} is not as it was prepared: {_remedy(self.directory)}")
@@ -130,6 +135,11 @@ def _remedy(directory: Path) -> str:
 def labels_file(directory: Path, split: str) -> Path:
     """NumPy file with the labels of a split."""
     return directory / f"{split}_labels.npy"
+
+
+def split_file(directory: Path, split: str) -> Path:
+    """Table of a split's images, in their order: `path`, relative to the source, and `label`, the name of the class."""
+    return directory / f"{split}.csv"
 
 
 def orientations_file(directory: Path, split: str) -> Path:

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 import psutil
 
 from rampline.config import DataConfig
@@ -27,7 +28,7 @@ from rampline.data.address import (
     tfds_directory,
 )
 from rampline.data.catalog import CatalogEntry, fingerprint_catalog, read_catalog, select
-from rampline.data.dataset import FORMAT_VERSION, SPLITS, PreparedDataset
+from rampline.data.dataset import FORMAT_VERSION, SPLITS, PreparedDataset, split_file
 from rampline.data.decoder import DecodedImage, Decoder, compute_in_one_thread
 from rampline.data.integrity import seal
 from rampline.data.orientation import UPRIGHT
@@ -40,7 +41,7 @@ from rampline.data.storage import Content, SplitWriter, stored_content
 from rampline.data.stored_dataset import fetch_dataset
 from rampline.devices import available_cores
 from rampline.errors import DatasetError
-from rampline.files import complete_directory, write_json
+from rampline.files import complete_directory, write_csv, write_json
 from rampline.jobs.job import EVENTS
 from rampline.jobs.lock import locked
 from rampline.record.events import EventWriter
@@ -95,6 +96,9 @@ def fill(directory: Path, plan: Plan, on_progress: Callable[[int, int], None]) -
     """
     rows, images = _write_images(directory, plan, on_progress)
     _check(plan, rows)
+    for split in images:
+        stored = [(row.name, row.class_name) for row in rows if row.split == split and not row.problem]
+        write_csv(split_file(directory, split), pd.DataFrame(stored, columns=["path", "label"]))
     write_report(directory, make_report(rows, source=plan.config.source, fingerprint=plan.fingerprint))
     undecodable = sum(bool(row.problem) for row in rows)
     write_json(directory / "manifest.json", seal(_manifest(directory, plan, images, undecodable=undecodable)))

@@ -125,7 +125,7 @@ class Metric:
     @property
     def is_of_run(self) -> bool:
         """Whether the comparison has one figure of it for each run."""
-        return self.source not in (Source.EPOCH, Source.PARITY) or self.summary is not None
+        return self.source is not Source.EPOCH or self.summary is not None
 
     @property
     def is_read(self) -> bool:
@@ -180,6 +180,7 @@ METRICS: tuple[Metric, ...] = (
         Source.EPOCH,
         better="lower",
         told_in_steps="loss",
+        charted=True,
         tensorboard="train/epoch_loss",
         line="loss {:.4f}",
         shown={Output.EPOCH_LINE: 1, Output.EPOCH_PAGE: 1, Output.VIEW_BY_TIME: 2},
@@ -196,6 +197,7 @@ METRICS: tuple[Metric, ...] = (
         "Mean loss over the validation split after the epoch.",
         Source.EPOCH,
         better="lower",
+        charted=True,
         tensorboard="validation/epoch_loss",
         shown={Output.EPOCH_PAGE: 3},
     ),

@@ -90,6 +90,11 @@ class RunDirectory:
         return self.path / "evaluation.json"
 
     @property
+    def worst_errors_file(self) -> Path:
+        """The wrong answers that the best checkpoint is most certain of, with their images."""
+        return self.path / "worst_errors.json"
+
+    @property
     def model(self) -> Path:
         """The evaluated model as MLflow saves it, complete or absent."""
         return self.path / "model"

@@ -271,7 +271,8 @@ def _evaluation_part(directory: RunDirectory) -> Record:
     if predictions.is_file():
         # Two runs of one digest answer alike on every image, with the same probabilities.
         tags[ANSWERS_TAG] = hashlib.sha256(predictions.read_bytes()).hexdigest()[:16]
-    files = {path.name: path for path in (file, predictions, directory.path / "model_summary.txt")}
+    others = (predictions, directory.worst_errors_file, directory.path / "model_summary.txt")
+    files = {path.name: path for path in (file, *others)}
     return Record(
         tags=tags,
         moments=[Moment(figures=to_log(Source.EVALUATION, evaluation), time=_modified(file))],

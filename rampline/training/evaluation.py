@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import csv
 import dataclasses
+import io
 from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from rampline.data.compiled import as_written
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import ConfigError, DatasetError
-from rampline.files import read_json, write_json, write_text
+from rampline.files import csv_cell, read_json, write_json, write_text
 from rampline.jobs.job import EVENTS
 from rampline.pipeline.batches import ReplicaRange, make_evaluation_dataset
 from rampline.pipeline.examples import open_examples
@@ -83,6 +87,8 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
 
 
 BATCH_SIZE = 256
+# Of the wrong answers that are shown: how many, and the longer side of their images in pixels.
+MOST_ERRORS, LONGEST_SIDE = 12, 96
 
 
 def evaluate_all(folder: Path, run_directories: Sequence[str], data: str | None) -> None:
@@ -94,7 +100,10 @@ def evaluate_all(folder: Path, run_directories: Sequence[str], data: str | None)
 
 
 def evaluate_run_directory(run_directory: RunDirectory, other_data: Path | None = None) -> dict[str, Any]:
-    """Score the best checkpoint and write `evaluation.json`, `predictions.csv`, `model/` and `model_summary.txt`.
+    """Score the best checkpoint and write `evaluation.json` and what belongs to it.
+
+    That is `predictions.csv` (path, label, answer and its probability of every image), `worst_errors.json` (the wrong
+    answers that are most certain, with their images), `model/` and `model_summary.txt`.
 
     Args:
         run_directory: a run with at least one checkpoint.
@@ -129,11 +138,12 @@ def evaluate_run_directory(run_directory: RunDirectory, other_data: Path | None 
     if other_data:
         scores = run_directory.path / "evaluation-other.json"
         scores.unlink(missing_ok=True)  # never beside the answers on other images
-        _write_predictions(labels, probabilities, run_directory.path / "predictions-other.csv")
+        _write_predictions(dataset, labels, probabilities, run_directory.path / "predictions-other.csv")
         write_json(scores, content)
         return content
     _write_model(model, run_directory, own)
-    _write_predictions(labels, probabilities, run_directory.path / "predictions.csv")
+    _write_predictions(dataset, labels, probabilities, run_directory.path / "predictions.csv")
+    write_json(run_directory.worst_errors_file, _worst_errors(dataset, labels, probabilities))
     write_json(run_directory.evaluation_file, content)
     return content
 
@@ -204,13 +214,47 @@ def _scores(labels: np.ndarray, probabilities: np.ndarray, class_names: tuple[st
     }
 
 
-def _write_predictions(labels: np.ndarray, probabilities: np.ndarray, path: Path) -> None:
-    columns = (labels, probabilities.argmax(axis=1), probabilities.max(axis=1))
-    lines = [
-        f"{i},{label},{prediction},{probability!s}"
-        for i, (label, prediction, probability) in enumerate(zip(*columns, strict=True))
+def _write_predictions(dataset: PreparedDataset, labels: np.ndarray, probabilities: np.ndarray, path: Path) -> None:
+    paths = dataset.paths(dataset.evaluation_split) or [""] * len(labels)
+    answers = (labels, probabilities.argmax(axis=1), probabilities.max(axis=1))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["index", "path", "label", "prediction", "probability"])
+    writer.writerows(
+        [i, csv_cell(name), *answer] for i, (name, *answer) in enumerate(zip(paths, *answers, strict=True))
+    )
+    write_text(path, text.getvalue())
+
+
+def _worst_errors(dataset: PreparedDataset, labels: np.ndarray, probabilities: np.ndarray) -> list[dict[str, Any]]:
+    """The most certain of the wrong answers, `{path, label, prediction, probability, png}`; the image as base64."""
+    split, names = dataset.evaluation_split, dataset.class_names
+    predicted, certainty = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    # A network that has overflowed is certain of nothing.
+    wrong = np.flatnonzero((predicted != labels) & np.isfinite(certainty))
+    worst = wrong[np.argsort(-certainty[wrong], kind="stable")][:MOST_ERRORS]
+    if not len(worst):
+        return []
+    images, _ = open_examples(dataset, split).take(tf.constant(worst, tf.int64))
+    paths = dataset.paths(split) or [f"image {index}" for index in range(len(labels))]
+    return [
+        {
+            "path": paths[index],
+            "label": names[labels[index]],
+            "prediction": names[predicted[index]],
+            "probability": float(certainty[index]),
+            "png": base64.b64encode(encode_small(image)).decode(),
+        }
+        for index, image in zip(worst, images, strict=True)
     ]
-    write_text(path, "\n".join(["index,label,prediction,probability", *lines]) + "\n")
+
+
+def encode_small(image: tf.Tensor) -> bytes:
+    """A PNG of an image (height, width, channels) uint8, reduced where it is large."""
+    if max(image.shape[:2]) > LONGEST_SIDE:
+        small = tf.image.resize(image, (LONGEST_SIDE,) * 2, tf.image.ResizeMethod.AREA, preserve_aspect_ratio=True)
+        image = tf.cast(tf.round(small), tf.uint8)
+    return tf.io.encode_png(image).numpy()
 
 
 def _write_model(model: keras.Model, run_directory: RunDirectory, dataset: PreparedDataset) -> None:

@@ -38,7 +38,7 @@ class _Page(HTMLParser):
     BESIDE = ("td", "th", "text", "a", "dd")
     INLINE = ("br", "small", "span", "strong", "code", "b", "i", "em", "tspan")
     IN_CHART = ("g", "path", "line", "rect", "use", "circle", "polyline", "polygon", "defs", "clippath", "title")
-    WITHOUT_END = ("meta", "link", "br")
+    WITHOUT_END = ("meta", "link", "br", "img", "input")
 
     def __init__(self, html: str, only: tuple[str, ...]) -> None:
         super().__init__()

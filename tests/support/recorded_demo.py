@@ -3,6 +3,7 @@
 `RAMPLINE_GOLDEN=record` makes tests/test_demo.py write it anew.
 """
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -23,6 +24,7 @@ PRIVATE = {
     "rampline.process": "machine:1:1795555200",
 }
 POINTS_AT_ONCE = 1000
+CLASSES = 10
 
 
 def record(client: MlflowClient, home: Path) -> None:
@@ -53,6 +55,14 @@ def _points(client: MlflowClient, run: Run, key: str) -> list[tuple[int, int, fl
     return [(p.step, p.timestamp - run.info.start_time, float(f"{p.value:.6g}")) for p in points]
 
 
+def _evaluate(predictions: list[str]) -> dict[str, Any]:
+    """What the comparison reads of `evaluation.json`."""
+    matrix = [[0] * CLASSES for _ in range(CLASSES)]
+    for answer in csv.DictReader(predictions):
+        matrix[int(answer["label"])][int(answer["prediction"])] += 1
+    return {"class_names": list(map(str, range(CLASSES))), "confusion_matrix": matrix}
+
+
 def replay(client: MlflowClient, artifacts: Path) -> str:
     """Log the recorded execution as study `digits`; returns the id of its parent run."""
     experiment_id, parent = client.create_experiment("digits", str(artifacts)), ""
@@ -69,6 +79,7 @@ def replay(client: MlflowClient, artifacts: Path) -> str:
         client.log_batch(run_id, params=[Param(key, value) for key, value in recorded["params"].items()])
         if "predictions" in recorded:
             client.log_text(run_id, "\n".join(recorded["predictions"]) + "\n", PREDICTIONS)
+            client.log_dict(run_id, _evaluate(recorded["predictions"]), "evaluation.json")
         client.set_terminated(run_id)
         parent = parent or run_id
     return parent

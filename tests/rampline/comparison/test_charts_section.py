@@ -1,9 +1,12 @@
-"""Which part of the curves of validation accuracy a chart shows."""
+"""Which part of the curves a chart shows."""
 
+from dataclasses import replace
+
+import pandas as pd
 import pytest
 from logged_runs import LoggedRun
 
-from rampline.comparison.charts_section import accuracy_limits
+from rampline.comparison.charts_section import accuracy_limits, make_charts
 from rampline.comparison.runs import read_comparison
 
 
@@ -22,3 +25,20 @@ def test_only_low_first_epochs_are_cut(client, log_study, curves, cut):
     low, high = accuracy_limits(read_comparison(client, "lines", log_study("lines", runs, execution=str(curves))))
     accuracies = sorted(accuracy for curve in curves for accuracy in curve)
     assert [accuracy for accuracy in accuracies if not low < accuracy < high] == cut
+
+
+def test_long_runs_are_drawn_with_few_points_and_their_last_epoch(client, log_study, four_runs):
+    comparison = read_comparison(client, "long", log_study("long", four_runs[:2]))
+    curves = [
+        {"run": run, "epoch": epoch, "val_loss": 1 / epoch, "elapsed_seconds": epoch}
+        for run in ("baseline", "short")
+        for epoch in range(1, 5001)
+    ]
+    long = replace(comparison, epochs=pd.DataFrame(curves, columns=comparison.epochs.columns))
+    loss = make_charts(long)[0]
+    rows = loss.spec["data"]["values"]
+    assert 3000 < len(rows) <= 4000
+    assert [row["epoch"] for row in rows if row["run"] == "short"][-2:] == [4997, 5000]
+    assert loss.spec["encoding"]["y"]["scale"]["type"] == "log"
+    assert loss.by_time["encoding"]["x"]["field"] == "elapsed_seconds"
+    assert loss.caption.endswith("Of long runs not every epoch is drawn.")

@@ -70,10 +70,10 @@ def test_without_prices_only_the_fastest(recommended):
     assert found.sentence == (
         "Within 1 point of the best test accuracy (fast, 0.9100), fast takes the least time: 50.0 s."
     )
-    assert (found.cheapest, found.remarks) == ("", ("No price is given, so cost is not compared.",))
+    assert (found.cheapest, found.unpriced) == ("", "No price is given, so cost is not compared.")
     some = recommended("some", [run("base", 0.9, 100, 0.1), run("fast", 0.91, 50)])
     assert (some.fastest, some.cheapest) == ("fast", "")
-    assert some.remarks == ("No price is given for fast, so cost is not compared.",)
+    assert some.unpriced == "No price is given for fast, so cost is not compared."
 
 
 def test_no_other_run_keeps_the_accuracy(recommended):
@@ -153,7 +153,7 @@ def test_section(recommended, client):
     found = recommended("table", runs, deadline_hours="0.02")
     section = make_recommendation_section(read_comparison(client, "table"))
     assert section is not None
-    assert section.sentences[0] == found.sentence
+    assert section.sentences == found.remarks
     table = section.tables[0]
     assert table.head == ("run", "accuracy", "points", "95 % interval", "within 1 point", "time", "cost", "in time")
     assert table.rows[0] == ("base", "0.9000", "+0.0", DASH, "yes", "100 s", "$0.2000", "no")

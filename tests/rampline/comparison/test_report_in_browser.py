@@ -10,13 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from browser import PHONE, open_page
 from mlflow import MlflowClient
+from mlflow.entities import RunInfo
 from playwright.sync_api import Browser, Page
 
+from rampline.comparison.errors_section import Scores
 from rampline.comparison.mlflow_reader import read_children
-from rampline.comparison.report import make_data_tables, write_comparison
+from rampline.comparison.report import write_comparison
 from rampline.comparison.runs import read_comparison
 from rampline.data.quality import ReportRow, make_report
 from rampline.tracking.description import SampleReader
@@ -54,7 +57,7 @@ FIND_OVERLAP = """() => {
   return found;
 }"""
 SECTIONS = [
-    *("recommendation", "runs", "charts", "ways", "explanation", "scaling", "system"),
+    *("recommendation", "runs", "charts", "errors", "ways", "explanation", "scaling", "system"),
     *("data", "environment", "command", "method"),
 ]
 STEP_MS = {"input": 1.5, "compute": 40.25, "contention": 11.0, "sync": 6.0, "other": 3.25}
@@ -62,6 +65,25 @@ SECONDS = {
     **{"startup": 3.0, "tracing": 1.5, "steps": 4.0, "evaluation": 0.5},
     **{"checkpoint": 0.2, "logging": 0.1, "unexplained": 0.1},
 }
+# 1 pixel of grey.
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
+NAMES = tuple(f"a class with a long name {letter}" for letter in "abcdefghij")
+ERROR = {
+    "path": f"test/{'cat' * 30}/1.png",
+    "label": NAMES[0],
+    "prediction": NAMES[1],
+    "probability": 0.987,
+    "png": PNG,
+}
+SCORES = [
+    Scores(
+        run=run,
+        class_names=NAMES,
+        matrix=9 * np.eye(10, dtype=np.int64) + np.eye(10, k=1, dtype=np.int64),
+        errors=(ERROR,) * 12,
+    )
+    for run in ("mirrored", "baseline")
+]
 GPU = {
     **{"name": "Tesla T4", "utilization_percent": 80.0, "memory_access_percent": 40.0, "power_watts": 65.0},
     **{"memory_mebibytes": 900.0, "memory_total_mebibytes": 15_000.0},
@@ -83,15 +105,21 @@ def report(client, log_study, four_runs, tmp_path) -> Path:
     tags = {"reference": "baseline", "command": "rampline run pets --set seed=7", "published_source": source}
     parent = log_study("browser", [_explain(run) for run in four_runs], **tags)
     for child in read_children(client, client.get_run(parent)):
-        _log_system(client, child.info.run_id, tmp_path / child.info.run_id)
+        _log_system(client, child.info, tmp_path / child.info.run_id)
     rows = [ReportRow("train", "cat", 0, f"train/{'cat' * 30}/{n}.png", "aa", 8, 9, "") for n in range(2)]
     rows += [ReportRow("test", "dog", 1, "test/dog/3.png", "bb", 0, 0, "not an image")]
-    tables = make_data_tables([make_report(rows, source="folder:pets", fingerprint="f" * 64)])
-    return write_comparison(read_comparison(client, "browser", parent), tmp_path, data_tables=tables).report
+    data = [make_report(rows, source="folder:pets", fingerprint="f" * 64)]
+    return write_comparison(read_comparison(client, "browser", parent), tmp_path, data=data, scores=SCORES).report
 
 
 def _explain(run):
-    """The run with what the probes have measured; the one that failed has none."""
+    """The run with its losses, and with what the probes have measured; the one that failed has none of these."""
+    curves = {
+        "train_accuracy": (0.6, 0.9, 0.97, 0.99),
+        "train_loss": (2.0, 0.4, 0.1, 0.05),
+        "val_loss": (2.1, 0.6, 0.3, 0.2),
+    }
+    run = replace(run, curves={name: curve[: len(run.epochs)] for name, curve in curves.items()})
     if run.status != "FINISHED":
         return run
     measured = {f"step_ms_{part}": value for part, value in STEP_MS.items()}
@@ -101,13 +129,13 @@ def _explain(run):
     return replace(run, metrics={**run.metrics, **measured}, tags={**run.tags, **verdict})
 
 
-def _log_system(client: MlflowClient, run_id: str, folder: Path) -> None:
+def _log_system(client: MlflowClient, run: RunInfo, folder: Path) -> None:
     folder.mkdir()
     sample = {"cpu_percent": 150.0, "memory_mebibytes": 900.0, "machine_cpu_percent": 80.0, "gpus": [GPU, GPU]}
-    lines = [json.dumps({"time": 1_000_000 + seconds, **sample}) for seconds in (0, 5, 10)]
+    lines = [json.dumps({"time": run.start_time / 1000 + seconds, **sample}) for seconds in (0, 5, 10)]
     file = folder / "chief-0.jsonl"
     file.write_text("\n".join(lines) + "\n")
-    reconcile(client, SampleReader(file).read(), Known.ask(client, run_id))
+    reconcile(client, SampleReader(file).read(), Known.ask(client, run.run_id))
 
 
 def _background(page: Page) -> tuple[int, ...]:
@@ -122,7 +150,9 @@ def test_every_section_is_there_and_shown(browser, report):
         links = page.eval_on_selector_all("nav a", "all => all.map(one => one.getAttribute('href'))")
         assert links == [f"#{section}" for section in shown]
         assert page.locator("#runs tbody tr").count() == 4
-        assert page.locator("#charts .chart svg").count() == 5
+        assert page.locator("#charts .chart svg").count() == 7
+        assert page.locator("#errors .chart svg").count() == 2
+        assert page.locator("#errors img").count() == 12
         assert page.locator("#explanation .chart svg").count() == 2
         assert "62.0" in page.locator("#explanation .chart svg text").all_text_contents()  # the whole step
         for chart in page.locator(".chart svg").all():
@@ -186,13 +216,32 @@ def test_the_pointer_shows_figures_and_the_wheel_zooms(browser, report):
         chart.locator("path[aria-roledescription=point]").nth(1).hover()
         shown = page.locator("#vg-tooltip-element.visible")
         shown.wait_for()
-        assert shown.inner_text().split() == ["run", "baseline", "epoch", "2", "validation", "accuracy", "0.95"]
+        assert shown.inner_text().split() == [
+            *("run", "baseline", "epoch", "2"),
+            *("seconds", "since", "training", "began", "3", "validation", "accuracy", "0.95"),
+        ]
         before = chart.locator("svg text").all_text_contents()
         page.keyboard.down("Shift")
         page.mouse.wheel(0, -300)
         page.keyboard.up("Shift")
         page.wait_for_timeout(200)
         assert chart.locator("svg text").all_text_contents() != before
+        page.get_by_label("by time").check()
+        page.locator("#charts svg text", has_text="seconds since training began").nth(4).wait_for()
+
+
+@pytest.mark.parametrize("width", [PHONE, 1280])
+def test_the_first_screen_has_the_four_answers(browser, report, width):
+    with open_report(browser, report, width=width) as page:
+        questions = page.locator("header .question").all_text_contents()
+        assert questions == [
+            *("Is it faster?", "Which run to take?", "What does it cost?", "Is it the same model?"),
+            "Before you trust this",
+        ]
+        for question in page.locator("header .question").all()[:4]:
+            box = question.bounding_box()
+            assert box is not None
+            assert box["y"] + box["height"] < 844
 
 
 def test_the_file_is_small_enough_to_send(report):

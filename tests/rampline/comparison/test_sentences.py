@@ -16,7 +16,7 @@ def test_faster_run(client, log_study, four_runs):
     comparison = read_comparison(client, "faster")
     fastest = f"mirrored is the fastest: 1,500 images/s, 1.50{TIMES} the reference baseline."
     assert summarise_speed(comparison) == fastest
-    accuracy = "Its test accuracy is 0.9520, 1.2 points above the reference, and the best of all."
+    accuracy = "The test accuracy of mirrored is 0.9520, 1.2 points above the reference, and the best of all."
     assert summarise_accuracy(comparison) == accuracy
     scaling = f"Scaling paid: mirrored reaches 1.50{TIMES} on 2 replicas, 75 % of ideal scaling."
     assert summarise_scaling(comparison) == scaling
@@ -51,7 +51,7 @@ def test_one_run(client, log_study, four_runs):
     log_study("one", four_runs[:1], reference="baseline")
     comparison = read_comparison(client, "one")
     assert summarise_speed(comparison).startswith("baseline trains on 1,000 images/s; no other run has finished")
-    assert summarise_accuracy(comparison) == "Its test accuracy is 0.9400."
+    assert summarise_accuracy(comparison) == "The test accuracy is that of baseline with 0.9400."
     assert list_remarks(comparison) == []
 
 

@@ -7,7 +7,14 @@ import pytest
 
 from rampline.comparison.mlflow_reader import SYSTEM_COLUMNS, SYSTEM_NUMBERS
 from rampline.comparison.runs import Comparison, read_comparison
-from rampline.comparison.system_section import NO_GPU, Balance, describe_uneven, find_balances, make_system_section
+from rampline.comparison.system_section import (
+    NO_GPU,
+    Balance,
+    describe_uneven,
+    find_balances,
+    make_system_section,
+    thin_out,
+)
 from rampline.record.units import NONE, TIMES
 
 
@@ -23,7 +30,7 @@ def role(run: str, name: str, cpu: float) -> dict:
 def gpu(run: str, name: str, number: int, use: float, **more) -> dict:
     values = {"run": run, "role": name, "gpu": number, "gpu_name": "Tesla T4", "utilization_percent_mean": use}
     access = {"memory_access_percent_mean": use / 2, "memory_megabytes_peak": 14_000.0, "memory_percent_peak": 87.6}
-    return values | access | {"power_watts_mean": 68.4} | more
+    return values | access | {"power_watts_mean": 68.4, "utilization_over_time": ((0.0, use), (5.0, 0.0))} | more
 
 
 @pytest.fixture
@@ -86,11 +93,21 @@ def test_gpus_have_a_table_a_chart_and_a_judgement(comparison):
         ("mirrored", "chief-0", "1 Tesla T4", "60 %", "30 %", "14.0 (88 %)", NONE),
     )
     assert balance.rows == (("mirrored", "2 GPUs", "60 %", "96 %", f"1.60{TIMES}", "uneven"),)
-    (chart,) = section.charts
+    chart, over_time = section.charts
     assert [(row["run"], row["text"], row["color"]) for row in chart.spec["data"]["values"]] == [
         ("mirrored 0", "96 %", "var(--run-2)"),
         ("mirrored 1", "60 %", "var(--run-2)"),
     ]
+    assert [(row["run"], row["seconds"], row["busy"]) for row in over_time.spec["data"]["values"]] == [
+        *(("mirrored 0", 0, 96), ("mirrored 0", 5, 0)),
+        *(("mirrored 1", 0, 60), ("mirrored 1", 5, 0)),
+    ]
+
+
+def test_long_runs_are_thinned_out():
+    samples = [(float(second), second % 2) for second in range(10)]
+    assert thin_out(samples, 10) == samples
+    assert thin_out(samples, 4) == [(1, 1 / 3), (4, 2 / 3), (7, 1 / 3), (9, 1)]
 
 
 def test_even_loads_are_called_even(comparison):

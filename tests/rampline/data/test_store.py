@@ -48,6 +48,8 @@ def test_pixels_and_labels_do_not_depend_on_the_cache(store, make_folder):
     expected = [decode_and_resize(tf.io.read_file(str(path)), (8, 8, 3)).numpy() for path in paths]
     np.testing.assert_array_equal(read_images(datasets[0], "test"), expected)
     assert datasets[0].labels("test").tolist() == [0, 0, 1, 1]
+    assert datasets[0].paths("test") == [str(path.relative_to(root)) for path in paths]
+    assert len({path for split in datasets[0].splits for path in datasets[0].paths(split)}) == 15
 
 
 def test_photographs_are_stored_upright_whatever_the_cache(store, make_folder, turned, photograph):

@@ -1,0 +1,139 @@
+"""The first screen of the report: four answers, the parity certificate of each run, and what to know before trusting.
+
+A **certificate** says whether a scaled run trains what one replica would: the result of the parity check that was made
+before it was trained, see `docs/parity.md`. Of a run that was trained several times it is the worst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rampline.comparison.recommendation import recommend
+from rampline.comparison.repeats import name_of_run
+from rampline.comparison.runs import Comparison
+from rampline.comparison.sentences import (
+    list_names,
+    list_warnings,
+    list_weights,
+    summarise_accuracy,
+    summarise_cost,
+    summarise_scaling,
+    summarise_speed,
+    tell_parity,
+    tell_repeats,
+)
+from rampline.data.quality import DataReport
+
+# The worst first; without a status the check was left out.
+STATUSES = {"fail": "failed", "": "not checked", "not_applicable": "not applicable", "pass": "passed"}
+MOST_CERTIFICATES = 8  # lines; of more runs, those of one result are one line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A question that readers come with, and its answer in sentences."""
+
+    question: str
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """The result of the parity check of some runs.
+
+    Attributes:
+        runs: their names.
+        status: a key of `STATUSES`.
+        figures: how far they are from one replica, or why the check does not apply; empty where nothing is known.
+    """
+
+    runs: str
+    status: str
+    figures: str
+
+    @property
+    def result(self) -> str:
+        """The status in words, with the figures."""
+        return f"{STATUSES[self.status]}: {self.figures}" if self.figures else STATUSES[self.status]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstScreen:
+    """What the report begins with.
+
+    Attributes:
+        headline: whether another run is faster than the reference.
+        notes: to the headline.
+        answers: to the other questions.
+        certificates: of all runs.
+        warnings: what a reader must know before trusting the figures.
+    """
+
+    headline: str
+    notes: tuple[str, ...]
+    answers: tuple[Answer, ...]
+    certificates: tuple[Certificate, ...]
+    warnings: tuple[str, ...]
+
+
+def make_first_screen(comparison: Comparison, reports: Iterable[DataReport]) -> FirstScreen:
+    """The first screen of a comparison; `reports` are those of its datasets."""
+    is_repeated, repeats = comparison.has_repeats, tell_repeats(comparison)
+    take = recommend(comparison).sentence or "There are no two runs to choose between."
+    answers = {
+        "Which run to take?": (take,),
+        "What does it cost?": (*summarise_cost(comparison), *list_weights(comparison)),
+        "Is it the same model?": (summarise_accuracy(comparison),),
+    }
+    return FirstScreen(
+        headline=summarise_speed(comparison),
+        notes=tuple(filter(None, (summarise_scaling(comparison), repeats if is_repeated else ""))),
+        answers=tuple(Answer(question=q, sentences=tuple(filter(None, told))) for q, told in answers.items()),
+        certificates=tuple(list_certificates(comparison)),
+        warnings=(
+            *filter(None, map(_tell_leaks, reports)),
+            *list_warnings(comparison),
+            *([] if is_repeated else [repeats]),
+        ),
+    )
+
+
+def list_certificates(comparison: Comparison) -> list[Certificate]:
+    """The certificate of each run; where they are many, one for all runs of one result."""
+    of_run: dict[str, list[dict[str, Any]]] = {}
+    for training in comparison.trainings.to_dict("records"):
+        of_run.setdefault(name_of_run(training), []).append({str(key): value for key, value in training.items()})
+    found = [_certificate([run], rows) for run, rows in of_run.items()]
+    if len(found) <= MOST_CERTIFICATES:
+        return found
+    alike = {status: [c.runs for c in found if c.status == status] for status in STATUSES}
+    return [_certificate(runs, [row for run in runs for row in of_run[run]]) for runs in alike.values() if runs]
+
+
+def _certificate(runs: Sequence[str], trainings: Sequence[dict[str, Any]]) -> Certificate:
+    status = next(status for status in STATUSES if any(row["parity"] == status for row in trainings))
+    return Certificate(runs=list_names(runs), status=status, figures=_figures(status, trainings))
+
+
+def _figures(status: str, trainings: Sequence[dict[str, Any]]) -> str:
+    """The largest figures of the trainings that have this status."""
+    rows = [row for row in trainings if row["parity"] == status]
+    if status == "not_applicable" and all(row["strategy"] == "single" for row in rows):
+        return "one replica"
+    return tell_parity(rows)
+
+
+def _tell_leaks(report: DataReport) -> str:
+    by_image: dict[int, list[str]] = {}
+    for copy in report.repeated("across").to_dict("records"):
+        by_image.setdefault(copy["group"], []).append(copy["name"])
+    if not by_image:
+        return ""
+    images, names = len(by_image), " and ".join(next(iter(by_image.values()))[:2])
+    are = "image is" if images == 1 else "images are"
+    return (
+        f"{images:,} {are} in more than one split of {report.source}, such as {names}: accuracy on them is no "
+        "accuracy on new images."
+    )

@@ -1,0 +1,47 @@
+"""Which answers are wrong, and for which runs that is told."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rampline.comparison.errors_section import make_errors_section, read_scores
+from rampline.comparison.runs import read_comparison
+
+EVALUATION = {"class_names": ["cat", "dog", "fox"], "confusion_matrix": [[8, 2, 0], [0, 9, 1], [0, 0, 0]]}
+ERROR = {"path": "test/cat/1.png", "label": "cat", "prediction": "dog", "probability": 0.987, "png": "iVBORw0KGgo="}
+
+
+def test_the_recommended_run_and_the_reference_are_told_of(client, log_study, four_runs):
+    log_study("errors", four_runs, reference="baseline")
+    comparison = read_comparison(client, "errors")
+    assert read_scores(client, comparison) == []  # they were evaluated by an earlier version, or elsewhere
+    runs = dict(zip(comparison.runs["run"], comparison.runs["run_id"], strict=True))
+    for run_id in runs.values():
+        client.log_dict(run_id, EVALUATION, "evaluation.json")
+    client.log_dict(runs["mirrored"], [ERROR], "worst_errors.json")
+    mirrored, baseline = read_scores(client, comparison)
+    assert (mirrored.run, baseline.run, baseline.errors) == ("mirrored", "baseline", ())
+    section = make_errors_section([mirrored, baseline])
+    assert section is not None
+    told = "17 of 20 answers are right; most often it takes cat for dog (2 of 10), dog for fox (1 of 10)."
+    assert section.sentences == (f"mirrored: {told}", f"baseline: {told}")
+    assert section.tables[0].rows == (
+        ("cat", "10", "0.8000", "0.8000"),
+        ("dog", "10", "0.9000", "0.9000"),
+        ("fox", "0", "\N{EN DASH}", "\N{EN DASH}"),
+    )
+    assert len(section.charts[0].spec["data"]["values"]) == 4
+    assert section.pictures[0].lines == ("dog instead of cat", "98.7 % certain", "test/cat/1.png")
+
+
+def test_many_classes_have_no_matrix_and_few_rows(client, log_study, four_runs):
+    log_study("many-classes", four_runs[:1])
+    comparison = read_comparison(client, "many-classes")
+    names = [f"n{number:08d}" for number in range(100)]
+    evaluation = {"class_names": names, "confusion_matrix": np.eye(100, dtype=int).tolist()}
+    client.log_dict(comparison.rows[0]["run_id"], evaluation, "evaluation.json")
+    section = make_errors_section(read_scores(client, comparison))
+    assert section is not None
+    assert section.charts == ()
+    assert section.sentences == ("baseline: 100 of 100 answers are right.",)
+    assert len(section.tables[0].rows) == 40
