@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -97,7 +97,7 @@ def run(
     parameters = {"study": study, "only": only or [], "overrides": overrides, "execution": str(execution.folder)}
     try:
         with ExitStack() as stack, at_hand(execution):
-            _run_flow(home, parameters, console, stack)
+            _run_flow(home, parameters, console, stack, nullcontext if _computes_elsewhere(execution) else fork_server)
     except KeyboardInterrupt:
         remedy = f": `rampline run {study} --resume` continues it" if execution.is_begun else ""
         console.print(f"interrupted{remedy}", highlight=False)
@@ -154,20 +154,32 @@ class PrefectLost(RamplineError):
     """The Prefect API went away while the flow ran, or has no room for its database."""
 
 
-def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: ExitStack) -> None:
+def _computes_elsewhere(execution: Execution) -> bool:
+    """Whether nothing is left to do here that needs TensorFlow: nodes of Ray have fork servers of their own."""
+    study = execution.study
+    return all(run.config.cluster.launcher == "ray" and study.datasets.get(run.config.data) for run in study.runs)
+
+
+def _run_flow(
+    home: Home,
+    parameters: dict[str, Any],
+    console: Console,
+    stack: ExitStack,
+    forks: Callable[[], AbstractContextManager[None]],
+) -> None:
     with console.status("starting Prefect") if console.is_terminal else nullcontext():
         wait = start_prefect(home)
         # Prefect's server takes longest. Where it and this process have all cores, TensorFlow is imported afterwards.
         has_spare_core = wait is None or available_cores() > 2
         if has_spare_core:
-            stack.enter_context(fork_server())
+            stack.enter_context(forks())
         # Here, because that takes seconds.
         with importing():
             from rampline.flows.study import study as flow
 
             _meet_mlflow(home)
         if not has_spare_core:
-            stack.enter_context(fork_server())
+            stack.enter_context(forks())
         if wait:
             wait()
     with BarProgress(console) if console.is_terminal else nullcontext(LineProgress(_print)) as progress:

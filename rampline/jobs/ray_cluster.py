@@ -15,7 +15,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,7 +27,7 @@ from rampline.devices import available_cores
 from rampline.errors import ClusterConfigError, RunFailed
 from rampline.jobs.job import Job
 from rampline.jobs.launcher import Node, wait_until
-from rampline.jobs.ray_roles import ACTOR_SECONDS, SILENT_SECONDS, RayHost, RayNode, RayPlacement, answers
+from rampline.jobs.ray_roles import ACTOR_SECONDS, SILENT_SECONDS, RayHost, RayNode, RayPlacement, Share, answers
 from rampline.jobs.role_host import RoleHost
 from rampline.jobs.roles import LOOPBACK, role_counts
 from rampline.jobs.tf_config import ALONE, Task
@@ -57,8 +57,6 @@ LEAST_CPUS = 4
 # Where `ray start` leaves the address of its cluster.
 CURRENT_CLUSTER = Path("/tmp/ray/ray_current_cluster")
 
-# What a role reserves, by the name of the resource.
-Share = dict[str, float]
 SharesOn = Callable[[Sequence[RayNode]], list[Share]]
 
 
@@ -103,10 +101,10 @@ class RayCluster:
             Node(
                 name=node.name,
                 state="alive",
-                cores=int(node.cpus),
-                free_cores=int(node.free_cpus),
-                gpus=int(node.gpus),
-                free_gpus=int(node.free_gpus),
+                cores=int(node.has["CPU"]),
+                free_cores=int(node.free["CPU"]),
+                gpus=int(node.has["GPU"]),
+                free_gpus=int(node.free["GPU"]),
                 gpu_kind=node.gpu_kind,
                 memory_bytes=node.memory_bytes,
             )
@@ -117,25 +115,18 @@ class RayCluster:
         nodes = self.alive()
         least = config.cluster.min_workers or config.cluster.workers
         shares = _shares(config, least, nodes)
-        whole = [dataclasses.replace(node, free_cpus=node.cpus, free_gpus=node.gpus) for node in nodes]
-        chosen = _assign(shares, nodes) or _assign(shares, whole)
+        chosen = _assign(shares, nodes) or _assign(shares, [dataclasses.replace(node, free=node.has) for node in nodes])
         if chosen is None:
-            has = f"{sum(n.cpus for n in nodes):g} CPUs and {sum(n.gpus for n in nodes):g} GPUs on {len(nodes)} nodes"
+            has = f"{_total(node.has for node in nodes)} on {len(nodes)} nodes"
             raise ClusterConfigError(f"the Ray cluster has {has}: the run's roles need {_total(shares)}")
         for node in chosen:  # they import TensorFlow while the rest of the command starts
             if node.id not in self._idle:
                 self._idle[node.id] = self._make_actor(node)
 
     def room(self, config: RunConfig, *, avoid: Collection[str] = ()) -> int:
-        own = Counter[tuple[str, str]]()
-        for placement in self._open:
-            if placement.config == config:
-                for node, bundle in placement.bundles.items():
-                    own.update({(node, kind): count for kind, count in bundle.items()})  # type: ignore[arg-type]
+        own = [placement.bundles for placement in self._open if placement.config == config]
         nodes = [
-            dataclasses.replace(
-                node, free_cpus=node.free_cpus + own[node.id, "CPU"], free_gpus=node.free_gpus + own[node.id, "GPU"]
-            )
+            dataclasses.replace(node, free=_sum([node.free, *(bundles.get(node.id, {}) for bundles in own)]))
             for node in self.alive(avoid)
         ]
         counts = range(config.cluster.workers, 0, -1)
@@ -175,9 +166,8 @@ class RayCluster:
     ) -> tuple[RayPlacement | None, set[str]]:
         """A placement on these nodes, one per role; else the nodes that do not answer."""
         ray, nodes = self._ray, {node.id: node for node in chosen}
-        bundles = {node: Counter[str]() for node in nodes}
-        for node, share in zip(chosen, shares, strict=True):
-            bundles[node.id].update(share)  # type: ignore[arg-type]
+        placed = list(zip(chosen, shares, strict=True))
+        bundles = {node: _sum(share for other, share in placed if other.id == node) for node in nodes}
         on_nodes = [{**bundle, f"node:{nodes[node].address}": 0.001} for node, bundle in bundles.items()]
         group = ray.util.placement_group(on_nodes, strategy="PACK")
         # `ready()` would start a process for the question.
@@ -213,7 +203,7 @@ class RayCluster:
         options = {"num_cpus": 0, "max_concurrency": 8, "scheduling_strategy": there}
         return self._ray.remote(RoleHost).options(**options).remote(_sent(), os.getcwd())
 
-    def _gpus(self, group: Any, bundles: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    def _gpus(self, group: Any, bundles: Mapping[str, Share]) -> dict[str, Any]:
         """Questions for the GPUs that the group has on each node: Ray tells them to what runs in the group alone."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -255,16 +245,18 @@ def _nodes(ray: Any) -> list[RayNode]:
             address=node["NodeManagerAddress"],
             port=node["NodeManagerPort"],
             name=node["NodeManagerHostname"],
-            cpus=node["Resources"].get("CPU", 0.0),
-            gpus=node["Resources"].get("GPU", 0.0),
-            free_cpus=free.get(node["NodeID"], {}).get("CPU", 0.0),
-            free_gpus=free.get(node["NodeID"], {}).get("GPU", 0.0),
+            has=_of(node["Resources"]),
+            free=_of(free.get(node["NodeID"], {})),
             gpu_kind=", ".join(name.removeprefix(KIND) for name in node["Resources"] if name.startswith(KIND)),
             memory_bytes=int(node["Resources"].get("memory", 0)),
         )
         for node in ray.nodes()
         if node["Alive"]
     ]
+
+
+def _of(resources: Mapping[str, float]) -> Share:
+    return {kind: resources.get(kind, 0.0) for kind in ("CPU", "GPU")}
 
 
 def _sent() -> dict[str, str]:
@@ -303,33 +295,35 @@ def _shares(config: RunConfig, workers: int, nodes: Collection[RayNode]) -> list
 
 def _reserve(cpus: float, gpus: int, nodes: Collection[RayNode]) -> Share:
     """GPUs only where the cluster has any."""
-    return {"CPU": cpus, **({"GPU": float(gpus)} if gpus and any(node.gpus for node in nodes) else {})}
+    return {"CPU": cpus, **({"GPU": float(gpus)} if gpus and any(node.has["GPU"] for node in nodes) else {})}
 
 
-def _total(shares: Sequence[Share]) -> str:
-    total = sum((Counter(share) for share in shares), Counter())
-    return " and ".join(f"{count:g} {name}s" for name, count in total.items())
+def _sum(shares: Iterable[Share]) -> Share:
+    total: dict[str, float] = {}
+    for share in shares:
+        total |= {kind: total.get(kind, 0.0) + count for kind, count in share.items()}
+    return total
+
+
+def _total(shares: Iterable[Share]) -> str:
+    return " and ".join(f"{count:g} {kind}s" for kind, count in _sum(shares).items())
 
 
 def _missing(shares: Sequence[Share], nodes: Sequence[RayNode]) -> str:
-    free = f"{sum(n.free_cpus for n in nodes):g} CPUs and {sum(n.free_gpus for n in nodes):g} GPUs"
     where = ", ".join(sorted(node.name for node in nodes)) or "no node that answers"
-    return f"it needs {_total(shares)}, free are {free} on {where}"
+    return f"it needs {_total(shares)}, free are {_total(node.free for node in nodes) or 'none'} on {where}"
 
 
 def _assign(shares: Sequence[Share], nodes: Sequence[RayNode]) -> list[RayNode] | None:
     """A node for each share, the emptiest first; `None` where they do not fit."""
-    free = {node.id: [node.free_gpus, node.free_cpus] for node in nodes}
-    by_id = {node.id: node for node in nodes}
-    chosen = []
+    free, chosen = {node.id: dict(node.free) for node in nodes}, []
     for share in shares:
-        needed = [share.get("GPU", 0.0), share["CPU"]]
-        fitting = [node for node, has in free.items() if has[0] >= needed[0] and has[1] >= needed[1]]
+        fitting = [node for node in nodes if all(free[node.id][kind] >= share[kind] for kind in share)]
         if not fitting:
             return None
-        best = max(fitting, key=lambda node: free[node])
-        free[best] = [has - one for has, one in zip(free[best], needed, strict=True)]
-        chosen.append(by_id[best])
+        best = max(fitting, key=lambda node: (free[node.id]["GPU"], free[node.id]["CPU"]))
+        free[best.id] |= {kind: free[best.id][kind] - share[kind] for kind in share}
+        chosen.append(best)
     return chosen
 
 

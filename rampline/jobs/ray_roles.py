@@ -39,6 +39,9 @@ SILENT_SECONDS, ASK_SECONDS = 10.0, 1.0
 CONNECT_SECONDS = 1.0
 TOKEN, THREADS = ".shared", "threads.json"
 
+Share = Mapping[str, float]
+"""What is reserved: numbers of `CPU` and `GPU`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RayNode:
@@ -49,8 +52,8 @@ class RayNode:
         address: IPv4, which Ray names it by.
         port: of its daemon, the raylet.
         name: host name.
-        cpus, gpus: what Ray was told that it has.
-        free_cpus, free_gpus: what nothing has reserved.
+        has: what Ray was told that it has, by the names of `Share`.
+        free: what nothing has reserved.
         gpu_kind: such as `H100`; empty where Ray does not know.
         memory_bytes: that Ray gives out.
     """
@@ -59,10 +62,8 @@ class RayNode:
     address: str
     port: int
     name: str
-    cpus: float
-    gpus: float
-    free_cpus: float
-    free_gpus: float
+    has: Share
+    free: Share
     gpu_kind: str
     memory_bytes: int
 
@@ -226,12 +227,12 @@ class RayPlacement:
     config: RunConfig | None
     tasks: Sequence[Task]
     group: Any
-    bundles: Mapping[str, Mapping[str, float]]
+    bundles: Mapping[str, Share]
     hosts: Mapping[str, RayHost]
     head: tuple[str, int]
     idle: dict[str, Any]
     on_close: Callable[[RayPlacement], None]
-    roles: list[RayRole] = field(default_factory=list)
+    starts: int = 0
     _staged: dict[Path, Any] = field(default_factory=dict)
     _watcher: threading.Thread | None = None
     # What an actor tells counts as long as the placement is open.
@@ -243,10 +244,11 @@ class RayPlacement:
         return self.tasks[0].network_warning
 
     def start(self, task: Task, job: Job) -> RayRole:
-        host, name = self.hosts[task.name], f"{task.name}.{len(self.roles)}"
+        host, name = self.hosts[task.name], f"{task.name}.{self.starts}"
+        self.starts += 1
         launched_at = float(job.environment.get("RAMPLINE_LAUNCHED_AT", time.monotonic()))
         log, label = job.log_of(task), job.label_of(task, host.node.name)
-        self.roles.append(role := RayRole(label=label, task=task, log=log, name=name, host=host))
+        role = RayRole(label=label, task=task, log=log, name=name, host=host)
         job = dataclasses.replace(job, environment={**self._threads(task, job), **job.environment})
         if host.copies is None:
             self._stage(host, job, log)
@@ -385,7 +387,7 @@ def _are_free(nodes: Iterable[RayNode]) -> bool:
     from ray._private.state import available_resources_per_node
 
     free = available_resources_per_node()
-    return all(free[node.id].get("CPU", 0.0) >= node.free_cpus for node in nodes if node.id in free)
+    return all(free[node.id].get("CPU", 0.0) >= node.free["CPU"] for node in nodes if node.id in free)
 
 
 def _ray() -> Any:
