@@ -30,6 +30,8 @@ from rampline.record.run_directory import RunDirectory
 SIGNAL_SECONDS = 1.0
 # Of a Python process on the node, which imports Rampline.
 ACTOR_SECONDS = 60.0
+# A large dataset goes to a node in one call.
+CALL_SECONDS = 600.0
 # What is left of roles is killed.
 END_SECONDS = 5.0
 # Others may take the places at once: then they are not seen to be free.
@@ -77,6 +79,7 @@ def answers(address: str, port: int) -> bool:
     return True
 
 
+@dataclass(eq=False)
 class RayHost:
     """A node's actor, as long as a placement has it.
 
@@ -89,36 +92,39 @@ class RayHost:
         silent_seconds: of each role since its last heartbeat, as the actor has told.
         ended: exit status and telling line of the roles that have ended.
         why_lost: why nothing more will be heard of it.
-        is_over: whether the placement is.
         failure: of a disk of this machine.
+        is_over: whether the placement is.
+        heard_at: by `time.monotonic()`.
+        follower: the thread that hears it.
     """
 
-    def __init__(self, node: RayNode, actor: Any) -> None:
-        self.node, self.actor = node, actor
-        self.ports, self.cores = list[int](), 1
-        self.copies: list[Path] | None = None
-        self.silent_seconds: dict[str, float] = {}
-        self.ended: dict[str, tuple[int, str]] = {}
-        self.why_lost: str | None = None
-        self.is_over = False
-        self.failure: OSError | None = None
-        self.heard_at = time.monotonic()
-        self.follower: threading.Thread | None = None
+    node: RayNode
+    actor: Any
+    ports: list[int] = field(default_factory=list)
+    cores: int = 1
+    copies: list[Path] | None = None
+    silent_seconds: Mapping[str, float] = field(default_factory=dict)
+    ended: dict[str, tuple[int, str]] = field(default_factory=dict)
+    why_lost: str | None = None
+    failure: OSError | None = None
+    is_over: bool = False
+    heard_at: float = 0.0
+    follower: threading.Thread | None = None
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
         """What a method of the actor returns; waits as long as the node can be reached.
 
         Raises:
-            PlaceLost: when it cannot.
+            PlaceLost: when it cannot, or the call takes too long.
             RunFailed: when the method has failed.
         """
         ray, asked = _ray(), getattr(self.actor, method).remote(*arguments, **named)
-        reached_at = time.monotonic()
+        began_at = reached_at = time.monotonic()
         try:
             while not ray.wait([asked], timeout=ASK_SECONDS)[0]:
-                if answers(self.node.address, self.node.port):
-                    reached_at = time.monotonic()
-                elif time.monotonic() - reached_at > SILENT_SECONDS:
+                now = time.monotonic()
+                reached_at = now if answers(self.node.address, self.node.port) else reached_at
+                if now - reached_at > SILENT_SECONDS or now - began_at > CALL_SECONDS:
                     raise TimeoutError
             return ray.get(asked)
         except ray.exceptions.RayTaskError as error:
@@ -136,7 +142,7 @@ class RayHost:
 
     def hear(self, silent_seconds: Mapping[str, float]) -> None:
         """The actor lives, and has not seen the roles' heartbeats for so long."""
-        self.heard_at, self.silent_seconds = time.monotonic(), dict(silent_seconds)
+        self.heard_at, self.silent_seconds = time.monotonic(), silent_seconds
 
     def lose(self, why: str) -> None:
         """Nothing more will be heard of it."""

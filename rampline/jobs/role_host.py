@@ -112,8 +112,10 @@ class RoleHost:
         """
         own = {"RAMPLINE_LAUNCHED_AT": repr(time.monotonic() - age_seconds)}
         job = replace(job, environment={**job.environment, **own})
-        role = self._starter.submit(LocalPlacement(config, tasks).start, task, job).result()
-        self._roles[name] = role
+        roles = self._roles
+        roles[name] = role = self._starter.submit(LocalPlacement(config, tasks).start, task, job).result()
+        if roles is not self._roles:  # the command did not wait for TensorFlow to be imported
+            end_roles([role], grace_seconds=0)
         return role.describe()
 
     def updates(self) -> Iterator[Update]:
@@ -150,8 +152,8 @@ class RoleHost:
         Raises:
             RuntimeError: when one does not end.
         """
-        roles = list(self._roles.values())
+        over, self._roles, self._changes = self._roles, {}, None
+        roles = list(over.values())
         end_roles(roles, grace_seconds=0)
         if left := [role.label for role in roles if role.exit_status is None]:
             raise RuntimeError(f"not ended: {', '.join(left)}")
-        self._roles, self._changes = {}, None
