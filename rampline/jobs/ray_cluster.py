@@ -31,6 +31,7 @@ from rampline.jobs.ray_roles import ACTOR_SECONDS, SILENT_SECONDS, RayHost, RayN
 from rampline.jobs.role_host import RoleHost
 from rampline.jobs.roles import LOOPBACK, role_counts
 from rampline.jobs.tf_config import ALONE, Task
+from rampline.record.home import Home
 
 # What TensorFlow, NCCL and Rampline read: a node's environment is not the command's.
 SENT = ("RAMPLINE_", "TF_", "KERAS_", "NCCL_", "XLA_", "OMP_", "PYTHONPATH")
@@ -260,8 +261,9 @@ def _of(resources: Mapping[str, float]) -> Share:
 
 
 def _sent() -> dict[str, str]:
-    """What of this process's environment goes to the nodes."""
-    return {name: value for name, value in os.environ.items() if name.startswith(SENT) and name != "TF_CONFIG"}
+    """What of this process's environment goes to the nodes; the home by its whole path."""
+    sent = {name: value for name, value in os.environ.items() if name.startswith(SENT) and name != "TF_CONFIG"}
+    return sent | {"RAMPLINE_HOME": str(Home.from_environment().root)}
 
 
 def _own_gpus() -> list[str]:

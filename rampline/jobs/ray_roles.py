@@ -291,14 +291,14 @@ class RayPlacement:
         config = self.config
         if config is None or job.function != "role" or "TF_NUM_INTRAOP_THREADS" in os.environ:
             return {}
-        computing = [self.hosts[t.name] for t in self.tasks if config.is_synchronous or t.role == "worker"]
-        if not config.is_synchronous and task.role != "worker":
+        computing = [t for t in self.tasks if config.is_synchronous or t.role == "worker"]
+        if task not in computing:
             return {}
         file = job.folder / THREADS
         if not file.is_file():
-            beside = Counter(host.node.id for host in computing)
+            beside = Counter(self.hosts[t.name] for t in computing)
             devices = config.cluster.replicas if config.cluster.virtual_devices else 1
-            shares = [host.cores // (beside[host.node.id] * devices) for host in computing]
+            shares = [host.cores // (count * devices) for host, count in beside.items()]
             write_json(file, {"intraop_threads": max(1, min(shares))})
         return {"TF_NUM_INTRAOP_THREADS": str(read_json(file)["intraop_threads"])}
 
