@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +34,7 @@ from rampline.record.home import Home
 from rampline.record.object_store import ObjectStore
 from rampline.record.run_directory import RunDirectory
 from rampline.servers.prefect_server import flush_logs, prefect_answers, start_prefect
-from rampline.study import load_study
+from rampline.study import Study, load_study
 from rampline.study.execution_file import Execution, at_hand, is_begun
 from rampline.study.preflight import check_study
 from rampline.tracking.pages import shorten
@@ -97,7 +97,7 @@ def run(
     parameters = {"study": study, "only": only or [], "overrides": overrides, "execution": str(execution.folder)}
     try:
         with ExitStack() as stack, at_hand(execution):
-            _run_flow(home, parameters, console, stack, nullcontext if _computes_elsewhere(execution) else fork_server)
+            _run_flow(home, parameters, console, stack, execution.study)
     except KeyboardInterrupt:
         remedy = f": `rampline run {study} --resume` continues it" if execution.is_begun else ""
         console.print(f"interrupted{remedy}", highlight=False)
@@ -154,19 +154,8 @@ class PrefectLost(RamplineError):
     """The Prefect API went away while the flow ran, or has no room for its database."""
 
 
-def _computes_elsewhere(execution: Execution) -> bool:
-    """Whether nothing is left to do here that needs TensorFlow: nodes of Ray have fork servers of their own."""
-    study = execution.study
-    return all(run.config.cluster.launcher == "ray" and study.datasets.get(run.config.data) for run in study.runs)
-
-
-def _run_flow(
-    home: Home,
-    parameters: dict[str, Any],
-    console: Console,
-    stack: ExitStack,
-    forks: Callable[[], AbstractContextManager[None]],
-) -> None:
+def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: ExitStack, study: Study) -> None:
+    forks = fork_server if study.needs_tensorflow_here else nullcontext
     with console.status("starting Prefect") if console.is_terminal else nullcontext():
         wait = start_prefect(home)
         # Prefect's server takes longest. Where it and this process have all cores, TensorFlow is imported afterwards.
