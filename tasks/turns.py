@@ -97,7 +97,8 @@ def in_turn(study: Study) -> Iterator[None]:
             stack.enter_context(hold_devices(home, ticket, slots=_slots(), log=lambda text: _wait(text, told)))
             if told:
                 _show_state("Running")
-            stack.enter_context(fork_server())
+            if study.needs_tensorflow_here:
+                stack.enter_context(fork_server())
             yield
     finally:
         _HAS_TURN.reset(token)

@@ -34,7 +34,7 @@ from rampline.record.home import Home
 from rampline.record.object_store import ObjectStore
 from rampline.record.run_directory import RunDirectory
 from rampline.servers.prefect_server import flush_logs, prefect_answers, start_prefect
-from rampline.study import load_study
+from rampline.study import Study, load_study
 from rampline.study.execution_file import Execution, at_hand, is_begun
 from rampline.study.preflight import check_study
 from rampline.tracking.pages import shorten
@@ -97,7 +97,7 @@ def run(
     parameters = {"study": study, "only": only or [], "overrides": overrides, "execution": str(execution.folder)}
     try:
         with ExitStack() as stack, at_hand(execution):
-            _run_flow(home, parameters, console, stack)
+            _run_flow(home, parameters, console, stack, execution.study)
     except KeyboardInterrupt:
         remedy = f": `rampline run {study} --resume` continues it" if execution.is_begun else ""
         console.print(f"interrupted{remedy}", highlight=False)
@@ -154,20 +154,21 @@ class PrefectLost(RamplineError):
     """The Prefect API went away while the flow ran, or has no room for its database."""
 
 
-def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: ExitStack) -> None:
+def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: ExitStack, study: Study) -> None:
+    forks = fork_server if study.needs_tensorflow_here else nullcontext
     with console.status("starting Prefect") if console.is_terminal else nullcontext():
         wait = start_prefect(home)
         # Prefect's server takes longest. Where it and this process have all cores, TensorFlow is imported afterwards.
         has_spare_core = wait is None or available_cores() > 2
         if has_spare_core:
-            stack.enter_context(fork_server())
+            stack.enter_context(forks())
         # Here, because that takes seconds.
         with importing():
             from rampline.flows.study import study as flow
 
             _meet_mlflow(home)
         if not has_spare_core:
-            stack.enter_context(fork_server())
+            stack.enter_context(forks())
         if wait:
             wait()
     with BarProgress(console) if console.is_terminal else nullcontext(LineProgress(_print)) as progress:

@@ -7,17 +7,18 @@ import hashlib
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rampline.config import BatchConfig, ClusterConfig, RunConfig, to_dict
-from rampline.devices import available_cores
 from rampline.errors import InputError, RunFailed
-from rampline.jobs.job import Job, follow
-from rampline.jobs.launcher import ending
+from rampline.files import read_json
+from rampline.jobs.job import Job, run_together
 from rampline.jobs.launchers import launcher_of_jobs
 from rampline.jobs.roles import visible_gpu_ids
+from rampline.jobs.tf_config import ALONE
 from rampline.record.run_directory import RunDirectory
 from rampline.training.timings import ReplicaProbes
 
@@ -66,21 +67,31 @@ def replica_config(config: RunConfig, *, is_virtual: bool = False) -> RunConfig:
         **{field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name in keep},
         model=dataclasses.replace(config.model, weights="none"),
         batch=BatchConfig(size=config.per_replica_batch_size, per="global"),
-        cluster=ClusterConfig(virtual_devices=int(is_virtual)),
+        cluster=ClusterConfig(virtual_devices=int(is_virtual), launcher=config.cluster.launcher),
     )
 
 
 def work_of(run_directory: RunDirectory) -> Work:
-    """The work of one replica of that run; of a run on several machines, as many at once as are on this one."""
+    """The work of one replica of that run; of a run on several machines, as many at once as are on one of them."""
     config = run_directory.read_config()
-    is_spread = bool(os.environ.get("TF_CONFIG")) and config.strategy in ("multi_worker", "parameter_server")
+    is_on_ray = config.cluster.launcher == "ray"
     # Without a GPU a replica is on the processor anyway: runs with and without virtual devices share their work then.
-    is_virtual = bool(config.cluster.virtual_devices) and bool(visible_gpu_ids())
+    is_virtual = bool(config.cluster.virtual_devices) and (is_on_ray or bool(visible_gpu_ids()))
     return Work(
         config=replica_config(config, is_virtual=is_virtual),
         dataset=run_directory.read_identity().dataset,
-        processes=config.cluster.replicas if is_spread else config.replicas,
+        processes=_replicas_beside(run_directory, config),
     )
+
+
+def _replicas_beside(run_directory: RunDirectory, config: RunConfig) -> int:
+    """How many replicas of the run are on this machine; of one on Ray, on the node that has most."""
+    if config.strategy not in ("multi_worker", "parameter_server"):
+        return config.replicas
+    if config.cluster.launcher == "ray" and run_directory.roles_file.is_file():
+        workers = (role for role in read_json(run_directory.roles_file)["roles"] if role["role"] == "worker")
+        return max(Counter(role["host"] for role in workers).values()) * config.cluster.replicas
+    return config.cluster.replicas if os.environ.get("TF_CONFIG") else config.replicas
 
 
 def measure_replicas(run_directories: Iterable[RunDirectory], folder: Path, *, log: Log) -> None:
@@ -97,7 +108,7 @@ def measure_replicas(run_directories: Iterable[RunDirectory], folder: Path, *, l
         RunFailed: when a process fails, naming its log.
     """
     wanted = _wanted(run_directories)
-    for (processes, is_virtual), works in _launches(wanted).items():
+    for (processes, is_virtual, _), works in _launches(wanted).items():
         log(f"explain: one replica's work, alone{f' and {processes} at once' if processes > 1 else ''}")
         results = _launch(works, processes, is_virtual, _launch_folder(folder, processes, is_virtual))
         for directory, work in wanted:
@@ -109,16 +120,15 @@ def _wanted(run_directories: Iterable[RunDirectory]) -> list[tuple[RunDirectory,
     return [(directory, work_of(directory)) for directory in run_directories if not directory.replica_file.is_file()]
 
 
-def _launches(wanted: Iterable[tuple[RunDirectory, Work]]) -> dict[tuple[int, bool], list[Work]]:
-    """The distinct works, by how many replicas run at once and whether on virtual devices, the fewest first.
+def _launches(wanted: Iterable[tuple[RunDirectory, Work]]) -> dict[tuple[int, bool, str], list[Work]]:
+    """The distinct works, by how many replicas run at once, whether on virtual devices, and by launcher.
 
-    Processes share the cores of this machine as the roles did: so each number of them has its own launch.
+    The fewest come first. Processes share the cores of a machine as the roles did: so each number has its own launch.
     """
-    works = {work.key: work for _, work in wanted}.values()
-    launches: dict[tuple[int, bool], list[Work]] = {}
-    for work in sorted(works, key=lambda work: (work.processes, work.is_virtual)):
-        launches.setdefault((work.processes, work.is_virtual), []).append(work)
-    return launches
+    launches: dict[tuple[int, bool, str], list[Work]] = {}
+    for work in {work.key: work for _, work in wanted}.values():
+        launches.setdefault((work.processes, work.is_virtual, work.config.cluster.launcher), []).append(work)
+    return dict(sorted(launches.items()))
 
 
 def _launch_folder(folder: Path, processes: int, is_virtual: bool) -> Path:
@@ -140,29 +150,18 @@ def _launch(works: Sequence[Work], processes: int, is_virtual: bool, folder: Pat
             folder=folder / str(index),
             log=folder / f"{index}.log",
             arguments={"index": index, "works": plan, "processes": processes},
-            environment=_environment(index, processes, is_virtual),
+            folders=[folder],
+            datasets=sorted({Path(work.dataset) for work in works}),
+            # A GPU of its own, or the processor where there is none for it.
+            gpus=range(0) if is_virtual else range(max(index - 1, 0), max(index, 1)),
+            at_once=processes if index else 1,
             timeout_seconds=ALLOWANCE_SECONDS * len(works),
         )
         for index in range(_count(processes))
     ]
-    launcher = launcher_of_jobs(works[0].config)
+    placement = launcher_of_jobs(works[0].config).place_jobs(jobs)
     try:
-        with ending() as probes:
-            for job in jobs:
-                job.write()
-                probes.append(launcher.start(job))
-            follow(probes, jobs[0])
+        run_together(placement, [(ALONE, job) for job in jobs])
     except InputError as error:  # the run that it is about has trained
         raise RunFailed(f"a probe of one replica failed: {error}") from error
     return {work.key: ReplicaProbes.read(folder / RESULTS / f"{work.key}.json") for work in works}
-
-
-def _environment(index: int, processes: int, is_virtual: bool) -> dict[str, str]:
-    """What it has beside ours: a GPU of its own, or the processor where there is none for it, and a share of cores."""
-    environment, gpus = {"TF_CONFIG": ""}, visible_gpu_ids()
-    if gpus:
-        own = [] if is_virtual else gpus[max(index - 1, 0) :][:1]
-        environment["CUDA_VISIBLE_DEVICES"] = own[0] if own else "-1"
-    if index and "TF_NUM_INTRAOP_THREADS" not in os.environ:
-        environment["TF_NUM_INTRAOP_THREADS"] = str(max(1, available_cores() // processes))
-    return environment

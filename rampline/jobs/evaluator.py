@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rampline.jobs.exit_status import MACHINE_LOST
 from rampline.jobs.job import Job, JobFailed, run_job
 from rampline.jobs.launchers import launcher_of_jobs
 from rampline.record.run_directory import RunDirectory
@@ -22,7 +23,7 @@ def run_evaluation(
 ) -> None:
     """Score the best checkpoint of each run directory, in this order; whatever ends the call, the process is gone.
 
-    A process that a signal ended is started again for those that are left.
+    A process that a signal ended, or whose machine was lost, is started again for those that are left.
 
     Args:
         run_directories: each gets its `evaluation.json`.
@@ -36,6 +37,7 @@ def run_evaluation(
     """
     left = list(run_directories)
     launcher = launcher_of_jobs(RunDirectory(left[0]).read_config())
+    own_data = {Path(RunDirectory(path).read_identity().dataset) for path in left}
 
     def hear(event: dict[str, Any]) -> None:
         left.remove(Path(event["run_directory"]))
@@ -48,6 +50,9 @@ def run_evaluation(
             what="evaluation",
             folder=log_file.with_suffix(""),
             log=log_file,
+            folders=[log_file.with_suffix(""), *left],
+            datasets=sorted({*own_data, *([other_data] if other_data else [])}),
+            gpus=range(1),
             arguments={"run_directories": list(map(str, left)), "data": str(other_data) if other_data else None},
         )
         try:
@@ -56,6 +61,7 @@ def run_evaluation(
         except JobFailed as failure:
             if not left:
                 return
-            # What a signal ended had no chance to say why, and may go better the next time.
-            if (failure.status or 0) >= 0 or not restarts_left:
+            # What a signal ended, or its machine, had no chance to say why, and may go better the next time.
+            is_lost = failure.status is not None and (failure.status < 0 or failure.status == MACHINE_LOST)
+            if not is_lost or not restarts_left:
                 raise

@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import warnings
@@ -60,11 +61,12 @@ class ForkedProcess:
         self.pid = pid
         self.returncode: int | None = None
         self._status = status
+        self._polling = threading.Lock()
 
     def poll(self) -> int | None:
         """Its exit status, as in `returncode`."""
-        if self.returncode is None:
-            with contextlib.suppress(BlockingIOError):
+        with self._polling, contextlib.suppress(BlockingIOError):
+            if self.returncode is None:
                 text = self._status.recv(64, socket.MSG_DONTWAIT)
                 # Without a word its server was killed, and the kernel has killed the worker with it.
                 self.returncode = int(text) if text else -signal.SIGKILL

@@ -13,7 +13,16 @@ from typing import Any
 from rampline.errors import InputError, RunFailed
 from rampline.files import make_directory, read_json, write_json
 from rampline.jobs.exit_status import MACHINE_LOST, NO_MEMORY, WRONG_INPUT
-from rampline.jobs.launcher import POLL_SECONDS, TERMINATE_GRACE_SECONDS, Launcher, Role, ending
+from rampline.jobs.launcher import (
+    POLL_SECONDS,
+    TERMINATE_GRACE_SECONDS,
+    Launcher,
+    PlaceLost,
+    Placement,
+    Role,
+    ending,
+)
+from rampline.jobs.tf_config import ALONE, Task
 from rampline.record.events import EventReader
 
 JOB, EVENTS, ANSWER = "job.json", "events.jsonl", "answer.json"
@@ -39,8 +48,13 @@ class Job:
         folder: for `job.json`, `events.jsonl`, and `answer.json` with what the function returned.
         what: names it in messages, such as `evaluation`.
         arguments: of the function, by name, as JSON has them.
-        log: file that all it prints is appended to; `log` in the folder by default.
+        log: file that all it prints is appended to; by default `log` in the folder, of a role `logs/ROLE-INDEX.log`.
         environment: what it has beside this process's.
+        folders: that it reads and writes, the run directories among them; `folder` alone by default. A machine that
+            does not share them has copies.
+        datasets: directories that it reads.
+        gpus: which of its machine's it sees, by position; `None`: all, or its role's share.
+        at_once: how many such jobs compute at the same time and share the cores.
         timeout_seconds: after which it is ended.
         silence_seconds: without an event, after which it is ended.
         grace_seconds: between SIGTERM and SIGKILL, for what it has to put in order.
@@ -53,6 +67,10 @@ class Job:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     log: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    folders: Sequence[Path] = ()
+    datasets: Sequence[Path] = ()
+    gpus: range | None = None
+    at_once: int = 1
     timeout_seconds: float | None = None
     silence_seconds: float | None = None
     grace_seconds: float = TERMINATE_GRACE_SECONDS
@@ -65,6 +83,15 @@ class Job:
             (self.folder / name).unlink(missing_ok=True)
         order = {"function": self.function, "arguments": dict(self.arguments), "ends_first": self.ends_first}
         write_json(self.folder / JOB, order)
+
+    def log_of(self, task: Task) -> Path:
+        """The log of one of its processes."""
+        return self.log or self.folder.joinpath("log" if task == ALONE else f"logs/{task.name}.log")
+
+    def label_of(self, task: Task, node: str = "") -> str:
+        """`parity check: worker 1 on NODE`, for messages; `evaluation on NODE` of a job without peers."""
+        role = "" if task == ALONE else f"{task.role} {task.index}"
+        return " on ".join(filter(None, (": ".join(filter(None, (self.what, role))), node)))
 
 
 class JobFailed(RunFailed):
@@ -109,12 +136,33 @@ def run_job(job: Job, *, launcher: Launcher, on_event: OnEvent = ignore) -> Any:
         InputError: when it found its input wrong.
         JobFailed: when it did not do its job.
     """
-    job.write()
-    with ending(job.grace_seconds) as roles:
-        roles.append(launcher.start(job))
-        follow(roles, job, on_event)
+    run_together(launcher.place_jobs([job]), [(ALONE, job)], on_event)
     answer = job.folder / ANSWER
     return read_json(answer) if answer.is_file() else None
+
+
+def run_together(placement: Placement, jobs: Sequence[tuple[Task, Job]], on_event: OnEvent = ignore) -> None:
+    """Run jobs until the first has done what it does: it leads the others, which may be roles of the same job.
+
+    Whatever ends this call, their processes are gone and their places given back.
+
+    Raises:
+        InputError: when one of them found its input wrong.
+        JobFailed: when one of them failed, or all took too long.
+        RunFailed: when a machine does not answer.
+    """
+    first = jobs[0][1]
+    try:
+        for _, job in jobs:
+            job.write()
+        with ending(first.grace_seconds) as roles:
+            for task, job in jobs:
+                roles.append(placement.start(task, job))
+            follow(roles, first, on_event)
+    except PlaceLost as lost:
+        raise RunFailed(f"{first.what}: {lost}") from lost
+    finally:
+        placement.close()
 
 
 def follow(roles: Sequence[Role], job: Job, on_event: OnEvent = ignore) -> None:

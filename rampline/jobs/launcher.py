@@ -65,7 +65,7 @@ class Role(Protocol):
 
 
 class Placement(Protocol):
-    """Where the roles of one attempt are."""
+    """Where the roles of one attempt are, or jobs that are done together."""
 
     @property
     def tasks(self) -> Sequence[Task]:
@@ -78,7 +78,10 @@ class Placement(Protocol):
         ...
 
     def start(self, task: Task, job: Job) -> Role:
-        """Start the job as that role: with its TF_CONFIG, its share of cores and GPUs, and `logs/ROLE-INDEX.log`."""
+        """Start the job as that role: with its TF_CONFIG, its share of cores and GPUs, and `logs/ROLE-INDEX.log`.
+
+        It has a session of its own, and ends when this process is gone.
+        """
         ...
 
     def close(self) -> frozenset[str]:
@@ -139,8 +142,8 @@ class Launcher(Protocol):
         """
         ...
 
-    def start(self, job: Job) -> Role:
-        """Start a job without peers, in a session of its own; it ends when this process is gone."""
+    def place_jobs(self, jobs: Sequence[Job]) -> Placement:
+        """Choose one machine for jobs without peers, with the GPUs that they need; each is started there as `ALONE`."""
         ...
 
 

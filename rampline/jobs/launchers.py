@@ -29,7 +29,7 @@ def launcher_of_jobs(config: RunConfig) -> Launcher:
     belongs to no run starts beside its caller, on its files, by `LOCAL`: preparing data, labelling images, and looking
     at the models of a study.
     """
-    return LOCAL if config.cluster.launcher in ("local", "hand", "ray") else launcher_of(config)
+    return LOCAL if config.cluster.launcher in ("local", "hand") else launcher_of(config)
 
 
 def _local(config: RunConfig) -> Launcher:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -23,7 +23,14 @@ from rampline.jobs.job import Job
 from rampline.jobs.launcher import Node
 from rampline.jobs.private_network import SHARED, Network
 from rampline.jobs.role_output import telling_line
-from rampline.jobs.roles import local_tasks, network_of, network_warning, role_environment, worker_environment
+from rampline.jobs.roles import (
+    job_environment,
+    local_tasks,
+    network_of,
+    network_warning,
+    role_environment,
+    worker_environment,
+)
 from rampline.jobs.tf_config import ALONE, Task
 from rampline.record.run_directory import RunDirectory
 
@@ -73,23 +80,35 @@ class LocalRole:
 
 @dataclass(frozen=True)
 class LocalPlacement:
-    """Roles of a run that are processes of this machine, see `rampline.jobs.launcher.Placement`."""
+    """Processes of this machine, see `rampline.jobs.launcher.Placement`.
 
-    config: RunConfig
-    tasks: Sequence[Task]
+    Attributes:
+        config: of the run; `None` for jobs without peers.
+        tasks: its roles here.
+    """
+
+    config: RunConfig | None
+    tasks: Sequence[Task] = (ALONE,)
 
     @cached_property
     def _network(self) -> Network:
-        return network_of(self.config, self.tasks)
+        return network_of(self.config, self.tasks) if self.config else SHARED
 
     @property
     def warning(self) -> str | None:
-        return network_warning(self.config, self.tasks)
+        return network_warning(self.config, self.tasks) if self.config else None
 
     def start(self, task: Task, job: Job) -> LocalRole:
-        environment = {**role_environment(task, self.config), **job.environment}
-        log = job.folder / "logs" / f"{task.name}.log"
-        return _start(replace(job, environment=environment, log=log), task, self._network)
+        own = role_environment(task, self.config) if self.config else job_environment(job)
+        log = job.log_of(task)
+        return LocalRole(
+            label=job.label_of(task),
+            task=task,
+            log=log,
+            log_offset=log.stat().st_size if log.is_file() else 0,
+            heartbeat=HeartbeatWatch(RunDirectory(job.folder).heartbeat_file(task.name)),
+            process=_start_process(job.folder, log, {**own, **job.environment}, self._network),
+        )
 
     def close(self) -> frozenset[str]:
         return frozenset()  # nothing is left here of a process that was ended
@@ -128,24 +147,11 @@ class Local:
     def place(self, config: RunConfig, *, avoid: Collection[str] = (), workers: int | None = None) -> LocalPlacement:
         return LocalPlacement(config, local_tasks(config, workers) if self.tasks is None else self.tasks)
 
-    def start(self, job: Job) -> LocalRole:
-        return _start(job, ALONE, SHARED)
+    def place_jobs(self, jobs: Sequence[Job]) -> LocalPlacement:
+        return LocalPlacement(None)
 
 
 LOCAL = Local()
-
-
-def _start(job: Job, task: Task, network: Network) -> LocalRole:
-    log = job.log or job.folder / "log"
-    place = "" if task is ALONE else f"{task.role} {task.index}"
-    return LocalRole(
-        label=": ".join(filter(None, (job.what, place))),
-        task=task,
-        log=log,
-        log_offset=log.stat().st_size if log.is_file() else 0,
-        heartbeat=HeartbeatWatch(RunDirectory(job.folder).heartbeat_file(task.name)),
-        process=_start_process(job.folder, log, job.environment, network),
-    )
 
 
 def _start_process(folder: Path, log: Path, environment: Mapping[str, str], network: Network) -> Process:

@@ -1,4 +1,4 @@
-"""A run directory in two places: what changes in the copy of another machine comes into the one of this machine."""
+"""Folders in two places: what changes in the copies of another machine comes into those of this one."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import contextlib
 import io
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from rampline.files import complete_directory, remove
-from rampline.jobs.tf_config import Task
 
-CHECKPOINTS = "checkpoints/step-*"
-# Roles on one machine share its copy: each tells of its own files, and the chief of those that belong to the run.
-OF_ROLE = ("logs/{0}.log", "system/{0}.jsonl", "examples/{0}.jsonl")
-OF_CHIEF = ("events.jsonl", "tensorboard/**/*", "profile/**/*")
-REPLACED_OF_ROLE, REPLACED_OF_CHIEF = ("heartbeats/{0}",), ("probes.json", "result.json")
+# Folders that are complete or absent.
+WHOLE = ("checkpoints/step-*", "model")
+# Files that are small, and written anew. They are told of last: what they say holds for all others.
+LAST = ("heartbeats/*", "probes.json", "result.json", "answer.json", "stop.json")
 # Of each role; but what the chief says in it counts.
 STOP = "stop.json"
 # Marks a copy: nothing else is ever replaced by one.
@@ -33,95 +31,112 @@ class Change:
     """Something that is new in a copy.
 
     Attributes:
-        kind: `checkpoint` is a whole folder, `gone` one that was taken away, `append` the end of a file, `replace` a
-            whole file, `add` one where there is none.
-        name: its path in the run directory.
+        kind: `whole` is a folder that is complete or absent, `gone` one that was taken away, `append` the end of a
+            file, `replace` all of a file, `add` one where there is none.
+        path: the same on both machines.
         content: bytes of the file, or of a tar archive of the folder.
     """
 
-    kind: Literal["checkpoint", "gone", "append", "replace", "add"]
-    name: str
+    kind: Literal["whole", "gone", "append", "replace", "add"]
+    path: str
     content: bytes = b""
 
 
 class Changes:
-    """What a role has changed in its machine's copy since the last look."""
+    """What has changed in the copies of this machine since the last look.
 
-    def __init__(self, root: Path, task: Task) -> None:
-        self._root, self._is_chief = root, task.is_chief
-        self._appended = _of(task, OF_ROLE, OF_CHIEF)
-        self._replaced = (*_of(task, REPLACED_OF_ROLE, REPLACED_OF_CHIEF), STOP)
-        self._sizes = {file: (file.stat().st_ino, file.stat().st_size) for file in self._files(self._appended)}
-        self._contents = {file: file.read_bytes() for file in self._files(self._replaced)}
-        self._checkpoints = self._names()
+    Args:
+        roots: the copies, and single files; what is in several of them counts once.
+        is_chiefs: whether the chief is on this machine.
+    """
+
+    def __init__(self, roots: Collection[Path], *, is_chiefs: bool) -> None:
+        self._roots = [root for root in roots if not {*root.parents} & {*roots}]
+        self._stop: Literal["replace", "add"] = "replace" if is_chiefs else "add"
+        self._sizes = {file: _place(file.stat()) for file in self._files()}
+        self._contents = {file: file.read_bytes() for file in self._files() if _is(file, LAST)}
+        self._folders = self._whole_folders()
 
     def read(self) -> list[Change]:
-        """Checkpoints come first, and the result last: what an event tells of is there."""
-        # Looked at in the other order, because the role goes on writing.
-        replaced, appended = list(self._of_replaced()), list(self._of_appended())
-        return [*self._of_checkpoints(), *appended, *replaced]
+        """Folders come first, and what is said last: what an event tells of is there."""
+        # Looked at in the other order, because the processes go on writing.
+        last = [change for file in self._files() if _is(file, LAST) for change in self._of_last(file)]
+        told = [change for file in self._files() if file.suffix == ".jsonl" for change in self._of_file(file)]
+        is_other = (file for file in self._files() if file.suffix != ".jsonl" and not _is(file, LAST))
+        other = [change for file in is_other for change in self._of_file(file)]
+        return [*self._of_folders(), *other, *told, *last]
 
-    def _names(self) -> set[str]:
-        if not self._is_chief:
-            return set()
-        return {str(path.relative_to(self._root)) for path in self._root.glob(CHECKPOINTS)}
+    def _files(self) -> list[Path]:
+        return self._look()[0]
 
-    def _files(self, patterns: tuple[str, ...]) -> Iterator[Path]:
-        """Those that are there, without what is being written aside."""
-        found = (file for pattern in patterns for file in self._root.glob(pattern) if file.is_file())
-        return (file for file in found if not any(part.startswith(".") for part in file.relative_to(self._root).parts))
+    def _look(self) -> tuple[list[Path], list[Path]]:
+        """Files, without those of whole folders, and these; nothing of what is being written aside."""
+        files, folders = [root for root in self._roots if root.is_file()], list[Path]()
+        for root in self._roots:
+            for here, below, names in os.walk(root):
+                whole = [name for name in below if _is(Path(here, name), WHOLE)]
+                below[:] = [name for name in below if name[0] != "." and name not in whole]
+                folders += [Path(here, name) for name in whole]
+                files += [Path(here, name) for name in names if name[0] != "."]
+        return files, folders
 
-    def _of_checkpoints(self) -> Iterator[Change]:
-        names = self._names()
-        for name in sorted(names - self._checkpoints):
+    def _whole_folders(self) -> dict[Path, int]:
+        """Their inodes: another one has taken the place."""
+        found = {}
+        for folder in self._look()[1]:
             with contextlib.suppress(FileNotFoundError):
-                yield Change("checkpoint", name, pack(self._root / name))
-        yield from (Change("gone", name) for name in self._checkpoints - names)
-        self._checkpoints = names
+                found[folder] = folder.stat().st_ino
+        return found
 
-    def _of_appended(self) -> Iterator[Change]:
-        for file in self._files(self._appended):
-            with contextlib.suppress(FileNotFoundError):
-                yield from self._of_file(file)
+    def _of_folders(self) -> Iterator[Change]:
+        now = self._whole_folders()
+        for path in sorted(now):
+            if self._folders.get(path) != now[path]:
+                with contextlib.suppress(FileNotFoundError):
+                    yield Change("whole", str(path), pack(path))
+        yield from (Change("gone", str(path)) for path in self._folders if path not in now)
+        self._folders = now
 
     def _of_file(self, file: Path) -> Iterator[Change]:
         """What was appended; all of it, where another file has taken its place."""
-        with open(file, "rb") as opened:
-            number = os.fstat(opened.fileno()).st_ino
+        with contextlib.suppress(FileNotFoundError), open(file, "rb") as opened:
+            number, size = _place(os.fstat(opened.fileno()))
             known, start = self._sizes.get(file, (number, 0))
-            is_other = known != number
+            is_other = known != number or size < start
             start = 0 if is_other else start
             opened.seek(start)
             content = opened.read(None if is_other else LONGEST_PIECE)
-        if file.suffix == ".jsonl":
-            content = content[: content.rfind(b"\n") + 1]
-        if content:
-            self._sizes[file] = number, start + len(content)
-            yield Change("replace" if is_other else "append", str(file.relative_to(self._root)), content)
+            if file.suffix == ".jsonl":
+                content = content[: content.rfind(b"\n") + 1]
+            if content:
+                self._sizes[file] = number, start + len(content)
+                yield Change("replace" if is_other else "append", str(file), content)
 
-    def _of_replaced(self) -> Iterator[Change]:
-        for file in self._files(self._replaced):
-            with contextlib.suppress(FileNotFoundError):
-                content = file.read_bytes()
-                if self._contents.get(file) != content:
-                    self._contents[file] = content
-                    kind = "add" if file.name == STOP and not self._is_chief else "replace"
-                    yield Change(kind, str(file.relative_to(self._root)), content)
+    def _of_last(self, file: Path) -> Iterator[Change]:
+        with contextlib.suppress(FileNotFoundError):
+            content = file.read_bytes()
+            if self._contents.get(file) != content:
+                self._contents[file] = content
+                yield Change(self._stop if file.name == STOP else "replace", str(file), content)
 
 
-def _of(task: Task, own: tuple[str, ...], of_chief: tuple[str, ...]) -> tuple[str, ...]:
-    return (*(pattern.format(task.name) for pattern in own), *(of_chief if task.is_chief else ()))
+def _is(path: Path, patterns: Collection[str]) -> bool:
+    return any(path.match(pattern) for pattern in patterns)
 
 
-def apply(root: Path, change: Change) -> None:
-    """Make the same change here; a checkpoint is complete or absent at every moment.
+def _place(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_size
+
+
+def apply(roots: Collection[Path], change: Change) -> None:
+    """Make the same change here; a whole folder is complete or absent at every moment.
 
     Raises:
-        ValueError: when it is outside of the folder.
+        ValueError: when it is in none of the roots.
     """
-    path = root / change.name
-    if not path.resolve().is_relative_to(root.resolve()):
-        raise ValueError(f"{change.name} is not in {root}")
+    path = Path(change.path)
+    if not any(path.resolve().is_relative_to(root.resolve()) for root in roots):
+        raise ValueError(f"{change.path} is not in {', '.join(map(str, roots))}")
     path.parent.mkdir(parents=True, exist_ok=True)
     if change.kind == "append":
         with open(path, "ab") as file:
@@ -130,7 +145,7 @@ def apply(root: Path, change: Change) -> None:
         aside = path.with_name(f".{path.name}.new")
         aside.write_bytes(change.content)
         os.replace(aside, path)
-    elif change.kind == "checkpoint":
+    elif change.kind == "whole":
         with complete_directory(path, replace=True) as folder:
             unpack(change.content, folder)
     elif change.kind == "gone" and path.exists():
@@ -146,7 +161,7 @@ def pack(folder: Path) -> bytes:
 
 
 def pack_run(folder: Path) -> bytes:
-    """A run directory as far as a role needs it."""
+    """A run directory, or the folder of a job, as far as another machine needs it."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path in sorted(folder.iterdir()):
@@ -162,7 +177,7 @@ def unpack(content: bytes, folder: Path) -> None:
 
 
 def replace_run(content: bytes, folder: Path) -> None:
-    """Put a copy of a run directory in the place of the one that an earlier attempt has left.
+    """Put a copy of a folder in the place of the one that was put there before.
 
     Raises:
         FileExistsError: when there is something else.

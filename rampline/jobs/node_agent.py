@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rampline.jobs.launcher import Role
+    from rampline.jobs.role_host import RoleHost
 
 # The launcher takes an agent that tells nothing for several of these for lost.
 BEAT_SECONDS = 0.5
 POLL_SECONDS = 0.05
+_telling = threading.Lock()
 
 
 def main() -> None:
@@ -33,64 +34,59 @@ def main() -> None:
     # what is ignored would be ignored by the roles as well.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    roles: dict[str, Role] = {}
+    host: RoleHost | None = None
     status = 0
     try:
         _tell(step=os.environ.get("SLURM_STEP_ID"), ports=_free_ports(int(sys.argv[1])))
-        import rampline.jobs.local  # noqa: F401 - takes most of a second, in which the other agents come up
+        from rampline.jobs.role_host import RoleHost  # takes most of a second, in which the other agents come up
 
-        _serve(roles)
+        host = RoleHost({}, os.getcwd())
+        _serve(host)
     except BrokenPipeError:
         pass
     except Exception:  # noqa: BLE001 - its last line tells the launcher why the node has no agent any more
         traceback.print_exc()
         status = 1
     finally:
-        from rampline.jobs.launcher import end_roles
-
-        end_roles(list(roles.values()), grace_seconds=0)
+        with contextlib.suppress(RuntimeError):  # of one that waits for a disk; the kernel ends it with this process
+            if host:
+                host.end()
         os._exit(status)  # a thread reads the input still
 
 
-def _serve(roles: dict[str, Role]) -> None:
+def _serve(host: RoleHost) -> None:
     orders: queue.Queue[dict[str, Any] | None] = queue.Queue()
-    threading.Thread(target=_read, args=(orders,), daemon=True).start()
-    told_at = time.monotonic()
+    for target in (_read, _beat):
+        threading.Thread(target=target, args=(orders,), daemon=True).start()
+    told = set[str]()
     while True:
         with contextlib.suppress(queue.Empty):
             order = orders.get(timeout=POLL_SECONDS)
             if order is None:
                 return
             if "start" in order:
-                _start(order["start"], order, roles)
-            elif role := roles.get(order["signal"]):
-                role.signal(signal.Signals(order["number"]))
-        for name, role in list(roles.items()):
-            if role.exit_status is not None:
-                _tell(ended=name, status=role.exit_status)
-                del roles[name]
-        if time.monotonic() - told_at > BEAT_SECONDS:
-            told_at = time.monotonic()
-            _tell()
+                _start(order["start"], order, host)
+            else:
+                host.signal(order["signal"], order["number"])
+        for name, status in host.statuses().items():
+            if name not in told:
+                told.add(name)
+                _tell(ended=name, status=status)
 
 
-def _start(name: str, order: dict[str, Any], roles: dict[str, Role]) -> None:
+def _start(name: str, order: dict[str, Any], host: RoleHost) -> None:
     """Start a role as this machine's launcher does: with the node's share of cores and GPUs."""
     from rampline.config import from_dict
     from rampline.errors import InputError
     from rampline.jobs.exit_status import WRONG_INPUT
     from rampline.jobs.job import Job
-    from rampline.jobs.local import Local
     from rampline.jobs.tf_config import parse_tf_config
 
-    config, environment = from_dict(order["config"]), dict(order["environment"])
-    # A monotonic clock counts from the start of its machine.
-    environment["RAMPLINE_LAUNCHED_AT"] = repr(time.monotonic() - order["age_seconds"])
+    config = from_dict(order["config"])
     try:
         task = parse_tf_config(order["tf_config"], config)
-        job = Job(function=order["function"], folder=Path(order["folder"]), environment=environment)
-        roles[name] = Local([task]).place(config).start(task, job)
-        _tell(started=name, pid=roles[name].describe()["pid"])
+        job = Job(function=order["function"], folder=Path(order["folder"]), environment=order["environment"])
+        _tell(started=name, pid=host.start(name, job, task, [task], config, order["age_seconds"])["pid"])
     except InputError as error:
         _tell(ended=name, status=WRONG_INPUT, why=str(error))
 
@@ -101,8 +97,18 @@ def _read(orders: queue.Queue[dict[str, Any] | None]) -> None:
     orders.put(None)
 
 
+def _beat(orders: queue.Queue[dict[str, Any] | None]) -> None:
+    """In a thread: the first role waits until TensorFlow is imported."""
+    with contextlib.suppress(BrokenPipeError):
+        while True:
+            _tell()
+            time.sleep(BEAT_SECONDS)
+    orders.put(None)
+
+
 def _tell(**what: object) -> None:
-    print(json.dumps(what), flush=True)  # noqa: T201
+    with _telling:
+        print(json.dumps(what), flush=True)  # noqa: T201
 
 
 def _free_ports(count: int) -> list[int]:

@@ -1,8 +1,9 @@
-"""The launcher of a Ray cluster: an actor per role, on nodes that answer; see docs/ray.md.
+"""The launcher of a Ray cluster: an actor on each node that answers starts the roles there; see docs/ray.md.
 
 The cluster is the one that RAY_ADDRESS names, or that was started on this machine; without one, this machine is a
-cluster of one node for as long as the command runs. An actor starts its role by the local launcher. Where a node does
-not share the run directory, it gets a copy of it and of the dataset under the same paths, and what the role writes
+cluster of one node for as long as the command runs. An actor has imported TensorFlow, and starts roles by the local
+launcher. It holds no CPU and no GPU, so it outlives the placement that has these, for the next one. Where a node does
+not share the run directory, it gets a copy of it and of the dataset under the same paths, and what the roles write
 comes back. This launcher chooses nodes by itself: in Ray 2.60, `node:IP` is a resource of each node.
 """
 
@@ -14,7 +15,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,11 +27,11 @@ from rampline.devices import available_cores
 from rampline.errors import ClusterConfigError, RunFailed
 from rampline.jobs.job import Job
 from rampline.jobs.launcher import Node, wait_until
-from rampline.jobs.local import LOCAL, LocalRole
-from rampline.jobs.ray_roles import ACTOR_SECONDS, SILENT_SECONDS, RayNode, RayPlacement, answers
+from rampline.jobs.ray_roles import ACTOR_SECONDS, SILENT_SECONDS, RayHost, RayNode, RayPlacement, Share, answers
 from rampline.jobs.role_host import RoleHost
 from rampline.jobs.roles import LOOPBACK, role_counts
-from rampline.jobs.tf_config import Task
+from rampline.jobs.tf_config import ALONE, Task
+from rampline.record.home import Home
 
 # What TensorFlow, NCCL and Rampline read: a node's environment is not the command's.
 SENT = ("RAMPLINE_", "TF_", "KERAS_", "NCCL_", "XLA_", "OMP_", "PYTHONPATH")
@@ -46,6 +47,8 @@ SETTINGS = {
 }
 POLL_SECONDS = 0.5
 GROUP_SECONDS = 10.0
+# For a place for a job: as long as a run waits by default.
+JOBS_SECONDS = 120.0
 # So long a machine that did not answer is left out; then, if it answers and there is no room elsewhere, it is tried.
 AVOID_SECONDS = 30.0
 # Before the kind of GPU, in the names of a node's resources.
@@ -55,12 +58,19 @@ LEAST_CPUS = 4
 # Where `ray start` leaves the address of its cluster.
 CURRENT_CLUSTER = Path("/tmp/ray/ray_current_cluster")
 
+SharesOn = Callable[[Sequence[RayNode]], list[Share]]
+
 
 @dataclass(frozen=True)
 class RayCluster:
-    """Starts roles on a Ray cluster, see `rampline.jobs.launcher.Launcher`."""
+    """Starts roles on a Ray cluster, see `rampline.jobs.launcher.Launcher`.
+
+    Attributes:
+        _idle: actors that no placement has at the moment, by the id of their node.
+    """
 
     _open: list[RayPlacement] = field(default_factory=list)
+    _idle: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def _ray(self) -> Any:
@@ -92,10 +102,10 @@ class RayCluster:
             Node(
                 name=node.name,
                 state="alive",
-                cores=int(node.cpus),
-                free_cores=int(node.free_cpus),
-                gpus=int(node.gpus),
-                free_gpus=int(node.free_gpus),
+                cores=int(node.has["CPU"]),
+                free_cores=int(node.free["CPU"]),
+                gpus=int(node.has["GPU"]),
+                free_gpus=int(node.free["GPU"]),
                 gpu_kind=node.gpu_kind,
                 memory_bytes=node.memory_bytes,
             )
@@ -104,108 +114,122 @@ class RayCluster:
 
     def check(self, config: RunConfig) -> None:
         nodes = self.alive()
-        whole = [dataclasses.replace(node, free_cpus=node.cpus, free_gpus=node.gpus) for node in nodes]
         least = config.cluster.min_workers or config.cluster.workers
-        if _assign(config, least, whole) is None:
-            has = f"{sum(n.cpus for n in nodes):g} CPUs and {sum(n.gpus for n in nodes):g} GPUs on {len(nodes)} nodes"
-            needs = _needs(config, least, nodes)
-            raise ClusterConfigError(f"the Ray cluster has {has}: the run's roles need {needs}")
+        shares = _shares(config, least, nodes)
+        chosen = _assign(shares, nodes) or _assign(shares, [dataclasses.replace(node, free=node.has) for node in nodes])
+        if chosen is None:
+            has = f"{_total(node.has for node in nodes)} on {len(nodes)} nodes"
+            raise ClusterConfigError(f"the Ray cluster has {has}: the run's roles need {_total(shares)}")
+        for node in chosen:  # they import TensorFlow while the rest of the command starts
+            if node.id not in self._idle:
+                self._idle[node.id] = self._make_actor(node)
 
     def room(self, config: RunConfig, *, avoid: Collection[str] = ()) -> int:
-        own = Counter[tuple[str, str]]()
-        for placement in self._open:
-            if placement.config == config:
-                for task in placement.tasks:
-                    for kind, share in _share(task.role, config, placement.nodes.values()).items():
-                        own[placement.nodes[task.name].id, kind] += share  # type: ignore[assignment]
+        own = [placement.bundles for placement in self._open if placement.config == config]
         nodes = [
-            dataclasses.replace(
-                node, free_cpus=node.free_cpus + own[node.id, "CPU"], free_gpus=node.free_gpus + own[node.id, "GPU"]
-            )
+            dataclasses.replace(node, free=_sum([node.free, *(bundles.get(node.id, {}) for bundles in own)]))
             for node in self.alive(avoid)
         ]
         counts = range(config.cluster.workers, 0, -1)
-        return next((workers for workers in counts if _assign(config, workers, nodes)), 0)
+        return next((workers for workers in counts if _assign(_shares(config, workers, nodes), nodes)), 0)
 
     def place(self, config: RunConfig, *, avoid: Collection[str] = (), workers: int | None = None) -> RayPlacement:
-        workers, began_at, left_out = workers or config.cluster.workers, time.monotonic(), set(avoid)
+        workers, seconds = workers or config.cluster.workers, config.cluster.rendezvous_timeout_seconds
+        return self._place(config, lambda nodes: _shares(config, workers, nodes), workers, avoid, seconds)
+
+    def place_jobs(self, jobs: Sequence[Job]) -> RayPlacement:
+        gpus = max((job.gpus.stop for job in jobs if job.gpus), default=0)
+        return self._place(None, lambda nodes: [_reserve(1.0, gpus, nodes)], 1, (), JOBS_SECONDS)
+
+    def _place(
+        self, config: RunConfig | None, shares_on: SharesOn, workers: int, avoid: Collection[str], patience: float
+    ) -> RayPlacement:
+        began_at, left_out = time.monotonic(), set(avoid)
         while True:
             seconds = time.monotonic() - began_at
             nodes = self.alive(left_out if seconds < AVOID_SECONDS else ())
-            chosen = _assign(config, workers, nodes)
-            if chosen is not None:
-                placement, silent = self._try(config, workers, chosen)
+            shares = shares_on(nodes)
+            if chosen := _assign(shares, nodes):
+                placement, silent = self._try(config, _roles(config, workers), shares, chosen)
                 if placement:
                     return placement
                 left_out |= silent
-            if seconds > config.cluster.rendezvous_timeout_seconds:
-                raise RunFailed(f"the Ray cluster has no room for the run: {_missing(config, workers, nodes)}")
+            if seconds > patience:
+                raise RunFailed(f"the Ray cluster has no room for the run: {_missing(shares, nodes)}")
             time.sleep(POLL_SECONDS)
 
-    def start(self, job: Job) -> LocalRole:
-        return LOCAL.start(job)  # beside the command, on its files
-
-    def _try(self, config: RunConfig, workers: int, chosen: Sequence[RayNode]) -> tuple[RayPlacement | None, set[str]]:
+    def _try(
+        self,
+        config: RunConfig | None,
+        roles: Sequence[tuple[str, int]],
+        shares: Sequence[Share],
+        chosen: Sequence[RayNode],
+    ) -> tuple[RayPlacement | None, set[str]]:
         """A placement on these nodes, one per role; else the nodes that do not answer."""
-        ray, roles = self._ray, _roles(config, workers)
-        bundles = [
-            _share(role, config, chosen) | {f"node:{node.address}": 0.001}
-            for (role, _), node in zip(roles, chosen, strict=True)
-        ]
-        group = ray.util.placement_group(bundles, strategy="PACK")
+        ray, nodes = self._ray, {node.id: node for node in chosen}
+        placed = list(zip(chosen, shares, strict=True))
+        bundles = {node: _sum(share for other, share in placed if other.id == node) for node in nodes}
+        on_nodes = [{**bundle, f"node:{nodes[node].address}": 0.001} for node, bundle in bundles.items()]
+        group = ray.util.placement_group(on_nodes, strategy="PACK")
         # `ready()` would start a process for the question.
         if not group.wait(timeout_seconds=GROUP_SECONDS):
             ray.util.remove_placement_group(group)
             return None, set()
-        names = [f"{role}-{index}" for role, index in roles]
-        actors = self._make_actors(group, bundles)
-        looks = self._ask(actors)
-        silent = {node.id for node, look in zip(chosen, looks, strict=True) if look is None}
-        ports, cores = zip(*(look or (0, 1) for look in looks), strict=True)
+        kept = {*self._idle}
+        hosts = {id: RayHost(node, self._idle.pop(id, None) or self._make_actor(node)) for id, node in nodes.items()}
+        self._begin(hosts, Counter(node.id for node in chosen), self._gpus(group, bundles))
+        taken = [hosts[node.id].ports.pop() if hosts[node.id].ports else 0 for node in chosen]
+        tasks = _tasks(roles, chosen, taken) if config else [ALONE]
         placement = RayPlacement(
             config=config,
+            tasks=tasks,
             group=group,
-            tasks=_tasks(roles, chosen, ports),
-            actors=dict(zip(names, actors, strict=True)),
-            nodes=dict(zip(names, chosen, strict=True)),
-            cores=dict(zip(names, cores, strict=True)),
+            bundles=bundles,
+            hosts={task.name: hosts[node.id] for task, node in zip(tasks, chosen, strict=True)},
             head=self._head,
+            idle=self._idle,
             on_close=self._open.remove,
         )
         self._open.append(placement)
-        if silent:
-            placement.close()
-        return None if silent else placement, silent
+        if not any(host.why_lost for host in hosts.values()):
+            return placement, set()
+        # One that was kept may have ended meanwhile: a new one is tried.
+        return None, {*placement.close()} - kept
 
-    def _make_actors(self, group: Any, bundles: Sequence[dict[str, float]]) -> list[Any]:
-        ray = self._ray
+    def _make_actor(self, node: RayNode) -> Any:
+        """Without CPU or GPU: a placement group reserves these."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        there = NodeAffinitySchedulingStrategy(node.id, soft=False)
+        options = {"num_cpus": 0, "max_concurrency": 8, "scheduling_strategy": there}
+        return self._ray.remote(RoleHost).options(**options).remote(_sent(), os.getcwd())
+
+    def _gpus(self, group: Any, bundles: Mapping[str, Share]) -> dict[str, Any]:
+        """Questions for the GPUs that the group has on each node: Ray tells them to what runs in the group alone."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        sent = {name: value for name, value in os.environ.items() if name.startswith(SENT) and name != "TF_CONFIG"}
-        actors = []
-        for number, bundle in enumerate(bundles):
-            options = {
-                "num_cpus": bundle["CPU"],
-                "num_gpus": bundle.get("GPU", 0),
-                "max_concurrency": 4,
-                "scheduling_strategy": PlacementGroupSchedulingStrategy(
-                    group, placement_group_bundle_index=number, placement_group_capture_child_tasks=False
-                ),
-            }
-            actors.append(ray.remote(RoleHost).options(**options).remote(sent, os.getcwd()))
-        return actors
+        asked = {}
+        for number, (node, bundle) in enumerate(bundles.items()):
+            if gpus := bundle.get("GPU"):
+                inside = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
+                options = {"num_cpus": 0, "num_gpus": gpus, "scheduling_strategy": inside}
+                asked[node] = self._ray.remote(_own_gpus).options(**options).remote()
+        return asked
 
-    def _ask(self, actors: Sequence[Any]) -> list[tuple[int, int] | None]:
-        """A free port and the cores of each; `None` where the actor does not answer."""
-        ray, asked = self._ray, [actor.look.remote() for actor in actors]
-        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=ACTOR_SECONDS)
-        looks: list[tuple[int, int] | None] = []
-        for question in asked:
+    def _begin(self, hosts: Mapping[str, RayHost], ports: Mapping[str, int], gpus: Mapping[str, Any]) -> None:
+        """Ask each for free ports and its cores; one that does not answer is lost."""
+        ray = self._ray
+        asked = {
+            host.actor.begin.remote(_sent(), ports[node], gpus.get(node, [])): host for node, host in hosts.items()
+        }
+        answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ACTOR_SECONDS)
+        for question, host in asked.items():
             try:
-                looks.append(ray.get(question) if question in answered else None)
+                if question not in answered:
+                    raise ray.exceptions.GetTimeoutError
+                host.ports, host.cores = ray.get(question)
             except ray.exceptions.RayError:
-                looks.append(None)
-        return looks
+                host.lose("does not answer")
 
 
 RAY = RayCluster()
@@ -222,10 +246,8 @@ def _nodes(ray: Any) -> list[RayNode]:
             address=node["NodeManagerAddress"],
             port=node["NodeManagerPort"],
             name=node["NodeManagerHostname"],
-            cpus=node["Resources"].get("CPU", 0.0),
-            gpus=node["Resources"].get("GPU", 0.0),
-            free_cpus=free.get(node["NodeID"], {}).get("CPU", 0.0),
-            free_gpus=free.get(node["NodeID"], {}).get("GPU", 0.0),
+            has=_of(node["Resources"]),
+            free=_of(free.get(node["NodeID"], {})),
             gpu_kind=", ".join(name.removeprefix(KIND) for name in node["Resources"] if name.startswith(KIND)),
             memory_bytes=int(node["Resources"].get("memory", 0)),
         )
@@ -234,8 +256,24 @@ def _nodes(ray: Any) -> list[RayNode]:
     ]
 
 
-def _roles(config: RunConfig, workers: int) -> list[tuple[str, int]]:
-    counts = role_counts(config)
+def _of(resources: Mapping[str, float]) -> Share:
+    return {kind: resources.get(kind, 0.0) for kind in ("CPU", "GPU")}
+
+
+def _sent() -> dict[str, str]:
+    """What of this process's environment goes to the nodes; the home by its whole path."""
+    sent = {name: value for name, value in os.environ.items() if name.startswith(SENT) and name != "TF_CONFIG"}
+    return sent | {"RAMPLINE_HOME": str(Home.from_environment().root)}
+
+
+def _own_gpus() -> list[str]:
+    import ray
+
+    return [str(gpu) for gpu in ray.get_gpu_ids()]
+
+
+def _roles(config: RunConfig | None, workers: int) -> list[tuple[str, int]]:
+    counts = role_counts(config) if config else {ALONE.role: 1}
     counts |= {"worker": workers} if "worker" in counts else {}
     return [(role, index) for role, count in counts.items() for index in range(count)]
 
@@ -248,41 +286,46 @@ def _tasks(roles: Sequence[tuple[str, int]], chosen: Sequence[RayNode], ports: S
     return [Task(cluster=cluster, role=role, index=index) for role, index in roles]
 
 
-def _share(role: str, config: RunConfig, nodes: Collection[RayNode]) -> dict[str, float]:
-    """What a role reserves: one CPU, half of one where it computes no gradients, and the GPUs of its replicas."""
-    if not config.is_synchronous and role != "worker":
-        return {"CPU": 0.5}
-    has_gpus = not config.cluster.virtual_devices and any(node.gpus for node in nodes)
-    gpus = (config.cluster.replicas if config.is_synchronous else 1) if has_gpus else 0
-    return {"CPU": 1.0, **({"GPU": float(gpus)} if gpus else {})}
+def _shares(config: RunConfig, workers: int, nodes: Collection[RayNode]) -> list[Share]:
+    """What each role reserves: one CPU and the GPUs of its replicas, half a CPU where it computes no gradients."""
+    devices = config.cluster.replicas if config.is_synchronous else 1
+    gpus = 0 if config.cluster.virtual_devices else devices
+    computing, other = _reserve(1.0, gpus, nodes), _reserve(0.5, 0, nodes)
+    roles = _roles(config, workers)
+    return [computing if config.is_synchronous or role == "worker" else other for role, _ in roles]
 
 
-def _needs(config: RunConfig, workers: int, nodes: Collection[RayNode]) -> str:
-    shares = [_share(role, config, nodes) for role, _ in _roles(config, workers)]
-    total = sum((Counter(share) for share in shares), Counter())
-    return " and ".join(f"{count:g} {name}s" for name, count in total.items())
+def _reserve(cpus: float, gpus: int, nodes: Collection[RayNode]) -> Share:
+    """GPUs only where the cluster has any."""
+    return {"CPU": cpus, **({"GPU": float(gpus)} if gpus and any(node.has["GPU"] for node in nodes) else {})}
 
 
-def _missing(config: RunConfig, workers: int, nodes: Sequence[RayNode]) -> str:
-    free = f"{sum(n.free_cpus for n in nodes):g} CPUs and {sum(n.free_gpus for n in nodes):g} GPUs"
+def _sum(shares: Iterable[Share]) -> Share:
+    total: dict[str, float] = {}
+    for share in shares:
+        total |= {kind: total.get(kind, 0.0) + count for kind, count in share.items()}
+    return total
+
+
+def _total(shares: Iterable[Share]) -> str:
+    return " and ".join(f"{count:g} {kind}s" for kind, count in _sum(shares).items())
+
+
+def _missing(shares: Sequence[Share], nodes: Sequence[RayNode]) -> str:
     where = ", ".join(sorted(node.name for node in nodes)) or "no node that answers"
-    return f"its roles need {_needs(config, workers, nodes)}, free are {free} on {where}"
+    return f"it needs {_total(shares)}, free are {_total(node.free for node in nodes) or 'none'} on {where}"
 
 
-def _assign(config: RunConfig, workers: int, nodes: Sequence[RayNode]) -> list[RayNode] | None:
-    """A node for each role, the emptiest first; `None` where they do not fit."""
-    free = {node.id: [node.free_gpus, node.free_cpus] for node in nodes}
-    by_id = {node.id: node for node in nodes}
-    chosen = []
-    for role, _ in _roles(config, workers):
-        share = _share(role, config, nodes)
-        needed = [share.get("GPU", 0.0), share["CPU"]]
-        fitting = [node for node, has in free.items() if has[0] >= needed[0] and has[1] >= needed[1]]
+def _assign(shares: Sequence[Share], nodes: Sequence[RayNode]) -> list[RayNode] | None:
+    """A node for each share, the emptiest first; `None` where they do not fit."""
+    free, chosen = {node.id: dict(node.free) for node in nodes}, []
+    for share in shares:
+        fitting = [node for node in nodes if all(free[node.id][kind] >= share[kind] for kind in share)]
         if not fitting:
             return None
-        best = max(fitting, key=lambda node: free[node])
-        free[best] = [has - one for has, one in zip(free[best], needed, strict=True)]
-        chosen.append(by_id[best])
+        best = max(fitting, key=lambda node: (free[node.id]["GPU"], free[node.id]["CPU"]))
+        free[best.id] |= {kind: free[best.id][kind] - share[kind] for kind in share}
+        chosen.append(best)
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""Roles of one attempt on nodes of a Ray cluster: each has an actor, `RoleHost`, that starts it and tells of it."""
+"""Roles of one attempt on nodes of a Ray cluster: an actor per node, `RoleHost`, starts them and tells of them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,19 @@ from rampline.record.run_directory import RunDirectory
 SIGNAL_SECONDS = 1.0
 # Of a Python process on the node, which imports Rampline.
 ACTOR_SECONDS = 60.0
-STAGE_SECONDS = 600.0
+# A large dataset goes to a node in one call.
+CALL_SECONDS = 600.0
+# What is left of roles is killed.
+END_SECONDS = 5.0
 # Others may take the places at once: then they are not seen to be free.
 RETURN_SECONDS = 5.0
 # Actors and the head are asked every second.
 SILENT_SECONDS, ASK_SECONDS = 10.0, 1.0
 CONNECT_SECONDS = 1.0
 TOKEN, THREADS = ".shared", "threads.json"
+
+Share = Mapping[str, float]
+"""What is reserved: numbers of `CPU` and `GPU`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +54,8 @@ class RayNode:
         address: IPv4, which Ray names it by.
         port: of its daemon, the raylet.
         name: host name.
-        cpus, gpus: what Ray was told that it has.
-        free_cpus, free_gpus: what nothing has reserved.
+        has: what Ray was told that it has, by the names of `Share`.
+        free: what nothing has reserved.
         gpu_kind: such as `H100`; empty where Ray does not know.
         memory_bytes: that Ray gives out.
     """
@@ -58,10 +64,8 @@ class RayNode:
     address: str
     port: int
     name: str
-    cpus: float
-    gpus: float
-    free_cpus: float
-    free_gpus: float
+    has: Share
+    free: Share
     gpu_kind: str
     memory_bytes: int
 
@@ -75,130 +79,167 @@ def answers(address: str, port: int) -> bool:
     return True
 
 
-class RayRole:
-    """A role whose actor tells of it, see `rampline.jobs.launcher.Role`.
+@dataclass(eq=False)
+class RayHost:
+    """A node's actor, as long as a placement has it.
 
-    Args:
-        task: its place among its peers.
-        folder: of the run, on this machine.
-        actor: a `RoleHost`.
+    Attributes:
         node: where it is.
-        take: gets what its actor tells; says whether there is more to come.
+        actor: a `RoleHost`.
+        ports: free ones of that node.
+        cores: of that node.
+        copies: what the node does not share, and has copies of; `None` before anything was staged.
+        silent_seconds: of each role since its last heartbeat, as the actor has told.
+        ended: exit status and telling line of the roles that have ended.
+        why_lost: why nothing more will be heard of it.
+        failure: of a disk of this machine.
+        is_over: whether the placement is.
+        heard_at: by `time.monotonic()`.
+        follower: the thread that hears it.
+    """
+
+    node: RayNode
+    actor: Any
+    ports: list[int] = field(default_factory=list)
+    cores: int = 1
+    copies: list[Path] | None = None
+    silent_seconds: Mapping[str, float] = field(default_factory=dict)
+    ended: dict[str, tuple[int, str]] = field(default_factory=dict)
+    why_lost: str | None = None
+    failure: OSError | None = None
+    is_over: bool = False
+    heard_at: float = 0.0
+    follower: threading.Thread | None = None
+
+    def call(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """What a method of the actor returns; waits as long as the node can be reached.
+
+        Raises:
+            PlaceLost: when it cannot, or the call takes too long.
+            RunFailed: when the method has failed.
+        """
+        ray, asked = _ray(), getattr(self.actor, method).remote(*arguments, **named)
+        began_at = reached_at = time.monotonic()
+        try:
+            while not ray.wait([asked], timeout=ASK_SECONDS)[0]:
+                now = time.monotonic()
+                reached_at = now if answers(self.node.address, self.node.port) else reached_at
+                if now - reached_at > SILENT_SECONDS or now - began_at > CALL_SECONDS:
+                    raise TimeoutError
+            return ray.get(asked)
+        except ray.exceptions.RayTaskError as error:
+            raise RunFailed(f"node {self.node.address} cannot start a role: {error.cause}") from error
+        except (ray.exceptions.RayError, TimeoutError) as error:
+            self.lose("does not answer")
+            raise PlaceLost(f"node {self.node.address} does not answer: {type(error).__name__}") from error
+
+    def follow(self, take: Callable[[RayHost, Update], bool]) -> None:
+        """Give what the actor tells to `take`, from now on; that says whether there is more to come."""
+        if self.follower is None:
+            self.heard_at = time.monotonic()
+            self.follower = threading.Thread(target=self._follow, args=(take,), name="ray-follow", daemon=True)
+            self.follower.start()
+
+    def hear(self, silent_seconds: Mapping[str, float]) -> None:
+        """The actor lives, and has not seen the roles' heartbeats for so long."""
+        self.heard_at, self.silent_seconds = time.monotonic(), silent_seconds
+
+    def lose(self, why: str) -> None:
+        """Nothing more will be heard of it."""
+        self.why_lost = self.why_lost or f"node {self.node.address} {why}"
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the actor has not been heard for so long that its machine counts as lost."""
+        return self.follower is not None and time.monotonic() - self.heard_at > SILENT_SECONDS
+
+    def _follow(self, take: Callable[[RayHost, Update], bool]) -> None:
+        ray = _ray()
+        try:
+            for reference in self.actor.updates.options(num_returns="streaming").remote():
+                if not take(self, ray.get(reference)):
+                    return
+        except ray.exceptions.RayError as error:
+            if not self.is_over:
+                self.lose(f"is lost ({type(error).__name__})")
+        except OSError as error:
+            self.failure = error
+
+
+@dataclass(kw_only=True)
+class RayRole:
+    """A process that the actor of a node has started, see `rampline.jobs.launcher.Role`.
+
+    Attributes:
+        name: of this start of it.
+        host: where it is.
         described: its entry in `roles.json`.
     """
 
-    def __init__(
-        self,
-        *,
-        task: Task,
-        folder: Path,
-        actor: Any,
-        node: RayNode,
-        take: Callable[[RayRole, Update], bool],
-        described: dict,
-    ) -> None:
-        self.label = f"{task.role} {task.index} on {node.name}"
-        self.task, self.log, self.node = task, folder / "logs" / f"{task.name}.log", node
-        self.is_lost = False
-        self._actor, self._take, self._described = actor, take, described
-        self._status: int | None = None
-        self._failure: OSError | None = None
-        self._last_line = ""
-        self._heard_at, self._silent = time.monotonic(), 0.0
-        self.follower = threading.Thread(target=self._follow, name=f"follow-{task.name}", daemon=True)
-        self.follower.start()
+    label: str
+    task: Task
+    log: Path
+    name: str
+    host: RayHost
+    described: dict[str, object] = field(default_factory=dict)
 
     @property
     def exit_status(self) -> int | None:
-        if self._failure:
-            raise self._failure
-        return self._status
+        if self.host.failure:
+            raise self.host.failure
+        if self.name in self.host.ended:
+            return self.host.ended[self.name][0]
+        return MACHINE_LOST if self.host.why_lost else None
 
     def silent_seconds(self) -> float:
         # Its actor is heard at least every second.
-        return self._silent + max(0.0, time.monotonic() - self._heard_at - 2 * ASK_SECONDS)
+        unheard = max(0.0, time.monotonic() - self.host.heard_at - 2 * ASK_SECONDS)
+        return self.host.silent_seconds.get(self.name, 0.0) + unheard
 
     def signal(self, number: signal.Signals) -> None:
-        if self._status is not None and not self.is_lost:
+        if self.name in self.host.ended:
             return
-        ray, asked = _ray(), self._actor.signal.remote(int(number))
-        if self.is_lost:
+        ray, asked = _ray(), self.host.actor.signal.remote(self.name, int(number))
+        if self.host.why_lost:
             return  # it may arrive all the same
         try:
             ray.get(asked, timeout=SIGNAL_SECONDS)
         except ray.exceptions.RayError:
             if number == signal.SIGKILL:
-                self.lose("does not answer")
+                self.host.lose("does not answer")
 
     def last_line(self) -> str:
-        return self._last_line
+        return self.host.ended[self.name][1] if self.name in self.host.ended else self.host.why_lost or ""
 
     def describe(self) -> dict[str, object]:
-        return self._described
-
-    def ask(self) -> Any:
-        """Ask its actor; the answer is for `hear`."""
-        return self._actor.silent_seconds.remote()
-
-    def hear(self, silent_seconds: float) -> None:
-        """Its actor lives, and has not seen the role's heartbeat for so long."""
-        self._heard_at, self._silent = time.monotonic(), silent_seconds
-
-    def learn(self, update: Update) -> None:
-        """Take over what its actor tells."""
-        self.hear(update.silent_seconds)
-        self._last_line, self._status = update.last_line, update.exit_status
-
-    def lose(self, why: str) -> None:
-        """Nothing more will be heard of it."""
-        if self._status is None:
-            self.is_lost = True
-            self._last_line, self._status = f"node {self.node.address} {why}", MACHINE_LOST
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether its actor has not been heard for so long that its machine counts as lost."""
-        return self._status is None and time.monotonic() - self._heard_at > SILENT_SECONDS
-
-    def _follow(self) -> None:
-        ray = _ray()
-        try:
-            for reference in self._actor.updates.options(num_returns="streaming").remote():
-                if not self._take(self, ray.get(reference)):
-                    return
-            self.lose("has lost the actor of the role")
-        except ray.exceptions.RayError as error:
-            self.lose(f"is lost ({type(error).__name__})")
-        except OSError as error:
-            self._failure = error  # of a disk of this machine
+        return self.described
 
 
 @dataclass(kw_only=True)
 class RayPlacement:
-    """Roles on nodes of the cluster, see `rampline.jobs.launcher.Placement`.
+    """Processes on nodes of the cluster, see `rampline.jobs.launcher.Placement`.
 
     Attributes:
-        config: of the run.
+        config: of the run; `None` for jobs without peers.
         tasks: the roles, the one that leads first.
         group: Ray's placement group.
-        actors, nodes: a `RoleHost`, and where it is, by the name of each role.
-        cores: of that node, by the same.
+        bundles: what it reserves, by the id of each node.
+        hosts: by the name of each role.
         head: address and port of the cluster's head.
+        idle: gets the actors that the next placement may have, by the id of their node.
         on_close: is called when the places are given back.
     """
 
-    config: RunConfig
+    config: RunConfig | None
     tasks: Sequence[Task]
     group: Any
-    actors: Mapping[str, Any]
-    nodes: Mapping[str, RayNode]
-    cores: Mapping[str, int]
+    bundles: Mapping[str, Share]
+    hosts: Mapping[str, RayHost]
     head: tuple[str, int]
+    idle: dict[str, Any]
     on_close: Callable[[RayPlacement], None]
-    roles: list[RayRole] = field(default_factory=list)
-    _copies: dict[str, Any] = field(default_factory=dict)
-    _dataset: Any = None
-    _folder: Path | None = None
+    starts: int = 0
+    _staged: dict[Path, Any] = field(default_factory=dict)
     _watcher: threading.Thread | None = None
     # What an actor tells counts as long as the placement is open.
     _is_closed: threading.Event = field(default_factory=threading.Event)
@@ -209,129 +250,142 @@ class RayPlacement:
         return self.tasks[0].network_warning
 
     def start(self, task: Task, job: Job) -> RayRole:
-        ray, actor, node = _ray(), self.actors[task.name], self.nodes[task.name]
-        launched = float(job.environment.get("RAMPLINE_LAUNCHED_AT", time.monotonic()))
-        try:
-            job = dataclasses.replace(job, environment={**self._threads(task, job.folder), **job.environment})
-            self._stage(actor, task, job.folder)
-            age = time.monotonic() - launched
-            described = ray.get(actor.start.remote(job, task, self.config, age), timeout=ACTOR_SECONDS)
-        except ray.exceptions.RayTaskError as error:
-            raise RunFailed(f"{task.name} cannot be started on node {node.address}: {error.cause}") from error
-        except ray.exceptions.RayError as error:
-            self.roles.append(role := self._role(task, job.folder, {}))
-            role.lose("does not answer")
-            raise PlaceLost(f"node {node.address} does not answer: {type(error).__name__}") from error
-        self.roles.append(role := self._role(task, job.folder, described))
-        if self._folder is None:
-            self._folder = job.folder
-            self._watcher = threading.Thread(target=self._watch, name="ray-watch", daemon=True)
+        host, name = self.hosts[task.name], f"{task.name}.{self.starts}"
+        self.starts += 1
+        launched_at = float(job.environment.get("RAMPLINE_LAUNCHED_AT", time.monotonic()))
+        log, label = job.log_of(task), job.label_of(task, host.node.name)
+        role = RayRole(label=label, task=task, log=log, name=name, host=host)
+        job = dataclasses.replace(job, environment={**self._threads(task, job), **job.environment})
+        if host.copies is None:
+            self._stage(host, job, log)
+        beside = [other for other in self.tasks if self.hosts[other.name] is host]
+        age_seconds = time.monotonic() - launched_at
+        role.described = host.call("start", name, job, task, beside, self.config, age_seconds)
+        host.follow(self._take)
+        if self._watcher is None:
+            self._watcher = threading.Thread(target=self._watch, args=(job.folder,), name="ray-watch", daemon=True)
             self._watcher.start()
         return role
 
     def close(self) -> frozenset[str]:
         with self._taking:
             self._is_closed.set()
+            for host in self._all:
+                host.is_over = True
         freeing = threading.Thread(target=self._free, daemon=True)
         freeing.start()
         # Without a head their calls do not come back. With one they do, and Ray ends a process with a thread that calls
         # it after its end.
         deadline = time.monotonic() + KILL_SECONDS
-        for thread in filter(None, (freeing, self._watcher, *(role.follower for role in self.roles))):
+        for thread in filter(None, (freeing, self._watcher, *(host.follower for host in self._all))):
             thread.join(max(0.0, deadline - time.monotonic()))
         self.on_close(self)
-        return frozenset(role.node.id for role in self.roles if role.is_lost)
+        return frozenset(host.node.id for host in self._all if host.why_lost)
 
-    def _threads(self, task: Task, folder: Path) -> dict[str, str]:
+    @property
+    def _all(self) -> list[RayHost]:
+        return list({host.node.id: host for host in self.hosts.values()}.values())
+
+    def _threads(self, task: Task, job: Job) -> dict[str, str]:
         """As many as in the run's first placement: with another number sums have other bits."""
-        computing = [t.name for t in self.tasks if self.config.is_synchronous or t.role == "worker"]
-        if task.name not in computing or "TF_NUM_INTRAOP_THREADS" in os.environ:
+        config = self.config
+        if config is None or job.function != "role" or "TF_NUM_INTRAOP_THREADS" in os.environ:
             return {}
-        file = folder / THREADS
+        computing = [t for t in self.tasks if config.is_synchronous or t.role == "worker"]
+        if task not in computing:
+            return {}
+        file = job.folder / THREADS
         if not file.is_file():
-            beside = Counter(self.nodes[name].id for name in computing)
-            devices = self.config.cluster.replicas if self.config.cluster.virtual_devices else 1
-            shares = [self.cores[name] // (beside[self.nodes[name].id] * devices) for name in computing]
+            beside = Counter(self.hosts[t.name] for t in computing)
+            devices = config.cluster.replicas if config.cluster.virtual_devices else 1
+            shares = [host.cores // (count * devices) for host, count in beside.items()]
             write_json(file, {"intraop_threads": max(1, min(shares))})
         return {"TF_NUM_INTRAOP_THREADS": str(read_json(file)["intraop_threads"])}
 
-    def _role(self, task: Task, folder: Path, described: dict) -> RayRole:
-        return RayRole(
-            task=task,
-            folder=folder,
-            actor=self.actors[task.name],
-            node=self.nodes[task.name],
-            take=self._take,
-            described=described,
-        )
-
-    def _take(self, role: RayRole, update: Update) -> bool:
+    def _take(self, host: RayHost, update: Update) -> bool:
         with self._taking:
             if not self._is_closed.is_set():
                 for change in update.changes:
-                    apply(role.log.parents[1], change)
-                role.learn(update)
-            return not self._is_closed.is_set() and update.exit_status is None
+                    apply(host.copies or [], change)
+                host.hear(update.silent_seconds)
+                host.ended.update(update.ended)
+            return not self._is_closed.is_set()
 
-    def _watch(self) -> None:
+    def _watch(self, folder: Path) -> None:
         """Ask the actors and the head as long as the placement is open, and tell the copies of a stop."""
-        ray, asked, head_heard_at, told = _ray(), dict[Any, RayRole](), time.monotonic(), b""
+        ray, asked, head_heard_at, told = _ray(), dict[Any, RayHost](), time.monotonic(), b""
         while not self._is_closed.wait(ASK_SECONDS / 2):
-            waiting = {role.task.name for role in asked.values()}
-            asked |= {role.ask(): role for role in self.roles if role.task.name not in waiting and not role.is_lost}
-            answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ASK_SECONDS)
+            hosts = [host for host in self._all if host.follower and not host.why_lost]
+            asked |= {host.actor.silent_seconds.remote(): host for host in hosts if host not in asked.values()}
+            answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ASK_SECONDS) if asked else ([], [])
             for question in answered:
-                role = asked.pop(question)
+                host = asked.pop(question)
                 with contextlib.suppress(ray.exceptions.RayError):  # what follows the actor says so
-                    role.hear(ray.get(question))
-            for role in self.roles:
-                if role.is_silent:
-                    role.lose("does not answer")
+                    host.hear(ray.get(question))
+            for host in hosts:
+                if host.is_silent:
+                    host.lose("does not answer")
             if answers(*self.head):
                 head_heard_at = time.monotonic()
             elif time.monotonic() - head_heard_at > SILENT_SECONDS:
-                for role in self.roles:
-                    role.lose("is out of reach, as is the head of the cluster")
-            told = self._tell_stop(told)
+                for host in hosts:
+                    host.lose("is out of reach, as is the head of the cluster")
+            told = self._tell_stop(folder, told)
 
-    def _tell_stop(self, told: bytes) -> bytes:
-        """Tell the copies what `stop.json` says here."""
-        assert self._folder is not None
-        file = RunDirectory(self._folder).stop_file
+    def _tell_stop(self, folder: Path, told: bytes) -> bytes:
+        """Tell the copies of a run directory what `stop.json` says here."""
+        file = RunDirectory(folder).stop_file
         content = file.read_bytes() if file.is_file() else told
         if content != told:
-            for actor in self._copies.values():
-                actor.change.remote(str(self._folder), Change("replace", file.name, content))
+            for host in self._all:
+                if host.copies and folder in host.copies:
+                    host.actor.change.remote(folder, Change("replace", str(file), content))
         return content
 
     def _free(self) -> None:
+        """Give all back; an actor stays, without CPU or GPU, if none of its roles is left."""
         ray = _ray()
         with contextlib.suppress(ray.exceptions.RayError):
-            for actor in self.actors.values():
-                ray.kill(actor)
+            for host in self._all:
+                if not self._is_clear(host) or self.idle.setdefault(host.node.id, host.actor) is not host.actor:
+                    ray.kill(host.actor)
             ray.util.remove_placement_group(self.group)
             # Until Ray counts the places as free there seems to be less room than there is.
-            lost = {role.node.id for role in self.roles if role.is_lost}
-            wait_until(lambda: _are_free(node for node in self.nodes.values() if node.id not in lost), RETURN_SECONDS)
+            nodes = [host.node for host in self._all if not host.why_lost]
+            wait_until(lambda: _are_free(nodes), RETURN_SECONDS)
 
-    def _stage(self, actor: Any, task: Task, folder: Path) -> None:
-        """Where the node lacks the folder, put it there, and the dataset; the first role of a node does it for all."""
-        ray, node = _ray(), self.nodes[task.name].id
-        token = folder / f"{TOKEN}-{secrets.token_hex(8)}"
-        token.touch()
+    def _is_clear(self, host: RayHost) -> bool:
+        ray = _ray()
+        if host.why_lost or host.failure:
+            return False
         try:
-            dataset = RunDirectory(folder).read_identity().dataset
-            lacking = ray.get(actor.lacks.remote([str(token), dataset]), timeout=ACTOR_SECONDS)
+            ray.get(host.actor.end.remote(), timeout=END_SECONDS)
+        except ray.exceptions.RayError:
+            host.lose("does not end its roles")
+        return not host.why_lost
+
+    def _stage(self, host: RayHost, job: Job, log: Path) -> None:
+        """Where the node lacks what the job needs, put it there: once for all processes of the placement."""
+        ray, folders = _ray(), job.folders or (job.folder,)
+        tokens = {folder / f"{TOKEN}-{secrets.token_hex(8)}": folder for folder in folders}
+        try:
+            for token in tokens:
+                token.touch()
+            lacking = set(host.call("lacks", [*map(str, tokens), *map(str, job.datasets)]))
         finally:
-            token.unlink()
-        if dataset in lacking:
-            self._dataset = self._dataset or ray.put(pack(Path(dataset)))
-            ray.get(actor.stage.remote(dataset, self._dataset), timeout=STAGE_SECONDS)
-        if str(token) in lacking:
-            if node not in self._copies:
-                ray.get(actor.stage_run.remote(str(folder), ray.put(pack_run(folder))), timeout=STAGE_SECONDS)
-                self._copies[node] = actor
-            ray.get(actor.tell_changes.remote(str(folder), task), timeout=ACTOR_SECONDS)
+            for token in tokens:
+                token.unlink(missing_ok=True)
+        for dataset in job.datasets:
+            if str(dataset) in lacking:
+                self._staged[dataset] = self._staged.get(dataset) or ray.put(pack(dataset))
+                host.call("stage", str(dataset), self._staged[dataset])
+        host.copies = [folder for token, folder in tokens.items() if str(token) in lacking]
+        for folder in host.copies:
+            host.call("stage_run", str(folder), ray.put(pack_run(folder)))
+        if host.copies:
+            host.copies.append(log)
+            is_chiefs = any(task.is_chief for task in self.tasks if self.hosts[task.name] is host)
+            host.call("tell_changes", host.copies, is_chiefs=is_chiefs)
 
 
 def _are_free(nodes: Iterable[RayNode]) -> bool:
@@ -339,7 +393,7 @@ def _are_free(nodes: Iterable[RayNode]) -> bool:
     from ray._private.state import available_resources_per_node
 
     free = available_resources_per_node()
-    return all(free[node.id].get("CPU", 0.0) >= node.free_cpus for node in nodes if node.id in free)
+    return all(free[node.id].get("CPU", 0.0) >= node.free["CPU"] for node in nodes if node.id in free)
 
 
 def _ray() -> Any:

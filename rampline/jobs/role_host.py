@@ -1,19 +1,21 @@
-"""What a launcher has on another machine: it starts a role there by the local launcher, and tells of it."""
+"""What a launcher has on another machine: it starts roles there by the local launcher, and tells of them."""
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rampline.config import RunConfig
 from rampline.devices import available_cores
 from rampline.files import complete_directory
+from rampline.jobs.fork_server import fork_server
 from rampline.jobs.job import Job
+from rampline.jobs.launcher import end_roles
 from rampline.jobs.local import LocalPlacement, LocalRole
 from rampline.jobs.mirror import Change, Changes, apply, replace_run, unpack
 from rampline.jobs.roles import free_ports
@@ -25,39 +27,54 @@ TELL_SECONDS = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """What is new of a role.
+    """What is new on a machine.
 
     Attributes:
-        exit_status: `None` while it runs.
-        silent_seconds: since its last heartbeat.
-        last_line: why it ended.
-        changes: of its run directory, where that is a copy.
+        silent_seconds: of each role since its last heartbeat.
+        ended: exit status and telling line of those that have ended.
+        changes: in folders that are copies.
     """
 
-    exit_status: int | None
-    silent_seconds: float
-    last_line: str = ""
+    silent_seconds: Mapping[str, float]
+    ended: Mapping[str, tuple[int, str]]
     changes: Sequence[Change] = field(default_factory=tuple)
 
 
 class RoleHost:
-    """Starts a role, and again where it was lost; it ends with this process.
+    """Starts the roles that one placement has on this machine, as forks of one process; they end with this process.
+
+    Each start of a role has a name of its own.
 
     Args:
         environment: what is set in the environment of the command, beside this machine's.
         folder: where the command is; it is entered where it is here, too.
     """
 
-    def __init__(self, environment: dict[str, str], folder: str) -> None:
+    def __init__(self, environment: Mapping[str, str], folder: str) -> None:
+        # What it is by itself; Ray would set it to 1 whenever a method runs.
+        os.environ.setdefault("OMP_NUM_THREADS", str(available_cores()))
         os.environ.update(environment)
         if Path(folder).is_dir():
             os.chdir(folder)
-        self._role: LocalRole | None = None
+        self._roles: dict[str, LocalRole] = {}
         self._changes: Changes | None = None
+        # The kernel ends a process with the thread that has started it, see `rampline.jobs.parent`.
+        self._starter = ThreadPoolExecutor(max_workers=1)
+        self._forks = fork_server()
+        self._starter.submit(self._forks.__enter__).result()
 
-    def look(self) -> tuple[int, int]:
-        """A port that nobody listens on at the moment, and the number of cores."""
-        return free_ports(1, host="")[0], available_cores()
+    def begin(self, environment: Mapping[str, str], ports: int, gpus: Sequence[str]) -> tuple[list[int], int]:
+        """For the next placement: ports that nobody listens on at the moment, and the number of cores.
+
+        Args:
+            environment: as above.
+            ports: how many.
+            gpus: that its roles have to share.
+        """
+        os.environ.update(environment)
+        if gpus or "CUDA_VISIBLE_DEVICES" in os.environ:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus) or "-1"
+        return free_ports(ports, host=""), available_cores()
 
     def lacks(self, paths: Sequence[str]) -> list[str]:
         """Which of these paths are not on this machine."""
@@ -69,70 +86,74 @@ class RoleHost:
             unpack(content, aside)
 
     def stage_run(self, folder: str, content: bytes) -> None:
-        """Put a copy of the run directory here, once per attempt: all roles on this machine share it."""
+        """Put a copy of a run directory, or of a job's folder, here: all roles on this machine share it."""
         replace_run(content, Path(folder))
 
-    def tell_changes(self, folder: str, task: Task) -> None:
-        """The folder is a copy: from now on what this role changes in it is told."""
-        self._changes = Changes(Path(folder), task)
+    def tell_changes(self, roots: Collection[Path], *, is_chiefs: bool) -> None:
+        """These are copies: from now on what changes in them is told."""
+        self._changes = Changes(roots, is_chiefs=is_chiefs)
 
-    def change(self, folder: str, change: Change) -> None:
+    def change(self, root: Path, change: Change) -> None:
         """Make a change in this machine's copy."""
-        apply(Path(folder), change)
+        apply([root], change)
 
-    def start(self, job: Job, task: Task, config: RunConfig, seconds_since_launch: float) -> dict:
-        """Start the role; returns its entry in `roles.json`.
+    def start(
+        self, name: str, job: Job, task: Task, tasks: Sequence[Task], config: RunConfig | None, age_seconds: float
+    ) -> dict[str, object]:
+        """Start a role; returns its entry in `roles.json`.
 
         Args:
+            name: of this start.
             job: what it does.
             task: which role it is.
-            config: of the run.
-            seconds_since_launch: clocks differ between machines, ages do not.
+            tasks: all that are on this machine.
+            config: of the run; `None` for a job without peers.
+            age_seconds: since the launch: clocks differ between machines, ages do not.
         """
-        own = {"RAMPLINE_LAUNCHED_AT": repr(time.monotonic() - seconds_since_launch), **self._gpus()}
-        started = threading.Event()
-
-        def hold() -> None:
-            # The kernel ends the role with the thread that has started it, see `rampline.jobs.parent`.
-            self._role = LocalPlacement(config, [task]).start(
-                task, replace(job, environment={**job.environment, **own})
-            )
-            started.set()
-            self._role.process.wait()
-
-        self._role = None
-        threading.Thread(target=hold, name=task.name, daemon=True).start()
-        if not started.wait(60) or self._role is None:
-            raise RuntimeError(f"{task.name} could not be started")
-        return self._role.describe()
+        own = {"RAMPLINE_LAUNCHED_AT": repr(time.monotonic() - age_seconds)}
+        job = replace(job, environment={**job.environment, **own})
+        roles = self._roles
+        roles[name] = role = self._starter.submit(LocalPlacement(config, tasks).start, task, job).result()
+        if roles is not self._roles:  # the command did not wait for TensorFlow to be imported
+            end_roles([role], grace_seconds=0)
+        return role.describe()
 
     def updates(self) -> Iterator[Update]:
-        """What is new of the role, at least every second, until it has ended."""
-        role, told_at = self._role, 0.0
-        while role is not None:
-            status = role.exit_status  # before its files are read, or the last of them would be missed
+        """What is new, at least every second, until the placement is over."""
+        roles, told, told_at = self._roles, set[str](), 0.0
+        while roles is self._roles:
+            # Before the files are read, or the last of what a role has written would be missed.
+            ended = {name: status for name, status in self.statuses().items() if name not in told}
             changes = self._changes.read() if self._changes else []
-            if changes or status is not None or time.monotonic() - told_at > TELL_SECONDS:
+            if changes or ended or time.monotonic() - told_at > TELL_SECONDS:
                 told_at = time.monotonic()
-                last_line = "" if status is None else role.last_line()
-                yield Update(
-                    exit_status=status, silent_seconds=role.silent_seconds(), last_line=last_line, changes=changes
-                )
-            if status is not None:
-                return
+                told.update(ended)
+                lines = {name: (status, roles[name].last_line()) for name, status in ended.items() if name in roles}
+                yield Update(silent_seconds=self.silent_seconds(), ended=lines, changes=changes)
             time.sleep(POLL_SECONDS)
 
-    def silent_seconds(self) -> float:
-        """Time since the role's last heartbeat."""
-        return self._role.silent_seconds() if self._role else 0.0
+    def statuses(self) -> dict[str, int]:
+        """Exit statuses of the roles that have ended."""
+        found = {name: role.exit_status for name, role in list(self._roles.items())}
+        return {name: status for name, status in found.items() if status is not None}
 
-    def signal(self, number: int) -> None:
-        """Signal the role and all it has started."""
-        if self._role is not None:
-            self._role.signal(signal.Signals(number))
+    def silent_seconds(self) -> dict[str, float]:
+        """Of each role, the time since its last heartbeat."""
+        return {name: role.silent_seconds() for name, role in list(self._roles.items())}
 
-    def _gpus(self) -> dict[str, str]:
-        import ray
+    def signal(self, name: str, number: int) -> None:
+        """Signal a role and all it has started."""
+        if role := self._roles.get(name):
+            role.signal(signal.Signals(number))
 
-        gpus = ",".join(map(str, ray.get_gpu_ids()))
-        return {"CUDA_VISIBLE_DEVICES": gpus or "-1"} if gpus or "CUDA_VISIBLE_DEVICES" in os.environ else {}
+    def end(self) -> None:
+        """The placement is over: kill what is left of its roles.
+
+        Raises:
+            RuntimeError: when one does not end.
+        """
+        over, self._roles, self._changes = self._roles, {}, None
+        roles = list(over.values())
+        end_roles(roles, grace_seconds=0)
+        if left := [role.label for role in roles if role.exit_status is None]:
+            raise RuntimeError(f"not ended: {', '.join(left)}")

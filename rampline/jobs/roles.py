@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rampline.config import RunConfig
 from rampline.devices import available_cores, find_devices
+from rampline.jobs.job import Job
 from rampline.jobs.private_network import SHARED, Network, other_users, private_network
 from rampline.jobs.tf_config import Task
 
@@ -97,6 +98,16 @@ def role_environment(task: Task, config: RunConfig) -> dict[str, str]:
     gpus = visible_gpu_ids()
     if gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(_gpus_of(task, config, here, gpus)) or "-1"
+    return environment
+
+
+def job_environment(job: Job) -> dict[str, str]:
+    """What a job without peers has beside its parent's environment: its share of the cores and of the GPUs."""
+    environment, gpus = {"TF_CONFIG": "{}"}, visible_gpu_ids()
+    if job.gpus is not None and gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[job.gpus.start : job.gpus.stop]) or "-1"
+    if job.at_once > 1 and "TF_NUM_INTRAOP_THREADS" not in os.environ:
+        environment["TF_NUM_INTRAOP_THREADS"] = str(max(1, available_cores() // job.at_once))
     return environment
 
 

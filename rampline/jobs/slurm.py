@@ -25,8 +25,8 @@ from rampline.errors import ClusterConfigError, Preempted, RamplineError, RunFai
 from rampline.jobs.exit_status import MACHINE_LOST
 from rampline.jobs.heartbeat import HeartbeatWatch
 from rampline.jobs.job import Job
-from rampline.jobs.launcher import KILL_SECONDS, Node, Role, wait_until
-from rampline.jobs.local import LOCAL
+from rampline.jobs.launcher import KILL_SECONDS, Node, wait_until
+from rampline.jobs.local import LOCAL, LocalPlacement
 from rampline.jobs.role_output import telling_line
 from rampline.jobs.roles import network_warning, role_counts
 from rampline.jobs.tf_config import Task
@@ -184,9 +184,9 @@ class SlurmPlacement:
         agent, environment = self.agents[task.name], dict(job.environment)
         launched_at = float(environment.pop("RAMPLINE_LAUNCHED_AT", time.monotonic()))
         self.starts += 1
-        log = job.folder / "logs" / f"{task.name}.log"
+        log = job.log_of(task)
         role = SlurmRole(
-            label=": ".join(filter(None, (job.what, f"{task.role} {task.index} on {agent.node}"))),
+            label=job.label_of(task, agent.node),
             task=task,
             log=log,
             log_offset=log.stat().st_size if log.is_file() else 0,
@@ -267,8 +267,8 @@ class Slurm:
     def _nodes(self, avoid: Collection[str] = ()) -> dict[str, str]:
         return {node: address for node, address in _nodes(_job()).items() if node not in {*avoid, *self.lost}}
 
-    def start(self, job: Job) -> Role:
-        return LOCAL.start(job)  # this machine is one of the job's
+    def place_jobs(self, jobs: Sequence[Job]) -> LocalPlacement:
+        return LOCAL.place_jobs(jobs)  # this machine is one of the job's
 
 
 SLURM = Slurm()

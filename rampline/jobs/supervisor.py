@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rampline.config import RunConfig
@@ -133,7 +134,9 @@ class Gang:
             "RAMPLINE_WALL_SECONDS_BEFORE": repr(self.attempt.wall_seconds_before),
             **self.fence,
         }
-        role = self.placement.start(task, Job(function="role", folder=self.run_directory.path, environment=own))
+        dataset = Path(self.run_directory.read_identity().dataset)
+        job = Job(function="role", folder=self.run_directory.path, datasets=[dataset], environment=own)
+        role = self.placement.start(task, job)
         self.roles = [other for other in self.roles if other.task != task] + [role]
         self._write_roles()
 

@@ -15,8 +15,7 @@ from typing import Any
 
 from rampline.config import BatchConfig, RunConfig, to_dict
 from rampline.files import read_json, write_json
-from rampline.jobs.job import Job, JobFailed, follow
-from rampline.jobs.launcher import ending
+from rampline.jobs.job import Job, JobFailed, run_together
 from rampline.jobs.launchers import launcher_of_jobs
 from rampline.jobs.roles import visible_gpu_ids
 from rampline.record.run_directory import RunDirectory
@@ -220,18 +219,13 @@ def _run_roles(run_directory: RunDirectory, config: RunConfig, path: Path, log: 
         function="parity",
         what="parity check",
         folder=path.parent,
+        folders=[run_directory.path, path.parent],
+        datasets=[Path(run_directory.read_identity().dataset)],
         arguments={"run_directory": str(run_directory.path), "config": to_dict(parity_config(config))},
         timeout_seconds=ALLOWANCE_SECONDS + config.cluster.rendezvous_timeout_seconds + steps * STEP_ALLOWANCE_SECONDS,
         ends_first=True,
     )
     placement = launcher_of_jobs(config).place(config)
     shutil.rmtree(job.folder / "logs", ignore_errors=True)
-    job.write()
-    try:
-        with ending() as roles:
-            for task in placement.tasks:
-                roles.append(placement.start(task, job))
-            follow(roles, job)
-    finally:
-        placement.close()
+    run_together(placement, [(task, job) for task in placement.tasks])
     return ParityResult.read(path)

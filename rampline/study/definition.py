@@ -189,6 +189,11 @@ class Study(StudyTexts, Recommend):
         """The distinct data settings of the runs, in the order of the runs."""
         return tuple(dict.fromkeys(run.config.data for run in self.runs))
 
+    @property
+    def needs_tensorflow_here(self) -> bool:
+        """Whether the machine of the command has to compute; nodes of Ray prepare no data, and have fork servers."""
+        return any(run.config.cluster.launcher != "ray" or not self.datasets.get(run.config.data) for run in self.runs)
+
     def with_ancestors(self, run: str) -> list[str]:
         """The runs whose weights a run starts from, directly or not, the first of them first; then the run."""
         runs = [run]

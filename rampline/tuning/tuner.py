@@ -12,7 +12,6 @@ from rampline.errors import InputError, RunFailed
 from rampline.jobs.job import Job, JobFailed, run_job
 from rampline.jobs.launchers import launcher_of_jobs
 from rampline.jobs.memory import available_bytes, lacking_bytes
-from rampline.jobs.roles import local_tasks, role_environment
 from rampline.record.units import GIBIBYTE
 from rampline.tuning.outcome import Outcome, best_of
 from rampline.tuning.space import BATCH, Limits, candidates, order_groups
@@ -137,14 +136,18 @@ class Tuner:
         began, told = time.monotonic(), []
         configs = {"before": before, "after": with_changes(before, changes)}
         measured = {name: to_dict(config_to_measure(config)) for name, config in configs.items()}
-        task = next(task for task in reversed(local_tasks(self._original)) if task.role != "ps")
+        cluster = self._original.cluster
+        # As a role of the run, whose others are not there.
+        devices = cluster.replicas if self._original.is_synchronous else 1
         folder = self._folder / f"{group}-{len(list(self._folder.glob(f'{group}-*')))}"
         job = Job(
             function="tune",
             what="its process",
             folder=folder,
             arguments={**measured, "dataset": self._dataset},
-            environment=role_environment(task, self._original) | {"TF_CONFIG": "{}"},
+            datasets=[Path(self._dataset)],
+            gpus=range(0 if cluster.virtual_devices else devices),
+            at_once=cluster.workers * (cluster.replicas if cluster.virtual_devices else 1),
             silence_seconds=SILENCE_SECONDS,
             ends_first=True,
         )

@@ -1,5 +1,6 @@
 """A Ray cluster of a head and three nodes, each with disks of its own: nodes, the driver and the head are lost."""
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -8,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from command_line import UNHURRIED, wait_until
 from faults import assert_bit_equal, examples_of_all, recoveries
@@ -146,6 +148,30 @@ def test_a_flow_run_of_a_deployment_is_cancelled(bed: RayHosts, table: Table) ->
     gone = wait_until(lambda: not any(map(bed.roles, bed.hosts)), GONE_SECONDS) + time.time() - hit
     call("rampline", "down")
     table.add_row("Ray: flow run cancelled in Prefect", "mid-epoch", "1", "-", f"{gone:.1f} (all gone)", "-", "-")
+
+
+def test_all_that_runs_tensorflow_for_a_run_is_on_the_nodes(bed: RayHosts, table: Table) -> None:
+    """Nodes of one CPU without a shared disk; the command is on the head, which has none."""
+    bed.mend()
+    home, began = bed.disk / "whole", time.time()
+    command = (str(BIN / "rampline"), "run", "digits", "--only", "multi-worker", "--launcher", "ray")
+    running = bed.start(bed.head, [*command], "whole", RAMPLINE_HOME=str(home))
+    seen: dict[bool, set[str]] = {True: set(), False: set()}
+    while running.poll() is None:
+        for host in bed.hosts:
+            for pid in bed.roles(host):
+                with contextlib.suppress(psutil.Error, IndexError):
+                    seen[host is bed.head].add(Path(psutil.Process(pid).cmdline()[4]).parts[-1])
+        time.sleep(0.05)
+    assert running.returncode == 0, bed.said()
+    assert {"multi-worker", "parity", "evaluation", "0"} <= seen[False]
+    assert not seen[True] & seen[False]
+    (directory,) = bed.head.see(home).glob("runs/digits/*/multi-worker")
+    assert read_json(directory / "parity" / "parity.json")["status"] == "pass"
+    found = {path.name for path in directory.iterdir()}
+    assert {"evaluation.json", "predictions.csv", "model", "model_summary.txt", "replica.json"} <= found
+    line = f"{time.time() - began:.0f} (command ended)"
+    table.add_row("Ray: none; parity, probes and evaluation on nodes", "-", "0", "-", line, "-", "complete")
 
 
 def test_the_head_is_lost(bed, run_on, uninterrupted, table: Table) -> None:

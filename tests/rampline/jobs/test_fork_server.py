@@ -20,6 +20,7 @@ from rampline.jobs.launcher import end_roles
 from rampline.jobs.local import LOCAL, LocalRole
 from rampline.jobs.private_network import SHARED
 from rampline.jobs.supervisor import supervise
+from rampline.jobs.tf_config import ALONE
 
 
 @pytest.fixture
@@ -36,7 +37,8 @@ def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[module._Server]:
 
 
 def start_role(folder: Path, log: Path, **environment: str) -> LocalRole:
-    return LOCAL.start(Job(function="role", folder=folder, log=log, environment={"TF_CONFIG": "", **environment}))
+    job = Job(function="role", folder=folder, log=log, environment={"TF_CONFIG": "", **environment})
+    return LOCAL.place_jobs([job]).start(ALONE, job)
 
 
 def children_of(process: psutil.Process) -> list[psutil.Process]:
@@ -131,8 +133,10 @@ from pathlib import Path
 from rampline.jobs.fork_server import fork_server
 from rampline.jobs.job import Job
 from rampline.jobs.local import LOCAL
+from rampline.jobs.tf_config import ALONE
 with fork_server():
-    process = LOCAL.start(Job(function="role", folder=Path(sys.argv[1]), environment={"TF_CONFIG": ""})).process
+    job = Job(function="role", folder=Path(sys.argv[1]), environment={"TF_CONFIG": ""})
+    process = LOCAL.place_jobs([job]).start(ALONE, job).process
     print(process.pid, process.poll() is None, flush=True)
     process.wait()
 """

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,8 +179,8 @@ class Agents:
         self.avoided.append(set(avoid))
         return AgentPlacement(min({"here", "there"} - set(avoid)), local_tasks(config, workers))
 
-    def start(self, job: Job) -> AgentRole:
-        return AgentRole("here", ALONE, job)
+    def place_jobs(self, jobs: Sequence[Job]) -> AgentPlacement:
+        return AgentPlacement("here", [ALONE])
 
 
 def test_a_launcher_of_another_kind_runs_a_job(make_job: Callable[..., Job]) -> None:

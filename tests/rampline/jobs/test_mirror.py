@@ -1,36 +1,46 @@
 """A copied run directory: what roles change in it comes back once, checkpoints complete."""
 
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rampline.jobs.mirror import COPY, Change, Changes, apply, pack_run, replace_run
-from rampline.jobs.tf_config import Task
-
-CLUSTER = {"worker": ("127.0.0.1:1", "127.0.0.1:2")}
-CHIEF, OTHER = (Task(cluster=CLUSTER, role="worker", index=index) for index in range(2))
 
 
-def test_two_roles_on_one_machine_tell_of_each_change_once(tmp_path: Path) -> None:
+def told(look: Changes, home: Path, copy: Path) -> Iterator[Change]:
+    """What it tells, as if the copy were at the same path as the run directory."""
+    for change in look.read():
+        yield dataclasses.replace(change, path=str(home / Path(change.path).relative_to(copy)))
+
+
+def test_each_change_is_told_of_once_and_what_is_said_last(tmp_path: Path) -> None:
     home, copy = tmp_path / "home", tmp_path / "copy"
     home.mkdir()
     (home / "events.jsonl").write_text('{"event": "old"}\n')
     replace_run(pack_run(home), copy)
-    looks = [Changes(copy, task) for task in (CHIEF, OTHER)]
+    # A folder in a copy is no second one.
+    look = Changes([copy, copy / "parity"], is_chiefs=True)
+    (copy / "result.json").write_text("{}")
+    (copy / "evaluation.json").write_text("{}")
+    (copy / ".aside").touch()
     (copy / "logs").mkdir()
     with open(copy / "events.jsonl", "a") as events:
         events.write('{"event": "epoch"}\n{"half')
     (copy / "logs" / "worker-1.log").write_text("a line\n")
     (copy / "checkpoints" / "step-00000004").mkdir(parents=True)
     (copy / "checkpoints" / "step-00000004" / "progress.json").write_text("{}")
-    changes = [change for look in looks for change in look.read()]
+    changes = [*told(look, home, copy)]
     for change in changes:
-        apply(home, change)
-    assert changes[0].kind == "checkpoint"
+        apply([home], change)
+    names = [Path(change.path).name for change in changes]
+    assert (changes[0].kind, names[0], names[-2:]) == ("whole", "step-00000004", ["events.jsonl", "result.json"])
+    assert {*names[1:-2]} == {"evaluation.json", "worker-1.log"}
     assert (home / "events.jsonl").read_text() == '{"event": "old"}\n{"event": "epoch"}\n'
     assert (home / "logs" / "worker-1.log").read_text() == "a line\n"
     assert (home / "checkpoints" / "step-00000004" / "progress.json").read_text() == "{}"
-    assert not [change for look in looks for change in look.read()]
+    assert not look.read()
 
 
 def make_copy(folder: Path) -> tuple[Path, Path]:
@@ -53,21 +63,21 @@ def test_a_copy_replaces_nothing_but_a_copy(tmp_path: Path) -> None:
 
 def test_what_the_chief_says_of_a_stop_counts(tmp_path: Path) -> None:
     home, copy = make_copy(tmp_path)
-    looks = [Changes(copy, task) for task in (CHIEF, OTHER)]
+    looks = [Changes([copy], is_chiefs=is_chiefs) for is_chiefs in (True, False)]
     (copy / "stop.json").write_text('{"saved": true}')
-    of_chief, of_other = ([*look.read()] for look in looks)
+    of_chief, of_other = ([*told(look, home, copy)] for look in looks)
     (home / "stop.json").write_text('{"requested_by": "worker-1"}')
     for change in of_other:
-        apply(home, change)
+        apply([home], change)
     assert (home / "stop.json").read_text() == '{"requested_by": "worker-1"}'
     for change in of_chief:
-        apply(home, change)
+        apply([home], change)
     assert (home / "stop.json").read_text() == '{"saved": true}'
 
 
 def test_a_file_that_takes_the_place_of_another_is_told_of_as_a_whole(tmp_path: Path) -> None:
     home, copy = make_copy(tmp_path)
-    look = Changes(copy, CHIEF)
+    look = Changes([copy], is_chiefs=True)
     scalars = copy / "tensorboard" / "train" / "events.out.tfevents.1"
     scalars.parent.mkdir(parents=True)
     for text, is_other in (("epochs 1 to 3", False), ("epoch 1", True), ("epoch 1, epoch 2", False)):
@@ -76,8 +86,8 @@ def test_a_file_that_takes_the_place_of_another_is_told_of_as_a_whole(tmp_path: 
             scalars.with_name(".kept").replace(scalars)
         else:
             scalars.write_text(text)
-        for change in look.read():
-            apply(home, change)
+        for change in told(look, home, copy):
+            apply([home], change)
         assert (home / scalars.relative_to(copy)).read_text() == text
     assert len(list((home / "tensorboard" / "train").iterdir())) == 1
 
@@ -85,5 +95,5 @@ def test_a_file_that_takes_the_place_of_another_is_told_of_as_a_whole(tmp_path: 
 def test_a_node_changes_nothing_outside_of_the_run_directory(tmp_path: Path) -> None:
     home, _ = make_copy(tmp_path)
     with pytest.raises(ValueError, match="is not in"):
-        apply(home, Change("replace", "../other", b"x"))
+        apply([home], Change("replace", str(home / "../other"), b"x"))
     assert not (tmp_path / "other").exists()

@@ -5,17 +5,22 @@ import logging
 import os
 import secrets
 import signal
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from faults import assert_bit_equal
+from ray_node import actors
 from runs import make_config
 
 from rampline.config import RunConfig
 from rampline.errors import ClusterConfigError
 from rampline.files import read_json
-from rampline.jobs.launchers import launcher_of
+from rampline.jobs.job import Job, JobFailed, run_job
+from rampline.jobs.launchers import launcher_of, launcher_of_jobs
 from rampline.jobs.ray_cluster import SETTINGS
 from rampline.jobs.supervisor import supervise
 from rampline.record.attempts import read_workers
@@ -52,6 +57,14 @@ def test_two_workers_end_with_the_bits_of_a_local_run(make_run, cluster: str) ->
 def test_parameter_servers_train(make_run, cluster: str) -> None:
     run = make_run(on_ray(SERVERS))
     assert supervise(run, on_event=lambda event: None, log=print)["epochs"] == SERVERS.epochs
+
+
+def test_a_job_of_a_run_is_on_a_node_whose_actor_has_stayed(cluster: str, tmp_path: Path) -> None:
+    model = {"name": "small_models:out_of_memory", "image_shape": [8, 8, 1], "classes": 3}
+    job = Job(function="models", what="the look", folder=tmp_path / "job", arguments={"models": [model]})
+    with pytest.raises(JobFailed, match=f"^the look on {socket.gethostname()} ended with status 1: MemoryError: 3 GiB"):
+        run_job(job, launcher=launcher_of_jobs(on_ray(SERVERS)))
+    assert len(actors(psutil.Process())) == 1
 
 
 def test_a_run_that_the_cluster_can_never_hold_is_refused(cluster: str) -> None:

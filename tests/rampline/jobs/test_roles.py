@@ -4,11 +4,13 @@ import dataclasses
 import json
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
 from rampline.config import ClusterConfig, RunConfig
-from rampline.jobs.roles import free_ports, local_tasks, role_counts, role_environment
+from rampline.jobs.job import Job
+from rampline.jobs.roles import free_ports, job_environment, local_tasks, role_counts, role_environment
 from rampline.jobs.tf_config import Task, parse_tf_config
 
 CONFIGS = {
@@ -67,6 +69,17 @@ def test_roles_on_other_machines_take_no_share_of_this_one(monkeypatch):
     environments = [role_environment(Task(cluster=cluster, role="worker", index=i), config) for i in range(3)]
     assert [each["CUDA_VISIBLE_DEVICES"] for each in environments] == ["0,1", "0,1", "2,3"]
     assert ["TF_NUM_INTRAOP_THREADS" in each for each in environments] == [False, True, True]
+
+
+def test_a_job_without_peers_has_the_gpus_that_it_asks_for(monkeypatch):
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    monkeypatch.setattr("rampline.jobs.roles.visible_gpu_ids", lambda: ["4", "7"])
+    monkeypatch.setattr("rampline.jobs.roles.available_cores", lambda: 12)
+    jobs = [Job(function="probe", folder=Path("x"), gpus=range(n, n + 1), at_once=3) for n in range(3)]
+    environments = [job_environment(job) for job in jobs]
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in environments] == ["4", "7", "-1"]
+    assert {each["TF_NUM_INTRAOP_THREADS"] for each in environments} == {"4"}
+    assert job_environment(Job(function="prepare", folder=Path("x"))) == {"TF_CONFIG": "{}"}
 
 
 def test_a_worker_has_as_many_threads_when_others_are_lost(monkeypatch):
