@@ -30,7 +30,7 @@ from rampline.record.units import write_accuracy, write_quantity, write_ratio
 MIN_WINDOW = 0.05  # the smallest range of validation accuracy that a chart shows
 DECADE = 10  # a loss that spans more is drawn on a logarithmic scale
 # Of all lines of a chart together, and of one at least: the page must stay small enough to send.
-MOST_POINTS, FEWEST_POINTS = 4000, 20
+MOST_POINTS, FEWEST_POINTS = 3000, 20
 WEIGHTS_NOTE = "By time, a run begins where the run ends whose weights it starts from."
 ZOOM_NOTE = "Hold shift to zoom with the wheel or to drag; a double click shows all again."
 

@@ -230,7 +230,7 @@ def test_the_pointer_shows_figures_and_the_wheel_zooms(browser, report):
         page.locator("#charts svg text", has_text="seconds since training began").nth(4).wait_for()
 
 
-@pytest.mark.parametrize("width", [PHONE, 1280])
+@pytest.mark.parametrize("width", [PHONE, pytest.param(1280, marks=pytest.mark.long)])
 def test_the_first_screen_has_the_four_answers(browser, report, width):
     with open_report(browser, report, width=width) as page:
         questions = page.locator("header .question").all_text_contents()
