@@ -189,9 +189,10 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: E
             raise PrefectLost(f"Prefect at {url} stopped answering: {why}") from error
         finally:
             try:
-                flush_logs()
+                # Else it would still write of the lines that it could not send.
+                if flush_logs():
+                    logging.raiseExceptions = before
             finally:
-                logging.raiseExceptions = before
                 TERMINAL.reset(token)
 
 

@@ -86,15 +86,20 @@ def prefect_answers() -> bool:
     return answers(f"{os.environ['PREFECT_API_URL'].rstrip('/')}/health")
 
 
-def flush_logs() -> None:
-    """Wait until Prefect's log handler, which sends in the background, has sent all lines or failed to."""
+def flush_logs() -> bool:
+    """Wait until Prefect's log handler, which sends in the background, has sent all lines or failed to.
+
+    Returns:
+        whether it has; else it still tries, to the end of the process.
+    """
     from prefect.logging.handlers import APILogHandler
 
     APILogHandler().flush()
     # That waits 5 s at most, and not for what the flow has flushed before.
-    for thread in threading.enumerate():
-        if thread.name == LOG_THREAD:
-            thread.join(LOG_SECONDS)
+    threads = [thread for thread in threading.enumerate() if thread.name == LOG_THREAD]
+    for thread in threads:
+        thread.join(LOG_SECONDS)
+    return not any(thread.is_alive() for thread in threads)
 
 
 def _start(port: int, login: str, log: Path) -> subprocess.Popen[bytes]:

@@ -24,7 +24,7 @@ WIRE_PROGRAM = Path(__file__).with_name("wire.py")
 NAME_PREFIX = "rampline-test-"
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Host:
     """One network namespace; with `disks` also one of mounts, processes and a name.
 
