@@ -112,7 +112,7 @@ def test_an_interrupt_leaves_no_role(make_run: MakeRun, monkeypatch: pytest.Monk
         found.extend(started_processes_of(directory.path, 2))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rampline.parity.check.follow", interrupt)
+    monkeypatch.setattr("rampline.jobs.job.follow", interrupt)
     with pytest.raises(KeyboardInterrupt):
         check_parity(directory, log=print)
     assert len(found) == 2
