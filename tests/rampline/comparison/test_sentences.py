@@ -79,8 +79,8 @@ def test_a_run_that_stopped_is_said_and_that_accuracies_are_after_other_epochs(c
     log_study("decided", [four_runs[0], fast], reference="baseline")
     comparison = read_comparison(client, "decided")
     assert summarise_accuracy(comparison) == (
-        "The test accuracy of mirrored is 0.9520, 1.2 points above the reference, after 2 epochs against 4, and the best "
-        "of all."
+        "The test accuracy of mirrored is 0.9520, 1.2 points above the reference, after 2 epochs against 4, and the "
+        "best of all."
     )
     remarks = list_remarks(comparison)
     assert remarks[0] == "mirrored stopped after epoch 2 of 4: target accuracy 0.9 reached."
