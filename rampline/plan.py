@@ -46,6 +46,11 @@ class PlannedRun:
     repeat_of: str = ""
 
     @property
+    def at_most(self) -> str:
+        """`at most `, before figures of a run that may stop before its last epoch; else empty."""
+        return "at most " if self.config.stop.is_set else ""
+
+    @property
     def expected_cost_usd(self) -> float | None:
         """Expected time at `cluster.price_per_hour`; `None` without either."""
         price = self.config.cluster.price_per_hour

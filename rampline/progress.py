@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
 
-from rampline.record.metrics import Metric, Output, shown_in
+from rampline.record.metric import Metric, Output
+from rampline.record.metrics import shown_in
 
 Event = Mapping[str, Any]
 

@@ -28,7 +28,8 @@ from rampline.jobs.roles import role_counts
 from rampline.plan import PlannedRun
 from rampline.record.attempts import COLUMNS, tell_attempts
 from rampline.record.events import EventReader
-from rampline.record.metrics import PAGE_RANK, Output, metrics_of_run, shown_in
+from rampline.record.metric import Output
+from rampline.record.metrics import PAGE_RANK, metrics_of_run, shown_in
 from rampline.record.run_directory import RunDirectory
 from rampline.record.units import write_duration
 from rampline.study import Study
@@ -73,14 +74,13 @@ def plan_markdown(study: Study, planned: Sequence[PlannedRun]) -> str:
             "replicas": run.config.replicas,
             "devices": run.devices,
             "global batch": run.config.global_batch_size,
-            "epochs": f"{most}{run.config.epochs}",
+            "epochs": f"{run.at_most}{run.config.epochs}",
             "trained": f"{run.config.repeats} times" if run.config.repeats > 1 else "once",
-            "time": "?" if run.expected_seconds is None else most + write_duration(run.expected_seconds),
-            "cost (USD)": "?" if run.expected_cost_usd is None else f"{most}{run.expected_cost_usd:.2f}",
+            "time": "?" if run.expected_seconds is None else run.at_most + write_duration(run.expected_seconds),
+            "cost (USD)": "?" if run.expected_cost_usd is None else f"{run.at_most}{run.expected_cost_usd:.2f}",
         }
         for run in planned
         if not run.repeat_of
-        for most in ("at most " if run.config.stop.is_set else "",)
     ]
     remarks = [study.description]
     if any(run.expected_seconds is None for run in planned):

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 UNKNOWN = "?"
 FROM_STUDY = "*"
 TEXTS = ("strategy", "processes", "devices")
-AT_MOST = "at most "
 PLAN_WIDTH = 160
 
 
@@ -68,7 +67,7 @@ def _table(runs: list[PlannedRun]) -> Table:
 
 def _figures(run: PlannedRun) -> dict[str, str]:
     config = run.config
-    most = AT_MOST if config.stop.is_set else ""
+    most = run.at_most
     figures = {
         "strategy": config.strategy.replace("_", " ") + (", fit" if config.engine == "fit" else ""),
         "processes": run.processes,
@@ -109,7 +108,7 @@ def _remarks(study: Study, runs: list[PlannedRun]) -> list[str]:
     remarks += [_import_remark(name) for name in sorted({run.config.model.name for run in runs}) if ":" in name]
     times = [run.expected_seconds for run in runs]
     if times and None not in times:
-        most = AT_MOST if any(run.config.stop.is_set for run in runs) else ""
+        most = next(filter(None, (run.at_most for run in runs)), "")
         remarks.append(f"expected training time: {most}{_duration(sum(time or 0.0 for time in times))}")
     return remarks
 

@@ -17,7 +17,8 @@ from typing import Any
 import pandas as pd
 
 from rampline.comparison.runs import Comparison, is_missing
-from rampline.record.metrics import Metric, Output, shown_in
+from rampline.record.metric import Metric, Output
+from rampline.record.metrics import shown_in
 from rampline.record.units import write_quantity
 
 Spec = dict[str, Any]
@@ -214,7 +215,7 @@ def stacked_bars(
 
     Args:
         bars: name of a run, and its parts by key, all in the unit that `title` names; one that is missing, not a number
-            or below 0 (the noise of a difference) has no piece in the bar, and the total at its right leaves it out.
+            or below 0 (the noise of a difference) has no piece in the bar. The total is that of all parts.
         parts: key and words of each part, in the order they stand in the bar; the last is the rest, in grey.
 
     Raises:
@@ -231,12 +232,12 @@ def stacked_bars(
         for place, (key, words) in enumerate(parts)
         if not is_missing(values.get(key)) and values[key] > 0
     ]
-    totals = [
-        {"run": run, "total": total, "text": write_quantity(total)}
-        for run, _ in bars
-        for total in [sum(piece["value"] for piece in pieces if piece["run"] == run)]
-    ]
-    x = axis("value", title, scale={"domainMax": 1.15 * max(row["total"] for row in totals) or 1}) | {"stack": "zero"}
+    totals = []
+    for run, values in bars:
+        end = sum(piece["value"] for piece in pieces if piece["run"] == run)
+        whole = sum(values[key] for key, _ in parts if not is_missing(values.get(key)))
+        totals.append({"run": run, "end": end, "text": write_quantity(whole)})
+    x = axis("value", title, scale={"domainMax": 1.15 * max(row["end"] for row in totals) or 1}) | {"stack": "zero"}
     bar: Spec = {
         "data": {"values": pieces},
         "mark": {"type": "bar", "stroke": PAPER, "strokeWidth": 0.6, "height": {"band": 0.6}},
@@ -247,7 +248,7 @@ def stacked_bars(
             "tooltip": [{"field": "run"}, {"field": "part"}, {"field": "value", "title": title, "format": ".3~g"}],
         },
     }
-    total: Spec = {"data": {"values": totals}, **label("total", "text")}
+    total: Spec = {"data": {"values": totals}, **label("end", "text")}
     spec = {"height": ROW_HEIGHT * len(bars), "encoding": {"y": run_axis()}, "layer": [bar, total]}
     there = {piece["part"] for piece in pieces}
     return spec, tuple((words, color) for (_, words), color in zip(parts, colors, strict=True) if words in there)

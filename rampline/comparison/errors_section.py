@@ -5,22 +5,20 @@ It is about the recommended run and another one to hold it to, from what their e
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mlflow import MlflowClient
-from mlflow.exceptions import MlflowException
 
 from rampline.comparison.charts import CUT, INK, Spec
+from rampline.comparison.mlflow_reader import read_artifact
 from rampline.comparison.recommendation import recommend
 from rampline.comparison.runs import Comparison, is_missing
 from rampline.comparison.section import Chart, Picture, ReportTable, Section
+from rampline.files import read_json
 from rampline.record.units import NONE, write_accuracy, write_count
 
 EVALUATION, ERRORS = "evaluation.json", "worst_errors.json"
@@ -71,7 +69,7 @@ def read_scores(client: MlflowClient, comparison: Comparison) -> list[Scores]:
 
 
 def _read(client: MlflowClient, run: str, run_id: str) -> Scores | None:
-    evaluation, errors = (_read_json(client, run_id, name) for name in (EVALUATION, ERRORS))
+    evaluation, errors = (read_artifact(client, run_id, name, read_json) for name in (EVALUATION, ERRORS))
     if evaluation is None:
         return None
     return Scores(
@@ -80,14 +78,6 @@ def _read(client: MlflowClient, run: str, run_id: str) -> Scores | None:
         matrix=np.asarray(evaluation["confusion_matrix"], np.int64),
         errors=tuple(errors or ()),
     )
-
-
-def _read_json(client: MlflowClient, run_id: str, name: str) -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            return json.loads(Path(client.download_artifacts(run_id, name, folder)).read_text(encoding="utf-8"))
-        except (MlflowException, OSError):
-            return None
 
 
 def make_errors_section(scores: Sequence[Scores]) -> Section | None:

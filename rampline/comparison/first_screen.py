@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rampline.comparison.recommendation import recommend
-from rampline.comparison.repeats import name_of_run
 from rampline.comparison.runs import Comparison
 from rampline.comparison.sentences import (
     list_names,
@@ -102,9 +101,7 @@ def make_first_screen(comparison: Comparison, reports: Iterable[DataReport]) -> 
 
 def list_certificates(comparison: Comparison) -> list[Certificate]:
     """The certificate of each run; where they are many, one for all runs of one result."""
-    of_run: dict[str, list[dict[str, Any]]] = {}
-    for training in comparison.trainings.to_dict("records"):
-        of_run.setdefault(name_of_run(training), []).append({str(key): value for key, value in training.items()})
+    of_run = comparison.trainings_of
     found = [_certificate([run], rows) for run, rows in of_run.items()]
     if len(found) <= MOST_CERTIFICATES:
         return found

@@ -9,7 +9,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 from mlflow import MlflowClient
@@ -69,6 +69,7 @@ SYSTEM_NUMBERS = tuple(dict.fromkeys(column for column, _ in (*ROLE_FIGURES.valu
 SYSTEM_COLUMNS = ("run", "role", "gpu", "gpu_name", *SYSTEM_NUMBERS, "utilization_over_time")
 METRIC = re.compile(r"system/(?P<role>[^/]+)/(?:gpu_(?P<gpu>\d+)_)?(?P<name>.+)")
 Summary = Callable[[Iterable[float]], float]
+Read = TypeVar("Read")
 # Points by id of the run and name of the metric, in the order in which they were logged; names without points are not
 # there.
 Histories = dict[tuple[str, str], list[Metric]]
@@ -257,18 +258,18 @@ def read_answers(client: MlflowClient, runs: pd.DataFrame) -> dict[str, Predicti
     best = logged.head(MOST_READ).to_dict("records")
     if len(best) < 2:
         return {}
-    found = {}
+    # Without those of a run its interval is wider, and says so.
+    found = {row["run"]: read_artifact(client, row["run_id"], PREDICTIONS, Predictions.read) for row in best}
+    return {run: answers for run, answers in found.items() if answers is not None}
+
+
+def read_artifact(client: MlflowClient, run_id: str, name: str, read: Callable[[Path], Read]) -> Read | None:
+    """What `read` makes of a file that a run has in MLflow; `None` where MLflow does not have it, or cannot give it."""
     with tempfile.TemporaryDirectory() as folder:
-        for row in best:
-            place = Path(folder) / row["run_id"]
-            place.mkdir()
-            try:
-                found[row["run"]] = Predictions.read(
-                    Path(client.download_artifacts(row["run_id"], PREDICTIONS, str(place)))
-                )
-            except (MlflowException, OSError):
-                continue  # without them the interval is wider, and says so
-    return found
+        try:
+            return read(Path(client.download_artifacts(run_id, name, folder)))
+        except (MlflowException, OSError):
+            return None
 
 
 def read_system(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -186,9 +187,12 @@ def _interval_to_best(
         return (0.0, 0.0), True  # the same model: on other images, too
     over_images, is_paired = _interval_over_images(row, best, comparison)
     accuracies = [comparison.accuracies_of(each["run"]) for each in (row, best)]
-    if over_images is None or min(map(len, accuracies)) < 2:
+    if over_images is None or min(map(len, accuracies)) < 2 or max(map(len, map(set, accuracies))) == 1:
         return over_images, is_paired
-    over_seeds = ttest_ind(*accuracies, equal_var=False).confidence_interval()
+    with warnings.catch_warnings():
+        # Of one that has the same accuracy with every seed: its variance is 0, as it should be.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        over_seeds = ttest_ind(*accuracies, equal_var=False).confidence_interval()
     return (min(over_images[0], over_seeds.low), max(over_images[1], over_seeds.high)), is_paired
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from rampline.comparison.repeats import figure_of
 from rampline.comparison.runs import FINISHED, Comparison, is_missing
-from rampline.record.metrics import Metric, Output, figure_of_run, find_metric, shown_in, unit_of
+from rampline.record.metric import Metric, Output
+from rampline.record.metrics import figure_of_run, find_metric, shown_in, unit_of
 from rampline.record.units import NONE, write_count
 
 

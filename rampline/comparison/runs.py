@@ -49,10 +49,11 @@ from rampline.comparison.mlflow_reader import (
     run_row,
     to_number,
 )
-from rampline.comparison.repeats import merge_epochs, merge_trainings, name_of_run, with_intervals_of_speedup
+from rampline.comparison.repeats import by_run, merge_epochs, merge_trainings, name_of_run, with_intervals_of_speedup
 from rampline.credentials import mask
 from rampline.errors import InputError
-from rampline.record.metrics import Metric, Summary, compared_epochs, find_metric, metrics_of_run
+from rampline.record.metric import Metric, Summary
+from rampline.record.metrics import compared_epochs, find_metric, metrics_of_run
 from rampline.record.units import COUNT
 from rampline.registry.candidate import Predictions
 
@@ -145,10 +146,15 @@ class Comparison:
         needed = [row, *self.ancestors_of(row)]
         return {name for each in needed for _, name in each["machines"]} == {reference["machine"]}
 
+    @cached_property
+    def trainings_of(self) -> dict[str, list[dict[str, Any]]]:
+        """The rows of `trainings` by run."""
+        return by_run(self.trainings)
+
     def accuracies_of(self, run: str) -> list[float]:
         """Test accuracies of the finished trainings of a run."""
-        rows = [row for row in self.trainings.to_dict("records") if name_of_run(row) == run]
-        return [float(row["test_accuracy"]) for row in rows if row["status"] == FINISHED and row["test_accuracy"] >= 0]
+        finished = (row for row in self.trainings_of[run] if row["status"] == FINISHED)
+        return [float(row["test_accuracy"]) for row in finished if not is_missing(row["test_accuracy"])]
 
     def epochs_of(self, run: str) -> pd.DataFrame:
         """The rows of `epochs` of one run, in order."""

@@ -8,7 +8,8 @@ from typing import Any
 from rampline.comparison.recommendation import cost_of, have_same_answers, is_scored_alike, recommend, time_of
 from rampline.comparison.repeats import CLEAR, figure_of
 from rampline.comparison.runs import FINISHED, Comparison, is_missing
-from rampline.record.metrics import Source, from_source
+from rampline.record.metric import Source
+from rampline.record.metrics import from_source
 from rampline.record.units import (
     write_accuracy,
     write_dollars,

@@ -18,7 +18,8 @@ from rampline.comparison.sentences import (
     summarise_speed,
     tell_repeats,
 )
-from rampline.record.metrics import PAGE_RANK, Output, Source, logged, shown_in
+from rampline.record.metric import Output, Source
+from rampline.record.metrics import PAGE_RANK, logged, shown_in
 from rampline.tracking.pages import LATEST, artifact_page, compare_page, experiment_page, run_page
 
 SETTINGS = ("strategy", "engine", "replicas", "global_batch_size")

@@ -13,7 +13,8 @@ from typing import Any
 from rampline.config import RunConfig
 from rampline.explain.parts import RunParts, StepParts, noise_of_parts, run_parts, step_parts
 from rampline.files import read_json, write_json
-from rampline.record.metrics import Source, from_source, to_log
+from rampline.record.metric import Source
+from rampline.record.metrics import from_source, to_log
 from rampline.record.run_directory import RunDirectory
 from rampline.training.timings import ReplicaProbes, StrategyProbes
 

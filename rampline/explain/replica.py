@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -85,13 +84,11 @@ def work_of(run_directory: RunDirectory) -> Work:
 
 
 def _replicas_beside(run_directory: RunDirectory, config: RunConfig) -> int:
-    """How many replicas of the run are on this machine; of one on Ray, on the node that has most."""
-    if config.strategy not in ("multi_worker", "parameter_server"):
-        return config.replicas
-    if config.cluster.launcher == "ray" and run_directory.roles_file.is_file():
-        workers = (role for role in read_json(run_directory.roles_file)["roles"] if role["role"] == "worker")
-        return max(Counter(role["host"] for role in workers).values()) * config.cluster.replicas
-    return config.cluster.replicas if os.environ.get("TF_CONFIG") else config.replicas
+    """How many replicas of the run shared a machine: on the one that had most."""
+    file = run_directory.roles_file
+    roles = read_json(file)["roles"] if file.is_file() else []
+    workers = Counter(role["host"] for role in roles if role["role"] == "worker")
+    return max(workers.values()) * config.cluster.replicas if workers else config.replicas
 
 
 def measure_replicas(run_directories: Iterable[RunDirectory], folder: Path, *, log: Log) -> None:

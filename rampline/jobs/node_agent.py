@@ -112,6 +112,7 @@ def _tell(**what: object) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
+    """As those of `rampline.jobs.roles`, which takes most of a second to import."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

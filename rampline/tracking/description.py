@@ -24,7 +24,8 @@ from rampline.parity.check import ParityResult, result_file
 from rampline.record.attempts import read_environments, read_workers, tell_attempts
 from rampline.record.delivery_state import GONE, RUNNING, DeliveryState, read_delivery
 from rampline.record.events import EventReader
-from rampline.record.metrics import Source, to_log
+from rampline.record.metric import Source
+from rampline.record.metrics import to_log
 from rampline.record.provenance import commit_tags, describe_machine, source_tags
 from rampline.record.run_directory import RunDirectory
 from rampline.tracking.reconciliation import NOTE_TAG, PROCESS_TAG, Moment, Record, ending

@@ -17,7 +17,8 @@ from urllib.parse import quote, urlencode
 
 from rampline.credentials import without_user
 from rampline.record.home import Home, tracking_uri
-from rampline.record.metrics import Output, shown_in
+from rampline.record.metric import Output
+from rampline.record.metrics import shown_in
 from rampline.study.execution_file import Execution
 
 TRAINING = {"workflowType": "machine_learning"}

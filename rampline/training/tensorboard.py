@@ -10,7 +10,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from rampline.record.metrics import Source, from_source
+from rampline.record.metric import Source
+from rampline.record.metrics import from_source
 
 # TensorBoard draws them over each other: tags are named as Keras' callback does.
 RUNS = ("train", "validation")

@@ -83,8 +83,11 @@ def test_files_and_mlflow_have_the_bounds(compare):
 
 
 def test_speed_is_told_where_intervals_part(compare):
-    apart = compare("apart", trainings("one", [100, 101, 102], [0.9] * 3), trainings("two", [103, 104, 105], [0.9] * 3))
+    slow, fast = trainings("one", [100, 101, 101, 102], [0.9] * 4), trainings("two", [103, 104, 104, 105], [0.9] * 4)
+    apart = compare("apart", slow, fast)
     assert summarise_speed(apart).startswith(f"two is the fastest: 104 images/s, 1.03{TIMES} (1.01{TIMES} to 1.05")
+    # Of three trainings each, one time in ten all of one are above all of the other.
+    assert summarise_speed(compare("few", slow[:3], fast[:3])).startswith("No run is clearly faster")
     mixed = compare("mixed", trainings("one", [100, 150, 110], [0.9] * 3), trainings("two", [140, 160, 170], [0.9] * 3))
     assert summarise_speed(mixed).startswith("No run is clearly faster")
     assert recommend(mixed).fastest == "one"
@@ -129,14 +132,25 @@ def test_another_seed_widens_the_interval_of_accuracy(compare):
     assert several.interval[0] < one.interval[0] - 0.02
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("accuracies", [[0.9, 0.9, 0.9], [0.89, 0.9, 0.91]])
+def test_seeds_that_all_lead_to_one_accuracy_have_an_interval_and_no_warning(compare, accuracies):
+    found = compare(
+        f"equal-{accuracies[0]}", trainings("one", [100] * 3, [0.91] * 3), trainings("two", [90] * 3, accuracies)
+    )
+    (two,) = [c for c in recommend(found).candidates if c.run == "two"]
+    assert two.interval is not None
+    assert two.interval[0] < two.difference < two.interval[1]
+
+
 @pytest.mark.parametrize(
     "own, other, is_above",
     [
         ((110, 110, 110, 1), (100, 100, 100, 1), True),
         ((104, 104, 104, 1), (100, 100, 100, 1), False),
-        ((102, 101, 103, 3), (100, 99, 100.5, 3), True),
-        ((102, 100, 103, 3), (100, 99, 100.5, 3), False),
-        ((102, 101, 103, 3), (100, 99, 100.5, 2), False),
+        ((102, 101, 103, 4), (100, 99, 100.5, 4), True),
+        ((102, 100, 103, 4), (100, 99, 100.5, 4), False),
+        ((102, 101, 103, 4), (100, 99, 100.5, 3), False),
     ],
 )
 def test_clearly_above(own, other, is_above):

@@ -18,11 +18,11 @@ from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
 from rampline.explain.replica import measure_replicas, replica_config, work_of
 from rampline.explain.replica_process import Meeting
+from rampline.files import write_json
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.training.timings import ROUNDS, ReplicaProbes
 
 MakeRun = Callable[..., RunDirectory]
-TF_CONFIG = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'
 
 
 @pytest.fixture
@@ -95,16 +95,16 @@ def test_runs_whose_replicas_do_the_same_work_share_it(make_run: MakeRun, tmp_pa
     assert len({mirrored.key, *(work_of(directory).key for directory in different)}) == 8
 
 
-def test_of_a_run_on_several_machines_this_ones_replicas_count(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    workers = make_run(make_config("multi_worker", batch=28, workers=2, replicas=2))
+def test_of_a_run_on_several_machines_those_count_that_shared_one(make_run: MakeRun) -> None:
+    workers = make_run(make_config("multi_worker", batch=28, workers=3, replicas=2))
     servers = make_run(make_config("parameter_server", workers=2, parameter_servers=1))
     mirrored = make_run(make_config("mirrored", replicas=2, virtual_devices=2))
-    assert [work_of(run).processes for run in (workers, servers, mirrored)] == [4, 2, 2]
-    monkeypatch.setenv("TF_CONFIG", TF_CONFIG)
-    assert [work_of(run).processes for run in (workers, servers, mirrored)] == [2, 1, 2]
-    assert work_of(workers).config.global_batch_size == 7
+    for directory, roles in ((workers, "a b b"), (servers, "a b"), (mirrored, "")):
+        found = [{"role": "chief", "index": 0, "host": "a"}]
+        found += [{"role": "worker", "index": index, "host": host} for index, host in enumerate(roles.split())]
+        write_json(directory.roles_file, {"roles": found})
+    assert [work_of(run).processes for run in (workers, servers, mirrored)] == [4, 1, 2]
+    assert work_of(workers).config.global_batch_size == 5
 
 
 @pytest.mark.long

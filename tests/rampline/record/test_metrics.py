@@ -7,17 +7,8 @@ from pathlib import Path
 import pytest
 
 from rampline.record import metrics
-from rampline.record.metrics import (
-    METRICS,
-    Metric,
-    Output,
-    Source,
-    Summary,
-    figure_of_run,
-    to_log,
-    unit_of,
-    write_document,
-)
+from rampline.record.metric import Metric, Output, Source, Summary
+from rampline.record.metrics import METRICS, figure_of_run, to_log, unit_of, write_document
 from rampline.record.units import ACCURACY, NUMBER, RATIO
 
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,8 @@ from small_disk import fill, small_disk
 from rampline.files import write_json
 from rampline.record.delivery_state import is_undelivered, read_delivery
 from rampline.record.home import Home
-from rampline.record.metrics import Source, logged
+from rampline.record.metric import Source
+from rampline.record.metrics import logged
 from rampline.study.execution_file import Execution
 from rampline.tracking import delivery as delivery_module
 from rampline.tracking.delivery import Delivery, deliver_news, deliver_run, deliver_within, is_delivered

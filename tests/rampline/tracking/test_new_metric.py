@@ -15,7 +15,7 @@ from rampline.comparison.terminal import print_comparison
 from rampline.files import read_csv, write_json
 from rampline.progress import LineProgress
 from rampline.record import metrics
-from rampline.record.metrics import Metric, Output, Source, Summary
+from rampline.record.metric import Metric, Output, Source, Summary
 from rampline.record.units import ACCURACY
 from rampline.tasks.page import comparison_rows, epoch_rows
 from rampline.tracking.pages import renew_views

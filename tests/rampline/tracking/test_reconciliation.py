@@ -9,7 +9,8 @@ from mlflow.tracking import MlflowClient
 
 from rampline.files import write_json
 from rampline.record.delivery_state import RUNNING, mark_undelivered
-from rampline.record.metrics import Source, logged
+from rampline.record.metric import Source
+from rampline.record.metrics import logged
 from rampline.tracking.delivery import Projection
 from rampline.tracking.reconciliation import POINTS_AT_ONCE, Known, Moment, Record, ending, reconcile
 from rampline.tracking.store import open_tracking

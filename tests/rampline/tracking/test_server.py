@@ -4,7 +4,8 @@ import pytest
 from mlflow_server import MlflowServer
 
 from rampline.files import write_json
-from rampline.record.metrics import Source, logged
+from rampline.record.metric import Source
+from rampline.record.metrics import logged
 from rampline.tracking.delivery import Delivery, deliver_run
 from rampline.tracking.experiment import begin_run
 from rampline.tracking.store import experiment_id, open_tracking

@@ -14,7 +14,8 @@ from rampline.explain.explanation import Explanation, Verdict
 from rampline.explain.parts import RunParts, StepParts
 from rampline.files import write_json
 from rampline.record.delivery_state import FILE, is_undelivered, mark_undelivered
-from rampline.record.metrics import Source, logged
+from rampline.record.metric import Source
+from rampline.record.metrics import logged
 from rampline.record.provenance import process_identity
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.study import load_study
