@@ -26,6 +26,8 @@ from rampline.errors import Preempted, RunFailed, TakenOver
 from rampline.explain.explanation import explain_run
 from rampline.explain.replica import measure_replicas
 from rampline.files import read_json
+from rampline.forecast.forecast import Calibration
+from rampline.forecast.quote import quote_run
 from rampline.imports import preload
 from rampline.jobs.evaluator import run_evaluation
 from rampline.jobs.lock import hold, hold_run
@@ -269,6 +271,10 @@ def _create(execution: Execution, run: StudyRun, directory: RunDirectory) -> Non
         repeat_of=run.repeat_of,
     )
     directory.create(resolve_weights(run.config, execution.folder), identity)
+    of, study = run.repeat_of or run.name, execution.study.name
+    quote = quote_run(execution.home, study, of, run.config, dataset, Calibration.of(execution.home))
+    if quote:
+        quote.write(directory.forecast_file)
 
 
 def _train(execution: Execution, directory: RunDirectory, on_event: OnEvent, log: Log) -> dict[str, Any]:

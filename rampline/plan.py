@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from rampline.config import RunConfig, flatten
-from rampline.config.formats import keys_that_keep_epoch_time
+from rampline.config import RunConfig
 from rampline.devices import Devices, find_devices
-from rampline.files import read_json
+from rampline.forecast.forecast import Calibration, Forecast
+from rampline.forecast.quote import quote_run
 from rampline.jobs.roles import role_counts
 from rampline.record.home import Home
-from rampline.record.run_directory import RunDirectory
 from rampline.study import Study, StudyRun
 from rampline.training.early_stop import time_limit
 
@@ -31,8 +26,7 @@ class PlannedRun:
         devices: where the replicas of one process would be.
         steps_per_epoch: updates per epoch; `None` until the data is prepared, unless the study gives its size.
         is_prepared: whether the data is, so that `steps_per_epoch` is what will be.
-        expected_seconds: training time, from the epochs that were measured last with these settings; `None` if never.
-            At most so long where the run may stop before its last epoch.
+        quote: what it would take; `None` where there is neither an earlier run with these settings nor a reading.
         repeat_of: the run that this one trains once more; empty for a first training.
     """
 
@@ -42,13 +36,21 @@ class PlannedRun:
     devices: str
     steps_per_epoch: int | None
     is_prepared: bool
-    expected_seconds: float | None
+    quote: Forecast | None
     repeat_of: str = ""
 
     @property
     def at_most(self) -> str:
         """`at most `, before figures of a run that may stop before its last epoch; else empty."""
         return "at most " if self.config.stop.is_set else ""
+
+    @property
+    def expected_seconds(self) -> float | None:
+        """Wall time, start-up and evaluation included; at most so long where the run may stop before its last epoch.
+
+        A limit of the run's time ends all but the first epoch.
+        """
+        return self.quote and max(self.quote.least_seconds, min(self.quote.wall_seconds, time_limit(self.config)[0]))
 
     @property
     def expected_cost_usd(self) -> float | None:
@@ -59,8 +61,8 @@ class PlannedRun:
 
 def plan_study(study: Study, home: Home) -> list[PlannedRun]:
     """Every run of a checked study as it would be started on this machine."""
-    devices = find_devices()
-    return [_plan_run(study, run, home, devices) for run in study.runs]
+    devices, calibration = find_devices(), Calibration.of(home)
+    return [_plan_run(study, run, home, devices, calibration) for run in study.runs]
 
 
 def expected_cost_usd(planned: Sequence[PlannedRun]) -> float | None:
@@ -69,7 +71,7 @@ def expected_cost_usd(planned: Sequence[PlannedRun]) -> float | None:
     return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
-def _plan_run(study: Study, run: StudyRun, home: Home, devices: Devices) -> PlannedRun:
+def _plan_run(study: Study, run: StudyRun, home: Home, devices: Devices, calibration: Calibration) -> PlannedRun:
     config, prepared = run.config, study.datasets.get(run.config.data)
     examples = prepared.splits["train"] if prepared else run.train_examples
     return PlannedRun(
@@ -79,7 +81,7 @@ def _plan_run(study: Study, run: StudyRun, home: Home, devices: Devices) -> Plan
         devices=_place(config, devices),
         steps_per_epoch=config.steps_per_epoch(examples) if examples else None,
         is_prepared=prepared is not None,
-        expected_seconds=expected_seconds(home.runs / study.name, run.repeat_of or run.name, config),
+        quote=quote_run(home, study.name, run.repeat_of or run.name, config, prepared, calibration),
         repeat_of=run.repeat_of,
     )
 
@@ -89,51 +91,3 @@ def _place(config: RunConfig, devices: Devices) -> str:
     if config.cluster.virtual_devices:
         return f"{replicas} virtual on the CPU"
     return f"{replicas} GPU" if devices.gpus else "CPU"
-
-
-def expected_seconds(executions: Path, run: str, config: RunConfig) -> float | None:
-    """Training time of `config.epochs` epochs, from the newest execution that ran `run` with the same settings.
-
-    The first epoch compiles, so it counts once with its own time and the others with the median of the rest. A limit of
-    the run's time ends all but the first.
-    """
-    for seconds in _measured_epochs(executions, run, config):
-        if seconds:
-            later = statistics.median(seconds[1:] or seconds)
-            return max(seconds[0], min(seconds[0] + later * (config.epochs - 1), time_limit(config)[0]))
-    return None
-
-
-def _measured_epochs(executions: Path, run: str, config: RunConfig) -> Iterator[list[float]]:
-    """Seconds of each epoch, newest execution first: their names begin with the time."""
-    wanted = json.loads(json.dumps(_settings(config)))
-    # Not the single epochs of `rampline explain --measure` beside them, which hold the tracing.
-    for execution in sorted(executions.glob("[0-9]*/"), reverse=True):
-        directory = RunDirectory(execution / run)
-        if _has_settings(directory, wanted, config):
-            epochs = [event["metrics"] for event in directory.read_events("epoch")]
-            yield [metrics["epoch_seconds"] for metrics in epochs if metrics.get("epoch_seconds")]
-
-
-def _has_settings(directory: RunDirectory, wanted: Mapping[str, object], config: RunConfig) -> bool:
-    """Whether a run was made with the settings of `config`; `wanted` are those as JSON gives them back."""
-    if not directory.config_file.is_file():
-        return False
-    found = read_json(directory.config_file)
-    # Building and checking a configuration takes ten times as long as reading it, and most earlier ones differ.
-    if any(_leaf(found, key, value) != value for key, value in wanted.items()):
-        return False
-    return _settings(directory.read_config()) == _settings(config)
-
-
-def _leaf(values: Any, key: str, default: object) -> object:
-    """The value at a dotted key; `default` where an older version has written no such key."""
-    for part in key.split("."):
-        if not isinstance(values, Mapping) or part not in values:
-            return default
-        values = values[part]
-    return values
-
-
-def _settings(config: RunConfig) -> dict[str, object]:
-    return {key: value for key, value in flatten(config).items() if key not in keys_that_keep_epoch_time()}

@@ -28,6 +28,7 @@ from rampline.training.role import run_role
 # What a job may be; a file names it, so nothing else can be called.
 FUNCTIONS = {
     "evaluate": "rampline.training.evaluation:evaluate_all",
+    "forecast": "rampline.forecast.reading_process:read_role",
     "label": "rampline.registry.labelling:label_folder",
     "models": "rampline.training.models:check_own_models",
     "parity": "rampline.parity.check_process:check_role",
@@ -38,6 +39,7 @@ FUNCTIONS = {
 # What the fork server imports for all its workers.
 OF_EVERY_WORKER = ("rampline.training.train", "rampline.training.strategy", "rampline.training.evaluation")
 OF_EVERY_WORKER += ("rampline.parity.check_process", "rampline.explain.replica_process")
+OF_EVERY_WORKER += ("rampline.forecast.reading_process",)
 # Errors of our own code or of the user's: another attempt would meet them again.
 MISTAKES = (ImportError, SyntaxError, NameError, AttributeError, TypeError)
 

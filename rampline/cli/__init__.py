@@ -11,7 +11,7 @@ import typer
 from rampline.cli.champion import evaluate, predict, promote
 from rampline.cli.doctor import doctor
 from rampline.cli.look import compare, nodes, plan, studies
-from rampline.cli.measure import explain, parity, tune
+from rampline.cli.measure import explain, forecast, parity, tune
 from rampline.cli.run import run, sync, worker
 from rampline.cli.stack import down, status, up
 from rampline.cli.submit import submit
@@ -38,6 +38,7 @@ for command in (
     status,
     down,
     plan,
+    forecast,
     parity,
     tune,
     compare,

@@ -7,7 +7,7 @@ import math
 import secrets
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rampline.cli.arguments import OnlyOption, SetOption, StudyArgument
+from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
 from rampline.config import (
     ExplainConfig,
     ParityConfig,
@@ -29,6 +29,7 @@ from rampline.jobs.fork_server import fork_server
 from rampline.parity.check import ParityResult, check_parity, result_file
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
+from rampline.record.units import write_dollars, write_duration, write_percent, write_quantity, write_range, write_ratio
 from rampline.study import Study, load_study
 from rampline.study.execution_file import Execution
 from rampline.study.overrides import write_overrides
@@ -36,6 +37,8 @@ from rampline.study.preflight import check_study
 
 if TYPE_CHECKING:
     from rampline.explain.explanation import Explanation
+    from rampline.forecast.forecast import Forecast
+    from rampline.forecast.machine_types import MachineType
     from rampline.tuning.outcome import Outcome
     from rampline.tuning.space import Limits
 
@@ -197,6 +200,90 @@ def _show(explanations: dict[str, Explanation], console: Console) -> None:
         console.print(Text(NOISE_NOTE, style="dim"))
     for name, explanation in explanations.items():
         console.print(Text(f"{name}: ", style="bold") + Text(explanation.verdict.sentence))
+
+
+OnOption = Annotated[
+    Path | None,
+    typer.Option("--on", metavar="FILE", help="A file of machine types: what the runs would take on each of them."),
+]
+
+
+def forecast(
+    study: StudyArgument,
+    only: OnlyOption = None,
+    set_: SetOption = None,
+    file: OverridesOption = None,
+    on: OnOption = None,
+) -> None:
+    """Measure for a minute what is at hand, and tell what each run of a study would take, with the interval of 90 %."""
+    home, console = Home.from_environment(), Console(highlight=False, markup=False, soft_wrap=True)
+    checked = check_study(study, home=home, only=only or [], overrides=all_overrides(file, set_ or []))
+    # pandas: a wrong study should be told of before
+    from rampline.data.preparation import prepare_dataset
+    from rampline.forecast.forecast import Calibration
+    from rampline.forecast.machine_types import read_machine_types
+    from rampline.forecast.quote import from_readings, take_readings
+    from rampline.training.model_contract import checked_models
+
+    machines = read_machine_types(on) if on else {}
+    with fork_server():
+        with checked_models(checked, log=console.print):
+            datasets = {data: prepare_dataset(data, home, log=console.print) for data in checked.data}
+        runs = {run.name: run.config for run in checked.runs if not run.repeat_of}
+        take_readings([(config, datasets[config.data]) for config in runs.values()], home, log=console.print)
+    calibration = Calibration.of(home)
+    for title, machine in {"on this machine": None, **machines}.items():
+        found = {name: from_readings(home, config, datasets[config.data], machine) for name, config in runs.items()}
+        forecasts = {name: calibration.applied(each) for name, each in found.items() if each}
+        _show_forecasts(title, runs, forecasts, checked.reference, machine)
+    earlier = f"{len(calibration.errors)} earlier forecasts of this home"
+    console.print(f"within: of 10 runs 9 come out so near; from the spread of the readings and the errors of {earlier}")
+
+
+def _show_forecasts(
+    title: str,
+    runs: Mapping[str, RunConfig],
+    forecasts: Mapping[str, Forecast],
+    reference: str,
+    machine: MachineType | None,
+) -> None:
+    from rampline.forecast.forecast import speedup
+
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    table.add_column("run", style="bold", no_wrap=True)
+    columns = (
+        "replicas",
+        "per-replica batch",
+        "images/s",
+        "epoch",
+        "wall time",
+        "cost",
+        "within",
+        "speed-up",
+        "bound by",
+    )
+    for column in columns:
+        table.add_column(column, justify="left" if column == "bound by" else "right")
+    for name, found in forecasts.items():
+        config, price = runs[name], runs[name].cluster.price_per_hour
+        if machine:
+            needed = machine.machines(config.replicas, config.cluster.workers)
+            price = machine.price_per_hour and needed * machine.price_per_hour
+        faster = speedup(found, forecasts[reference]) if reference in forecasts and name != reference else None
+        table.add_row(
+            name,
+            str(config.replicas),
+            str(config.per_replica_batch_size),
+            write_quantity(found.images_per_second),
+            write_duration(found.epoch_seconds),
+            write_duration(found.wall_seconds),
+            "" if price is None else write_dollars(found.wall_seconds / 3600 * price),
+            write_percent(found.factor - 1),
+            "" if faster is None else write_range(*faster, write_ratio),
+            found.bound,
+        )
+    console = Console()
+    (console if console.is_terminal else Console(width=WIDTH_WITHOUT_TERMINAL)).print(table)
 
 
 BudgetOption = Annotated[float, typer.Option("--budget", min=1, metavar="SECONDS", help="Time for all trials.")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from rampline.config import BatchConfig, RunConfig, from_dict
+from rampline.config import RunConfig, from_dict
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
 from rampline.explain.replica import ALLOWANCE_SECONDS, RESULTS
 from rampline.files import make_directory, read_json, write_json
 from rampline.jobs.tf_config import ALONE
+from rampline.training.engine import Engine
 from rampline.training.probes import Probe, measure_in_turns
 from rampline.training.state import make_state
 from rampline.training.strategy import configure_devices, replica_devices
@@ -73,17 +73,16 @@ def probe_replicas(folder: Path, index: int, works: list[dict[str, Any]], proces
 def _probe(
     config: RunConfig, dataset: PreparedDataset, meeting: Meeting, index: int, processes: int, out: Path
 ) -> None:
-    probe = _make_probe(config, dataset)
+    engine = _make_engine(config, dataset)
+    probe = engine.make_probe(CACHED)
     probe(1)
     meeting.arrive("compiled")
     meeting.wait("compiled")
     if index:
         _measure_at_once(probe, meeting, out.with_suffix(""), index, processes)
         return
-    halves = {}
-    if config.batch.size > 1:
-        smaller = BatchConfig(size=config.batch.size // 2, per="global")
-        halves = {"half": _make_probe(dataclasses.replace(config, batch=smaller), dataset)}
+    size = config.batch.size
+    halves = {"half": engine.make_probe(CACHED, size // 2)} if size > 1 else {}
     timings = measure_in_turns({"alone": probe, **halves}, config, average=lambda seconds: seconds)
     steps = timings["alone"].steps // ROUNDS
     write_json(out.with_suffix(".steps.json"), steps)
@@ -100,7 +99,7 @@ def _probe(
         half=timings.get("half"),
         at_once=at_once,
         processes=max(1, processes - 1),
-        batch_size=config.batch.size,
+        batch_size=size,
     ).write(out)
 
 
@@ -120,7 +119,6 @@ def _part(out: Path, index: int) -> Path:
     return out.with_suffix(f".{index}.json")
 
 
-def _make_probe(config: RunConfig, dataset: PreparedDataset) -> Probe:
+def _make_engine(config: RunConfig, dataset: PreparedDataset) -> Engine:
     strategy = tf.distribute.OneDeviceStrategy(replica_devices(config)[0])
-    engine = make_engine(config, dataset, strategy, make_state(config, dataset, strategy), ALONE)
-    return engine.make_probe(CACHED)
+    return make_engine(config, dataset, strategy, make_state(config, dataset, strategy), ALONE)

@@ -85,6 +85,11 @@ class RunDirectory:
         return self.path / "explanation.json"
 
     @property
+    def forecast_file(self) -> Path:
+        """What was expected of the run before it began."""
+        return self.path / "forecast.json"
+
+    @property
     def evaluation_file(self) -> Path:
         """Scores of the best checkpoint on the test split."""
         return self.path / "evaluation.json"

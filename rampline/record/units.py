@@ -49,6 +49,11 @@ def write_count(value: float) -> str:
     return f"{int(value):,}"
 
 
+def write_range(value: float, factor: float, write: Callable[[float], str]) -> str:
+    """A figure with the interval from itself divided by a factor to itself times that: `412 (370 to 459)`."""
+    return f"{write(value)} ({write(value / factor)} to {write(value * factor)})"
+
+
 @dataclass(frozen=True)
 class Unit:
     """A unit by its symbol, and how its figures are written in tables."""

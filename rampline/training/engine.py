@@ -84,13 +84,14 @@ class Engine(Protocol):
         """The mean of the roles' values, the same on each of them."""
         ...
 
-    def make_probe(self, kind: str) -> Callable[[int], float]:
+    def make_probe(self, kind: str, batch_size: int | None = None) -> Callable[[int], float]:
         """A function that makes so many steps and returns the seconds that each took; its first call compiles.
 
         All roles call it alike. Weights and step counter change: the training must be over.
 
         Args:
-            kind: see `rampline.training.timings`.
+            kind: see `rampline.training.timings`; `update` for synchronous strategies alone.
+            batch_size: examples of a global batch; by default the run's.
 
         Raises:
             Preempted: by the function, when a role was asked to stop.

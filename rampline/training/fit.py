@@ -13,11 +13,12 @@ import tensorflow as tf
 
 from rampline.data.compiled import as_written
 from rampline.pipeline.batches import make_train_dataset
+from rampline.pipeline.order import EpochOrder
 from rampline.training.controller import Controller
 from rampline.training.engine import StepCallback, StepsDone, StopRequested
 from rampline.training.step import CORRECT, EXAMPLES, LOSS_SUM, PENALTY_SUM, SUMS, Batch, losses_of, penalty_of, sums_of
 from rampline.training.synchronous import KeepIterators, SynchronousEngine
-from rampline.training.timings import CACHED, PIPELINE
+from rampline.training.timings import CACHED, PIPELINE, UPDATE
 
 
 class FitEngine(SynchronousEngine):
@@ -43,7 +44,7 @@ class FitEngine(SynchronousEngine):
                 jit_compile=False,
             )
             # Before each call Keras would average the replicas' first batches, which differ in length, for their shape.
-            model._symbolic_build(data_batch=self._make_dataset(0).element_spec)
+            model._symbolic_build(data_batch=self._make_dataset(0, self._order).element_spec)
             model._maybe_symbolic_build = lambda **_: None
 
     def run_steps(
@@ -51,7 +52,7 @@ class FitEngine(SynchronousEngine):
     ) -> Iterator[StepsDone]:
         """See `Engine.run_steps`: one call of `Model.fit`, and all its steps. A whole run is trained by `train`."""
         ends = _StepEnds(self._callback, "train")
-        self._fit(self._make_dataset(first_step), ends, steps_per_epoch=steps)
+        self._fit(self._make_dataset(first_step, self._order), ends, steps_per_epoch=steps)
         yield StepsDone(sums=np.diff(ends.sums, axis=0, prepend=0.0), input_wait_seconds=None)
 
     def train(self, controller: Controller) -> None:
@@ -64,19 +65,24 @@ class FitEngine(SynchronousEngine):
         per_epoch, bridge = self._order.steps_per_epoch, _Bridge(controller, self._callback)
         done = controller.progress.step - controller.progress.epoch * per_epoch
         if 0 < done < per_epoch:
-            rest = self._make_dataset(controller.progress.step)
+            rest = self._make_dataset(controller.progress.step, self._order)
             self._fit(rest, bridge, steps_per_epoch=per_epoch - done)
         elif done:
             controller.end_epoch()
         epochs = self._config.epochs - controller.progress.epoch
         if not controller.is_over:
-            self._fit(self._make_dataset(controller.progress.step), bridge, steps_per_epoch=per_epoch, epochs=epochs)
+            self._fit(
+                self._make_dataset(controller.progress.step, self._order),
+                bridge,
+                steps_per_epoch=per_epoch,
+                epochs=epochs,
+            )
 
-    def make_probe(self, kind: str) -> Callable[[int], float]:
+    def make_probe(self, kind: str, batch_size: int | None = None) -> Callable[[int], float]:
         """See `Engine.make_probe`: steps of `Model.fit`, from the end of its first to the end of its last."""
-        if kind == PIPELINE:
-            return super().make_probe(kind)
-        dataset = self._make_dataset(0)
+        if kind in (PIPELINE, UPDATE):
+            return super().make_probe(kind, batch_size)
+        dataset = self._make_dataset(0, self._order_of(batch_size))
         if kind == CACHED:
             dataset = dataset.take(self._replicas.count).cache().repeat()
 
@@ -87,9 +93,9 @@ class FitEngine(SynchronousEngine):
 
         return measure
 
-    def _make_dataset(self, first_step: int) -> tf.data.Dataset:
+    def _make_dataset(self, first_step: int, order: EpochOrder) -> tf.data.Dataset:
         """Endless `(images, labels, weights)`, each element one replica's share, as in `make_train_dataset`."""
-        shape = {"order": self._order, "data": self._config.data, "replicas": self._replicas}
+        shape = {"order": order, "data": self._config.data, "replicas": self._replicas}
         batches = make_train_dataset(self._open("train"), **shape, first_step=first_step)
 
         def describe(batch: Batch) -> tuple[tf.Tensor, ...]:

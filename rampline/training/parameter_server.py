@@ -6,6 +6,7 @@ runs the step, and a step that is repeated after a lost worker sees the same exa
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -154,21 +155,21 @@ class ParameterServerSteps:
         dataset: PreparedDataset,
         strategy: tf.distribute.ParameterServerStrategy,
         state: TrainingState,
-        order: EpochOrder,
         *,
         measure_staleness: bool,
     ) -> None:
         self._config, self._dataset, self._strategy = config, dataset, strategy
-        self._state, self._order, self._measure_staleness = state, order, measure_staleness
+        self._state, self._measure_staleness = state, measure_staleness
         self._train_step = make_remote_train_step(state)
 
-    def make_train(self, kind: str = REAL) -> tf.types.experimental.GenericFunction:
+    def make_train(self, kind: str, order: EpochOrder) -> tf.types.experimental.GenericFunction:
         """`(source, first_step, steps)` to `(sums, wait, staleness, seconds)`.
 
         The first and third have a row per step; `wait` is the part of the `seconds` in which the batch was waited for.
 
         Args:
             kind: `real`; or a probe, `cached` (the source gives the batch) or `pipeline` (nothing is trained).
+            order: of the examples.
         """
         run = self._fetch if kind == PIPELINE else self._train
 
@@ -180,12 +181,12 @@ class ParameterServerSteps:
             examples, data = self.examples("train", next(source)), self._config.data
 
             def make(i: tf.Tensor) -> Batch:
-                return make_step_batch(examples, order=self._order, data=data, step=first_step + i)
+                return make_step_batch(examples, order=order, data=data, step=first_step + i)
 
             return self._in_loop(steps, run, make)
 
         def streamed(source: Iterator, first_step: tf.Tensor, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            return self._over_dataset(next(source), first_step, steps, run)
+            return self._over_dataset(next(source), order, first_step, steps, run)
 
         if kind == CACHED:
             return compiled(repeated)
@@ -235,9 +236,11 @@ class ParameterServerSteps:
         floats = tf.TensorArray(keras.config.floatx(), size=size, element_shape=(SUMS,))
         return floats, tf.TensorArray(tf.int64, size=size, element_shape=())
 
-    def _over_dataset(self, images: tf.Tensor, first: tf.Tensor, steps: tf.Tensor, run) -> tuple[tf.Tensor, ...]:
+    def _over_dataset(
+        self, images: tf.Tensor, order: EpochOrder, first: tf.Tensor, steps: tf.Tensor, run
+    ) -> tuple[tf.Tensor, ...]:
         examples, data = self.examples("train", images), self._config.data
-        batches = make_steps_dataset(examples, order=self._order, data=data, first_step=first, steps=steps)
+        batches = make_steps_dataset(examples, order=order, data=data, first_step=first, steps=steps)
         started = tf.timestamp()
         first_state = (tf.constant(0, tf.int64), *self._arrays(steps), tf.constant(0.0, tf.float64), started)
         _, *state = batches.reduce(first_state, lambda state, batch: (state[0] + 1, *self._once(run, batch, *state)))
@@ -312,10 +315,8 @@ class ParameterServerEngine:
         )
         self._pacer = CallPacer(config.steps_per_call, compiling=CALLS_PER_WORKER * config.cluster.workers)
         self._images: dict[str, Iterator] = {}
-        self._steps = ParameterServerSteps(
-            config, dataset, strategy, state, self._order, measure_staleness=measure_staleness
-        )
-        self._train_steps = self._steps.make_train()
+        self._steps = ParameterServerSteps(config, dataset, strategy, state, measure_staleness=measure_staleness)
+        self._train_steps = self._steps.make_train(REAL, self._order)
         self._evaluation_steps: dict[str, tf.types.experimental.GenericFunction] = {}
 
     def run_steps(
@@ -408,10 +409,14 @@ class ParameterServerEngine:
         """See `Engine.average`: the chief alone asks."""
         return value
 
-    def make_probe(self, kind: str) -> Callable[[int], float]:
+    def make_probe(self, kind: str, batch_size: int | None = None) -> Callable[[int], float]:
         """See `Engine.make_probe`."""
-        train_steps = self._train_steps if kind == REAL else self._steps.make_train(kind)
-        source = self._worker_batch() if kind == CACHED else self._worker_images("train")
+        order = self._order
+        if batch_size not in (None, order.global_batch_size):
+            order = dataclasses.replace(order, global_batch_size=batch_size)
+        is_own = kind == REAL and order is self._order
+        train_steps = self._train_steps if is_own else self._steps.make_train(kind, order)
+        source = self._worker_batch(order) if kind == CACHED else self._worker_images("train")
 
         def measure(steps: int) -> float:
             started = time.perf_counter()
@@ -439,18 +444,14 @@ class ParameterServerEngine:
             self._images[split] = iter(self._coordinator.create_per_worker_dataset(make))
         return self._images[split]
 
-    def _worker_batch(self) -> Iterator:
+    def _worker_batch(self, order: EpochOrder) -> Iterator:
         """A per-worker source of the first step's batch, made once and kept in its memory."""
         dataset, data = self._dataset, self._config.data
 
         @as_written
         def make() -> tf.data.Dataset:
             examples, first = open_examples(dataset, "train"), tf.data.Dataset.range(1)
-            return (
-                first.map(lambda step: make_step_batch(examples, order=self._order, data=data, step=step))
-                .cache()
-                .repeat()
-            )
+            return first.map(lambda step: make_step_batch(examples, order=order, data=data, step=step)).cache().repeat()
 
         return iter(self._coordinator.create_per_worker_dataset(make))
 

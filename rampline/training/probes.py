@@ -13,7 +13,6 @@ from rampline.training.engine import CALLS_PER_WORKER, Engine
 from rampline.training.tensorboard import MarkStep, profile
 from rampline.training.timings import CACHED, KINDS, PIPELINE, REAL, ROUNDS, StrategyProbes, Timings
 
-# Of one round of one probe: a slow network is measured on fewer steps.
 LONGEST_ROUND_SECONDS = 4.0
 
 PROFILED_STEPS = 5
@@ -55,7 +54,10 @@ def probe_strategy(config: RunConfig, engine: Engine) -> StrategyProbes:
 
 
 def measure_in_turns(
-    probes: Mapping[str, Probe], config: RunConfig, average: Callable[[float], float]
+    probes: Mapping[str, Probe],
+    config: RunConfig,
+    average: Callable[[float], float],
+    longest_seconds: float = LONGEST_ROUND_SECONDS,
 ) -> dict[str, Timings]:
     """`ROUNDS` rounds in which the probes take turns, each with as many steps in every round, after it has compiled.
 
@@ -63,8 +65,9 @@ def measure_in_turns(
         probes: seconds per step of so many steps.
         config: the run, whose `explain.steps` are spread over the rounds in whole calls of `steps_per_call`.
         average: the mean over all roles, which must agree on the number of steps.
+        longest_seconds: of one round of one probe: a slow network is measured on fewer steps.
     """
-    steps = {name: _steps_per_round(probe, config, average) for name, probe in probes.items()}
+    steps = {name: _steps_per_round(probe, config, average, longest_seconds) for name, probe in probes.items()}
     rounds = [{name: average(probe(steps[name])) for name, probe in probes.items()} for _ in range(ROUNDS)]
     return {
         name: Timings(milliseconds=tuple(1000 * round_[name] for round_ in rounds), steps=ROUNDS * steps[name])
@@ -72,7 +75,7 @@ def measure_in_turns(
     }
 
 
-def _steps_per_round(probe: Probe, config: RunConfig, average: Callable[[float], float]) -> int:
+def _steps_per_round(probe: Probe, config: RunConfig, average: Callable[[float], float], longest: float) -> int:
     """Whole calls, so that a step has its share of what a call costs; on parameter servers for every worker some."""
     workers = 1 if config.is_synchronous else CALLS_PER_WORKER * config.cluster.workers
     probe(workers)
@@ -80,4 +83,4 @@ def _steps_per_round(probe: Probe, config: RunConfig, average: Callable[[float],
     # With `auto` a probe makes its round in one call.
     per_call = config.steps_per_call if config.engine == "loop" and isinstance(config.steps_per_call, int) else 1
     wanted = math.ceil(config.explain.steps / ROUNDS / (per_call * workers)) * per_call * workers
-    return max(1, min(wanted, int(LONGEST_ROUND_SECONDS / seconds)))
+    return max(1, min(wanted, int(longest / seconds)))

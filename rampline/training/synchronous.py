@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import gc
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from rampline.training.engine import TRAIN, CallPacer, StepCallback, StepsDone, 
 from rampline.training.logical_replicas import LogicalReplicas, add_sums, range_of
 from rampline.training.state import TrainingState
 from rampline.training.step import SUMS, Batch, make_evaluation_step, make_train_step
-from rampline.training.timings import CACHED, PIPELINE
+from rampline.training.timings import CACHED, PIPELINE, UPDATE
 
 
 class SynchronousSteps:
@@ -44,6 +45,7 @@ class SynchronousSteps:
         train: `(batches, steps, note)` to `(sums, notes, wait, indices)`: trains on the next `steps` batches.
         evaluate: `(batches, steps, note)` to `(sums, notes)`.
         fetch: `(batches, steps)`: takes that many batches and does nothing with them.
+        update: `(steps, scale)`: updates the weights that many times with themselves times `scale` for gradients.
         total: `sum_over_workers`, compiled.
     """
 
@@ -63,6 +65,7 @@ class SynchronousSteps:
         self.train = self._make_train()
         self.evaluate = self._make_evaluate()
         self.fetch = self._make_fetch()
+        self.update = self._make_update()
         self.total = compiled(self.sum_over_workers)
 
     def iterate(self, dataset: tf.data.Dataset) -> Iterator:
@@ -155,6 +158,22 @@ class SynchronousSteps:
             return repeat(steps, fetch_once, tf.constant(0))[0]
 
         return compiled(fetch, reduce_retracing=True)
+
+    def _make_update(self) -> tf.types.experimental.GenericFunction:
+        optimizer, variables = self._state.optimizer, self._state.model.trainable_variables
+
+        def update_replica(scale: tf.Tensor) -> None:
+            # Gradients that are constants would be summed when the graph is built.
+            optimizer.apply([v.value * tf.cast(scale, v.dtype) for v in variables], variables)
+
+        def update(steps: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+            def update_once(_: tf.Tensor, updated: tf.Tensor) -> tuple[tf.Tensor]:
+                self._strategy.run(update_replica, (scale,))
+                return (updated + 1,)
+
+            return repeat(steps, update_once, tf.constant(0))[0]
+
+        return compiled(update)
 
     def _local_indices(self, batch: Batch | tuple[Batch, ...]) -> tf.Tensor:
         """(local replicas x rows,) examples of this process, -1 where there is none."""
@@ -250,7 +269,7 @@ class SynchronousEngine:
     ) -> Iterator[StepsDone]:
         """See `Engine.run_steps`; one element per call of the compiled function."""
         if self._batches is None or first_step != self._next_step:
-            self._batches = self._iterate(first_step)
+            self._batches = self._iterate(first_step, self._order)
         for start, count in self._calls(steps, TRAIN):
             done, indices = self._train(self._batches, count, is_enough=is_enough())
             if self._examples_log:
@@ -322,14 +341,16 @@ class SynchronousEngine:
         total = self._steps.total(tf.constant(value, tf.float64))
         return float(total) / self._workers
 
-    def make_probe(self, kind: str) -> Callable[[int], float]:
+    def make_probe(self, kind: str, batch_size: int | None = None) -> Callable[[int], float]:
         """See `Engine.make_probe`."""
-        batches = self._iterate(0, repeat_first=kind == CACHED)
+        batches = self._iterate(0, self._order_of(batch_size), repeat_first=kind == CACHED)
 
         def measure(steps: int) -> float:
             started = time.perf_counter()
             for _, count in self._calls(steps, kind):
-                if kind == PIPELINE:
+                if kind == UPDATE:
+                    self._steps.update(tf.constant(count), tf.constant(0.0)).numpy()
+                elif kind == PIPELINE:
                     self._steps.fetch(batches, tf.constant(count)).numpy()
                 elif self._train(batches, count)[0].stop:
                     raise Preempted("stopped on request during the probes")
@@ -354,9 +375,13 @@ class SynchronousEngine:
         wish = float(is_enough or self._callback.should_stop())
         return tf.constant([wish, *self._last_call], keras.config.floatx())
 
-    def _iterate(self, first_step: int, *, repeat_first: bool = False) -> Iterator:
+    def _order_of(self, batch_size: int | None) -> EpochOrder:
+        """The run's order of examples, in global batches of that size, by default the run's."""
+        return dataclasses.replace(self._order, global_batch_size=batch_size) if batch_size else self._order
+
+    def _iterate(self, first_step: int, order: EpochOrder, *, repeat_first: bool = False) -> Iterator:
         """The batches of the training from that step on, or that step's again and again."""
-        shape = {"order": self._order, "data": self._config.data, "replicas": self._replicas}
+        shape = {"order": order, "data": self._config.data, "replicas": self._replicas}
         batches = make_train_dataset(self._open("train"), **shape, first_step=first_step)
         batches = batches.take(self._replicas.count).cache().repeat() if repeat_first else batches
         return keep_iterator(self._steps.iterate(batches))

@@ -6,6 +6,8 @@ A run's own roles measure after its last epoch, on the full strategy (`probes.js
 - `cached`: training on one batch that stays in memory;
 - `real`: training as it is, pipeline and all.
 
+A forecast's roles also measure `update`: sum over the replicas, and update, of gradients that are there.
+
 Processes of their own then measure one replica's share of the work, with no all-reduce (`replica.json`): alone, with
 half the batch, and in as many processes at once as the run has replicas here, which is the machine's own ceiling.
 """
@@ -21,6 +23,7 @@ from pathlib import Path
 from rampline.files import read_json, write_json
 
 PIPELINE, CACHED, REAL = "pipeline", "cached", "real"
+UPDATE = "update"
 KINDS = (PIPELINE, CACHED, REAL)
 ROUNDS = 3
 

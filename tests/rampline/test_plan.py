@@ -7,8 +7,10 @@ from typer.testing import CliRunner
 from rampline.cli import app
 from rampline.config import ClusterConfig, LearningRateConfig, RunConfig, StopConfig
 from rampline.config.learning_rate import describe_schedule
+from rampline.forecast.forecast import Calibration
+from rampline.forecast.quote import quote_run
 from rampline.imports import locate_own
-from rampline.plan import expected_seconds, plan_study
+from rampline.plan import plan_study
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.study import Study, StudyRun, load_study
@@ -17,12 +19,35 @@ from rampline.study.preflight import check_machine
 OVERRIDES = {"batch.size": "64"}
 
 
+STARTUP, VALIDATION, CHECKPOINT = 2.0, 0.5, 0.25
+
+
 def record(executions, execution: str, config: RunConfig, seconds: list[float]) -> None:
-    """A run directory whose epochs took `seconds`."""
+    """A complete run directory whose epochs took `seconds`, each with its validation and checkpoint."""
     directory = RunDirectory(executions / execution / "baseline")
     directory.create(config, RunIdentity(study="s", name="baseline", dataset="/data"))
-    events = [{"event": "epoch", "epoch": i + 1, "metrics": {"epoch_seconds": s}} for i, s in enumerate(seconds)]
+    events, now = [{"event": "started", "startup_seconds": STARTUP, "monotonic": STARTUP}], STARTUP
+    for i, s in enumerate(seconds):
+        figures = {"epoch_seconds": s, "images_per_second": 100 / s, "validation_seconds": VALIDATION}
+        now += s + VALIDATION + CHECKPOINT
+        events.append({"event": "epoch", "epoch": i + 1, "metrics": figures, "monotonic": now - CHECKPOINT})
+        events.append({"event": "checkpoint", "seconds": CHECKPOINT, "monotonic": now})
     directory.events_file.write_text("".join(json.dumps(event) + "\n" for event in events))
+    result = {"epochs": len(seconds), "steps": 10 * len(seconds), "wall_seconds": now}
+    directory.result_file.write_text(json.dumps(result))
+
+
+def expected_seconds(executions, config: RunConfig) -> float | None:
+    """The wall time that a plan of the run would show."""
+    home = Home(root=executions.parent.parent)
+    quote = quote_run(home, executions.name, "baseline", config, None, Calibration())
+    return quote and quote.wall_seconds
+
+
+@pytest.fixture
+def executions(tmp_path):
+    """The folder of the executions of a study."""
+    return tmp_path / "runs" / "s"
 
 
 def test_digits_plan_before_anything_ran(tmp_path):
@@ -66,53 +91,55 @@ def test_a_schedule_in_words_is_that_of_the_scaled_rate(rate, text):
     assert describe_schedule(RunConfig(strategy="mirrored", cluster=cluster, learning_rate=rates)) == text
 
 
-def test_expected_time_is_first_epoch_plus_median_of_the_others(tmp_path):
+def test_expected_time_is_that_of_the_newest_run_with_as_many_epochs(executions):
     config = RunConfig(epochs=10)
-    record(tmp_path, "20260101-000000", config, [9.0, 9.0, 9.0])
-    record(tmp_path, "20260201-000000", dataclasses.replace(config, epochs=4), [5.0, 1.0, 3.0, 2.0])
-    assert expected_seconds(tmp_path, "baseline", config) == pytest.approx(5.0 + 9 * 2.0)
+    record(executions, "20260101-000000", config, [9.0, 9.0, 9.0])
+    record(executions, "20260201-000000", dataclasses.replace(config, epochs=4), [5.0, 1.0, 3.0, 2.0])
+    assert expected_seconds(executions, config) == pytest.approx(STARTUP + 3.0 + 10 * (2.0 + VALIDATION + CHECKPOINT))
 
 
-def test_a_limit_of_the_time_ends_all_but_the_first_epoch(tmp_path):
-    config = RunConfig(epochs=10)
-    record(tmp_path, "20260101-000000", config, [90.0, 60.0, 60.0])
-    limits = {0.5: 90, 3: 180, 60: 90 + 9 * 60}
-    found = {m: dataclasses.replace(config, stop=StopConfig(max_minutes=m, patience=2)) for m in limits}
-    assert {m: expected_seconds(tmp_path, "baseline", limited) for m, limited in found.items()} == limits
+def test_a_limit_of_the_time_ends_all_but_the_first_epoch(executions):
+    record(executions, "20260101-000000", RunConfig(epochs=10), [90.0, 60.0, 60.0])
+    whole = STARTUP + 30.0 + 10 * (60.0 + VALIDATION + CHECKPOINT)
+    limits = {0.5: STARTUP + 90.0 + VALIDATION + CHECKPOINT, 3: 180, 60: whole}
+    for minutes, expected in limits.items():
+        config = RunConfig(epochs=10, stop=StopConfig(max_minutes=minutes, patience=2))
+        study = Study(name="s", description="", reference="baseline", runs=(StudyRun(name="baseline", config=config),))
+        planned = plan_study(study, Home(root=executions.parent.parent))
+        assert planned[0].expected_seconds == pytest.approx(expected)
 
 
 def test_the_plan_says_at_most_where_a_run_may_stop(tmp_path, monkeypatch):
     monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
     study = tmp_path / "s.yaml"
     study.write_text(
-        "base: {epochs: 10, cluster: {price_per_hour: 36}}\nruns: {baseline: {set: {stop: {patience: 3}}}}"
+        "base: {epochs: 10, cluster: {price_per_hour: 72}}\nruns: {baseline: {set: {stop: {patience: 3}}}}"
     )
     config = load_study(str(study)).runs[0].config
     record(Home(root=tmp_path / "home").runs / "s", "20260101-000000", config, [20.0, 10.0, 10.0])
     output = CliRunner().invoke(app, ["plan", str(study)]).output
-    for words in ("at most 10", "at most 110 s", "at most $1.10", "expected training time: at most 110 s"):
-        assert words.replace("110 s", "2 min") in " ".join(output.split())
+    for words in ("at most 10", "at most 2 min", "at most $2.39", "expected time: at most 2 min"):
+        assert words in " ".join(output.split())
     assert "stops before its last epoch after 3 epochs without a better validation loss (baseline)" in output
 
 
-def test_the_single_epoch_of_an_explanation_does_not_count(tmp_path):
+def test_the_single_epoch_of_an_explanation_does_not_count(executions):
     config = RunConfig(epochs=10)
-    record(tmp_path, "20260101-000000", config, [5.0, 2.0, 2.0])
-    record(tmp_path, "explain-20260301-000000-ab12", dataclasses.replace(config, epochs=1), [5.0])
-    assert expected_seconds(tmp_path, "baseline", config) == pytest.approx(5.0 + 9 * 2.0)
+    record(executions, "explain-20260301-000000-ab12", dataclasses.replace(config, epochs=1), [5.0])
+    assert expected_seconds(executions, config) is None
 
 
-def test_other_settings_are_no_measurement(tmp_path):
-    record(tmp_path, "20260101-000000", RunConfig(precision="mixed_bfloat16"), [1.0, 1.0])
-    assert expected_seconds(tmp_path, "baseline", RunConfig()) is None
+def test_other_settings_are_no_measurement(executions):
+    record(executions, "20260101-000000", RunConfig(precision="mixed_bfloat16"), [1.0, 1.0])
+    assert expected_seconds(executions, RunConfig()) is None
 
 
-def test_cost_is_time_at_the_price(tmp_path):
+def test_cost_is_time_at_the_price(executions):
     config = RunConfig(epochs=3, cluster=ClusterConfig(price_per_hour=36.0))
-    home = Home(root=tmp_path)
-    record(home.runs / "s", "20260101-000000", config, [20.0, 10.0, 10.0])
+    record(executions, "20260101-000000", config, [20.0, 10.0, 10.0])
     study = Study(name="s", description="", reference="baseline", runs=(StudyRun(name="baseline", config=config),))
-    assert plan_study(study, home)[0].expected_cost_usd == pytest.approx(0.4)
+    seconds = STARTUP + 10.0 + 3 * (10.0 + VALIDATION + CHECKPOINT)
+    assert plan_study(study, Home(root=executions.parent.parent))[0].expected_cost_usd == pytest.approx(seconds / 100)
 
 
 def test_a_model_of_the_users_own_is_located_without_running_it(tmp_path):

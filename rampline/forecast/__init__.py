@@ -1,0 +1,1 @@
+"""What set-ups that were never run would take, from short readings of what is at hand."""

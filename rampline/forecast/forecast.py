@@ -1,0 +1,277 @@
+"""What a run would take that was never run: its step, its stages, its cost, and how sure that is. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from scipy import stats
+
+from rampline.config import RunConfig
+from rampline.devices import available_cores, find_devices
+from rampline.explain.explanation import BOUNDS
+from rampline.explain.parts import RunParts, StepParts
+from rampline.files import read_json, write_json
+from rampline.forecast.machine_types import MachineType
+from rampline.forecast.reading import Reading
+from rampline.forecast.scaling_law import Place, between
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory
+from rampline.training.timings import Timings
+
+# Before anything was forecast in this home: the relative error, one standard deviation, of a set-up with the number of
+# replicas that was read; and of one with more, for each doubling.
+PRIOR, PRIOR_PER_DOUBLING = 0.06, 0.05
+# Of a run with several replicas, whose cost for each other could not be read.
+UNREAD = 0.25
+# Of a machine that somebody has described.
+UNSEEN = 0.3
+# What a sample of that prior would weigh: as many forecasts of this home count as much.
+PRIOR_RUNS = 4
+LATEST_RUNS = 50
+CONFIDENCE = 0.9
+# The standard deviation of three rounds, from their range.
+RANGE_OF_THREE = 1.69
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """Content of `forecast.json`, which is written before the run.
+
+    Attributes:
+        step: parts of a training step in milliseconds.
+        run: parts of the wall time in seconds.
+        images_per_second: of training.
+        epoch_seconds: of its steps.
+        epochs: how many.
+        deviation: standard deviation of the logarithm of what comes out, before any forecast of this home is counted.
+        scale: by how much those were worse than they claimed.
+        forecasts: how many those are.
+        source: what it is from: `readings`, or `run` for an earlier run with the same settings.
+    """
+
+    step: StepParts
+    run: RunParts
+    images_per_second: float
+    epoch_seconds: float
+    epochs: int
+    deviation: float
+    scale: float = 1.0
+    forecasts: int = 0
+    source: Literal["readings", "run"] = "readings"
+
+    @property
+    def wall_seconds(self) -> float:
+        """The clock of the bill."""
+        return self.run.total
+
+    @property
+    def least_seconds(self) -> float:
+        """Wall time up to the end of the first epoch."""
+        once = self.run.startup + self.run.tracing
+        return once + (self.run.steps + self.run.evaluation + self.run.checkpoint) / self.epochs
+
+    @property
+    def bound(self) -> str:
+        """The largest part of the step, in the words of an explanation."""
+        return BOUNDS[max(BOUNDS, key=lambda name: getattr(self.step, name))]
+
+    @property
+    def factor(self) -> float:
+        """A figure lies, with a probability of 90 %, between itself divided by this and itself times this."""
+        quantile = stats.t.ppf((1 + CONFIDENCE) / 2, PRIOR_RUNS + self.forecasts)
+        return math.exp(float(quantile) * self.scale * self.deviation)
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON."""
+        write_json(path, dataclasses.asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> Forecast:
+        """The forecast in that file."""
+        values: dict[str, Any] = read_json(path)
+        return cls(**values | {"step": StepParts(**values["step"]), "run": RunParts(**values["run"])})
+
+
+def speedup(forecast: Forecast, reference: Forecast) -> tuple[float, float]:
+    """Images/s by the reference's, and the factor of its interval: as if both erred independently of each other."""
+    factor = math.exp(math.hypot(math.log(forecast.factor), math.log(reference.factor)))
+    return forecast.images_per_second / reference.images_per_second, factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """How good the forecasts of a home were.
+
+    Attributes:
+        errors: log(outcome / forecast) by its deviation, of each run that was forecast and is complete.
+    """
+
+    errors: Sequence[float] = ()
+
+    @classmethod
+    def of(cls, home: Home) -> Calibration:
+        """From the runs of a home, the latest ones."""
+        found = (RunDirectory(file.parent) for file in home.runs.glob("*/[0-9]*/*/config.json"))
+        forecast = [directory for directory in found if directory.forecast_file.is_file() and directory.is_complete]
+        latest = sorted(forecast, key=lambda directory: directory.path.parent.name)[-LATEST_RUNS:]
+        return cls(errors=[error for directory in latest for error in _errors(directory)])
+
+    def applied(self, forecast: Forecast) -> Forecast:
+        """The forecast with the interval that follows: of a scale whose prior is 1, after `PRIOR_RUNS` such runs."""
+        total = PRIOR_RUNS + sum(error**2 for error in self.errors)
+        scale = math.sqrt(total / (PRIOR_RUNS + len(self.errors)))
+        return dataclasses.replace(forecast, scale=scale, forecasts=len(self.errors))
+
+
+def _errors(directory: RunDirectory) -> Iterable[float]:
+    epochs = [event["metrics"] for event in directory.read_events("epoch")]
+    speeds = [metrics["images_per_second"] for metrics in epochs[1:] if metrics.get("images_per_second")]
+    if speeds:
+        forecast = Forecast.read(directory.forecast_file)
+        yield math.log(statistics.median(speeds) / forecast.images_per_second) / forecast.deviation
+
+
+def place_of(config: RunConfig) -> Place:
+    """Where the replicas of a run would compute, as far as can be known before."""
+    is_local = config.cluster.launcher == "local"
+    has_own = bool(find_devices().gpus) and not config.cluster.virtual_devices
+    return Place(is_shared=is_local and not has_own, cores=available_cores())
+
+
+def forecast_run(
+    config: RunConfig,
+    one: Reading,
+    few: Reading | None,
+    *,
+    train_examples: int,
+    validation_examples: int,
+    machine: MachineType | None = None,
+) -> Forecast:
+    """What a run would take.
+
+    Args:
+        config: the run.
+        one: with one replica.
+        few: with the run's strategy; `None` where the run has one replica, or this machine has no place for more.
+        train_examples: images of an epoch.
+        validation_examples: images of an evaluation.
+        machine: on which; by default as the readings were made.
+    """
+    law = _Law(one, few, place_of(config), config.replicas, machine)
+    step = law.step(config)
+    steps = config.steps_per_epoch(train_examples)
+    epoch_seconds = steps * step.total / 1000
+    saved = config.epochs
+    if config.checkpoint_every_steps:
+        saved += config.epochs * steps // config.checkpoint_every_steps
+    run = RunParts(
+        startup=law.of_process("startup_seconds"),
+        tracing=law.of_process("tracing_seconds"),
+        steps=config.epochs * epoch_seconds,
+        evaluation=config.epochs * law.evaluation(validation_examples) + law.of_process("evaluation_tracing_seconds"),
+        checkpoint=saved * (few or one).checkpoint_seconds,
+        logging=0.0,
+        unexplained=0.0,
+    )
+    return Forecast(
+        step=step,
+        run=run,
+        images_per_second=train_examples / epoch_seconds,
+        epoch_seconds=epoch_seconds,
+        epochs=config.epochs,
+        deviation=law.deviation(config.per_replica_batch_size),
+    )
+
+
+@dataclass(frozen=True)
+class _Law:
+    """What follows from the readings for so many replicas."""
+
+    one: Reading
+    few: Reading | None
+    place: Place
+    replicas: int
+    machine: MachineType | None
+
+    def step(self, config: RunConfig) -> StepParts:
+        size = config.per_replica_batch_size
+        real, cached = (_at(self.one, kind, size) for kind in ("real", "cached"))
+        fixed = min(max(2 * _at(self.one, "cached", max(1, size // 2)) - cached, 0.0), cached) if size > 1 else 0.0
+        alone = {"input": real - cached, "compute": cached - fixed, "other": fixed}
+        few = self.few
+        if self.machine:
+            alone["compute"] /= self.machine.compute
+            sync = self.machine.all_reduce_ms(self.one.gradient_bytes, self.replicas)
+            parts = StepParts(**alone, contention=0.0, sync=sync)
+            return parts if config.is_synchronous else parts.scaled(1 / self.replicas)
+        if few is None:
+            return StepParts(**alone, contention=0.0, sync=0.0)
+        if not config.is_synchronous:
+            return self._asynchronous(few, size, cached, fixed)
+        sync = max(0.0, few.update.median - self.one.update.median) if few.update and self.one.update else 0.0
+        work = {"of": few.replicas, "replicas": self.replicas}
+        real = self.place.work(real, max(_at(few, "real", size) - sync, real / 2), **work)
+        busy = self.place.work(cached, max(_at(few, "cached", size) - sync, cached / 2), **work)
+        return StepParts(
+            input=real - busy,
+            compute=cached - fixed,
+            contention=busy - cached,
+            sync=self.place.all_reduce(sync, few.latency_ms, **work),
+            other=fixed,
+        )
+
+    def _asynchronous(self, few: Reading, size: int, cached: float, fixed: float) -> StepParts:
+        """Of an update: each worker makes one in the time of a cycle, and they take turns."""
+        more = self.replicas / few.replicas if self.place.is_shared and self.replicas > self.place.cores else 1.0
+        cycle = {kind: few.replicas * more * _at(few, kind, size) for kind in ("real", "cached")}
+        parts = StepParts(
+            input=cycle["real"] - cycle["cached"],
+            compute=cached - fixed,
+            contention=0.0,
+            sync=cycle["cached"] - cached,
+            other=fixed,
+        )
+        return parts.scaled(1 / self.replicas)
+
+    def of_process(self, name: str) -> float:
+        """Of what every process does; a process with several replicas does it for one after the other."""
+        one = getattr(self.one, name)
+        if self.few is None:
+            return one
+        few, of = getattr(self.few, name), self.few.replicas
+        return few + max(0.0, few - one) * (self.replicas - of) / (of - 1)
+
+    def evaluation(self, images: int) -> float:
+        one = self.one.evaluation_seconds / self.one.evaluation_images
+        if self.machine:
+            return one * images / self.machine.compute / self.replicas
+        if self.few is None:
+            return one * images
+        few = self.few.evaluation_seconds / self.few.evaluation_images
+        return images * self.place.shared_work(one, few, of=self.few.replicas, replicas=self.replicas)
+
+    def deviation(self, size: int) -> float:
+        """Of the rounds, and of the law, as the square root of the sum of squares."""
+        reading = self.few or self.one
+        _, nearest = min(zip(reading.batch_sizes, reading.real, strict=True), key=lambda pair: abs(pair[0] - size))
+        rounds = _deviation(nearest)
+        if self.machine:
+            return math.hypot(rounds, PRIOR, UNSEEN)
+        if self.few is None:
+            return math.hypot(rounds, PRIOR, UNREAD if self.replicas > 1 else 0.0)
+        doublings = abs(math.log2(self.replicas / self.few.replicas))
+        return math.hypot(rounds, PRIOR, PRIOR_PER_DOUBLING * doublings)
+
+
+def _at(reading: Reading, kind: str, size: int) -> float:
+    return between(reading.batch_sizes, [timings.median for timings in getattr(reading, kind)], size)
+
+
+def _deviation(timings: Timings) -> float:
+    return (max(timings.milliseconds) - min(timings.milliseconds)) / timings.median / RANGE_OF_THREE

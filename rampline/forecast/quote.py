@@ -1,0 +1,155 @@
+"""What a study would take, said before it runs: from earlier runs, else from readings. No TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rampline.config import RunConfig, flatten
+from rampline.config.formats import keys_that_keep_epoch_time
+from rampline.data.dataset import PreparedDataset
+from rampline.errors import ClusterConfigError
+from rampline.explain.explanation import Explanation
+from rampline.explain.parts import RunParts, StepParts, run_parts
+from rampline.files import read_json
+from rampline.forecast.forecast import PRIOR, Calibration, Forecast, forecast_run
+from rampline.forecast.machine_types import MachineType
+from rampline.forecast.reading import (
+    Reading,
+    chosen_batch_sizes,
+    few_replicas,
+    file_of,
+    key_of,
+    take_reading,
+)
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory
+
+Log = Callable[[str], None]
+
+
+def take_readings(runs: Sequence[tuple[RunConfig, PreparedDataset]], home: Home, *, log: Log) -> None:
+    """Measure what the forecasts of these runs need, each thing once, and keep it in the home.
+
+    Raises:
+        RunFailed: when a process fails, naming its log.
+    """
+    wanted: dict[tuple[str, int], tuple[RunConfig, PreparedDataset, list[int]]] = {}
+    for config, dataset in runs:
+        counts = [1, few_replicas(config)] if config.replicas > 1 else [1]
+        for replicas in counts:
+            key = key_of(config, dataset, replicas), replicas
+            wanted.setdefault(key, (config, dataset, []))[2].append(config.per_replica_batch_size)
+    for (key, replicas), (config, dataset, sizes) in wanted.items():
+        most = max(1, dataset.splits["train"] // replicas)
+        chosen = chosen_batch_sizes([min(size, most) for size in sizes])
+        what = f"{config.model.name}, {replicas} replica{'s' if replicas > 1 else ''}"
+        what += f" ({config.strategy})" if replicas > 1 else ""
+        started = time.monotonic()
+        try:
+            take_reading(config, dataset, replicas, chosen, file_of(home, key))
+        except ClusterConfigError as error:
+            log(f"not read: {what}: {error}")
+            continue
+        batches = ", ".join(str(size) for size in chosen)
+        log(f"read: {what}, batches of {batches}: {time.monotonic() - started:.0f} s")
+
+
+def quote_run(
+    home: Home, study: str, run: str, config: RunConfig, dataset: PreparedDataset | None, calibration: Calibration
+) -> Forecast | None:
+    """What a run would take: as an earlier one with its settings has, else as readings say; `None` without either.
+
+    Args:
+        home: with the earlier runs, and the readings.
+        study: its name.
+        run: its name, or that of the run it repeats.
+        config: the run.
+        dataset: that it trains on; `None` where it is not prepared.
+        calibration: of the home.
+    """
+    found = next(_earlier(home.runs / study, run, config), None)
+    if found is None and dataset is not None:
+        found = from_readings(home, config, dataset)
+    return found and calibration.applied(found)
+
+
+def from_readings(
+    home: Home, config: RunConfig, dataset: PreparedDataset, machine: MachineType | None = None
+) -> Forecast | None:
+    """The forecast of the readings that the home has; `None` where it has none for the run."""
+    one = _read(home, config, dataset, 1)
+    few = _read(home, config, dataset, few_replicas(config)) if config.replicas > 1 else None
+    if one is None:
+        return None
+    examples = {f"{split}_examples": dataset.splits[split] for split in ("train", "validation")}
+    return forecast_run(config, one, few, **examples, machine=machine)
+
+
+def _read(home: Home, config: RunConfig, dataset: PreparedDataset, replicas: int) -> Reading | None:
+    file = file_of(home, key_of(config, dataset, replicas))
+    return Reading.from_dict(read_json(file)) if file.is_file() else None
+
+
+def _earlier(executions: Path, run: str, config: RunConfig) -> Iterator[Forecast]:
+    """Of each complete run of these settings, newest execution first: their names begin with the time."""
+    wanted = json.loads(json.dumps(_settings(config)))
+    # Not the single epochs of `rampline explain --measure` beside them, which hold the tracing.
+    for execution in sorted(executions.glob("[0-9]*/"), reverse=True):
+        directory = RunDirectory(execution / run)
+        if directory.is_complete and _has_settings(directory, wanted, config):
+            yield _as_it_was(directory, config)
+
+
+def _as_it_was(directory: RunDirectory, config: RunConfig) -> Forecast:
+    """An earlier run, with the epochs of `config`."""
+    events, result = directory.read_events("started", "epoch", "checkpoint"), read_json(directory.result_file)
+    epochs = [event["metrics"] for event in events if event["event"] == "epoch"]
+    later = epochs[1:] or epochs
+    epoch_seconds = statistics.median(metrics["epoch_seconds"] for metrics in later)
+    speed = statistics.median(metrics["images_per_second"] for metrics in later)
+    step_milliseconds = 1000 * epoch_seconds * result["epochs"] / result["steps"]
+    step = StepParts(input=0.0, compute=step_milliseconds, contention=0.0, sync=0.0, other=0.0)
+    if directory.explanation_file.is_file():
+        step = Explanation.read(directory.explanation_file).step
+    was = run_parts(events, result, step_milliseconds=step_milliseconds)
+    share = config.epochs / result["epochs"]
+    parts = {name: getattr(was, name) * share for name in ("steps", "evaluation", "checkpoint", "logging")}
+    run = RunParts(startup=was.startup, tracing=was.tracing, unexplained=was.unexplained, **parts)
+    return Forecast(
+        step=step,
+        run=run,
+        images_per_second=speed,
+        epoch_seconds=epoch_seconds,
+        epochs=config.epochs,
+        deviation=PRIOR,
+        source="run",
+    )
+
+
+def _has_settings(directory: RunDirectory, wanted: Mapping[str, object], config: RunConfig) -> bool:
+    """Whether a run was made with the settings of `config`; `wanted` are those as JSON gives them back."""
+    if not directory.config_file.is_file():
+        return False
+    found = read_json(directory.config_file)
+    # Building and checking a configuration takes ten times as long as reading it, and most earlier ones differ.
+    if any(_leaf(found, key, value) != value for key, value in wanted.items()):
+        return False
+    return _settings(directory.read_config()) == _settings(config)
+
+
+def _leaf(values: Any, key: str, default: object) -> object:
+    """The value at a dotted key; `default` where an older version has written no such key."""
+    for part in key.split("."):
+        if not isinstance(values, Mapping) or part not in values:
+            return default
+        values = values[part]
+    return values
+
+
+def _settings(config: RunConfig) -> dict[str, object]:
+    return {key: value for key, value in flatten(config).items() if key not in keys_that_keep_epoch_time()}

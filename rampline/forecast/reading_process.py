@@ -1,0 +1,131 @@
+"""A reading inside a role process: see `rampline.forecast.reading`, which starts it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import tensorflow as tf
+
+from rampline.config import RunConfig, from_dict
+from rampline.data.dataset import PreparedDataset
+from rampline.files import write_json
+from rampline.forecast.reading import READY, RESULT
+from rampline.jobs.exit_status import STOPPED, leave
+from rampline.jobs.job import EVENTS
+from rampline.jobs.tf_config import Task
+from rampline.record.checkpoints import Progress
+from rampline.record.events import EventWriter
+from rampline.training.checkpoint import save_checkpoint
+from rampline.training.engine import Engine
+from rampline.training.probes import measure_in_turns
+from rampline.training.role import get_ready, is_server, meet, read_task
+from rampline.training.state import TrainingState, make_state
+from rampline.training.strategy import serve
+from rampline.training.timings import CACHED, REAL, UPDATE
+from rampline.training.train import make_engine
+
+POLL_SECONDS = 0.05
+LONGEST_ROUND_SECONDS = 0.4
+# Of the validation split, so many images of each replica or so many batches: the more of both.
+EVALUATION_IMAGES, EVALUATION_BATCHES = 512, 4
+LATENCIES = 20
+
+
+def read_role(folder: Path, config: dict[str, Any], dataset: str, batch_sizes: list[int]) -> NoReturn:
+    """Do this role's part and end: the chief writes the reading, the others wait for it.
+
+    Args:
+        folder: of the job.
+        config: as `config_of_reading` gives it.
+        dataset: its directory.
+        batch_sizes: of one replica.
+    """
+    run = from_dict(config)
+    task = read_task(run)
+    get_ready(run, task)
+    if is_server(run, task):
+        server = serve(task.role, task.index)
+        while server:  # until the process that started the reading ends it
+            signal.pause()
+    strategy = meet(run)
+    # TensorFlow's multi-worker runtime swallows SIGTERM unless a handler is installed after it.
+    signal.signal(signal.SIGTERM, lambda *_: leave(STOPPED))
+    values = _read(run, task, PreparedDataset.open(Path(dataset)), strategy, folder, batch_sizes)
+    if task.is_chief:
+        write_json(folder / RESULT, values)
+    # A worker that left would end the chief's runtime.
+    while not (folder / RESULT).is_file():
+        time.sleep(POLL_SECONDS)
+    leave(0)
+
+
+def _read(
+    config: RunConfig,
+    task: Task,
+    dataset: PreparedDataset,
+    strategy: tf.distribute.Strategy,
+    folder: Path,
+    batch_sizes: list[int],
+) -> dict[str, Any]:
+    rows = max(EVALUATION_IMAGES, EVALUATION_BATCHES * config.per_replica_batch_size)
+    images = min(dataset.splits["validation"], config.replicas * rows)
+    dataset = dataclasses.replace(dataset, splits={**dataset.splits, "validation": images})
+    state = make_state(config, dataset, strategy)
+    engine = make_engine(config, dataset, strategy, state, task)
+    if task.is_chief:
+        EventWriter(folder / EVENTS).write(READY)
+    probes = {
+        f"{kind} {size}": engine.make_probe(kind, size * config.num_replicas_in_sync)
+        for size in batch_sizes
+        for kind in (REAL, CACHED)
+    }
+    if config.is_synchronous and config.cluster.sum == "fast":
+        probes["update"] = engine.make_probe(UPDATE)
+    first, second = (_seconds(lambda: probes[f"{REAL} {batch_sizes[-1]}"](1)) for _ in range(2))
+    first_evaluation, evaluation = (_seconds(lambda: _evaluate(engine)) for _ in range(2))
+    timings = measure_in_turns(probes, config, engine.average, LONGEST_ROUND_SECONDS)
+    latency = min(_seconds(lambda: engine.average(0.0)) for _ in range(LATENCIES)) if config.cluster.workers > 1 else 0
+    update = timings.get("update")
+    return {
+        "batch_sizes": batch_sizes,
+        "real": [dataclasses.asdict(timings[f"{REAL} {size}"]) for size in batch_sizes],
+        "cached": [dataclasses.asdict(timings[f"{CACHED} {size}"]) for size in batch_sizes],
+        "update": update and dataclasses.asdict(update),
+        "latency_ms": 1000 * latency,
+        "tracing_seconds": max(0.0, first - second),
+        "evaluation_tracing_seconds": max(0.0, first_evaluation - evaluation),
+        "evaluation_seconds": evaluation,
+        "evaluation_images": images,
+        "checkpoint_seconds": _save(state, folder) if task.is_chief else math.nan,
+        "gradient_bytes": sum(math.prod(v.shape) * v.value.dtype.size for v in state.model.trainable_variables),
+    }
+
+
+def _evaluate(engine: Engine) -> None:
+    engine.average_moving_statistics()
+    engine.evaluate("validation")
+
+
+def _save(state: TrainingState, folder: Path) -> float:
+    """Seconds of the second of two checkpoints: the first one's folder is made with it."""
+    checkpoints = folder / "checkpoints"
+    try:
+        return [
+            _seconds(lambda step=step: save_checkpoint(checkpoints, Progress(step=step), state.model, state.optimizer))
+            for step in (1, 2)
+        ][-1]
+    finally:
+        shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def _seconds(do: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    do()
+    return time.perf_counter() - started
