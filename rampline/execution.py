@@ -5,6 +5,7 @@ No Prefect, no TensorFlow.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import shlex
 import time
@@ -27,7 +28,7 @@ from rampline.explain.explanation import explain_run
 from rampline.explain.replica import measure_replicas
 from rampline.files import read_json
 from rampline.forecast.forecast import Calibration
-from rampline.forecast.quote import quote_run
+from rampline.forecast.quote import quote_run, tell_doubled
 from rampline.imports import preload
 from rampline.jobs.evaluator import run_evaluation
 from rampline.jobs.lock import hold, hold_run
@@ -48,6 +49,7 @@ from rampline.tracking.sync import end_execution, find_parent, sync_execution
 
 if TYPE_CHECKING:
     from rampline.comparison.report import ComparisonFiles
+    from rampline.comparison.runs import Comparison
 
 OnEvent = Callable[[dict[str, Any]], None]
 Log = Callable[[str], None]
@@ -155,10 +157,11 @@ def _compare(client: MlflowClient, execution: Execution) -> ComparisonFiles:
     # Here, because pandas, matplotlib and SciPy must not delay the first run.
     from rampline.comparison.errors_section import read_scores
     from rampline.comparison.report import write_comparison
-    from rampline.comparison.runs import read_comparison
+    from rampline.comparison.runs import NOT_MEASURED_TAG, read_comparison
     from rampline.comparison.summary import derived_metrics, summarise
 
     comparison = read_comparison(client, execution.study.name, execution.parent_run_id)
+    comparison = dataclasses.replace(comparison, not_measured=_not_measured(execution, comparison))
     scores = read_scores(client, comparison)
     files = write_comparison(comparison, execution.reports, data=_data_reports(execution), scores=scores)
     summary, now = summarise(comparison), time.time()
@@ -166,13 +169,27 @@ def _compare(client: MlflowClient, execution: Execution) -> ComparisonFiles:
         reconcile(client, Record(moments=[Moment(figures=figures, time=now)]), Known.ask(client, run_id))
     record = Record(
         params=summary.params,
-        tags=summary.tags,
+        tags=summary.tags | {NOT_MEASURED_TAG: "\n".join(comparison.not_measured) or None},
         moments=[Moment(figures=summary.metrics, time=now)],
         artifacts={path.name: path for path in (files.csv, files.report)},
     )
     reconcile(client, record, Known.ask(client, execution.parent_run_id))
     execution.comparison = comparison
     return files
+
+
+def _not_measured(execution: Execution, comparison: Comparison) -> tuple[str, ...]:
+    """What twice as many replicas would bring, where the readings of a forecast are at hand."""
+    calibration, sentences = Calibration.of(execution.home), dict[str, str]()
+    for row in sorted(comparison.finished, key=lambda row: row["replicas"]):
+        directory = execution.directory(row["run"])
+        if not directory.identity_file.is_file():
+            continue
+        config, dataset = directory.read_config(), PreparedDataset.open(Path(directory.read_identity().dataset))
+        said = tell_doubled(execution.home, row["run"], config, dataset, row["speedup"], calibration)
+        if said:
+            sentences[config.strategy] = said  # of each strategy that with most replicas
+    return tuple(sentences.values())
 
 
 def _data_reports(execution: Execution) -> list[DataReport]:

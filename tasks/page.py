@@ -31,8 +31,9 @@ from rampline.record.events import EventReader
 from rampline.record.metric import Output
 from rampline.record.metrics import PAGE_RANK, metrics_of_run, shown_in
 from rampline.record.run_directory import RunDirectory
-from rampline.record.units import write_duration
+from rampline.record.units import write_duration, write_percent
 from rampline.study import Study
+from rampline.study.execution_file import Execution
 from rampline.tracking.artifacts import draw_learning_rate
 
 
@@ -65,6 +66,18 @@ def comparison_rows(csv_file: Path) -> list[dict[str, object]]:
     return json.loads(str(table.to_json(orient="records", double_precision=4)))
 
 
+def quote_rows(execution: Execution) -> list[dict[str, str]]:
+    """What was expected of each run, and what came out; nothing where nothing was quoted."""
+    from rampline.comparison.quote_section import make_quote_section
+
+    section = execution.comparison and make_quote_section(execution.comparison)
+    return (
+        [dict(zip(table.head, row, strict=True)) for table in section.tables[:1] for row in table.rows]
+        if section
+        else []
+    )
+
+
 def plan_markdown(study: Study, planned: Sequence[PlannedRun]) -> str:
     """What a study would run, with expected time and cost: what a person needs to say yes or no."""
     rows = [
@@ -78,6 +91,7 @@ def plan_markdown(study: Study, planned: Sequence[PlannedRun]) -> str:
             "trained": f"{run.config.repeats} times" if run.config.repeats > 1 else "once",
             "time": "?" if run.expected_seconds is None else run.at_most + write_duration(run.expected_seconds),
             "cost (USD)": "?" if run.expected_cost_usd is None else f"{run.at_most}{run.expected_cost_usd:.2f}",
+            "within": "" if run.quote is None else write_percent(run.quote.factor - 1),
         }
         for run in planned
         if not run.repeat_of
@@ -85,7 +99,10 @@ def plan_markdown(study: Study, planned: Sequence[PlannedRun]) -> str:
     remarks = [study.description]
     if any(run.expected_seconds is None for run in planned):
         hours = f" The study says: {study.expected_hours}." if study.expected_hours else ""
-        remarks.append(f"`?`: known after a run with these settings was measured.{hours}")
+        measured = "known after a run with these settings was measured, or `rampline forecast` has measured a minute"
+        remarks.append(f"`?`: {measured}.{hours}")
+    if any(run.quote for run in planned):
+        remarks.append("Within: of 10 runs 9 come out so near.")
     table = _markdown_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
     return "\n\n".join([f"## Plan of {study.name}", table, *filter(None, remarks)]) + "\n"
 

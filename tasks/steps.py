@@ -31,7 +31,14 @@ from rampline.registry.prediction import predict_folder
 from rampline.servers.watchdog import start_watchdog
 from rampline.study.execution_file import Execution, at_hand
 from rampline.tasks.flow_run import flow_run_address
-from rampline.tasks.page import artifact_key, comparison_rows, epoch_rows, learning_rate_markdown, live_page
+from rampline.tasks.page import (
+    artifact_key,
+    comparison_rows,
+    epoch_rows,
+    learning_rate_markdown,
+    live_page,
+    quote_rows,
+)
 from rampline.tasks.turns import in_turn, slots
 from rampline.tracking.pages import mlflow_links, model_version_link
 from rampline.training.model_contract import checked_models
@@ -180,6 +187,8 @@ def show_comparison(study: str, execution: Execution, report: str) -> None:
     description = f"Comparison of {study}. Full report: {report}"
     rows = comparison_rows(Path(report).with_name("comparison.csv"))
     create_table_artifact(rows, key=artifact_key("comparison", study), description=description)
+    if quoted := quote_rows(execution):
+        create_table_artifact(quoted, key=artifact_key("quoted", study), description="Quoted against actual")
     for shown, link in mlflow_links(execution).items():
         create_link_artifact(link, link_text=f"{shown} of {study} in MLflow", key=artifact_key("mlflow", shown, study))
 

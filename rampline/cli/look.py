@@ -20,7 +20,7 @@ from rampline.config.sections import Launcher
 from rampline.errors import InputError
 from rampline.imports import importing, locate_own
 from rampline.record.home import Home
-from rampline.record.units import GIBIBYTE, write_percent
+from rampline.record.units import GIBIBYTE, write_dollars, write_percent
 from rampline.study import Study, built_in_studies, load_study
 from rampline.study.preflight import check_study
 from rampline.training.early_stop import describe_stop
@@ -83,7 +83,7 @@ def _figures(run: PlannedRun) -> dict[str, str]:
         "within": "" if run.quote is None else write_percent(run.quote.factor - 1),
     }
     if config.cluster.price_per_hour is not None:
-        figures["cost"] = UNKNOWN if run.expected_cost_usd is None else f"{most}${run.expected_cost_usd:.2f}"
+        figures["cost"] = UNKNOWN if run.expected_cost_usd is None else most + write_dollars(run.expected_cost_usd)
     return figures
 
 

@@ -247,7 +247,7 @@ def _show_forecasts(
     reference: str,
     machine: MachineType | None,
 ) -> None:
-    from rampline.forecast.forecast import speedup
+    from rampline.forecast.forecast import faster
 
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
     table.add_column("run", style="bold", no_wrap=True)
@@ -269,7 +269,7 @@ def _show_forecasts(
         if machine:
             needed = machine.machines(config.replicas, config.cluster.workers)
             price = machine.price_per_hour and needed * machine.price_per_hour
-        faster = speedup(found, forecasts[reference]) if reference in forecasts and name != reference else None
+        gain = faster(found, forecasts[reference]) if reference in forecasts and name != reference else None
         table.add_row(
             name,
             str(config.replicas),
@@ -277,9 +277,9 @@ def _show_forecasts(
             write_quantity(found.images_per_second),
             write_duration(found.epoch_seconds),
             write_duration(found.wall_seconds),
-            "" if price is None else write_dollars(found.wall_seconds / 3600 * price),
+            "" if price is None else write_dollars(found.cost_usd(price) or 0.0),
             write_percent(found.factor - 1),
-            "" if faster is None else write_range(*faster, write_ratio),
+            "" if gain is None else write_range(*gain, write_ratio),
             found.bound,
         )
     console = Console()

@@ -404,7 +404,7 @@ def make_recommendation_section(comparison: Comparison) -> Section | None:
     return Section(
         id="recommendation",
         title="Recommendation",
-        sentences=recommendation.remarks,
+        sentences=(*recommendation.remarks, *comparison.not_measured),
         tables=(_table(comparison, recommendation.candidates),) if recommendation.candidates else (),
         about=ABOUT,
     )

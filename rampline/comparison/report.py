@@ -27,6 +27,7 @@ from rampline.comparison.errors_section import Scores, make_errors_section
 from rampline.comparison.explanation_section import make_explanation_section
 from rampline.comparison.first_screen import make_first_screen
 from rampline.comparison.grid_section import make_grid_section
+from rampline.comparison.quote_section import make_quote_section
 from rampline.comparison.recommendation import make_recommendation_section
 from rampline.comparison.run_table import make_columns, make_run_rows, own_columns
 from rampline.comparison.runs import Comparison
@@ -116,6 +117,7 @@ def _sections(
         make_explanation_section(comparison),
         make_scaling_section(comparison),
         make_grid_section(comparison),
+        make_quote_section(comparison),
         make_system_section(comparison),
         make_attempts_section(comparison),
         make_data_section(data),

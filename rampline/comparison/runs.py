@@ -74,6 +74,9 @@ FINISHED = "FINISHED"
 OF_STEADY = {Summary.MEDIAN: statistics.median, Summary.MIN: min, Summary.MAX: max}
 
 
+NOT_MEASURED_TAG = "rampline.not_measured"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """The runs of one execution, side by side.
@@ -98,6 +101,7 @@ class Comparison:
         epochs: one row per run and epoch: run, epoch and the metrics `compared_epochs`.
         environment: one row per run, one column per item (git commit, seed, versions, …), as text.
         system: what GPUs, CPU and memory did; `read_system` tells the columns; empty where it was not read.
+        not_measured: what is expected of set-ups that were not run, a sentence each.
     """
 
     study: str
@@ -117,6 +121,7 @@ class Comparison:
     epochs: pd.DataFrame
     environment: pd.DataFrame
     system: pd.DataFrame
+    not_measured: tuple[str, ...]
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -236,6 +241,7 @@ def read_comparison(
         epochs=merge_epochs(epochs, trainings),
         environment=environment_of(children, parent),
         system=read_system(client, children, histories, shown) if with_system else no_system(),
+        not_measured=tuple(tags.get(NOT_MEASURED_TAG, "").splitlines()),
     )
 
 

@@ -123,8 +123,8 @@ def _take(row: dict[str, Any], comparison: Comparison) -> str:
 
 
 def list_remarks(comparison: Comparison) -> list[str]:
-    """What a reader should know of the figures: `list_warnings`, then `list_weights`."""
-    return [*list_warnings(comparison), *list_weights(comparison)]
+    """What a reader should know of the figures: `list_warnings`, `list_weights`, and what was not measured."""
+    return [*list_warnings(comparison), *list_weights(comparison), *comparison.not_measured]
 
 
 def list_weights(comparison: Comparison) -> list[str]:

@@ -21,6 +21,8 @@ from rampline.forecast.machine_types import MachineType
 from rampline.forecast.reading import Reading
 from rampline.forecast.scaling_law import Place, between
 from rampline.record.home import Home
+from rampline.record.metric import Source
+from rampline.record.metrics import to_log
 from rampline.record.run_directory import RunDirectory
 from rampline.training.timings import Timings
 
@@ -87,6 +89,16 @@ class Forecast:
         quantile = stats.t.ppf((1 + CONFIDENCE) / 2, PRIOR_RUNS + self.forecasts)
         return math.exp(float(quantile) * self.scale * self.deviation)
 
+    def cost_usd(self, price_per_hour: float | None) -> float | None:
+        """Wall time at that price."""
+        return None if price_per_hour is None else self.wall_seconds / 3600 * price_per_hour
+
+    def figures(self, price_per_hour: float | None) -> dict[str, Any]:
+        """The figures by the names they have in MLflow."""
+        told = dataclasses.asdict(self) | {"wall_seconds": self.wall_seconds, "within": self.factor - 1}
+        cost = self.cost_usd(price_per_hour)
+        return to_log(Source.FORECAST, told | ({} if cost is None else {"cost_usd": cost}))
+
     def write(self, path: Path) -> None:
         """Write it as JSON."""
         write_json(path, dataclasses.asdict(self))
@@ -98,7 +110,7 @@ class Forecast:
         return cls(**values | {"step": StepParts(**values["step"]), "run": RunParts(**values["run"])})
 
 
-def speedup(forecast: Forecast, reference: Forecast) -> tuple[float, float]:
+def faster(forecast: Forecast, reference: Forecast) -> tuple[float, float]:
     """Images/s by the reference's, and the factor of its interval: as if both erred independently of each other."""
     factor = math.exp(math.hypot(math.log(forecast.factor), math.log(reference.factor)))
     return forecast.images_per_second / reference.images_per_second, factor
@@ -176,7 +188,7 @@ def forecast_run(
         steps=config.epochs * epoch_seconds,
         evaluation=config.epochs * law.evaluation(validation_examples) + law.of_process("evaluation_tracing_seconds"),
         checkpoint=saved * (few or one).checkpoint_seconds,
-        logging=0.0,
+        logging=one.logging_seconds,
         unexplained=0.0,
     )
     return Forecast(
@@ -248,13 +260,12 @@ class _Law:
         return few + max(0.0, few - one) * (self.replicas - of) / (of - 1)
 
     def evaluation(self, images: int) -> float:
-        one = self.one.evaluation_seconds / self.one.evaluation_images
+        one, few = _evaluation(self.one, images), self.few and _evaluation(self.few, images)
         if self.machine:
-            return one * images / self.machine.compute / self.replicas
-        if self.few is None:
-            return one * images
-        few = self.few.evaluation_seconds / self.few.evaluation_images
-        return images * self.place.shared_work(one, few, of=self.few.replicas, replicas=self.replicas)
+            return one / self.machine.compute / self.replicas
+        if self.few is None or few is None:
+            return one
+        return self.place.shared_work(one, few, of=self.few.replicas, replicas=self.replicas)
 
     def deviation(self, size: int) -> float:
         """Of the rounds, and of the law, as the square root of the sum of squares."""
@@ -271,6 +282,10 @@ class _Law:
 
 def _at(reading: Reading, kind: str, size: int) -> float:
     return between(reading.batch_sizes, [timings.median for timings in getattr(reading, kind)], size)
+
+
+def _evaluation(reading: Reading, images: int) -> float:
+    return between(reading.evaluation_images, reading.evaluation_seconds, images)
 
 
 def _deviation(timings: Timings) -> float:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rampline.config import RunConfig, flatten
+from rampline.config import BatchConfig, RunConfig, flatten
 from rampline.config.formats import keys_that_keep_epoch_time
 from rampline.data.dataset import PreparedDataset
-from rampline.errors import ClusterConfigError
+from rampline.errors import ClusterConfigError, ConfigError
 from rampline.explain.explanation import Explanation
 from rampline.explain.parts import RunParts, StepParts, run_parts
 from rampline.files import read_json
-from rampline.forecast.forecast import PRIOR, Calibration, Forecast, forecast_run
+from rampline.forecast.forecast import PRIOR, Calibration, Forecast, faster, forecast_run
 from rampline.forecast.machine_types import MachineType
 from rampline.forecast.reading import (
     Reading,
@@ -28,6 +30,7 @@ from rampline.forecast.reading import (
 )
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
+from rampline.record.units import write_range, write_ratio
 
 Log = Callable[[str], None]
 
@@ -88,6 +91,51 @@ def from_readings(
         return None
     examples = {f"{split}_examples": dataset.splits[split] for split in ("train", "validation")}
     return forecast_run(config, one, few, **examples, machine=machine)
+
+
+def tell_doubled(
+    home: Home, run: str, config: RunConfig, dataset: PreparedDataset, speedup: float, calibration: Calibration
+) -> str:
+    """How fast a run would be with twice as many replicas and the same global batch; empty where nothing says so.
+
+    Args:
+        home: with the readings.
+        run: its name.
+        config: the run, which was measured.
+        dataset: that it was trained on.
+        speedup: of the run, as measured.
+        calibration: of the home.
+    """
+    doubled = _doubled(config)
+    if doubled is None or not math.isfinite(speedup):
+        return ""
+    now, then = (from_readings(home, each, dataset) for each in (config, doubled))
+    if now is None or then is None:
+        return ""
+    now, then = calibration.applied(now), calibration.applied(then)
+    ratio, factor = faster(then, now)
+    what = "workers" if config.strategy == "multi_worker" else "replicas"
+    count = doubled.cluster.workers if config.strategy == "multi_worker" else doubled.replicas
+    return (
+        f"Not measured: {run} with {count} {what} would reach {write_range(speedup * ratio, factor, write_ratio)} "
+        f"of the reference's speed, by forecast; what would hold it back most: {then.bound}."
+    )
+
+
+def _doubled(config: RunConfig) -> RunConfig | None:
+    """The same training on twice as many replicas; `None` where there is no such set-up."""
+    cluster = config.cluster
+    if config.strategy == "mirrored":
+        more = {"replicas": 2 * cluster.replicas, "virtual_devices": 2 * int(cluster.virtual_devices)}
+    elif config.strategy == "multi_worker":
+        more = {"workers": 2 * cluster.workers, "machines": 1}
+    else:
+        return None
+    batch = BatchConfig(size=config.global_batch_size, per="global")
+    try:
+        return dataclasses.replace(config, batch=batch, cluster=dataclasses.replace(cluster, **more))
+    except ConfigError:  # fewer examples than replicas
+        return None
 
 
 def _read(home: Home, config: RunConfig, dataset: PreparedDataset, replicas: int) -> Reading | None:

@@ -52,9 +52,10 @@ class Reading:
         startup_seconds: from the launch of the roles until the network is there.
         tracing_seconds: what the first step takes longer than the later ones.
         evaluation_tracing_seconds: the same of the first evaluation.
-        evaluation_seconds: of `evaluation_images`.
-        evaluation_images: a part of the validation split, or all of it.
+        evaluation_images: of evaluations, ascending: parts of the validation split, or all of it.
+        evaluation_seconds: of these.
         checkpoint_seconds: of one.
+        logging_seconds: of the scalars of the first epoch: TensorBoard is imported with it.
         gradient_bytes: of one replica.
     """
 
@@ -67,18 +68,20 @@ class Reading:
     startup_seconds: float
     tracing_seconds: float
     evaluation_tracing_seconds: float
-    evaluation_seconds: float
-    evaluation_images: int
+    evaluation_images: tuple[int, ...]
+    evaluation_seconds: tuple[float, ...]
     checkpoint_seconds: float
+    logging_seconds: float
     gradient_bytes: int
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Reading:
         """A reading as JSON has it."""
-        read = dict(
-            values, batch_sizes=tuple(values["batch_sizes"]), update=values["update"] and _timings(values["update"])
-        )
+        read: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
         read |= {name: tuple(_timings(each) for each in values[name]) for name in ("real", "cached")}
+        read["update"] = values["update"] and _timings(values["update"])
         return cls(**read)
 
 

@@ -28,13 +28,14 @@ from rampline.training.probes import measure_in_turns
 from rampline.training.role import get_ready, is_server, meet, read_task
 from rampline.training.state import TrainingState, make_state
 from rampline.training.strategy import serve
+from rampline.training.tensorboard import ScalarWriter
 from rampline.training.timings import CACHED, REAL, UPDATE
 from rampline.training.train import make_engine
 
 POLL_SECONDS = 0.05
 LONGEST_ROUND_SECONDS = 0.4
-# Of the validation split, so many images of each replica or so many batches: the more of both.
-EVALUATION_IMAGES, EVALUATION_BATCHES = 512, 4
+# Of the validation split at first so many batches, then each time so many times as much until it takes so long.
+EVALUATION_BATCHES, EVALUATION_GROWTH, EVALUATION_SECONDS = 2, 4, 0.5
 LATENCIES = 20
 
 
@@ -74,9 +75,8 @@ def _read(
     folder: Path,
     batch_sizes: list[int],
 ) -> dict[str, Any]:
-    rows = max(EVALUATION_IMAGES, EVALUATION_BATCHES * config.per_replica_batch_size)
-    images = min(dataset.splits["validation"], config.replicas * rows)
-    dataset = dataclasses.replace(dataset, splits={**dataset.splits, "validation": images})
+    # A part of its own splits: see `_evaluations`.
+    dataset = dataclasses.replace(dataset, splits=dict(dataset.splits))
     state = make_state(config, dataset, strategy)
     engine = make_engine(config, dataset, strategy, state, task)
     if task.is_chief:
@@ -89,7 +89,7 @@ def _read(
     if config.is_synchronous and config.cluster.sum == "fast":
         probes["update"] = engine.make_probe(UPDATE)
     first, second = (_seconds(lambda: probes[f"{REAL} {batch_sizes[-1]}"](1)) for _ in range(2))
-    first_evaluation, evaluation = (_seconds(lambda: _evaluate(engine)) for _ in range(2))
+    first_evaluation, evaluations = _evaluations(config, engine, dataset.splits)
     timings = measure_in_turns(probes, config, engine.average, LONGEST_ROUND_SECONDS)
     latency = min(_seconds(lambda: engine.average(0.0)) for _ in range(LATENCIES)) if config.cluster.workers > 1 else 0
     update = timings.get("update")
@@ -100,17 +100,33 @@ def _read(
         "update": update and dataclasses.asdict(update),
         "latency_ms": 1000 * latency,
         "tracing_seconds": max(0.0, first - second),
-        "evaluation_tracing_seconds": max(0.0, first_evaluation - evaluation),
-        "evaluation_seconds": evaluation,
-        "evaluation_images": images,
+        "evaluation_tracing_seconds": max(0.0, first_evaluation - evaluations[min(evaluations)]),
+        "evaluation_images": list(evaluations)[-2:],
+        "evaluation_seconds": list(evaluations.values())[-2:],
         "checkpoint_seconds": _save(state, folder) if task.is_chief else math.nan,
+        "logging_seconds": _write_scalars(folder) if task.is_chief else math.nan,
         "gradient_bytes": sum(math.prod(v.shape) * v.value.dtype.size for v in state.model.trainable_variables),
     }
 
 
-def _evaluate(engine: Engine) -> None:
-    engine.average_moving_statistics()
-    engine.evaluate("validation")
+def _evaluations(config: RunConfig, engine: Engine, splits: dict[str, int]) -> tuple[float, dict[int, float]]:
+    """Seconds of the first evaluation, which traces, and of later ones by images; all roles make the same.
+
+    The engine looks its examples up in `splits`.
+    """
+
+    def evaluate() -> float:
+        return engine.average(_seconds(lambda: (engine.average_moving_statistics(), engine.evaluate("validation"))))
+
+    whole, found = splits["validation"], dict[int, float]()
+    splits["validation"] = min(whole, EVALUATION_BATCHES * config.replicas * config.per_replica_batch_size)
+    first = evaluate()
+    while True:
+        images = splits["validation"]
+        found[images] = evaluate()
+        if images == whole or found[images] > EVALUATION_SECONDS:
+            return first, found
+        splits["validation"] = min(whole, EVALUATION_GROWTH * images)
 
 
 def _save(state: TrainingState, folder: Path) -> float:
@@ -123,6 +139,14 @@ def _save(state: TrainingState, folder: Path) -> float:
         ][-1]
     finally:
         shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def _write_scalars(folder: Path) -> float:
+    scalars = folder / "tensorboard"
+    try:
+        return _seconds(lambda: ScalarWriter(scalars, warn=print).write_epoch(1, {"val_loss": 1.0}))
+    finally:
+        shutil.rmtree(scalars, ignore_errors=True)
 
 
 def _seconds(do: Callable[[], object]) -> float:

@@ -17,6 +17,7 @@ class Source(StrEnum):
     """Where a metric is told first."""
 
     EPOCH = "event `epoch`"
+    FORECAST = "`forecast.json`"
     RESULT = "`result.json`"
     EVALUATION = "`evaluation.json`"
     EXPLANATION = "`explanation.json`"

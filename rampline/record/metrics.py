@@ -61,6 +61,11 @@ def _parity(name: str, about: str, unit: Unit = NUMBER) -> Metric:
     return Metric(f"parity_{name}", about, Source.PARITY, told_as=name, unit=unit, in_csv=False)
 
 
+def _quoted(name: str, told_as: str, of: str, unit: Unit = SECONDS) -> Metric:
+    about = f"{of}, as expected before the run."
+    return Metric(f"quoted_{name}", about, Source.FORECAST, told_as=told_as, unit=unit, in_csv=False)
+
+
 # The order of the rows is that of the columns of `comparison.csv`.
 METRICS: tuple[Metric, ...] = (
     Metric(
@@ -318,6 +323,22 @@ METRICS: tuple[Metric, ...] = (
     _explained("checkpoint_seconds", "run.checkpoint", "Saving.", SECONDS, "checkpoints"),
     _explained("logging_seconds", "run.logging", "Writing events and TensorBoard scalars.", SECONDS, "logging"),
     _explained("unexplained_seconds", "run.unexplained", "The rest of `wall_seconds`.", SECONDS, "unexplained"),
+    _quoted("wall_seconds", "wall_seconds", "`wall_seconds`"),
+    _quoted("cost_usd", "cost_usd", "`cost_usd`", DOLLARS),
+    _quoted("images_per_second", "images_per_second", "`images_per_second`", IMAGES_PER_SECOND),
+    _quoted("startup_seconds", "run.startup", "`startup_seconds`"),
+    _quoted("tracing_seconds", "run.tracing", "`tracing_seconds`"),
+    _quoted("steps_seconds", "run.steps", "`steps_seconds`"),
+    _quoted("evaluation_seconds", "run.evaluation", "`evaluation_seconds`"),
+    _quoted("checkpoint_seconds", "run.checkpoint", "`checkpoint_seconds`"),
+    Metric(
+        "quoted_within",
+        "Of ten quotes nine come out within this share of what was expected.",
+        Source.FORECAST,
+        told_as="within",
+        unit=SHARE,
+        in_csv=False,
+    ),
     _parity("max_loss_diff", "Largest difference of a step's loss from that of one replica."),
     _parity("max_weight_diff", "Largest difference of a weight from that of one replica."),
     _parity("mean_staleness", "Updates of other workers between a step's reading of the weights and its own."),

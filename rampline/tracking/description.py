@@ -19,6 +19,7 @@ from rampline.credentials import mask
 from rampline.data.dataset import PreparedDataset
 from rampline.explain.explanation import Explanation
 from rampline.files import read_json
+from rampline.forecast.forecast import Forecast
 from rampline.jobs.system_metrics import BYTES_PER_MEBIBYTE
 from rampline.parity.check import ParityResult, result_file
 from rampline.record.attempts import read_environments, read_workers, tell_attempts
@@ -89,6 +90,7 @@ class RunReader:
         epochs = self._read_epochs()
         parts = [
             self._identity_part,
+            _forecast_part(self._directory, self._config),
             Record(moments=epochs),
             self._events_part(),
             self._samples_part(),
@@ -225,6 +227,14 @@ class SampleReader:
             named = {index: gpu["name"] for index, gpu in enumerate(sample["gpus"]) if "name" in gpu}
             tags |= {f"{GPU_TAG}{self._node}.{index}": name for index, name in named.items()}
         return Record(moments=moments, tags=tags)
+
+
+def _forecast_part(directory: RunDirectory, config: RunConfig) -> Record:
+    file = directory.forecast_file
+    if not file.is_file():
+        return Record()
+    figures = Forecast.read(file).figures(config.cluster.price_per_hour)
+    return Record(moments=[Moment(figures=figures, time=_modified(file))], artifacts={file.name: file})
 
 
 def _parity_part(directory: RunDirectory, config: RunConfig) -> Record:

@@ -1,0 +1,68 @@
+"""The report's section on what was expected of the runs before they began, against what came out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rampline.comparison.runs import Comparison, is_missing
+from rampline.comparison.section import ReportTable, Section
+from rampline.record.metrics import find_metric, unit_of
+from rampline.record.units import NONE
+
+QUOTED = "quoted_"
+COLUMNS = ("wall_seconds", "cost_usd", "images_per_second")
+STAGES = ("startup_seconds", "tracing_seconds", "steps_seconds", "evaluation_seconds", "checkpoint_seconds")
+ABOUT = (
+    "Quoted from earlier runs with the same settings, else from the readings of `rampline forecast`, before the run "
+    "began. How far quotes were off makes the next ones of this home wider or narrower."
+)
+NOTE = "Quoted, and what came out; in brackets by how much that differs from the quote."
+
+
+def make_quote_section(comparison: Comparison) -> Section | None:
+    """Quoted against actual, run by run and stage by stage; None where nothing was quoted."""
+    quoted = [row for row in comparison.finished if not is_missing(row[f"{QUOTED}wall_seconds"])]
+    if not quoted:
+        return None
+    tables = [_table("", quoted, COLUMNS), _table("Stages", quoted, STAGES)]
+    return Section(
+        id="quoted",
+        title="Quoted against actual",
+        sentences=(_judge(quoted),),
+        tables=tuple(table for table in tables if table),
+        about=ABOUT,
+    )
+
+
+def _judge(quoted: list[dict[str, Any]]) -> str:
+    within = [row for row in quoted if abs(_ratio(row, "wall_seconds") - 1) <= row[f"{QUOTED}within"]]
+    total, was = (sum(row[name] for row in quoted) for name in (f"{QUOTED}wall_seconds", "wall_seconds"))
+    write = unit_of("wall_seconds").write
+    runs = "1 run" if len(quoted) == 1 else f"{len(quoted)} runs"
+    return (
+        f"{write(total)} s were quoted for {runs}, {write(was)} s came out ({was / total - 1:+.0%}); "
+        f"{len(within)} of {len(quoted)} lie in the interval of their quote."
+    ).replace("%", " %")
+
+
+def _table(title: str, quoted: list[dict[str, Any]], metrics: tuple[str, ...]) -> ReportTable | None:
+    told = [m for m in metrics if any(not is_missing(row[m]) and not is_missing(row[QUOTED + m]) for row in quoted)]
+    if not told:
+        return None
+    headings = [metric.heading for metric in map(find_metric, told) if metric]
+    rows = tuple((row["run"], *(_cell(row, metric) for metric in told)) for row in quoted)
+    return ReportTable(
+        title=title, head=("run", *headings), rows=rows, numeric=(False, *(True for _ in told)), note=NOTE
+    )
+
+
+def _cell(row: dict[str, Any], metric: str) -> str:
+    if is_missing(row[metric]) or is_missing(row[QUOTED + metric]):
+        return NONE
+    write = unit_of(metric).write
+    change = f"{_ratio(row, metric) - 1:+.0%}".replace("%", " %") if row[QUOTED + metric] else NONE
+    return f"{write(row[QUOTED + metric])} \N{RIGHTWARDS ARROW} {write(row[metric])} ({change})"
+
+
+def _ratio(row: dict[str, Any], metric: str) -> float:
+    return row[metric] / row[QUOTED + metric]

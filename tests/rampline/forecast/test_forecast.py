@@ -1,0 +1,183 @@
+"""Forecasts of made-up readings, their intervals, and what earlier ones do to these."""
+
+import dataclasses
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from rampline.config import BatchConfig, ClusterConfig, RunConfig
+from rampline.explain.parts import RunParts, StepParts
+from rampline.forecast.forecast import PRIOR, PRIOR_RUNS, Calibration, Forecast, faster, forecast_run
+from rampline.forecast.machine_types import MachineType
+from rampline.forecast.reading import Reading
+from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory, RunIdentity
+from rampline.training.timings import Timings
+
+IMAGES: Any = {"train_examples": 1000, "validation_examples": 100}
+
+
+def timings(*milliseconds: float) -> tuple[Timings, ...]:
+    return tuple(Timings(milliseconds=(ms, ms, ms), steps=30) for ms in milliseconds)
+
+
+def reading(replicas: int, step: float, **others: object) -> Reading:
+    """Batches of 16 and 32; the step is that of 32, and half of it for 16, with 1 ms more of a pipeline."""
+    values = {
+        "replicas": replicas,
+        "batch_sizes": (16, 32),
+        "real": timings(step / 2 + 1, step + 1),
+        "cached": timings(step / 2, step),
+        "update": timings(1.0)[0],
+        "latency_ms": 0.0,
+        "startup_seconds": 2.0,
+        "tracing_seconds": 1.0,
+        "evaluation_tracing_seconds": 0.5,
+        "evaluation_images": (25, 50),
+        "evaluation_seconds": (0.06, 0.1),
+        "checkpoint_seconds": 0.05,
+        "logging_seconds": 0.2,
+        "gradient_bytes": 4_000_000,
+    }
+    return Reading(**{**values, **others})  # type: ignore[arg-type]
+
+
+def mirrored(replicas: int, per_replica: int = 32) -> RunConfig:
+    return RunConfig(
+        epochs=2,
+        strategy="mirrored",
+        batch=BatchConfig(size=per_replica, per="replica"),
+        cluster=ClusterConfig(replicas=replicas, virtual_devices=replicas),
+    )
+
+
+def make_forecast(images_per_second: float = 100.0, deviation: float = PRIOR, **others: object) -> Forecast:
+    step = StepParts(input=1.0, compute=8.0, contention=0.0, sync=0.0, other=1.0)
+    run = RunParts(startup=1, tracing=1, steps=18, evaluation=0, checkpoint=0, logging=0, unexplained=0)
+    return Forecast(
+        step=step,
+        run=run,
+        images_per_second=images_per_second,
+        epoch_seconds=10.0,
+        epochs=2,
+        deviation=deviation,
+        **others,  # type: ignore[arg-type]
+    )
+
+
+def test_a_run_that_was_read_takes_what_was_read() -> None:
+    config = RunConfig(epochs=2, batch=BatchConfig(size=32))
+    found = forecast_run(config, reading(1, 20.0), None, **IMAGES)
+    assert found.epoch_seconds == pytest.approx(32 * 21e-3)
+    assert found.step == StepParts(input=1.0, compute=20.0, contention=0.0, sync=0.0, other=0.0)
+    assert found.wall_seconds == pytest.approx(2.0 + 1.0 + 2 * 32 * 21e-3 + 2 * 0.18 + 0.5 + 2 * 0.05 + 0.2)
+    assert found.bound == "compute"
+
+
+def test_checkpoints_inside_epochs_are_paid_too() -> None:
+    config = RunConfig(epochs=2, batch=BatchConfig(size=32), checkpoint_every_steps=10)
+    found = forecast_run(config, reading(1, 20.0), None, **IMAGES)
+    assert found.run.checkpoint == pytest.approx((2 + 6) * 0.05)
+
+
+def test_more_replicas_than_were_read_follow_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rampline.forecast.forecast.available_cores", lambda: 2)
+    one, two = reading(1, 20.0), reading(2, 35.0, update=timings(6.0)[0])
+    step = forecast_run(mirrored(4), one, two, **IMAGES).step
+    # Two compute for 30 ms, four for 60; the sum of two takes 5 ms, that of four 15.
+    assert (step.compute + step.other, step.contention, step.sync) == pytest.approx((20.0, 40.0, 15.0))
+    assert step.input == pytest.approx(2.0, abs=0.1)
+
+
+def test_a_smaller_batch_costs_its_share_and_the_fixed_cost() -> None:
+    one = reading(1, 20.0, cached=timings(14.0, 20.0), real=timings(14.0, 20.0))
+    step = forecast_run(RunConfig(batch=BatchConfig(size=32)), one, None, **IMAGES).step
+    assert (step.other, step.compute) == pytest.approx((8.0, 12.0))
+
+
+def test_a_described_machine_computes_faster_and_sends_over_its_link() -> None:
+    machine = MachineType(devices=4, compute=10.0, link_gbit=1.0, link_latency_us=100.0, price_per_hour=3.0)
+    found = forecast_run(mirrored(4), reading(1, 20.0), None, **IMAGES, machine=machine)
+    assert found.step.compute == pytest.approx(2.0)
+    assert found.step.sync == pytest.approx(2 * 3 * 0.1 + 2 * 3 / 4 * 4e6 * 8 / 1e9 * 1e3)
+    assert found.bound == "sync"
+    assert found.deviation > forecast_run(mirrored(4), reading(1, 20.0), reading(2, 20.0), **IMAGES).deviation
+
+
+@pytest.mark.parametrize("replicas, more", [(2, False), (4, True)])
+def test_more_than_was_read_is_less_certain(replicas: int, more: bool) -> None:
+    found = forecast_run(mirrored(replicas), reading(1, 20.0), reading(2, 30.0), **IMAGES)
+    assert (found.deviation > PRIOR) == more
+
+
+def test_several_replicas_of_which_one_was_read_are_uncertain() -> None:
+    assert forecast_run(mirrored(2), reading(1, 20.0), None, **IMAGES).deviation > 4 * PRIOR
+
+
+def test_rounds_that_differ_widen_the_interval() -> None:
+    noisy = Timings(milliseconds=(20.0, 25.0, 30.0), steps=30)
+    one = reading(1, 25.0, real=(*timings(12.0), noisy))
+    found = [forecast_run(RunConfig(batch=BatchConfig(size=size)), one, None, **IMAGES) for size in (16, 32)]
+    assert found[0].deviation == pytest.approx(PRIOR)
+    assert found[1].deviation > 2 * PRIOR
+
+
+def test_the_speedup_is_less_certain_than_either() -> None:
+    fast, slow = make_forecast(200.0), make_forecast(100.0)
+    value, factor = faster(fast, slow)
+    assert value == 2.0
+    assert factor == pytest.approx(math.exp(math.sqrt(2) * math.log(fast.factor)))
+
+
+def outcome(home: Home, number: int, speed: float, forecast: Forecast, speeds_after_first: int = 2) -> None:
+    directory = RunDirectory(home.runs / "s" / f"2026{number:04}-000000-abcd" / "run")
+    directory.create(RunConfig(), RunIdentity(study="s", name="run", dataset="/data"))
+    forecast.write(directory.forecast_file)
+    epochs = [{"images_per_second": speed / 7}, *[{"images_per_second": speed}] * speeds_after_first]
+    lines = [json.dumps({"event": "epoch", "epoch": i + 1, "metrics": m}) + "\n" for i, m in enumerate(epochs)]
+    directory.events_file.write_text("".join(lines))
+    directory.result_file.write_text("{}")
+
+
+def test_earlier_errors_are_those_of_complete_runs_without_the_first_epoch(tmp_path: Path) -> None:
+    home = Home(root=tmp_path)
+    outcome(home, 1, 110.0, make_forecast())
+    outcome(home, 2, 90.0, make_forecast(), speeds_after_first=0)
+    directory = RunDirectory(home.runs / "s" / "20260003-000000-abcd" / "run")
+    directory.create(RunConfig(), RunIdentity(study="s", name="run", dataset="/data"))
+    make_forecast().write(directory.forecast_file)
+    assert Calibration.of(home).errors == [pytest.approx(math.log(1.1) / PRIOR)]
+
+
+def test_good_forecasts_make_the_next_interval_narrower_and_bad_ones_wider() -> None:
+    first = Calibration().applied(make_forecast()).factor
+    assert first == pytest.approx(math.exp(PRIOR * stats.t.ppf(0.95, PRIOR_RUNS)))
+    assert Calibration(errors=[0.1] * 10).applied(make_forecast()).factor < first
+    assert Calibration(errors=[3.0] * 10).applied(make_forecast()).factor > first
+
+
+@pytest.mark.parametrize("spread", [0.5, 1.0, 2.0])
+def test_ninety_of_a_hundred_outcomes_lie_in_the_interval_whatever_the_home_is_like(spread: float) -> None:
+    """Forecasts whose errors are `spread` times what they claim: after 20 of them the intervals are right."""
+    draw, inside, total = random.Random(3), 0, 0
+    for _ in range(60):
+        errors: list[float] = []
+        for number in range(40):
+            error = draw.gauss(0.0, spread)
+            if number >= 20:
+                factor = Calibration(errors=errors).applied(make_forecast()).factor
+                inside += abs(error) * PRIOR <= math.log(factor)
+                total += 1
+            errors.append(error)
+    assert 0.86 < inside / total < 0.97
+
+
+def test_a_forecast_is_read_as_it_was_written(tmp_path: Path) -> None:
+    found = dataclasses.replace(make_forecast(), scale=1.5, forecasts=3, source="run")
+    found.write(tmp_path / "forecast.json")
+    assert Forecast.read(tmp_path / "forecast.json") == found

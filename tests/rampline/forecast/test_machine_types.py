@@ -1,0 +1,46 @@
+"""The file of machine types: what it may hold, and what a sum over its links takes."""
+
+from pathlib import Path
+
+import pytest
+
+from rampline.errors import ConfigError
+from rampline.forecast.machine_types import MachineType, read_machine_types
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "machines.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_a_file_of_machine_types(tmp_path: Path) -> None:
+    file = write(tmp_path, "4xA100: {devices: 4, compute: 30, link_gbit: 2400, price_per_hour: 14.7}\nlaptop: {}\n")
+    found = read_machine_types(file)
+    assert list(found) == ["4xA100", "laptop"]
+    assert (found["4xA100"].devices, found["4xA100"].price_per_hour) == (4, 14.7)
+    assert found["laptop"] == MachineType()
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("[]", "machines.yaml: it must map names of machine types to their figures, such as"),
+        ("a: 3", "machines.yaml: a=3 is not allowed: it must be a mapping of keys"),
+        ("a: {compute: 0}", "machines.yaml: a: compute=0 is not allowed: it must be a number greater than 0"),
+        ("a: {gpus: 2}", "machines.yaml: a: unknown key gpus"),
+    ],
+)
+def test_another_file_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=r"machines\.yaml") as refused:
+        read_machine_types(write(tmp_path, text))
+    assert str(refused.value).startswith(message)
+
+
+def test_a_run_needs_a_machine_per_worker_or_as_many_as_have_devices_enough() -> None:
+    machine = MachineType(devices=4)
+    assert [machine.machines(8, 1), machine.machines(8, 3), machine.machines(1, 1)] == [2, 3, 1]
+
+
+def test_one_replica_sends_nothing() -> None:
+    assert MachineType().all_reduce_ms(10**9, 1) == 0
