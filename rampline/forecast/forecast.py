@@ -6,6 +6,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +37,8 @@ UNSEEN = 0.3
 # What a sample of that prior would weigh: as many forecasts of this home count as much.
 PRIOR_RUNS = 4
 LATEST_RUNS = 50
+# What a file that another version has written, or a crash, raises: it is as if it were not there.
+UNREADABLE = (ValueError, KeyError, TypeError, StopIteration, ZeroDivisionError)
 CONFIDENCE = 0.9
 # The standard deviation of three rounds, from their range.
 RANGE_OF_THREE = 1.69
@@ -132,7 +135,11 @@ class Calibration:
         found = (RunDirectory(file.parent) for file in home.runs.glob("*/[0-9]*/*/config.json"))
         forecast = [directory for directory in found if directory.forecast_file.is_file() and directory.is_complete]
         latest = sorted(forecast, key=lambda directory: directory.path.parent.name)[-LATEST_RUNS:]
-        return cls(errors=[error for directory in latest for error in _errors(directory)])
+        errors: list[float] = []
+        for directory in latest:
+            with suppress(*UNREADABLE):
+                errors += _errors(directory)
+        return cls(errors=errors)
 
     def applied(self, forecast: Forecast) -> Forecast:
         """The forecast with the interval that follows: of a scale whose prior is 1, after `PRIOR_RUNS` such runs."""

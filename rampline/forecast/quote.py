@@ -8,6 +8,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rampline.errors import ClusterConfigError, ConfigError
 from rampline.explain.explanation import Explanation
 from rampline.explain.parts import RunParts, StepParts, run_parts
 from rampline.files import read_json
-from rampline.forecast.forecast import PRIOR, Calibration, Forecast, faster, forecast_run
+from rampline.forecast.forecast import PRIOR, UNREADABLE, Calibration, Forecast, faster, forecast_run
 from rampline.forecast.machine_types import MachineType
 from rampline.forecast.reading import (
     Reading,
@@ -140,7 +141,10 @@ def _doubled(config: RunConfig) -> RunConfig | None:
 
 def _read(home: Home, config: RunConfig, dataset: PreparedDataset, replicas: int) -> Reading | None:
     file = file_of(home, key_of(config, dataset, replicas))
-    return Reading.from_dict(read_json(file)) if file.is_file() else None
+    try:
+        return Reading.from_dict(read_json(file))
+    except (OSError, *UNREADABLE):
+        return None
 
 
 def _earlier(executions: Path, run: str, config: RunConfig) -> Iterator[Forecast]:
@@ -150,7 +154,8 @@ def _earlier(executions: Path, run: str, config: RunConfig) -> Iterator[Forecast
     for execution in sorted(executions.glob("[0-9]*/"), reverse=True):
         directory = RunDirectory(execution / run)
         if directory.is_complete and _has_settings(directory, wanted, config):
-            yield _as_it_was(directory, config)
+            with suppress(*UNREADABLE):
+                yield _as_it_was(directory, config)
 
 
 def _as_it_was(directory: RunDirectory, config: RunConfig) -> Forecast:

@@ -91,7 +91,8 @@ def _read(
     first, second = (_seconds(lambda: probes[f"{REAL} {batch_sizes[-1]}"](1)) for _ in range(2))
     first_evaluation, evaluations = _evaluations(config, engine, dataset.splits)
     timings = measure_in_turns(probes, config, engine.average, LONGEST_ROUND_SECONDS)
-    latency = min(_seconds(lambda: engine.average(0.0)) for _ in range(LATENCIES)) if config.cluster.workers > 1 else 0
+    is_ring = config.strategy == "multi_worker"
+    latency = min(_seconds(lambda: engine.average(0.0)) for _ in range(LATENCIES)) if is_ring else 0.0
     update = timings.get("update")
     return {
         "batch_sizes": batch_sizes,

@@ -1,0 +1,59 @@
+"""What was expected of runs, beside what came out."""
+
+from __future__ import annotations
+
+import io
+
+from logged_runs import LoggedRun
+from rich.console import Console
+
+from rampline.comparison.quote_section import make_quote_section
+from rampline.comparison.report import render_report
+from rampline.comparison.runs import NOT_MEASURED_TAG, read_comparison
+from rampline.comparison.terminal import print_comparison
+
+ARROW = "\N{RIGHTWARDS ARROW}"
+
+
+def run(name: str, quoted: float | None, wall: float, **metrics: float) -> LoggedRun:
+    quote = {} if quoted is None else {"quoted_wall_seconds": quoted, "quoted_within": 0.2}
+    return LoggedRun(
+        name=name,
+        epochs=[(0.9, 100, 1e-3, 1)],
+        metrics={"test_accuracy": 0.9, "wall_seconds": wall, **quote, **metrics},
+    )
+
+
+def test_each_quote_stands_beside_what_came_out(client, log_study):
+    runs = [
+        run("near", 100.0, 110.0, quoted_startup_seconds=2.0, startup_seconds=1.0, quoted_cost_usd=0.5, cost_usd=0.55),
+        run("far", 100.0, 150.0),
+        run("never-quoted", None, 40.0),
+    ]
+    section = make_quote_section(read_comparison(client, "quoted", log_study("quoted", runs)))
+    assert section is not None
+    assert section.sentences == (
+        "200 s were quoted for 2 runs, 260 s came out (+30 %); 1 of 2 lie in the interval of their quote.",
+    )
+    figures, stages = section.tables
+    assert figures.head == ("run", "wall s", "cost")
+    near, far = figures.rows
+    assert near == ("near", f"100 {ARROW} 110 (+10 %)", f"$0.5000 {ARROW} $0.5500 (+10 %)")
+    assert far == ("far", f"100 {ARROW} 150 (+50 %)", "\N{EN DASH}")
+    assert stages.rows[0] == ("near", f"2.00 {ARROW} 1.00 (-50 %)")
+
+
+def test_without_quotes_there_is_no_section(client, log_study):
+    comparison = read_comparison(client, "unquoted", log_study("unquoted", [run("a", None, 40.0)]))
+    assert make_quote_section(comparison) is None
+
+
+def test_what_was_not_measured_is_said_in_terminal_and_report(client, log_study):
+    parent = log_study("more", [run("a", None, 40.0), run("b", None, 50.0)])
+    client.set_tag(parent, NOT_MEASURED_TAG, "Not measured: b with 4 workers would reach 2.0.\nNot measured: c.")
+    comparison = read_comparison(client, "more", parent)
+    assert comparison.not_measured == ("Not measured: b with 4 workers would reach 2.0.", "Not measured: c.")
+    console = Console(file=io.StringIO(), width=120)
+    print_comparison(comparison, console)
+    for text in (console.file.getvalue(), render_report(comparison)):  # type: ignore[attr-defined]
+        assert all(sentence in text for sentence in comparison.not_measured)
