@@ -114,11 +114,11 @@ class Hosts:
         self.cut(host)
         host.switch_off()
 
-    def degrade(self, *, delay_ms: float = 0, loss_percent: float = 0) -> None:
-        """Delay every packet, and lose some, in each direction: a round trip takes twice `delay_ms`."""
+    def degrade(self, *, delay_ms: float = 0, loss_percent: float = 0, mbit: float = 0) -> None:
+        """Delay every packet, lose some, and send so many Mbit/s (0: any): a round trip takes twice `delay_ms`."""
         assert self._wire.stdin
         assert self._wire.stdout
-        line = {"delay_ms": delay_ms, "loss_percent": loss_percent, "cut": sorted(self._cut)}
+        line = {"delay_ms": delay_ms, "loss_percent": loss_percent, "mbit": mbit, "cut": sorted(self._cut)}
         self._wire.stdin.write(json.dumps(line) + "\n")
         self._wire.stdin.flush()
         self._wire.stdout.readline()

@@ -4,15 +4,17 @@ One TUN device `wire0` in each namespace, and this process between them. It has 
 it does not pass on is lost in silence, as behind a dead switch of a routed network. The devices go with the process.
 It does what `tc netem` does, which many kernels of virtual machines and containers are built without.
 
-Each line of standard input is a JSON object `{"delay_ms": float, "loss_percent": float, "cut": [ADDRESS, …]}`, which
-holds for each direction from then on and is answered by an empty line. Nothing reaches the hosts that are cut off, and
-nothing comes from them.
+Each line of standard input is a JSON object `{"delay_ms": float, "loss_percent": float, "mbit": float, "cut": [ADDRESS,
+…]}`, which holds for each direction from then on and is answered by an empty line. What a host sends takes its turn at
+so many Mbit/s, 0 for no limit. Nothing reaches the hosts that are cut off, and nothing comes from them.
 """
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
+import heapq
+import itertools
 import json
 import os
 import random
@@ -20,7 +22,6 @@ import selectors
 import struct
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,9 +44,12 @@ class Wire:
     def __init__(self, devices: Mapping[bytes, int], seed: int = 0) -> None:
         self._devices = devices
         self._random = random.Random(seed)
-        self._delay_seconds, self._loss = 0.0, 0.0
+        self._delay_seconds, self._loss, self._seconds_per_byte = 0.0, 0.0, 0.0
         self._cut = set[int]()
-        self._under_way: deque[tuple[float, int, bytes]] = deque()
+        # Until when each device is busy with what it has sent.
+        self._busy = dict.fromkeys(devices.values(), 0.0)
+        self._under_way: list[tuple[float, int, int, bytes]] = []
+        self._numbers = itertools.count()
 
     def run(self) -> None:
         """Until standard input ends."""
@@ -67,6 +71,7 @@ class Wire:
     def _set(self, line: Mapping[str, Any]) -> None:
         self._cut = {self._devices[_packed(address)] for address in line["cut"]}
         self._delay_seconds, self._loss = line["delay_ms"] / 1000, line["loss_percent"] / 100
+        self._seconds_per_byte = 8e-6 / line["mbit"] if line["mbit"] else 0.0
         if self._loss >= 1:
             # What is on a cut wire does not arrive.
             self._under_way.clear()
@@ -82,14 +87,17 @@ class Wire:
             receiver = self._devices.get(packet[IPV4_DESTINATION])
             is_cut = device in self._cut or receiver in self._cut
             if receiver is not None and not is_cut and self._random.random() >= self._loss:
-                self._under_way.append((time.monotonic() + self._delay_seconds, receiver, packet))
+                sent = max(time.monotonic(), self._busy[device]) + len(packet) * self._seconds_per_byte
+                self._busy[device] = sent
+                entry = (sent + self._delay_seconds, next(self._numbers), receiver, packet)
+                heapq.heappush(self._under_way, entry)
 
     def _seconds_to_next(self) -> float | None:
         return max(0.0, self._under_way[0][0] - time.monotonic()) if self._under_way else None
 
     def _deliver(self) -> None:
         while self._under_way and self._under_way[0][0] <= time.monotonic():
-            _, receiver, packet = self._under_way.popleft()
+            *_, receiver, packet = heapq.heappop(self._under_way)
             os.write(receiver, packet)
 
 
