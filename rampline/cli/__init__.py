@@ -17,6 +17,7 @@ from rampline.cli.stack import down, status, up
 from rampline.cli.submit import submit
 from rampline.credentials import mask
 from rampline.errors import NO_SPACE, NOT_ALLOWED, RamplineError
+from rampline.jobs.parent import end_with_parent
 from rampline.record.home import Home, keep_private
 from rampline.servers.environments import make_quiet
 from rampline.servers.secret import log_in
@@ -57,6 +58,8 @@ app.command(context_settings={"ignore_unknown_options": True})(worker)
 
 def main() -> int:
     """Run the command line; returns the exit status."""
+    if caller := os.environ.pop("RAMPLINE_CALLER_PID", None):  # see `rampline.result`
+        end_with_parent(int(caller))
     make_quiet()
     home = Home.from_environment()
     keep_private(home)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -40,8 +38,3 @@ def all_overrides(file: Path | None, assignments: Sequence[str]) -> dict[str, st
         ConfigError: when one of them is not as it must be.
     """
     return (read_overrides(file) if file else {}) | parse_overrides(assignments)
-
-
-def new_execution() -> str:
-    """A name for an execution that begins now; executions are in the order of their names."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import secrets
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,7 @@ from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.record.units import write_dollars, write_duration, write_percent, write_quantity, write_range, write_ratio
 from rampline.study import Study, load_study
-from rampline.study.execution_file import Execution
+from rampline.study.execution_file import Execution, new_execution
 from rampline.study.overrides import write_overrides
 from rampline.study.preflight import check_study
 
@@ -67,7 +66,7 @@ def parity(
     with fork_server():
         with checked_models(checked, log=console.print):
             dataset = prepare_dataset(config.data, home, log=console.print)
-        name = f"parity-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        name = f"parity-{new_execution()}"
         directory = RunDirectory(home.runs / checked.name / name / run)
         directory.create(config, RunIdentity(study=checked.name, name=run, dataset=str(dataset.directory)))
         result = check_parity(directory, log=console.print)
@@ -142,7 +141,7 @@ def _measure(study: Study, home: Home, console: Console) -> Path:
     def log(line: str) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    name = f"explain-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    name = f"explain-{new_execution()}"
     folder, directories = home.runs / study.name / name, []
     with fork_server():
         with checked_models(study, log=log):
@@ -330,7 +329,7 @@ def tune(
         allow_batch=allow_batch,
         allow_precision=allow_precision,
     )
-    folder = home.runs / name / f"tune-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    folder = home.runs / name / f"tune-{new_execution()}"
     outcome = _search(folder / run, config, str(dataset.directory), limits, budget, console)
     for line in ["", *describe_outcome(outcome, train_examples=limits.train_examples)]:
         console.print(line)

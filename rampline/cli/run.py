@@ -19,7 +19,6 @@ from rampline.cli.arguments import (
     SetOption,
     StudyArgument,
     all_overrides,
-    new_execution,
 )
 from rampline.cli.look import find_comparison, show_comparison
 from rampline.config.sections import Launcher
@@ -35,7 +34,7 @@ from rampline.record.object_store import ObjectStore
 from rampline.record.run_directory import RunDirectory
 from rampline.servers.prefect_server import flush_logs, prefect_answers, start_prefect
 from rampline.study import Study, load_study
-from rampline.study.execution_file import Execution, at_hand, is_begun
+from rampline.study.execution_file import Execution, at_hand, is_begun, new_execution
 from rampline.study.preflight import check_study
 from rampline.tracking.pages import shorten
 

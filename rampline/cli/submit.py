@@ -15,10 +15,10 @@ from rampline.cli.arguments import (
     SetOption,
     StudyArgument,
     all_overrides,
-    new_execution,
 )
 from rampline.record.home import Home
 from rampline.study import load_study
+from rampline.study.execution_file import new_execution
 from rampline.tracking.pages import shorten
 
 OptionsArgument = Annotated[

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import secrets
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -159,3 +161,8 @@ def execution_at_hand(folder: Path) -> Execution | None:
     execution = _AT_HAND.get()
     is_it = execution is not None and os.path.abspath(execution.folder) == os.path.abspath(folder)
     return execution if is_it else None
+
+
+def new_execution() -> str:
+    """A name for an execution that begins now; executions are in the order of their names."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"

@@ -1,0 +1,104 @@
+"""`rampline.run` in scripts and notebooks."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from processes import processes_with
+
+import rampline
+from rampline.errors import ConfigError, InputError
+from rampline.record.home import Home
+from rampline.result import _name_model, _write, _write_study
+
+SCRIPT = """
+import keras, rampline
+UNITS = 8
+def network(input_shape, classes):
+    layers = [keras.Input(input_shape, dtype="uint8"), keras.layers.Rescaling(1 / 255), keras.layers.Flatten()]
+    return keras.Sequential([*layers, keras.layers.Dense(UNITS), keras.layers.Dense(classes)])
+result = rampline.run(
+    model=network, strategies=["single", "mirrored"], set={"epochs": EPOCHS, "data.limit": 20, "explain.steps": 0}
+)
+print(*result.comparison["run"], result.model("mirrored").count_params(), "<iframe" in result.report._repr_html_())
+"""
+
+
+def start(folder: Path, epochs: int) -> subprocess.Popen[str]:
+    """The script, in a folder and home of its own."""
+    script = folder / "script.py"
+    script.write_text(SCRIPT.replace("EPOCHS", str(epochs)))
+    environment = {**os.environ, "RAMPLINE_HOME": str(folder / "home")}
+    return subprocess.Popen(
+        [sys.executable, "-P", str(script)],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_what_is_wrong_is_raised_with_the_line_that_the_command_says(
+    capfd: pytest.CaptureFixture[str], rampline_home: Path
+) -> None:
+    with pytest.raises(InputError, match=r"run baseline: epochs=0 is not allowed") as refused:
+        rampline.run("digits", only=["baseline"], set={"epochs": 0})
+    assert f"rampline: error: {refused.value}" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "value, written", [(3, "3"), (0.001, "0.001"), (True, "true"), (None, "null"), ("disk", "disk"), ([3, 7], "[3, 7]")]
+)
+def test_a_value_is_written_as_set_reads_it(value: object, written: str) -> None:
+    assert _write(value) == written
+    assert yaml.safe_load(_write(value)) == value
+
+
+def test_a_function_of_a_module_is_named_by_it(tmp_path: Path) -> None:
+    assert _name_model(start, Home(root=tmp_path)) == (f"{__name__}:start", None)
+    assert _name_model("convnet7", Home(root=tmp_path)) == ("convnet7", None)
+    with pytest.raises(ConfigError, match="must be a function that is defined by def"):
+        _name_model(lambda: None, Home(root=tmp_path))  # type: ignore[arg-type]
+
+
+def test_a_study_of_a_model_has_a_run_per_strategy(tmp_path: Path) -> None:
+    home = Home(root=tmp_path)
+    file = _write_study(home, "nets:my_net", "digits", ["single", "multi_worker"], 3)
+    assert file.name == "my-net.yaml"
+    assert list(yaml.safe_load(file.read_text())["runs"]) == ["single", "multi-worker"]
+    for strategies in ([], ["mirored"]):
+        with pytest.raises(ConfigError, match="it must name some of single, mirrored"):
+            _write_study(home, "convnet", "digits", strategies, 2)
+
+
+def test_the_package_names_what_it_has() -> None:
+    assert rampline.__version__.count(".") == 2
+    with pytest.raises(AttributeError, match="no attribute 'rum'"):
+        _ = rampline.rum  # type: ignore[attr-defined]
+
+
+@pytest.mark.long
+def test_a_function_of_a_script_is_trained_and_its_model_comes_back(tmp_path: Path) -> None:
+    said, _ = start(tmp_path, 1).communicate()
+    assert said.splitlines()[-1] == f"single mirrored {(28 * 28 * 8 + 8) + (8 * 10 + 10)} True", said
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_outlives_the_caller(tmp_path: Path, number: signal.Signals) -> None:
+    caller = start(tmp_path, 100_000)
+    assert caller.stdout
+    while "epoch" not in (line := caller.stdout.readline()):
+        assert line, "it ended before it trained"
+    caller.send_signal(number)
+    caller.communicate()
+    deadline = time.monotonic() + 60
+    while left := processes_with(tmp_path / "home"):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
