@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import Annotated
 
 import typer
 
+import rampline
 from rampline.cli.champion import evaluate, predict, promote
 from rampline.cli.doctor import doctor
 from rampline.cli.look import compare, nodes, plan, studies
@@ -27,11 +29,27 @@ INTERRUPTED = 128 + signal.SIGINT
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
-    help="Train Keras image classifiers under every tf.distribute strategy, and compare what was measured.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"rampline {rampline.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """Train Keras image classifiers under every tf.distribute strategy, and compare what was measured."""
+
+
 for command in (
     run,
     submit,

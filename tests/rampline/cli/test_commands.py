@@ -1,5 +1,12 @@
 """The commands that start nothing."""
 
+from importlib.metadata import version
+
+
+def test_the_version_is_that_of_the_package(rampline, home):
+    shown = rampline("--version")
+    assert (shown.returncode, shown.stdout) == (0, f"rampline {version('rampline')}\n")
+
 
 def test_studies_lists_digits_and_shows_its_runs(rampline, home):
     listed, shown = rampline("studies"), rampline("studies", "digits")

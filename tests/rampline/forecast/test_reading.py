@@ -60,7 +60,7 @@ def test_a_reading_of_real_roles(
     assert not (tmp_path / "reading" / "checkpoints").exists()
 
 
-def test_a_forecast_is_in_the_plan_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forecast_is_in_the_plan_afterwards(forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
     (tmp_path / "s.yaml").write_text(
         "base: {data: {limit: 12}, batch: {size: 16}, cluster: {price_per_hour: 3.6}}\nruns: {one: {}}"
