@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rampline.comparison.runs import Comparison, is_missing
@@ -28,18 +29,21 @@ def make_quote_section(comparison: Comparison) -> Section | None:
     return Section(
         id="quoted",
         title="Quoted against actual",
-        sentences=(_judge(quoted),),
+        sentences=tuple(_judge([row for row in quoted if not row["stopped"]])),
         tables=tuple(table for table in tables if table),
         about=ABOUT,
     )
 
 
-def _judge(quoted: list[dict[str, Any]]) -> str:
+def _judge(quoted: list[dict[str, Any]]) -> Iterator[str]:
+    """Of runs that went on to their last epoch: a quote cannot know when others stop."""
+    if not quoted:
+        return
     within = [row for row in quoted if abs(_ratio(row, "wall_seconds") - 1) <= row[f"{QUOTED}within"]]
     total, was = (sum(row[name] for row in quoted) for name in (f"{QUOTED}wall_seconds", "wall_seconds"))
     write = unit_of("wall_seconds").write
     runs = "1 run" if len(quoted) == 1 else f"{len(quoted)} runs"
-    return (
+    yield (
         f"{write(total)} s were quoted for {runs}, {write(was)} s came out ({was / total - 1:+.0%}); "
         f"{len(within)} of {len(quoted)} lie in the interval of their quote."
     ).replace("%", " %")

@@ -15,7 +15,7 @@ from rampline.comparison.terminal import print_comparison
 ARROW = "\N{RIGHTWARDS ARROW}"
 
 
-def run(name: str, quoted: float | None, wall: float, **metrics: float) -> LoggedRun:
+def run(name: str, quoted: float | None, wall: float, stopped: str = "", **metrics: float) -> LoggedRun:
     quote = {} if quoted is None else {"quoted_wall_seconds": quoted, "quoted_within": 0.2}
     return LoggedRun(
         name=name,
@@ -29,6 +29,7 @@ def test_each_quote_stands_beside_what_came_out(client, log_study):
         run("near", 100.0, 110.0, quoted_startup_seconds=2.0, startup_seconds=1.0, quoted_cost_usd=0.5, cost_usd=0.55),
         run("far", 100.0, 150.0),
         run("never-quoted", None, 40.0),
+        run("stopped", 100.0, 20.0, stopped="after epoch 1 of 5: limit of 1 minute reached"),
     ]
     section = make_quote_section(read_comparison(client, "quoted", log_study("quoted", runs)))
     assert section is not None
@@ -37,7 +38,7 @@ def test_each_quote_stands_beside_what_came_out(client, log_study):
     )
     figures, stages = section.tables
     assert figures.head == ("run", "wall s", "cost")
-    near, far = figures.rows
+    near, far, _ = figures.rows
     assert near == ("near", f"100 {ARROW} 110 (+10 %)", f"$0.5000 {ARROW} $0.5500 (+10 %)")
     assert far == ("far", f"100 {ARROW} 150 (+50 %)", "\N{EN DASH}")
     assert stages.rows[0] == ("near", f"2.00 {ARROW} 1.00 (-50 %)")
