@@ -21,6 +21,7 @@ def run(name: str, quoted: float | None, wall: float, stopped: str = "", **metri
         name=name,
         epochs=[(0.9, 100, 1e-3, 1)],
         metrics={"test_accuracy": 0.9, "wall_seconds": wall, **quote, **metrics},
+        tags={"rampline.stopped": stopped} if stopped else {},
     )
 
 
