@@ -12,6 +12,7 @@ import typer
 import rampline
 from rampline.cli.champion import evaluate, predict, promote
 from rampline.cli.doctor import doctor
+from rampline.cli.init import init
 from rampline.cli.look import compare, nodes, plan, studies
 from rampline.cli.measure import explain, forecast, parity, tune
 from rampline.cli.run import run, sync, worker
@@ -68,6 +69,7 @@ for command in (
     sync,
     studies,
     nodes,
+    init,
     doctor,
 ):
     app.command()(command)

@@ -1,0 +1,50 @@
+"""`rampline init`: a project that plans, tests and trains as it was written."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from rampline.flows.study import study
+
+FILES = ["README.md", "networks.py", "prefect.yaml", "study.yaml", "test_networks.py"]
+
+
+def test_a_project_is_written_once_and_can_be_planned(rampline, tmp_path, monkeypatch):
+    folder = tmp_path / "mine"
+    made = rampline("init", str(folder))
+    assert made.returncode == 0
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+    (folder / "networks.py").write_text("mine")
+    again = rampline("init", str(folder))
+    assert again.returncode == 2
+    assert "has README.md, networks.py, prefect.yaml, study.yaml, test_networks.py already" in again.stderr
+    assert (folder / "networks.py").read_text() == "mine"
+    monkeypatch.chdir(folder)
+    planned = rampline("plan", "study.yaml")
+    assert planned.returncode == 0
+    assert f"imports networks:network from {folder}/networks.py" in planned.stdout
+
+
+def test_its_deployment_names_the_flow_and_the_parameters_that_there_are(rampline, tmp_path):
+    rampline("init", str(tmp_path))
+    (deployment,) = yaml.safe_load((tmp_path / "prefect.yaml").read_text())["deployments"]
+    module, _, name = deployment["entrypoint"].rpartition(".")
+    assert (module, name) == (study.fn.__module__, study.fn.__name__)
+    assert set(deployment["parameters"]) <= set(study.parameters.properties)
+
+
+@pytest.mark.long
+def test_its_test_passes_and_it_trains(rampline, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rampline("init", str(tmp_path))
+    test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    tested = subprocess.run(
+        test, cwd=tmp_path, env={**os.environ, "PYTEST_ADDOPTS": ""}, capture_output=True, check=False
+    )
+    assert tested.returncode == 0, tested.stdout
+    ran = rampline("run", "study.yaml", "--set", "epochs=1", "--set", "data.limit=20")
+    assert ran.returncode == 0, ran.stderr
+    assert "parity pass" in ran.stdout
