@@ -17,7 +17,8 @@ from rampline.jobs.roles import role_counts
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.study import Study, StudyRun
-from rampline.training.early_stop import time_limit
+from rampline.study.halving import describe_rungs
+from rampline.training.early_stop import describe_stop, time_limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class PlannedRun:
         is_prepared: whether the data is, so that `steps_per_epoch` is what will be.
         expected_seconds: training time, from the epochs that were measured last with these settings; `None` if never.
             At most so long where the run may stop before its last epoch.
+        stops: when it stops before its last epoch, in words; empty for one that does not.
         repeat_of: the run that this one trains once more; empty for a first training.
     """
 
@@ -43,12 +45,13 @@ class PlannedRun:
     steps_per_epoch: int | None
     is_prepared: bool
     expected_seconds: float | None
+    stops: str = ""
     repeat_of: str = ""
 
     @property
     def at_most(self) -> str:
         """`at most `, before figures of a run that may stop before its last epoch; else empty."""
-        return "at most " if self.config.stop.is_set else ""
+        return "at most " if self.stops else ""
 
     @property
     def expected_cost_usd(self) -> float | None:
@@ -80,6 +83,7 @@ def _plan_run(study: Study, run: StudyRun, home: Home, devices: Devices) -> Plan
         steps_per_epoch=config.steps_per_epoch(examples) if examples else None,
         is_prepared=prepared is not None,
         expected_seconds=expected_seconds(home.runs / study.name, run.repeat_of or run.name, config),
+        stops=describe_stop(config, describe_rungs(study, run)),
         repeat_of=run.repeat_of,
     )
 

@@ -23,7 +23,6 @@ from rampline.record.home import Home
 from rampline.record.units import GIBIBYTE
 from rampline.study import Study, built_in_studies, load_study
 from rampline.study.preflight import check_study
-from rampline.training.early_stop import describe_stop
 
 if TYPE_CHECKING:
     from rampline.comparison.runs import Comparison
@@ -124,8 +123,8 @@ def _schedule_remarks(runs: list[PlannedRun]) -> list[str]:
 def _stop_remarks(runs: list[PlannedRun]) -> list[str]:
     by_stop: dict[str, list[str]] = {}
     for run in runs:
-        if run.config.stop.is_set:
-            by_stop.setdefault(describe_stop(run.config), []).append(run.name)
+        if run.stops:
+            by_stop.setdefault(run.stops, []).append(run.name)
     return [f"stops before its last epoch {stop} ({', '.join(names)})" for stop, names in by_stop.items()]
 
 
