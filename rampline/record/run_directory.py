@@ -96,6 +96,10 @@ class RunDirectory:
         """What the run had come to at that rung; written last there, as `result_file` is at the end."""
         return self.rungs / f"{epoch}.json"
 
+    def attempts_until(self, attempt: int) -> int:
+        """How often the run was started until this attempt, without the attempts that ended at a rung."""
+        return max(1, attempt - len(list(self.rungs.glob("*.json"))))
+
     @property
     def probes_file(self) -> Path:
         """What the run's own roles have measured after their last epoch; see `rampline.training.timings`."""

@@ -139,7 +139,7 @@ def read_study(content: Any, *, default_name: str, only: Sequence[str], override
     _check_runs_of(overrides, listed)
     for name, run_keys in listed.items():
         changes = _of_run(overrides, name) if not only or name in only else {}
-        runs.append(dataclasses.replace(_make_run(name, run_keys, keys, changes), halving=halving.get(name, "")))
+        runs.append(_make_run(name, run_keys, keys, changes, halving.get(name, "")))
     about = {field.name: getattr(keys, field.name) for field in dataclasses.fields(StudyTexts)}
     about |= dataclasses.asdict(keys.recommend) | {"name": keys.name or default_name}
     reference = keys.reference or runs[0].name
@@ -183,16 +183,15 @@ def _list_runs(keys: StudyKeys) -> tuple[dict[str, RunKeys], dict[str, str]]:
     return listed, halving
 
 
-def _make_run(name: str, keys: RunKeys, study: StudyKeys, overrides: Mapping[str, str]) -> StudyRun:
+def _make_run(name: str, keys: RunKeys, study: StudyKeys, overrides: Mapping[str, str], halving: str) -> StudyRun:
     own = merge(study.base, keys.set)
     with _told_of(f"run {name}"):
         config = _with_price(from_dict(apply_overrides(own, overrides)), study.prices)
         _check_import(config.model.name, own)
     # `--set` may have changed the data.
     examples = None if any(key in overrides for key in SIZE_OF_DATA) else keys.train_examples or study.train_examples
-    return StudyRun(
-        name=name, config=config, description=keys.description, published=keys.published, train_examples=examples
-    )
+    texts = {"description": keys.description, "published": keys.published, "train_examples": examples}
+    return StudyRun(name=name, config=config, halving=halving, **texts)
 
 
 def _with_repeats(runs: Sequence[StudyRun]) -> list[StudyRun]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rampline.study.execution_file import Execution
 
 ETA = 3
+# The first epoch holds the tracing: the images/s of a run that had no other could not be compared.
+FIRST_RUNG = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +57,7 @@ Standings = Mapping[str, Mapping[str, Standing]]
 def list_rungs(runs: int, epochs: int) -> list[tuple[int, int]]:
     """The rungs of so many runs: how many of them train, and to which epoch; the last one is `epochs`.
 
-    Such as `[(9, 1), (3, 3), (1, 9)]` for 9 runs of 9 epochs. There is none before the first epoch: of 9 runs of 5
+    Such as `[(9, 2), (3, 6), (1, 18)]` for 9 runs of 18 epochs. There is none before epoch `FIRST_RUNG`: of 9 runs of 9
     epochs, 3 make all of these.
     """
     halvings, last = 0, runs
@@ -63,7 +65,7 @@ def list_rungs(runs: int, epochs: int) -> list[tuple[int, int]]:
         halvings, last = halvings + 1, _kept(last)
     rungs = []
     for number in range(halvings, 0, -1):
-        if epoch := epochs // ETA**number:
+        if (epoch := epochs // ETA**number) >= FIRST_RUNG:
             rungs.append((runs, epoch))
             runs = _kept(runs)
     return [*rungs, (runs, epochs)]
@@ -123,7 +125,7 @@ def runs_of(study: Study, grid: str) -> dict[str, list[StudyRun]]:
 
 
 def describe_rungs(study: Study, run: StudyRun) -> str:
-    """When halving stops a run, such as `after epoch 1 or 3 unless it is among the best third of grid g`.
+    """When halving stops a run, such as `after epoch 2 or 6 unless it is among the best third of grid g`.
 
     Empty for a run that it does not stop.
     """

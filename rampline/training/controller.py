@@ -373,8 +373,7 @@ class Controller:
     def _result(self, wall_seconds: float, events: EventWriter) -> dict[str, Any]:
         # What was made of a further epoch before the time was over does not count.
         whole = dataclasses.replace(self.progress, step=self.progress.epoch * self.steps_per_epoch)
-        # An attempt that ended at a rung was not lost.
-        attempts = self.attempt - len(list(self.run_directory.rungs.glob("*.json")))
+        attempts = self.run_directory.attempts_until(self.attempt)
         result = make_result(whole, wall_seconds=wall_seconds, attempts=attempts, stopped=self._stopped)
         return result | {"logging_seconds": events.seconds + self._scalar_seconds}
 

@@ -22,7 +22,8 @@ from rampline.tracking.store import open_tracking
 STUDY = """
 name: halved
 base:
-  epochs: 3
+  epochs: 6
+  model: {name: "small_models:regularised"}
   data: {source: digits, limit: 12, cache: memory}
   batch: {size: 28}
   steps_per_call: 5
@@ -57,12 +58,12 @@ def test_the_best_run_goes_on_with_the_bits_of_a_straight_one_and_the_others_say
         told.append(f"{run.name} {goal.epoch if goal else '-'}{'!' if goal and goal.stopped else ''}")
         kinds = events.setdefault(run.name, [])
         train_run(execution, run.name, on_event=lambda event, kinds=kinds: kinds.append(event["event"]), log=print)
-        if told[-1] == "g-good 1":
+        if told[-1] == "g-good 2":
             assert status_of(client, execution, "g-tiny") == status_of(client, execution, "g-good") == "RUNNING"
     assert told == [
         "straight -",
         "g-tiny 1",
-        "g-good 1",
+        "g-good 2",
         "g-small 1",
         "g-short 1",
         "g-tiny 1!",
@@ -80,13 +81,13 @@ def test_the_best_run_goes_on_with_the_bits_of_a_straight_one_and_the_others_say
         name: results["straight"][name] for name in ("epochs", "stopped", "attempts", "steps")
     }
     for name in ("g-tiny", "g-small"):
-        why = r"after epoch 1 of 3: ranked [234] of 4 by validation accuracy \(0\.\d{4}\), and halving keeps 1"
+        why = r"after epoch 2 of 6: ranked [234] of 4 by validation accuracy \(0\.\d{4}\), and halving keeps 1"
         assert re.fullmatch(why, results[name]["stopped"])
-        assert (results[name]["epochs"], results[name]["steps"]) == (1, results["straight"]["steps"] / 3)
+        assert (results[name]["epochs"], results[name]["steps"]) == (2, results["straight"]["steps"] / 3)
         assert [kind for kind in events[name] if kind not in ("progress", "checkpoint")] == [
-            *("started", "epoch", "rested", "decided", "finished")
+            *("started", "epoch", "epoch", "rested", "decided", "finished")
         ]
-    assert results["g-short"]["stopped"] == "after epoch 1 of 3: target accuracy 0.01 reached"
+    assert results["g-short"]["stopped"] == "after epoch 1 of 6: target accuracy 0.01 reached"
     assert {status_of(client, execution, run) for run in results} == {"FINISHED"}
     comparison = read_comparison(client, "halved", execution.parent_run_id, with_system=False)
     assert {row["run"]: row["stopped"] or None for row in comparison.rows} == {
