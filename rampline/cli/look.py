@@ -22,6 +22,7 @@ from rampline.imports import importing, locate_own
 from rampline.record.home import Home
 from rampline.record.units import GIBIBYTE
 from rampline.study import Study, built_in_studies, load_study
+from rampline.study.halving import ETA, FIRST_RUNG, describe_rungs
 from rampline.study.preflight import check_study
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _steps(run: PlannedRun) -> str:
 
 
 def _remarks(study: Study, runs: list[PlannedRun]) -> list[str]:
-    remarks = [*_schedule_remarks(runs), *_stop_remarks(runs)]
+    remarks = [*_schedule_remarks(runs), *_stop_remarks(runs), *_halving_remarks(study)]
     if any(run.steps_per_epoch is not None and not run.is_prepared for run in runs):
         sizes = sorted({run.train_examples for run in study.runs if run.train_examples})
         images = " or ".join(f"{size:,}" for size in sizes)
@@ -126,6 +127,11 @@ def _stop_remarks(runs: list[PlannedRun]) -> list[str]:
         if run.stops:
             by_stop.setdefault(run.stops, []).append(run.name)
     return [f"stops before its last epoch {stop} ({', '.join(names)})" for stop, names in by_stop.items()]
+
+
+def _halving_remarks(study: Study) -> list[str]:
+    grids = dict.fromkeys(run.halving for run in study.runs if run.halving and not describe_rungs(study, run))
+    return [f"grid {grid} stops no run: halving needs two runs and {ETA * FIRST_RUNG} epochs" for grid in grids]
 
 
 def _price_remarks(runs: list[PlannedRun]) -> list[str]:

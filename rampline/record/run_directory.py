@@ -179,9 +179,9 @@ class RunDirectory:
 
     @property
     def is_at_goal(self) -> bool:
-        """Whether training has ended well, or rests at the rung that is its goal."""
+        """Whether training has ended well, or rests at the rung that is its goal; nothing else is done for now."""
         goal = self.read_goal()
-        return self.is_complete or (goal is not None and self.rung_file(goal.epoch).is_file())
+        return self.is_complete or (goal is not None and not goal.stopped and self.rung_file(goal.epoch).is_file())
 
     def create(self, config: RunConfig, identity: RunIdentity) -> None:
         """Write what a role needs to start. A directory that holds the same run already is left as it is.

@@ -153,7 +153,7 @@ class Study:
                 break
             turns_at_most -= 1
             self.told.append(run.name + (f" {goal.epoch}{'!' if goal.stopped else ''}" if goal else ""))
-            if run.name != failing:
+            if self.told[-1] != failing:
                 self._train(run, goal or Goal(epoch=run.config.epochs))
 
     def _train(self, run: StudyRun, goal: Goal) -> None:
@@ -194,13 +194,21 @@ def test_killed_after_every_turn_it_comes_to_the_same(study: Study) -> None:
 
 
 def test_a_run_that_fails_leaves_its_place_to_another(study: Study) -> None:
-    study.train(failing="g-8")
+    study.train(failing="g-8 2")
     assert study.epochs == {name: epochs for name, epochs in LAST.items() if name != "g-8"} | {"g-5": 18, "g-6": 6}
     study.told.clear()
     study.train()
     assert study.told == ["g-8 2", "g-8 6", "g-8 6!"]
     stopped = study.execution.directory("g-8").read_goal().stopped  # type: ignore[union-attr]
     assert stopped == "after epoch 6 of 18: ranked 4 of 4 by validation accuracy (0.8200), and halving keeps 1"
+
+
+def test_a_run_that_cannot_be_ended_at_its_rung_has_failed(study: Study) -> None:
+    study.train(failing="g-1 2!")
+    assert study.told.count("g-1 2!") == 1
+    assert study.epochs == {name: epochs for name, epochs in LAST.items() if name != "g-1"}
+    study.train()
+    assert study.epochs == LAST
 
 
 def test_of_a_grid_in_parts_the_part_is_halved(write: Callable[[str], str], tmp_path: Path) -> None:
