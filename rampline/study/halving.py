@@ -2,8 +2,8 @@
 
 All runs train to the first rung, an early epoch; the best third of them goes on to the next rung, three times as far,
 and so on to the last epoch (Jamieson and Talwalkar 2016; a third as in Hyperband, Li et al. 2018). At a rung a run
-rests: it has a checkpoint, and no process. What it had reached there stays in `rungs/EPOCH.json`, so whoever goes on
-with the execution comes to the same decisions.
+rests: it has a checkpoint, and no process. What it had reached there stays in `rungs/EPOCH.json`, so an execution that
+is continued comes to the same decisions.
 """
 
 from __future__ import annotations
