@@ -16,6 +16,7 @@ from rampline.flows.evaluate import evaluate
 from rampline.flows.finetune import finetune
 from rampline.flows.prepare import prepare
 from rampline.study.execution_file import Execution
+from rampline.study.halving import turns
 from rampline.tasks.approval import approve
 from rampline.tasks.form import (
     AS_IN_STUDY,
@@ -94,8 +95,9 @@ def _train(execution: Execution) -> dict[str, str]:
     """Train every run; returns why by the name of the runs that failed."""
     failures: dict[str, str] = {}
     runs, folder = execution.study.runs, str(execution.folder)
-    for number, run in enumerate(runs, start=1):
-        get_run_logger().info(f"run {number} of {len(runs)}: {run.name}")
+    for run, goal in turns(execution):
+        rung = f", to epoch {goal.epoch} of {run.config.epochs}" if goal and not goal.stopped else ""
+        get_run_logger().info(f"run {runs.index(run) + 1} of {len(runs)}: {run.name}{rung}")
         if run.starts_from in failures:
             failures[run.name] = f"not started, because it starts from {run.starts_from}"
             continue

@@ -26,7 +26,7 @@ from rampline.data.stored_dataset import put_dataset
 from rampline.errors import Preempted, RunFailed, TakenOver
 from rampline.explain.explanation import explain_run
 from rampline.explain.replica import measure_replicas
-from rampline.files import read_json
+from rampline.files import read_json, write_json
 from rampline.forecast.forecast import Calibration
 from rampline.forecast.quote import quote_run, tell_doubled
 from rampline.imports import preload
@@ -35,9 +35,9 @@ from rampline.jobs.lock import hold, hold_run
 from rampline.jobs.supervisor import supervise
 from rampline.parity.check import ParityResult, check_parity, result_file
 from rampline.record.delivery_state import RUNNING, End, mark_undelivered, read_delivery
-from rampline.record.events import EventReader
+from rampline.record.events import EventReader, EventWriter
 from rampline.record.provenance import git_commit
-from rampline.record.run_directory import RunDirectory, RunIdentity
+from rampline.record.run_directory import Goal, RunDirectory, RunIdentity
 from rampline.study import StudyRun
 from rampline.study.execution_file import Execution, resolve_weights
 from rampline.study.stored_execution import kept
@@ -260,10 +260,11 @@ AFTERWARDS = ("rampline.comparison.report", "rampline.comparison.summary", "mlfl
 def train_run(execution: Execution, run: str, *, on_event: OnEvent, log: Log) -> dict[str, Any]:
     """Train a run of an execution; a complete one is skipped, an unfinished one goes on from its last checkpoint.
 
-    Its dataset is verified first, and a scaled run is checked for parity.
+    Its dataset is verified first, and a scaled run is checked for parity. A run that has a goal is trained as far as
+    that says: it then rests, still RUNNING in MLflow, or ends where it has rested.
 
     Returns:
-        the content of `result.json`.
+        the content of `result.json`; nothing of a run that rests.
 
     Raises:
         RunFailed: when it did not complete, or its parity check failed; MLflow then says FAILED.
@@ -314,9 +315,13 @@ def _train(execution: Execution, directory: RunDirectory, on_event: OnEvent, log
             execution.keeper.tell(log)
         on_event(event)
 
+    goal = directory.read_goal()
     try:
+        if goal and goal.stopped and not directory.is_complete:
+            _end_at_rung(directory, goal, on_event)
         if not directory.is_complete:
-            _check_parity(directory, directory.read_config(), log)
+            if not directory.rungs.is_dir():
+                _check_parity(directory, directory.read_config(), log)
             preload(*AFTERWARDS)  # roles that build their network leave cores idle
             supervise(directory, on_event=handle, log=log)
     except TakenOver:
@@ -329,9 +334,19 @@ def _train(execution: Execution, directory: RunDirectory, on_event: OnEvent, log
         end = End.by(error, lambda: next(stopped, None))
         tracking.close(end.status, end.failure)
         raise
-    result = read_json(directory.result_file)
-    tracking.close("COMPLETE")
-    return result
+    tracking.close("COMPLETE" if directory.is_complete else RUNNING)
+    return read_json(directory.result_file) if directory.is_complete else {}
+
+
+def _end_at_rung(directory: RunDirectory, goal: Goal, on_event: OnEvent) -> None:
+    """What the run had come to there is its result."""
+    result = read_json(directory.rung_file(goal.epoch)) | {"stopped": goal.stopped}
+    reader, writer = EventReader(directory.events_file, from_end=True), EventWriter(directory.events_file)
+    writer.write("decided", epoch=goal.epoch, stopped=goal.stopped)
+    writer.finished(result)
+    write_json(directory.result_file, result)
+    for event in reader.read():
+        on_event(event)
 
 
 def _parity_of(directory: RunDirectory, config: RunConfig, log: Log) -> ParityResult:

@@ -12,7 +12,8 @@ from rampline.forecast.quote import quote_run
 from rampline.jobs.roles import role_counts
 from rampline.record.home import Home
 from rampline.study import Study, StudyRun
-from rampline.training.early_stop import time_limit
+from rampline.study.halving import describe_rungs
+from rampline.training.early_stop import describe_stop, time_limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,7 @@ class PlannedRun:
         steps_per_epoch: updates per epoch; `None` until the data is prepared, unless the study gives its size.
         is_prepared: whether the data is, so that `steps_per_epoch` is what will be.
         quote: what it would take; `None` where there is neither an earlier run with these settings nor a reading.
+        stops: when it stops before its last epoch, in words; empty for one that does not.
         repeat_of: the run that this one trains once more; empty for a first training.
     """
 
@@ -37,12 +39,13 @@ class PlannedRun:
     steps_per_epoch: int | None
     is_prepared: bool
     quote: Forecast | None
+    stops: str = ""
     repeat_of: str = ""
 
     @property
     def at_most(self) -> str:
         """`at most `, before figures of a run that may stop before its last epoch; else empty."""
-        return "at most " if self.config.stop.is_set else ""
+        return "at most " if self.stops else ""
 
     @property
     def expected_seconds(self) -> float | None:
@@ -82,6 +85,7 @@ def _plan_run(study: Study, run: StudyRun, home: Home, devices: Devices, calibra
         steps_per_epoch=config.steps_per_epoch(examples) if examples else None,
         is_prepared=prepared is not None,
         quote=quote_run(home, study.name, run.repeat_of or run.name, config, prepared, calibration),
+        stops=describe_stop(config, describe_rungs(study, run)),
         repeat_of=run.repeat_of,
     )
 

@@ -155,6 +155,8 @@ def describe(event: Event, *, epochs: int | None) -> str | None:
         return f"{event['split']}: {event['examples']:,} images, {scores}"
     if kind == "decided":
         return f"stopped {event['stopped']}"
+    if kind == "rested":
+        return f"waits after epoch {event['epoch']} for the other runs of its grid"
     if kind == "stopped":
         return f"stopped on request, with a checkpoint at step {event['step']} (epoch {event['epoch']})"
     return f"{kind}: {event['message']}" if kind in ("failed", "warning") else None

@@ -22,8 +22,8 @@ from rampline.imports import importing, locate_own
 from rampline.record.home import Home
 from rampline.record.units import GIBIBYTE, write_dollars, write_percent
 from rampline.study import Study, built_in_studies, load_study
+from rampline.study.halving import ETA, FIRST_RUNG, describe_rungs
 from rampline.study.preflight import check_study
-from rampline.training.early_stop import describe_stop
 
 if TYPE_CHECKING:
     from rampline.comparison.runs import Comparison
@@ -94,7 +94,7 @@ def _steps(run: PlannedRun) -> str:
 
 
 def _remarks(study: Study, runs: list[PlannedRun]) -> list[str]:
-    remarks = [*_schedule_remarks(runs), *_stop_remarks(runs)]
+    remarks = [*_schedule_remarks(runs), *_stop_remarks(runs), *_halving_remarks(study)]
     if any(run.steps_per_epoch is not None and not run.is_prepared for run in runs):
         sizes = sorted({run.train_examples for run in study.runs if run.train_examples})
         images = " or ".join(f"{size:,}" for size in sizes)
@@ -129,9 +129,14 @@ def _schedule_remarks(runs: list[PlannedRun]) -> list[str]:
 def _stop_remarks(runs: list[PlannedRun]) -> list[str]:
     by_stop: dict[str, list[str]] = {}
     for run in runs:
-        if run.config.stop.is_set:
-            by_stop.setdefault(describe_stop(run.config), []).append(run.name)
+        if run.stops:
+            by_stop.setdefault(run.stops, []).append(run.name)
     return [f"stops before its last epoch {stop} ({', '.join(names)})" for stop, names in by_stop.items()]
+
+
+def _halving_remarks(study: Study) -> list[str]:
+    grids = dict.fromkeys(run.halving for run in study.runs if run.halving and not describe_rungs(study, run))
+    return [f"grid {grid} stops no run: halving needs two runs and {ETA * FIRST_RUNG} epochs" for grid in grids]
 
 
 def _price_remarks(runs: list[PlannedRun]) -> list[str]:

@@ -16,7 +16,7 @@ from rampline.files import complete_directory, remove
 # Folders that are complete or absent.
 WHOLE = ("checkpoints/step-*", "model")
 # Files that are small, and written anew. They are told of last: what they say holds for all others.
-LAST = ("heartbeats/*", "probes.json", "result.json", "answer.json", "stop.json")
+LAST = ("heartbeats/*", "probes.json", "rungs/*", "result.json", "answer.json", "stop.json")
 # Of each role; but what the chief says in it counts.
 STOP = "stop.json"
 # Marks a copy: nothing else is ever replaced by one.

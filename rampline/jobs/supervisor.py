@@ -197,7 +197,7 @@ def why_lost(gang: Gang, role: Role) -> RoleLost:
 def supervise(
     run_directory: RunDirectory, *, on_event: OnEvent, log: Log, launcher: Launcher | None = None
 ) -> dict[str, Any]:
-    """Run a run directory to its end, from its last checkpoint, and again whenever a role is lost.
+    """Run a run directory to its end, or its goal, from its last checkpoint, and again whenever a role is lost.
 
     With fewer workers, where `cluster.min_workers` allows it and there is no place for all; with more again, from a
     checkpoint, once there is.
@@ -213,7 +213,7 @@ def supervise(
         launcher: places the roles for each attempt; by default `launcher_of` the run.
 
     Returns:
-        the content of `result.json`; on a machine without the chief, nothing.
+        the content of `result.json`; nothing on a machine without the chief, and of a run that rests at a rung.
 
     Raises:
         RunFailed: naming the role that was lost and its log.
@@ -257,7 +257,8 @@ def _attempt(gang: Gang, attempts: Attempts, on_event: OnEvent, log: Log) -> Rol
             log(f"warning: {gang.placement.warning}")
         with _fence(gang) as gang.fence:
             _run_attempt(gang, attempts, on_event, log)
-        how = "complete"
+        rests = gang.run_directory.is_at_goal and not gang.run_directory.is_complete
+        how = "waits for the other runs of its grid" if rests else "complete"
     except (RoleLost, RoomFound) as error:
         how, again = str(error), error
     except OSError as error:
@@ -350,14 +351,14 @@ def _watch(gang: Gang, attempts: Attempts, events: EventReader, stop: StopReques
             on_event(event)
         if has_saved and not is_decided:
             _check_room(gang)
-        if gang.run_directory.is_complete or gang.leader.exit_status == 0:
+        if gang.run_directory.is_at_goal or gang.leader.exit_status == 0:
             break
         _check_stopped(gang, stop)
         _check_lost(gang, attempts, log)
         _check_time(gang, started)
         time.sleep(POLL_SECONDS)
     _wait_until_gone(gang.training, LAST_ROLES_GRACE_SECONDS)
-    if is_chief_here and not gang.run_directory.is_complete:
+    if is_chief_here and not gang.run_directory.is_at_goal:
         raise RoleLost(f"{gang.leader.label} ended without a result; its log is {gang.leader.log}")
 
 
@@ -368,12 +369,12 @@ def _check_room(gang: Gang) -> None:
         RoomFound: to be placed anew.
     """
     cluster = gang.config.cluster
-    if cluster.min_workers is None or gang.workers == cluster.workers or gang.run_directory.is_complete:
+    if cluster.min_workers is None or gang.workers == cluster.workers or gang.run_directory.is_at_goal:
         return
     if (room := _room(gang.launcher, gang.config)) <= gang.workers:
         return
     _ask_to_stop(gang.training)
-    if not gang.run_directory.is_complete:
+    if not gang.run_directory.is_at_goal:
         raise RoomFound(f"there is room for {room} workers instead of {gang.workers}")
 
 

@@ -1,7 +1,7 @@
 """What a run tells while it goes on: one JSON object per line in `events.jsonl`, appended by the chief alone.
 
-Events: `started`, `progress`, `epoch`, `checkpoint`, `decided` (it stops before its last epoch), `warning`, `stopped`
-(on request), `finished`, `failed`. Training never waits for a reader.
+Events: `started`, `progress`, `epoch`, `checkpoint`, `decided` (it stops before its last epoch), `rested` (at a
+rung), `warning`, `stopped` (on request), `finished`, `failed`. Training never waits for a reader.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,11 @@ class EventWriter:
         except OSError as error:
             raise RunFailed(f"{self._path} cannot be written: {error.strerror}") from error
         self.seconds += time.perf_counter() - started
+
+    def finished(self, result: Mapping[str, Any]) -> None:
+        """Tell the end of a training by its `result.json`."""
+        best = {name: result[name] for name in ("best_epoch", "best_val_accuracy")}
+        self.write("finished", metrics={"train_seconds": result["train_seconds"]}, **best)
 
     def progress(self, **fields: Any) -> None:
         """Append a progress event unless one was written a moment ago."""

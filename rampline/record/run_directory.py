@@ -33,6 +33,19 @@ class RunIdentity:
     repeat_of: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """How far a run is trained for the time being, where it competes with others; see `rampline.study.halving`.
+
+    Attributes:
+        epoch: where it rests, or ends; its last epoch, or a rung before it.
+        stopped: why it goes no further than that rung; empty while it may.
+    """
+
+    epoch: int
+    stopped: str = ""
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """A run directory by its path; reading and writing of its small files."""
@@ -68,6 +81,24 @@ class RunDirectory:
     def result_file(self) -> Path:
         """Written last: its presence means that training is complete."""
         return self.path / "result.json"
+
+    @property
+    def goal_file(self) -> Path:
+        """`Goal` as JSON, where the run has one."""
+        return self.path / "goal.json"
+
+    @property
+    def rungs(self) -> Path:
+        """`EPOCH.json` for each rung at which the run has rested: what its result would have been there."""
+        return self.path / "rungs"
+
+    def rung_file(self, epoch: int) -> Path:
+        """What the run had come to at that rung; written last there, as `result_file` is at the end."""
+        return self.rungs / f"{epoch}.json"
+
+    def attempts_until(self, attempt: int) -> int:
+        """How often the run was started until this attempt, without the attempts that ended at a rung."""
+        return max(1, attempt - len(list(self.rungs.glob("*.json"))))
 
     @property
     def probes_file(self) -> Path:
@@ -151,6 +182,12 @@ class RunDirectory:
         """Whether training has ended well."""
         return self.result_file.is_file()
 
+    @property
+    def is_at_goal(self) -> bool:
+        """Whether training has ended well, or rests at the rung that is its goal; nothing else is done for now."""
+        goal = self.read_goal()
+        return self.is_complete or (goal is not None and not goal.stopped and self.rung_file(goal.epoch).is_file())
+
     def create(self, config: RunConfig, identity: RunIdentity) -> None:
         """Write what a role needs to start. A directory that holds the same run already is left as it is.
 
@@ -167,6 +204,14 @@ class RunDirectory:
     def read_config(self) -> RunConfig:
         """The run's configuration."""
         return from_dict(read_json(self.config_file))
+
+    def write_goal(self, goal: Goal) -> None:
+        """Say how far the run is trained; no role of it may be alive."""
+        write_json(self.goal_file, dataclasses.asdict(goal))
+
+    def read_goal(self) -> Goal | None:
+        """How far the run is trained; `None` for one that makes all its epochs."""
+        return Goal(**read_json(self.goal_file)) if self.goal_file.is_file() else None
 
     def read_identity(self) -> RunIdentity:
         """What the run is."""

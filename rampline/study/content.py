@@ -29,18 +29,8 @@ MAX_RUNS = 1000
 Axes = dict[str, dict[str, Mapping[str, Any]]]
 
 
-def expand_grid(name: str, grid: Any) -> dict[str, dict[str, Any]]:
-    """The runs of a grid by name, each as `runs:` would hold it; the last axis changes first.
-
-    Raises:
-        ConfigError: naming the grid and what is wrong with it.
-    """
-    with _told_of(f"grid {name}"):
-        keys = read_keys(GridKeys, grid)
-        return _expand(name, keys, _read_axes(keys.over))
-
-
 def _expand(grid_name: str, grid: GridKeys, axes: Axes) -> dict[str, dict[str, Any]]:
+    """The runs of a grid by name, each as `runs:` would hold it; the last axis changes first."""
     template = grid.name or "-".join([str(grid_name), *(f"{{{axis}}}" for axis in axes)])
     runs: dict[str, dict[str, Any]] = {}
     for labels in itertools.product(*axes.values()):
@@ -145,17 +135,17 @@ def read_study(content: Any, *, default_name: str, only: Sequence[str], override
     check_no_credentials("", content)
     check_no_credentials("", overrides)
     keys = read_keys(StudyKeys, content)
-    runs, listed = [], _list_runs(keys)
+    runs, (listed, halving) = [], _list_runs(keys)
     _check_runs_of(overrides, listed)
     for name, run_keys in listed.items():
         changes = _of_run(overrides, name) if not only or name in only else {}
-        runs.append(_make_run(name, run_keys, keys, changes))
+        runs.append(_make_run(name, run_keys, keys, changes, halving.get(name, "")))
     about = {field.name: getattr(keys, field.name) for field in dataclasses.fields(StudyTexts)}
     about |= dataclasses.asdict(keys.recommend) | {"name": keys.name or default_name}
     reference = keys.reference or runs[0].name
     study = Study(**about, reference=reference, runs=tuple(_with_repeats(runs)))
     study.run(study.reference)
-    return _keep_only(_check_order(study), only)
+    return _check_halving(_keep_only(_check_order(study), only))
 
 
 def _check_runs_of(overrides: Mapping[str, str], runs: Mapping[str, Any]) -> None:
@@ -171,35 +161,37 @@ def _of_run(overrides: Mapping[str, str], run: str) -> dict[str, str]:
     return {key: value for key, value in overrides.items() if ":" not in key} | own
 
 
-def _list_runs(keys: StudyKeys) -> dict[str, RunKeys]:
-    """Keys by name: those of `runs`, then those that each grid makes."""
+def _list_runs(keys: StudyKeys) -> tuple[dict[str, RunKeys], dict[str, str]]:
+    """Keys by name: those of `runs`, then those that each grid makes; and the grids of runs with `search: halving`."""
     if not keys.runs and not keys.grid:
         raise ConfigError("runs is missing: it must map the name of each run to its settings")
     listed: dict[str, RunKeys] = {}
+    halving: dict[str, str] = {}
     for name, settings in keys.runs.items():
         with _told_of(f"run {name}"):
             listed[name] = read_keys(RunKeys, {} if settings is None else settings)
     for grid, settings in keys.grid.items():
-        for name, made in expand_grid(grid, settings).items():
-            if name in listed:
-                raise ConfigError(
-                    f"grid {grid}: there is another run {name}: give the grid a name that tells them apart"
-                )
+        with _told_of(f"grid {grid}"):
+            grid_keys = read_keys(GridKeys, settings)
+            runs = _expand(grid, grid_keys, _read_axes(grid_keys.over))
+            if twice := next((name for name in runs if name in listed), None):
+                raise ConfigError(f"there is another run {twice}: give the grid a name that tells them apart")
+        for name, made in runs.items():
             with _told_of(f"run {name}"):
                 listed[name] = read_keys(RunKeys, made)
-    return listed
+        halving |= dict.fromkeys(runs, str(grid)) if grid_keys.search == "halving" else {}
+    return listed, halving
 
 
-def _make_run(name: str, keys: RunKeys, study: StudyKeys, overrides: Mapping[str, str]) -> StudyRun:
+def _make_run(name: str, keys: RunKeys, study: StudyKeys, overrides: Mapping[str, str], halving: str) -> StudyRun:
     own = merge(study.base, keys.set)
     with _told_of(f"run {name}"):
         config = _with_price(from_dict(apply_overrides(own, overrides)), study.prices)
         _check_import(config.model.name, own)
     # `--set` may have changed the data.
     examples = None if any(key in overrides for key in SIZE_OF_DATA) else keys.train_examples or study.train_examples
-    return StudyRun(
-        name=name, config=config, description=keys.description, published=keys.published, train_examples=examples
-    )
+    texts = {"description": keys.description, "published": keys.published, "train_examples": examples}
+    return StudyRun(name=name, config=config, halving=halving, **texts)
 
 
 def _with_repeats(runs: Sequence[StudyRun]) -> list[StudyRun]:
@@ -261,6 +253,22 @@ def _keep_only(study: Study, only: Sequence[str]) -> Study:
         if run.name in kept and run.starts_from and run.starts_from not in kept:
             raise ConfigError(f"run {run.name} starts from {run.starts_from}: add --only {run.starts_from}")
     return dataclasses.replace(study, runs=tuple(run for run in study.runs if run.name in kept))
+
+
+def _check_halving(study: Study) -> Study:
+    """Runs that are ranked after the same epochs, by a flow that starts and ends all their processes."""
+    epochs: dict[str, int] = {}
+    for run in study.runs:
+        if not run.halving:
+            continue
+        whose, cluster = f"in grid {run.halving}, which has search: halving", run.config.cluster
+        alike = epochs.setdefault(run.halving, run.config.epochs)
+        with _told_of(f"run {run.name}"):
+            check(run.config.epochs == alike, "epochs", run.config.epochs, f"the same for all runs {whose}: {alike}")
+            check(cluster.launcher != "hand", "cluster.launcher", cluster.launcher, f"local, ray or slurm {whose}")
+            is_own = run.starts_from is not None and study.run(run.starts_from).halving == run.halving
+            check(not is_own, "model.weights", run.config.model.weights, f"no run of the same grid {whose}")
+    return study
 
 
 BUILT_IN = Path(__file__).parents[1] / "studies"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 
 from rampline.config import DataConfig, RunConfig
-from rampline.config.setting import Count, NotNegative, Number, Positive, Settings, Text, setting, settings
+from rampline.config.setting import Count, NotNegative, Number, OneOf, Positive, Settings, Text, setting, settings
 from rampline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,6 +53,11 @@ Words = Annotated[
 ]
 Prices = dict[Text, NotNegative]
 Figures = dict[Annotated[str, _named("published metric")], NotNegative]
+SEARCHES = {
+    "all": "every one",
+    "halving": "successive halving: all train to an early epoch, the best third of them to three times that epoch, and "
+    "so on",
+}
 # Their keys are checked when the settings of a run are put together.
 Later = dict[Any, Any]
 
@@ -95,6 +100,7 @@ class GridKeys(Settings):
             "list of values, whose labels are the values",
         )
     )
+    search: Annotated[str, OneOf(SEARCHES)] = setting("all", "which of its runs are trained to their last epoch")
     name: Words = setting(
         "",
         "name of each run, with `{AXIS}` for the label of each axis; the grid's name and the labels, joined "
@@ -161,6 +167,7 @@ class StudyRun(RunTexts):
     repeat_of: str = setting(
         "", "the run that this one trains once more, with another seed; empty for a first training"
     )
+    halving: str = setting("", "the grid with `search: halving` that the run belongs to; empty for none")
 
     @property
     def starts_from(self) -> str | None:

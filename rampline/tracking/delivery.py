@@ -34,7 +34,7 @@ from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line
 
 INTERVAL_SECONDS = 3.0
 # What a run waits at its end for MLflow to take the rest. One that was asked to leave has no minute.
-CLOSE_SECONDS = {"COMPLETE": 60.0, "FAILED": 60.0, "KILLED": 5.0, "PREEMPTED": 5.0}
+CLOSE_SECONDS = {"COMPLETE": 60.0, "FAILED": 60.0, "KILLED": 5.0, "PREEMPTED": 5.0, RUNNING: 5.0}
 # Where MLflow has been away for longer than that already: time for one more attempt.
 LAST_ATTEMPT_SECONDS = 20.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 15.0
@@ -166,14 +166,14 @@ class Delivery:
         """Deliver the rest and end the MLflow run; waits for `CLOSE_SECONDS` at most.
 
         Args:
-            status: `COMPLETE`, `FAILED`, `KILLED` or `PREEMPTED`.
+            status: `COMPLETE`, `FAILED`, `KILLED` or `PREEMPTED`; `RUNNING` for a run that goes on later.
             failure: why it is not complete, one line for the user.
 
         Returns:
             whether MLflow has all; if not, a line says how it gets the rest.
         """
-        if status not in STATUSES:
-            raise ValueError(f"status={status!r} is not allowed: it must be one of {', '.join(STATUSES)}")
+        if status not in CLOSE_SECONDS:
+            raise ValueError(f"status={status!r} is not allowed: it must be one of {', '.join(CLOSE_SECONDS)}")
         # Before anything that can be interrupted: `rampline sync` knows then how the run ended.
         mark_undelivered(self._directory.path, status, failure)
         away_since = self._away_since

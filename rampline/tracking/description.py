@@ -175,7 +175,8 @@ class RunReader:
         if self._started is None:
             return Record(tags=tags)
         tags |= {f"{ENVIRONMENT_TAG}{name}": text for name, text in self._environment(self._started).items()}
-        tags |= {MACHINES_TAG: json.dumps(self._machines), ATTEMPTS_TAG: str(self._started.get("attempt", 1))}
+        attempts = self._directory.attempts_until(self._started.get("attempt", 1))
+        tags |= {MACHINES_TAG: json.dumps(self._machines), ATTEMPTS_TAG: str(attempts)}
         params = {name: self._started[name] for name in DERIVED_PARAMS if name in self._started}
         return Record(params=params, tags=tags)
 

@@ -11,8 +11,9 @@ from rampline.credentials import mask
 from rampline.explain.explanation import Explanation
 from rampline.files import read_json
 from rampline.record.run_directory import RunDirectory
-from rampline.study import built_in_studies
+from rampline.study import StudyRun, built_in_studies
 from rampline.study.execution_file import Execution, is_begun
+from rampline.study.halving import describe_rungs
 from rampline.training.early_stop import describe_stop
 
 STRATEGIES = {
@@ -30,19 +31,22 @@ def describe_run(directory: RunDirectory, failure: str | None = None) -> str:
         directory: of the run, in any state.
         failure: why it ended without being complete, one line.
     """
-    paragraphs = [_purpose(directory), *_results(directory, failure), _set_up(directory), _where(directory)]
+    run, rungs = _study_run(directory)
+    purpose = run.description if run else ""
+    paragraphs = [purpose, *_results(directory, failure), _set_up(directory, rungs), _where(directory)]
     return mask("\n\n".join(paragraph for paragraph in paragraphs if paragraph))
 
 
-def _purpose(directory: RunDirectory) -> str:
-    """What the study says about the run."""
+def _study_run(directory: RunDirectory) -> tuple[StudyRun | None, str]:
+    """The run as the study has it, where that is known, and when halving stops it."""
     if not is_begun(directory.path.parent):
-        return ""
-    runs = Execution.open(directory.path.parent).study.runs
-    return next((run.description for run in runs if run.name == directory.read_identity().name), "")
+        return None, ""
+    study, name = Execution.open(directory.path.parent).study, directory.read_identity().name
+    run = next((run for run in study.runs if run.name == name), None)
+    return run, describe_rungs(study, run) if run else ""
 
 
-def _set_up(directory: RunDirectory) -> str:
+def _set_up(directory: RunDirectory, rungs: str) -> str:
     config = directory.read_config()
     devices = STRATEGIES[config.strategy].format(
         replicas=config.replicas, workers=config.cluster.workers, servers=config.cluster.parameter_servers
@@ -51,15 +55,14 @@ def _set_up(directory: RunDirectory) -> str:
         f"**{config.strategy}**, {devices}",
         f"global batch {config.global_batch_size} ({config.per_replica_batch_size} per replica)",
         _learning_rate(config),
-        f"{_epochs(config)} of {config.model.name} in {config.precision}, engine {config.engine}",
+        f"{_epochs(config, rungs)} of {config.model.name} in {config.precision}, engine {config.engine}",
     ]
     return "; ".join(facts) + "."
 
 
-def _epochs(config: RunConfig) -> str:
-    if not config.stop.is_set:
-        return f"{config.epochs} epochs"
-    return f"at most {config.epochs} epochs (it stops {describe_stop(config)})"
+def _epochs(config: RunConfig, rungs: str) -> str:
+    stops = describe_stop(config, rungs)
+    return f"at most {config.epochs} epochs (it stops {stops})" if stops else f"{config.epochs} epochs"
 
 
 def _learning_rate(config: RunConfig) -> str:

@@ -179,6 +179,8 @@ class Controller:
         self._statistics: np.ndarray | None = None
         self.progress = self._restore()
         self._clock.resume(self.progress)
+        goal = run_directory.read_goal()
+        self._last_epoch = goal.epoch if goal else config.epochs
         self._is_decided = False
         self._stopped: str | None = None
         self._scalar_seconds, self._scalars = 0.0, ScalarWriter(run_directory.tensorboard, warn=self._warn)
@@ -208,6 +210,8 @@ class Controller:
     def train(self) -> None:
         """Train to the last epoch, or until it is decided, then tell the result; one that is over only tells it again.
 
+        A run whose goal is an earlier epoch rests there: it leaves with what its result would be.
+
         Raises:
             Preempted: when a role was asked to stop: a checkpoint is saved, and all roles leave at the same step.
         """
@@ -217,13 +221,17 @@ class Controller:
                 self.end_steps()
         self.engine.finish()
         wall_seconds = self._clock.wall_seconds()
-        measure_run(self.config, self.engine, self.run_directory, self.events)
-        self._finish(wall_seconds)
+        if self._is_decided or self._last_epoch == self.config.epochs:
+            measure_run(self.config, self.engine, self.run_directory, self.events)
+            self._finish(wall_seconds)
+        elif self.events:
+            write_json(self.run_directory.rung_file(self._last_epoch), self._result(wall_seconds, self.events))
+            self.events.write("rested", epoch=self._last_epoch)
 
     @property
     def is_over(self) -> bool:
         """Whether no step is left to make; the same on all roles."""
-        return self._is_decided or self.progress.epoch == self.config.epochs
+        return self._is_decided or self.progress.epoch >= self._last_epoch
 
     def is_enough(self) -> bool:
         """Whether the chief finds that the run is decided; inside an epoch it is the time that has come."""
@@ -358,13 +366,16 @@ class Controller:
     def _finish(self, wall_seconds: float) -> None:
         if self.events is None:
             return
+        result = self._result(wall_seconds, self.events)
+        write_json(self.run_directory.result_file, result)
+        self.events.finished(result)
+
+    def _result(self, wall_seconds: float, events: EventWriter) -> dict[str, Any]:
         # What was made of a further epoch before the time was over does not count.
         whole = dataclasses.replace(self.progress, step=self.progress.epoch * self.steps_per_epoch)
-        result = make_result(whole, wall_seconds=wall_seconds, attempts=self.attempt, stopped=self._stopped)
-        result["logging_seconds"] = self.events.seconds + self._scalar_seconds
-        write_json(self.run_directory.result_file, result)
-        best = {name: result[name] for name in ("best_epoch", "best_val_accuracy")}
-        self.events.write("finished", metrics={"train_seconds": result["train_seconds"]}, **best)
+        attempts = self.run_directory.attempts_until(self.attempt)
+        result = make_result(whole, wall_seconds=wall_seconds, attempts=attempts, stopped=self._stopped)
+        return result | {"logging_seconds": events.seconds + self._scalar_seconds}
 
 
 class ExamplesLog:

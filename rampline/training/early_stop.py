@@ -53,8 +53,11 @@ def time_limit(config: RunConfig) -> tuple[float, str]:
     return min(limits)
 
 
-def describe_stop(config: RunConfig) -> str:
-    """When a run stops before its last epoch, such as `at a validation accuracy of 0.95 or after 30 minutes`."""
+def describe_stop(config: RunConfig, otherwise: str = "") -> str:
+    """When a run stops before its last epoch, such as `at a validation accuracy of 0.95 or after 30 minutes`.
+
+    `otherwise` tells of what else may stop it; without that and without `stop` the text is empty.
+    """
     stop = config.stop
     parts = {
         "at a validation accuracy of {:g}": stop.target_accuracy,
@@ -62,7 +65,8 @@ def describe_stop(config: RunConfig) -> str:
         "after {}": stop.max_minutes and _minutes(stop.max_minutes),
         "at a cost of {}": stop.max_cost_usd and write_dollars(stop.max_cost_usd),
     }
-    *first, last = [text.format(value) for text, value in parts.items() if value] or [""]
+    told = [text.format(value) for text, value in parts.items() if value]
+    *first, last = [*told, *filter(None, [otherwise])] or [""]
     return f"{', '.join(first)} or {last}" if first else last
 
 

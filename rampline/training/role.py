@@ -48,7 +48,7 @@ def run_role(folder: Path) -> int:
         raise ClusterConfigError(f"{folder} is no run directory: it has no {run_directory.config_file.name}")
     config = run_directory.read_config()
     task = read_task(config)
-    if run_directory.is_complete:
+    if run_directory.is_at_goal:
         return 0
     SystemSampler(run_directory.path / "system" / f"{task.name}.jsonl").start()
     get_ready(config, task)
@@ -105,7 +105,7 @@ def _serve(config: RunConfig, task: Task, run_directory: RunDirectory) -> int:
 
     server = serve(task.role, task.index)
     stop, heartbeat = _come_alive(config, task, run_directory)
-    while not run_directory.is_complete:
+    while not run_directory.is_at_goal:
         heartbeat.advance("serve")
         if stop.signalled:
             stop.pass_on(task.name)

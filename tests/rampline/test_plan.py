@@ -123,6 +123,20 @@ def test_the_plan_says_at_most_where_a_run_may_stop(tmp_path, monkeypatch):
     assert "stops before its last epoch after 3 epochs without a better validation loss (baseline)" in output
 
 
+def test_the_plan_says_at_most_of_a_grid_that_is_halved_and_when_it_is_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
+    study = tmp_path / "s.yaml"
+    study.write_text("base: {epochs: 18}\ngrid: {g: {search: halving, over: {seed: [0, 1, 2, 3, 4, 5, 6, 7, 8]}}}")
+    plan = " ".join(CliRunner().invoke(app, ["plan", str(study), "--set", "stop.patience=3"]).output.split())
+    assert plan.count("at most 18") == 9
+    patience = "after 3 epochs without a better validation loss"
+    assert f"{patience} or after epoch 2 or 6 unless it is among the best third of grid g (g-0, g-1" in plan
+    for few in (["--set", "epochs=5"], ["--only", "g-1"]):
+        plan = CliRunner().invoke(app, ["plan", str(study), *few]).output
+        assert "at most" not in plan
+        assert "grid g stops no run: halving needs two runs and 6 epochs" in plan
+
+
 def test_the_single_epoch_of_an_explanation_does_not_count(executions):
     config = RunConfig(epochs=10)
     record(executions, "explain-20260301-000000-ab12", dataclasses.replace(config, epochs=1), [5.0])

@@ -12,17 +12,16 @@ from rampline.flows.study import study
 FILES = ["README.md", "networks.py", "prefect.yaml", "study.yaml", "test_networks.py"]
 
 
-def test_a_project_is_written_once_and_can_be_planned(rampline, tmp_path, monkeypatch):
-    folder = tmp_path / "mine"
-    made = rampline("init", str(folder))
+def test_a_project_is_written_once_and_can_be_planned(rampline, tmp_path):
+    folder = tmp_path  # where the command runs
+    made = rampline("init", ".")
     assert made.returncode == 0
-    assert sorted(path.name for path in folder.iterdir()) == FILES
+    assert sorted(path.name for path in folder.iterdir() if path.is_file()) == FILES
     (folder / "networks.py").write_text("mine")
     again = rampline("init", str(folder))
     assert again.returncode == 2
     assert "has README.md, networks.py, prefect.yaml, study.yaml, test_networks.py already" in again.stderr
     assert (folder / "networks.py").read_text() == "mine"
-    monkeypatch.chdir(folder)
     planned = rampline("plan", "study.yaml")
     assert planned.returncode == 0
     assert f"imports networks:network from {folder}/networks.py" in planned.stdout
@@ -37,8 +36,7 @@ def test_its_deployment_names_the_flow_and_the_parameters_that_there_are(ramplin
 
 
 @pytest.mark.long
-def test_its_test_passes_and_it_trains(rampline, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_its_test_passes_and_it_trains(rampline, tmp_path):
     rampline("init", str(tmp_path))
     test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     tested = subprocess.run(

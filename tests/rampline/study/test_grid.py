@@ -79,7 +79,7 @@ WRONG = {
     "its settings": ("grid: {g: 5}", "grid g: 5 is not allowed: it must be a mapping of keys"),
     "an unknown key": (
         "grid: {g: {axes: {}}}",
-        "grid g: unknown key axes: known: over, name, description, set, published, train_examples",
+        "grid g: unknown key axes: known: over, search, name, description, set, published, train_examples",
     ),
     "no axes": ("grid: {g: {}}", "grid g: over is missing: it must map each axis to its values"),
     "axes in a list": ("grid: {g: {over: [seed]}}", "grid g: over is missing: it must map each axis to its values"),

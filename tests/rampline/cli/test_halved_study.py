@@ -1,0 +1,97 @@
+"""`rampline run` of a grid with `search: halving` that is killed, and asked to stop: it ends as if it were not."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from command_line import mlflow_tags, read_until
+from faults import assert_bit_equal
+
+from rampline.files import read_json
+from rampline.record.run_directory import RunDirectory
+from rampline.study.execution_file import Execution
+
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+STUDY = """
+name: halved
+base:
+  epochs: 6
+  data: {source: digits, limit: 20}
+  batch: {size: 32}
+  model: {name: "small_models:with_all_state"}
+  learning_rate: {schedule: cosine, ramp_epochs: 1}
+  explain: {steps: 1}
+grid:
+  g:
+    search: halving
+    over:
+      rate:
+        a: {learning_rate: {peak: 1.0e-6}}
+        b: {learning_rate: {peak: 1.0e-5}}
+        c: {learning_rate: {peak: 1.0e-2}}
+        d: {learning_rate: {peak: 3.0e-3}, strategy: mirrored, cluster: {replicas: 2, virtual_devices: 2}}
+  after: {set: {model: {weights: "run:g-c"}}, over: {seed: [1]}}
+"""
+
+
+def runs_of(home: Path, execution: str) -> dict[str, RunDirectory]:
+    opened = Execution.open(home / "runs" / "halved" / execution)
+    return {run.name: opened.directory(run.name) for run in opened.study.runs}
+
+
+@pytest.mark.usefixtures("forks", "prepared")
+def test_a_study_that_is_killed_and_stopped_at_its_rungs_comes_to_the_same(
+    rampline, command, home: Path, prefect_server, tmp_path: Path
+) -> None:
+    file, prefect = tmp_path / "halved.yaml", prefect_server.prefect
+    file.write_text(STUDY)
+    plan = rampline("plan", str(file)).stdout
+    assert "stops before its last epoch after epoch 2 unless it is among the best third of grid g" in " ".join(
+        plan.split()
+    )
+    whole = rampline("run", str(file), "--execution", "whole", prefect=prefect)
+    assert (whole.returncode, whole.stderr) == (0, "")
+    assert whole.stdout.count("g-d: parity") == 1
+
+    theirs = runs_of(home, "whole")
+    wanted = {name: read_json(run.result_file) for name, run in theirs.items()}
+    lost = [name for name, result in wanted.items() if result["epochs"] == 2]
+    assert sorted(result["epochs"] for result in wanted.values()) == [2, 2, 2, 6, 6]
+
+    hit = ("run", str(file), "--execution", "hit")
+    process = command(*hit, prefect=prefect)
+    read_until(process, "g-b: waits after epoch 2")
+    process.kill()  # in the middle of the first rung
+    process.wait()
+    process = command(*hit, prefect=prefect)
+    output = read_until(process, f"{lost[1]}: stopped after epoch 2 of 6")
+    assert "g-a: epoch" not in output
+    process.kill()  # some have their decision, others have not
+    process.wait()
+    process = command(*hit, prefect=prefect)
+    read_until(process, "steps per epoch, peak learning rate")  # the one that goes on
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=90)
+    assert process.returncode == 143, rest
+    tags = mlflow_tags(f"sqlite:///{home}/mlflow.db", "hit")
+    finished = {name for name, run in tags.items() if run["status"] == "FINISHED"}
+    assert finished == {name for name, run in runs_of(home, "hit").items() if run.is_complete} < wanted.keys()
+    resumed = rampline("run", str(file), "--resume", prefect=prefect)
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+
+    ours = runs_of(home, "hit")
+    results = {name: read_json(run.result_file) for name, run in ours.items()}
+    for figure in ("stopped", "epochs", "steps", "best_epoch", "best_val_accuracy"):
+        assert {name: result[figure] for name, result in results.items()} == {
+            name: result[figure] for name, result in wanted.items()
+        }
+    for name, run in ours.items():
+        assert_bit_equal(run, theirs[name])
+        assert run.evaluation_file.is_file()
+        # Probes come after the last epoch.
+        assert run.probes_file.is_file() == (results[name]["epochs"] == 6)
+    for execution in ("hit", "whole"):
+        tags = mlflow_tags(f"sqlite:///{home}/mlflow.db", execution)
+        assert {run["status"] for run in tags.values()} == {"FINISHED"}
+        stopped = {name: run.get("rampline.stopped") for name, run in tags.items() if name != "study"}
+        assert stopped == {name: result["stopped"] for name, result in wanted.items()}
