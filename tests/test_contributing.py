@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_prefect import PrefectServer
 
 ROOT = Path(__file__).parents[1]
 # Heading of CONTRIBUTING.md, file, the line before (empty: a new file), what is added.
@@ -138,10 +139,11 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rampline(scratch: Path, *arguments: str) -> str:
+def rampline(scratch: Path, *arguments: str, **prefect: str) -> str:
     """What the command of the copy prints."""
     code = "import sys; from rampline.cli import main; sys.exit(main())"
     environment = {**os.environ, "PYTHONPATH": str(scratch), "RAMPLINE_HOME": str(scratch / "home"), "COLUMNS": "200"}
+    environment |= prefect
     done = subprocess.run(
         [sys.executable, "-P", "-c", code, *arguments],
         cwd=scratch,
@@ -155,9 +157,9 @@ def rampline(scratch: Path, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def run(scratch: Path) -> Path:
+def run(scratch: Path, prefect_server: PrefectServer) -> Path:
     """The folder of the study's run; `rampline run` has trained it."""
-    rampline(scratch, "run", "own.yaml")
+    rampline(scratch, "run", "own.yaml", **prefect_server.prefect)
     return next(scratch.glob("home/runs/own/*/one"))
 
 

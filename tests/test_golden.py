@@ -4,6 +4,7 @@ import importlib
 import io
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -79,9 +80,10 @@ def test_forms_of_the_flows() -> None:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> MlflowClient:
+def store(tmp_path_factory: pytest.TempPathFactory, initialised: Path) -> MlflowClient:
     """A store with the recorded demo."""
     folder = tmp_path_factory.mktemp("mlflow")
+    shutil.copy(initialised, folder / "mlflow.db")
     client = MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
     replay(client, folder / "artifacts")
     return client

@@ -40,7 +40,8 @@ FORK_SERVER = "--fork-server"
 # What TensorFlow and NCCL read when they make devices and servers. All else may have had its effect on import.
 READ_LATE = ("TF_CONFIG", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_GRPC_DEFAULT_OPTIONS")
 READ_LATE += ("CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME", "TF_CPP_MIN_LOG_LEVEL")
-NOT_OF_TENSORFLOW = ("RAMPLINE_", "PREFECT", "MLFLOW_", "PYTEST_")
+# Ray sets the last one in each process that talks to a cluster; COLUMNS is the width of a terminal.
+NOT_OF_TENSORFLOW = ("RAMPLINE_", "PREFECT", "MLFLOW_", "PYTEST_", "COLUMNS", "RAY_", "PYTHONBREAKPOINT")
 # Workers write their command line over the server's own, which is as long as a path may be, and some options.
 ROOM_FOR_COMMAND_LINE = 4096 + 512
 LONGEST_REQUEST, MOST_FILES = 2**20, 8

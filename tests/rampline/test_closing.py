@@ -1,6 +1,7 @@
 """How an execution ends in MLflow, and the command that it keeps there."""
 
 import contextlib
+import shutil
 
 import pytest
 from executions import begin
@@ -20,9 +21,10 @@ from rampline.tracking.store import open_tracking
         (KeyboardInterrupt(), "KILLED", "KILLED", "interrupted"),
     ],
 )
-def test_an_execution_ends_as_its_block_does(tmp_path, monkeypatch, error, status, in_mlflow, failure):
+def test_an_execution_ends_as_its_block_does(tmp_path, monkeypatch, initialised, error, status, in_mlflow, failure):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     home = Home(root=tmp_path)
+    shutil.copy(initialised, home.tracking_database)
     execution = begin("digits", home, only=["baseline"])
     with contextlib.suppress(RunFailed, Preempted, KeyboardInterrupt), closing(execution):
         if error is not None:

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from flow_runs import Flows
-from prefect.client.orchestration import SyncPrefectClient
 from prefect_rest import PrefectApi
 from ray_node import make_address
 
 from rampline.devices import find_devices
-from rampline.servers.automations import apply_automations
-from rampline.servers.deployments import ensure_device_limit
 from rampline.servers.secret import client_login
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+    from prefect.client.orchestration import SyncPrefectClient
 
 ROOT = Path(__file__).parents[2]
 SHARED = {"stack": "stack", "browser": "stack", "trained": "stack", "prefect_server": "prefect", "run_roles": "roles"}
@@ -96,11 +94,16 @@ def prefect(stack: Flows, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def client_of(api: PrefectApi) -> SyncPrefectClient:
     """Prefect's own client of the stack."""
+    from prefect.client.orchestration import SyncPrefectClient  # every test session loads this file: seconds
+
     return SyncPrefectClient(api.url, auth_string=api.auth)
 
 
 def apply(api: PrefectApi, *, cpu_slots: int | None = None) -> list[str]:
     """Automations and the limit of the devices, as `rampline up` makes them after `prefect deploy`."""
+    from rampline.servers.automations import apply_automations  # Prefect: seconds
+    from rampline.servers.deployments import ensure_device_limit
+
     with client_of(api) as client:
         made = apply_automations(client)
         return ensure_device_limit(client, cpu_slots=cpu_slots) + made

@@ -1,16 +1,21 @@
 """A trained and evaluated execution of three small runs, to promote and to predict with: trained once per session."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from executions import begin
-from mlflow.tracking import MlflowClient
 
 from rampline.data.dataset import PreparedDataset
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
 
 STUDY, MODEL = "registry", "rampline-registry"
 # `worse` is trained on other images than the two others, and has other test images.

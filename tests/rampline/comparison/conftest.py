@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,12 +19,10 @@ LogStudy = Callable[..., str]
 
 
 @pytest.fixture(scope="session")
-def client(tmp_path_factory: pytest.TempPathFactory) -> MlflowClient:
-    """A client of one fresh sqlite store: making it takes seconds, so all tests share it under different studies."""
-    folder: Path = tmp_path_factory.mktemp("mlflow")
-    client = MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
-    client.search_experiments()
-    return client
+def client(tmp_path_factory: pytest.TempPathFactory, initialised: Path) -> MlflowClient:
+    """A client of one fresh sqlite store, which all tests share under different studies."""
+    database = shutil.copy(initialised, tmp_path_factory.mktemp("mlflow") / "mlflow.db")
+    return MlflowClient(tracking_uri=f"sqlite:///{database}")
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from rampline.data.preparation import locate_prepared, prepare_dataset
 from rampline.devices import available_cores
 from rampline.errors import DatasetError
 
-pytestmark = pytest.mark.slow
+# Forks, as under `rampline run`, but for the process that a test kills with its parent: that one has no fork server.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forks")]
 # Prepares argv[1] in argv[2] and says how far it is.
 PREPARE = """
 import json, sys

@@ -114,6 +114,14 @@ def test_what_tensorflow_reads_on_import_makes_a_process_of_its_own(
     end_roles([role])
 
 
+def test_what_ray_sets_makes_none(tmp_path: Path, server: psutil.Process) -> None:
+    """As it does in a process that talks to a cluster, and leaves it set."""
+    ray = {"RAY_AUTH_MODE": "token", "PYTHONBREAKPOINT": "ray.util.rpdb._driver_set_trace"}
+    role = start_role(tmp_path / "nothing", tmp_path / "log", **ray)
+    assert isinstance(role.process, ForkedProcess)
+    end_roles([role])
+
+
 def test_a_server_that_was_killed_is_done_without(make_run, own_server: module._Server) -> None:
     directory = make_run(make_config("single"), epochs=9999)
     first = start_role(directory.path, directory.logs / "chief-0.log").process

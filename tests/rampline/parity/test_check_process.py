@@ -11,11 +11,13 @@ STEPS = 25
 TOLERANCE = 1e-5
 
 
-CLUSTERS = {
-    "mirrored-2": {"strategy": "mirrored", "replicas": 2, "virtual_devices": 2},
-    "mirrored-4": {"strategy": "mirrored", "replicas": 4, "virtual_devices": 4},
-    "multi_worker-2": {"strategy": "multi_worker", "workers": 2},
-}
+CLUSTERS = [
+    pytest.param(
+        {"strategy": "mirrored", "replicas": 2, "virtual_devices": 2}, id="mirrored-2", marks=pytest.mark.long
+    ),
+    pytest.param({"strategy": "mirrored", "replicas": 4, "virtual_devices": 4}, id="mirrored-4"),
+    pytest.param({"strategy": "multi_worker", "workers": 2}, id="multi_worker-2"),
+]
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +33,7 @@ def _variables(run: Arrays) -> list[np.ndarray]:
     return [run[name] for name in sorted(run) if name.startswith("variable_")]
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
+@pytest.mark.parametrize("cluster", CLUSTERS)
 def test_replicas_train_as_one(cluster: dict, single: Arrays, run_roles: RunRoles) -> None:
     assert single["losses"][-1] < 0.8 * single["losses"][0]
     for role in run_roles(train_steps, make_config(model="small_models:smooth", **cluster), STEPS):

@@ -59,7 +59,7 @@ def test_the_statistics_are_those_of_the_images() -> None:
 @pytest.mark.parametrize(
     "name, expected",
     [
-        ("MobileNetV2", {"BatchNormalization": 52, "Dropout": 1}),
+        pytest.param("MobileNetV2", {"BatchNormalization": 52, "Dropout": 1}, marks=pytest.mark.long),
         # Its blocks drop whole examples: Dropout with a noise shape.
         ("EfficientNetB0", {"BatchNormalization": 49, "Dropout": 10}),
     ],

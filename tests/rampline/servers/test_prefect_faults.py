@@ -1,4 +1,7 @@
-"""Each fault is shown first as the libraries have it: if that fails, its way around can go."""
+"""Each fault is shown first as the libraries have it: if that fails, its way around can go.
+
+The functions import Prefect's server: it takes more than a second, and every process of the tests loads this file.
+"""
 
 import asyncio
 import gc
@@ -10,23 +13,18 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from prefect.server.database import provide_database_interface
-from prefect.server.events import triggers
-from prefect.server.events.services import triggers as triggers_service
-from prefect.server.utilities.messaging import Message
-from prefect.server.utilities.messaging.memory import MemoryMessage, Topic
 from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL, temporary_settings
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
-
-from rampline.servers.prefect_faults import MENDED, mend_prefect
 
 BUSY_SECONDS = 4.0
 
 
 @pytest.fixture(params=["as it is", "mended"])
 def mended(request: pytest.FixtureRequest) -> Iterator[bool]:
+    from rampline.servers.prefect_faults import MENDED, mend_prefect
+
     with pytest.MonkeyPatch.context() as patch:
         for owner, name, _ in MENDED:
             patch.setattr(owner, name, getattr(owner, name))
@@ -75,6 +73,9 @@ def test_a_trigger_can_write_although_another_has_written_since_it_read(mended: 
 
 
 async def writes_after_reading(database: Path) -> bool:
+    from prefect.server.database import provide_database_interface
+    from prefect.server.events import triggers
+
     other = sqlite3.connect(database, isolation_level=None, timeout=0)
     other.executescript("PRAGMA journal_mode = WAL; CREATE TABLE numbers (number)")
     try:
@@ -103,6 +104,10 @@ def test_an_event_does_not_overtake_the_one_before_it(mended: bool) -> None:
 
 async def order_of_handling() -> list[str]:
     """Of two events, of which the first takes longer."""
+    from prefect.server.events.services import triggers as triggers_service
+    from prefect.server.utilities.messaging import Message
+    from prefect.server.utilities.messaging.memory import MemoryMessage, Topic
+
     handled: list[str] = []
     both = asyncio.Event()
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,10 +46,11 @@ sys.stdin.readline()
 
 
 @pytest.fixture
-def execution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def execution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, initialised: Path) -> Path:
     """An execution in a store of its own."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     home = Home(root=tmp_path)
+    shutil.copy(initialised, home.tracking_database)
     client = open_tracking(home)
     run_id = begin_run(client, experiment_id(client, "digits", home), study="digits", execution="e1")
     folder = home.runs / "digits" / "e1"

@@ -25,7 +25,10 @@ STRATEGIES = {
 }
 
 
-@pytest.fixture(scope="module", params=STRATEGIES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("mirrored, 2 replicas", marks=pytest.mark.long), "mirrored, 3 replicas", "2 workers"],
+)
 def roles(request, run_roles: RunRoles, tmp_path_factory) -> list[Arrays]:
     """What each role under one strategy has noted of a training that is saved and restored, and the checkpoint last."""
     strategy, cluster = STRATEGIES[request.param]

@@ -107,6 +107,7 @@ def test_fit_is_probed_and_trains_the_same_without(train: Train) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_mirrored_replicas(train: Train) -> None:
     config = make_config("mirrored", model=MODEL, replicas=2, virtual_devices=2)
     probed = train(config, "probed", log_examples=True)
