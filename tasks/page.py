@@ -21,6 +21,7 @@ from prefect.artifacts import create_markdown_artifact, create_progress_artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
 
+from rampline.comparison.section import Section
 from rampline.config import RunConfig
 from rampline.files import read_csv
 from rampline.jobs.role_output import RoleOutput, last_lines
@@ -94,6 +95,12 @@ def attempts_markdown(run_directory: RunDirectory) -> str:
     """On which hosts each attempt was, and how it ended; empty for a run that was started once, on one host."""
     rows = tell_attempts(run_directory)
     return f"## Attempts of {run_directory.path.name}\n\n{_markdown_table(COLUMNS, rows)}\n" if rows else ""
+
+
+def section_markdown(section: Section) -> str:
+    """Sentences and tables of a section of the report."""
+    tables = [_markdown_table(table.head, table.rows) for table in section.tables]
+    return "\n\n".join([f"## {section.title}", *section.sentences, *tables, section.about]) + "\n"
 
 
 def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

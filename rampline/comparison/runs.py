@@ -32,6 +32,7 @@ import pandas as pd
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from rampline.comparison.history import Trend, read_trends
 from rampline.comparison.mlflow_reader import (
     COMPARABLE,
     COUNTS,
@@ -98,6 +99,7 @@ class Comparison:
         epochs: one row per run and epoch: run, epoch and the metrics `compared_epochs`.
         environment: one row per run, one column per item (git commit, seed, versions, …), as text.
         system: what GPUs, CPU and memory did; `read_system` tells the columns; empty where it was not read.
+        trends: of the runs over the executions before; empty where they were not read, and for the first execution.
     """
 
     study: str
@@ -117,6 +119,7 @@ class Comparison:
     epochs: pd.DataFrame
     environment: pd.DataFrame
     system: pd.DataFrame
+    trends: tuple[Trend, ...]
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -185,7 +188,7 @@ class Comparison:
 
 
 def read_comparison(
-    client: MlflowClient, study: str, parent_run_id: str | None = None, *, with_system: bool = True
+    client: MlflowClient, study: str, parent_run_id: str | None = None, *, for_report: bool = True
 ) -> Comparison:
     """The comparison of an execution of `study`: the one of that parent run, else the latest.
 
@@ -193,8 +196,8 @@ def read_comparison(
         client: of the store.
         study: its name.
         parent_run_id: of the execution.
-        with_system: read what the machines did, too; it is most of what a long run has in MLflow, and no table or
-            sentence has it, only the report.
+        for_report: read what the report alone has, too: what the machines did, which is most of what a long run has in
+            MLflow, and the executions before.
 
     Raises:
         InputError: when MLflow has no such execution, or it has no runs.
@@ -235,7 +238,8 @@ def read_comparison(
         answers=read_answers(client, pd.DataFrame(runs[runs["status"] == FINISHED]).dropna(subset=["test_accuracy"])),
         epochs=merge_epochs(epochs, trainings),
         environment=environment_of(children, parent),
-        system=read_system(client, children, histories, shown) if with_system else no_system(),
+        system=read_system(client, children, histories, shown) if for_report else no_system(),
+        trends=read_trends(client, parent, children, runs) if for_report else (),
     )
 
 
