@@ -204,9 +204,9 @@ def compare_with_history(study: str, execution: Execution) -> list[str]:
 
 
 def announce_changes(execution: Execution, changes: Sequence[str]) -> None:
-    """Log changes, if there are any, and emit the event `rampline.study.changed`, of which an automation tells people."""
+    """Tell of changes, if there are any, and emit the event `rampline.study.changed`, which an automation may pass on."""
     for change in changes:
-        get_run_logger().warning(change)
+        progress_to(get_run_logger().warning).line(change)
     if changes:
         study, labels = execution.study.name, {"rampline.execution": execution.name}
         resource = {"prefect.resource.id": f"rampline.study.{study}", STUDY_LABEL: study, **labels}
