@@ -31,7 +31,14 @@ from rampline.registry.prediction import predict_folder
 from rampline.servers.watchdog import start_watchdog
 from rampline.study.execution_file import Execution, at_hand
 from rampline.tasks.flow_run import flow_run_address
-from rampline.tasks.page import artifact_key, comparison_rows, epoch_rows, learning_rate_markdown, live_page, section_markdown
+from rampline.tasks.page import (
+    artifact_key,
+    comparison_rows,
+    epoch_rows,
+    learning_rate_markdown,
+    live_page,
+    section_markdown,
+)
 from rampline.tasks.turns import in_turn, slots
 from rampline.tracking.pages import mlflow_links, model_version_link
 from rampline.training.model_contract import checked_models
@@ -204,7 +211,7 @@ def compare_with_history(study: str, execution: Execution) -> list[str]:
 
 
 def announce_changes(execution: Execution, changes: Sequence[str]) -> None:
-    """Tell of changes, if there are any, and emit the event `rampline.study.changed`, which an automation may pass on."""
+    """Tell of changes, if there are any, and emit the event `rampline.study.changed`, which people may be sent."""
     for change in changes:
         progress_to(get_run_logger().warning).line(change)
     if changes:

@@ -64,9 +64,7 @@ class _Conditions:
     starts_from: str
 
 
-def read_trends(
-    client: MlflowClient, parent: Run, children: Sequence[Run], runs: pd.DataFrame
-) -> tuple[Trend, ...]:
+def read_trends(client: MlflowClient, parent: Run, children: Sequence[Run], runs: pd.DataFrame) -> tuple[Trend, ...]:
     """The trends of the finished runs that an execution before has finished, too.
 
     Args:

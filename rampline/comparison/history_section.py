@@ -16,9 +16,10 @@ HEAD = ("run", "figure", "newest", "usual", "as usual from", "to", "executions",
 BARS = "▁▂▃▄▅▆▇█"
 MOST_BARS = 30
 ABOUT = (
-    "Compared are the executions in which a run had the same settings, data and machine. A figure is as usual while it, "
-    "and the mean of the last three, lie where Student's t expects further figures; that a night without any change is "
-    "told as one has a chance of 1 in 100 at most, over all figures together. Speeds and costs are compared by factors."
+    "Compared are the executions in which a run had the same settings, data and machine. A figure is as usual while "
+    "it, and the mean of the last three, lie where Student's t expects further figures; that an execution in which "
+    "nothing has changed is told of has a chance of 1 in 100, over all its figures. Speeds and costs are compared by "
+    "factors."
 )
 
 
@@ -74,7 +75,9 @@ def _row(trend: Trend) -> tuple[str, ...]:
 def sparkline(values: Sequence[float]) -> str:
     """A bar for each value, from the smallest to the greatest of them."""
     low, high = min(values), max(values)
-    return "".join(BARS[round((len(BARS) - 1) * (value - low) / (high - low))] if high > low else "▄" for value in values)
+    return "".join(
+        BARS[round((len(BARS) - 1) * (value - low) / (high - low))] if high > low else "▄" for value in values
+    )
 
 
 def _charts(comparison: Comparison) -> list[Chart]:

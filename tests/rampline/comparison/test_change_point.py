@@ -12,7 +12,7 @@ from rampline.comparison.change_point import FALSE_ALARMS, Judgement, State, jud
 
 NIGHTS = 100
 FIGURES = 6  # two runs with accuracy, images/s and cost
-SPREAD = 0.02
+SPREAD = 0.02  # standard deviation, of images/s as a share
 Noise = Callable[[np.random.Generator, int], np.ndarray]
 
 
@@ -21,12 +21,12 @@ def drifting(random: np.random.Generator, nights: int) -> np.ndarray:
     load = random.standard_t(4, nights)
     for night in range(1, nights):
         load[night] += 0.5 * load[night - 1]
-    return load
+    return load / math.sqrt(2 / (1 - 0.5**2))
 
 
 NOISES: dict[str, Noise] = {
     "normal": lambda random, nights: random.normal(size=nights),
-    "heavy-tailed": lambda random, nights: random.standard_t(3, nights),
+    "heavy-tailed": lambda random, nights: random.standard_t(3, nights) / math.sqrt(3),
     "skewed": lambda random, nights: -np.exp(0.8 * random.normal(size=nights)),
     "busy now and then": lambda random, nights: random.normal(size=nights) - 8.0 * (random.random(nights) < 0.05),
     "drifting": drifting,
@@ -46,7 +46,7 @@ def alarms_per_night(noise: Noise, histories: int, figures: int) -> float:
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_noise_raises_an_alarm_less_than_once_in_100_nights(noise: str) -> None:
-    assert alarms_per_night(NOISES[noise], histories=20, figures=FIGURES) <= FALSE_ALARMS
+    assert alarms_per_night(NOISES[noise], histories=10, figures=FIGURES) <= FALSE_ALARMS
 
 
 @pytest.mark.long
@@ -56,9 +56,9 @@ def test_noise_raises_no_more_alarms_with_few_or_many_figures(noise: str, figure
     assert alarms_per_night(NOISES[noise], histories=100, figures=figures) <= FALSE_ALARMS
 
 
-@pytest.mark.parametrize(("speed", "nights", "share"), [(0.5, 1, 0.9), (0.7, 3, 0.85), (0.8, 3, 0.4)])
+@pytest.mark.parametrize(("speed", "nights", "share"), [(0.6, 1, 0.9), (0.75, 3, 0.9)])
 @pytest.mark.parametrize("noise", ["normal", "heavy-tailed", "drifting"])
-def test_a_slowed_training_is_found(noise: str, speed: float, nights: int, share: float) -> None:
+def test_a_slowed_training_is_found_within_three_nights(noise: str, speed: float, nights: int, share: float) -> None:
     random, found, histories = np.random.default_rng(8), 0, 60
     for _ in range(histories):
         values = SPREAD * NOISES[noise](random, 20 + nights)

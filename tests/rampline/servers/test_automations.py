@@ -84,7 +84,9 @@ class FlowRuns:
 
     def announce_changes(self, flow_run: str, *changes: str, deployment: bool = True) -> None:
         resource = {"prefect.resource.id": "rampline.study.digits", "rampline.study": "digits"}
-        of_ours = {"deployment": f"prefect.deployment.{uuid.uuid4()}", "tag": "prefect.tag.rampline"} if deployment else {}
+        of_ours = (
+            {"deployment": f"prefect.deployment.{uuid.uuid4()}", "tag": "prefect.tag.rampline"} if deployment else {}
+        )
         ids = {"flow-run": f"prefect.flow-run.{flow_run}"} | of_ours
         related = [{"prefect.resource.role": role, "prefect.resource.id": name} for role, name in ids.items()]
         self.emit("rampline.study.changed", resource, related, {"changes": list(changes)})
