@@ -10,16 +10,17 @@ from rampline.comparison.history import Trend
 from rampline.comparison.runs import Comparison
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.record.metric import Metric
-from rampline.record.units import NONE
+from rampline.record.units import ACCURACY, NONE
 
 HEAD = ("run", "figure", "newest", "usual", "as usual from", "to", "executions", "trend", "judged")
 BARS = "▁▂▃▄▅▆▇█"
 MOST_BARS = 30
+WIDE = 100  # times what is usual
 ABOUT = (
     "Compared are the executions in which a run had the same settings, data and machine. A figure is as usual while "
     "it, and the mean of the last three, lie where Student's t expects further figures; that an execution in which "
     "nothing has changed is told of has a chance of 1 in 100, over all its figures. Speeds and costs are compared by "
-    "factors."
+    "factors. Dashes: there are too few executions, or they are too far apart for a range."
 )
 
 
@@ -46,7 +47,7 @@ def list_changes(trends: Sequence[Trend]) -> list[str]:
 def _tell_change(trend: Trend) -> str:
     found, write = trend.judgement, trend.metric.unit.write
     newest = f"{write(found.value)}{f' on average of the last {LASTING} executions' if found.is_mean else ''}"
-    explained = f"{write(found.low)} to {write(found.high)}"
+    explained = " to ".join(_range(trend))
     return (
         f"{trend.run}: {trend.metric.heading} {newest}; usually {write(found.usual)}, "
         f"and the spread of {found.compared} executions explains {explained}."
@@ -65,11 +66,21 @@ def _table(trends: Sequence[Trend]) -> ReportTable:
 
 
 def _row(trend: Trend) -> tuple[str, ...]:
-    found, figures = trend.judgement, (trend.judgement.usual, trend.judgement.low, trend.judgement.high)
-    is_known = found.state is not State.TOO_FEW
-    explained = [trend.metric.unit.write(figure) if is_known else NONE for figure in figures]
-    newest, bars = trend.metric.unit.write(trend.values[-1]), sparkline(trend.values[-MOST_BARS:])
-    return (trend.run, trend.metric.heading, newest, *explained, str(found.compared), bars, str(found.state))
+    found, write = trend.judgement, trend.metric.unit.write
+    usual = write(found.usual) if found.compared else NONE
+    newest, bars = write(trend.values[-1]), sparkline(trend.values[-MOST_BARS:])
+    return (
+        *(trend.run, trend.metric.heading, newest, usual, *_range(trend)),
+        *(str(found.compared), bars, str(found.state)),
+    )
+
+
+def _range(trend: Trend) -> tuple[str, str]:
+    """Between which the figure would be as usual; dashes where that says nothing."""
+    found, unit = trend.judgement, trend.metric.unit
+    if found.state is State.TOO_FEW or found.high > WIDE * found.usual:
+        return NONE, NONE
+    return unit.write(found.low), unit.write(min(found.high, 1.0) if unit is ACCURACY else found.high)
 
 
 def sparkline(values: Sequence[float]) -> str:
