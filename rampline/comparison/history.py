@@ -22,7 +22,7 @@ from rampline.record.metric import Metric, Output
 from rampline.record.metrics import shown_in
 from rampline.record.units import ACCURACY
 
-MOST_EXECUTIONS = 100  # before this one
+MOST_EXECUTIONS = 60  # before this one
 SECONDS_PER_DAY = 86_400
 # Settings that are nothing of a set-up, and yet decide accuracy or cost.
 DECISIVE = ("repeats", "stop.", "cluster.price_per_hour")
