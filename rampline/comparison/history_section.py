@@ -102,7 +102,10 @@ def _charts(comparison: Comparison) -> list[Chart]:
             for trend in lines
             for day, value in zip(trend.days, trend.values, strict=True)
         ]
-        x, y = axis("day", "days after this execution"), axis("value", lines[0].metric.heading, scale={"zero": False})
+        x, y = (
+            axis("day", "days after this execution"),
+            axis("value", lines[0].metric.heading, scale={"zero": False}, format="~g"),
+        )
         spec = curve_chart(rows, x, y, run_lines(rows, x, y, styles), points(x, y))
         charts.append(Chart(title=_title(lines[0].metric), caption="A point for each execution.", spec=spec))
     return charts
