@@ -90,7 +90,7 @@ def read_trends(client: MlflowClient, parent: Run, children: Sequence[Run], runs
         for row in rows
         if any(row["run"] in theirs for theirs in conditions)
         for metric in shown_in(Output.HISTORY)
-        if _is_figure(row[metric.name])
+        if not pd.isna(row[metric.name])
     ]
     return tuple(_trend(row, metric, alike, parent, len(series)) for row, metric, alike in series)
 
@@ -132,7 +132,7 @@ def _are_alike(run: str, own: Mapping[str, _Conditions], theirs: Mapping[str, _C
 def _trend(row: Mapping[str, Any], metric: Metric, alike: Iterable[Run], parent: Run, figures: int) -> Trend:
     run, name, day = row["run"], metric.name, 1000 * SECONDS_PER_DAY
     told = [(execution.info.start_time, execution.data.metrics.get(f"{name}/{run}")) for execution in alike]
-    nights = [(began, value) for began, value in told if _is_figure(value)]
+    nights = [(began, value) for began, value in told if value is not None and math.isfinite(value)]
     nights.append((parent.info.start_time, float(row[name])))
     values = tuple(value for _, value in nights)
     return Trend(
@@ -153,7 +153,3 @@ def judge_newest(values: Sequence[float], metric: Metric, figures: int) -> Judge
     scaled = [math.log(value) for value in values] if by_factor else values
     *_, judged = judge_each(scaled, figures)
     return judged.rescaled(lambda value: math.exp(min(value, LARGEST_LOGARITHM))) if by_factor else judged
-
-
-def _is_figure(value: Any) -> bool:
-    return value is not None and not pd.isna(value) and math.isfinite(value)

@@ -12,7 +12,7 @@ from golden import visible_text
 from logged_runs import LoggedRun
 from mlflow.entities import Metric
 from prefect import flow
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 
 from rampline.comparison.change_point import State
 from rampline.comparison.history import Trend
@@ -133,7 +133,7 @@ def test_a_flow_run_shows_the_history_and_announces_a_change(night, prefect_serv
         return compare_with_history("digits", execution)
 
     api = prefect_server.api
-    with temporary_settings({PREFECT_API_URL: api.url}):
+    with temporary_settings({PREFECT_API_URL: api.url, PREFECT_LOGGING_TO_API_ENABLED: False}):
         assert page(usual) == []
         assert page(slow) == list_changes(slow.trends)
     shown = api.post("/artifacts/filter", {"artifacts": {"key": {"any_": ["history-digits"]}}, "sort": "CREATED_DESC"})
