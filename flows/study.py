@@ -29,7 +29,7 @@ from rampline.tasks.form import (
     own_execution,
     with_values,
 )
-from rampline.tasks.steps import models_checked, open_execution, show_comparison, turn_of
+from rampline.tasks.steps import compare_with_history, models_checked, open_execution, show_comparison, turn_of
 from rampline.tasks.turns import earlier_run_in_progress
 
 STAGES = {flow.name: flow for flow in (baseline, finetune, cluster)}
@@ -86,6 +86,7 @@ def _train_and_compare(study: str, execution: Execution) -> str:
     if trained:
         report = evaluate(study, str(execution.folder), trained)
         show_comparison(study, execution, report)  # on the page that people open, too
+        compare_with_history(study, execution)
     if failures:
         raise RunFailed("; ".join(f"run {name}: {why}" for name, why in failures.items()))
     return report

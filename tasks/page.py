@@ -21,6 +21,7 @@ from prefect.artifacts import create_markdown_artifact, create_progress_artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
 
+from rampline.comparison.section import Section
 from rampline.config import RunConfig
 from rampline.files import read_csv
 from rampline.jobs.role_output import RoleOutput, last_lines
@@ -66,16 +67,12 @@ def comparison_rows(csv_file: Path) -> list[dict[str, object]]:
     return json.loads(str(table.to_json(orient="records", double_precision=4)))
 
 
-def quote_rows(execution: Execution) -> list[dict[str, str]]:
-    """What was expected of each run, and what came out; nothing where nothing was quoted."""
-    from rampline.comparison.quote_section import make_quote_section
+def quote_markdown(execution: Execution) -> str:
+    """What was expected of each run, and what came out; empty where nothing was quoted."""
+    from rampline.comparison.quote_section import make_quote_section  # pandas must not delay the first run
 
     section = execution.comparison and make_quote_section(execution.comparison)
-    return (
-        [dict(zip(table.head, row, strict=True)) for table in section.tables[:1] for row in table.rows]
-        if section
-        else []
-    )
+    return section_markdown(section) if section else ""
 
 
 def plan_markdown(study: Study, planned: Sequence[PlannedRun]) -> str:
@@ -111,6 +108,12 @@ def attempts_markdown(run_directory: RunDirectory) -> str:
     """On which hosts each attempt was, and how it ended; empty for a run that was started once, on one host."""
     rows = tell_attempts(run_directory)
     return f"## Attempts of {run_directory.path.name}\n\n{_markdown_table(COLUMNS, rows)}\n" if rows else ""
+
+
+def section_markdown(section: Section) -> str:
+    """Sentences and tables of a section of the report."""
+    tables = [_markdown_table(table.head, table.rows) for table in section.tables]
+    return "\n\n".join([f"## {section.title}", *section.sentences, *tables, section.about]) + "\n"
 
 
 def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ from rampline.tasks.page import (
     epoch_rows,
     learning_rate_markdown,
     live_page,
-    quote_rows,
+    quote_markdown,
+    section_markdown,
 )
 from rampline.tasks.turns import in_turn, slots
 from rampline.tracking.pages import mlflow_links, model_version_link
@@ -45,6 +46,8 @@ from rampline.training.model_contract import checked_models
 
 # What the automation "train after new data" waits for (rampline/servers/automations.yaml).
 PREPARED = "rampline.data.prepared"
+# What the automation "notify of changes" waits for.
+CHANGED = "rampline.study.changed"
 STUDY_LABEL = "rampline.study"
 
 
@@ -187,10 +190,37 @@ def show_comparison(study: str, execution: Execution, report: str) -> None:
     description = f"Comparison of {study}. Full report: {report}"
     rows = comparison_rows(Path(report).with_name("comparison.csv"))
     create_table_artifact(rows, key=artifact_key("comparison", study), description=description)
-    if quoted := quote_rows(execution):
-        create_table_artifact(quoted, key=artifact_key("quoted", study), description="Quoted against actual")
+    if quoted := quote_markdown(execution):
+        create_markdown_artifact(quoted, key=artifact_key("quoted", study), description="Quoted against actual")
     for shown, link in mlflow_links(execution).items():
         create_link_artifact(link, link_text=f"{shown} of {study} in MLflow", key=artifact_key("mlflow", shown, study))
+
+
+@task(task_run_name="compare {study} with its history", **STEP)
+def compare_with_history(study: str, execution: Execution) -> list[str]:
+    """Show the trends over the executions before on the page, and tell of what has changed; returns that in words."""
+    # Here, because pandas must not delay the first run; the comparison has brought it in.
+    from rampline.comparison.history_section import list_changes, make_history_section
+
+    comparison = execution.comparison
+    section = comparison and make_history_section(comparison)
+    if not comparison or not section:
+        return []
+    description = f"History of {study}. Charts: {execution.reports / 'report.html'}#{section.id}"
+    create_markdown_artifact(section_markdown(section), key=artifact_key("history", study), description=description)
+    changes = list_changes(comparison.trends)
+    announce_changes(execution, changes)
+    return changes
+
+
+def announce_changes(execution: Execution, changes: Sequence[str]) -> None:
+    """Tell of changes, if there are any, and emit the event `rampline.study.changed`, which people may be sent."""
+    for change in changes:
+        progress_to(get_run_logger().warning).line(change)
+    if changes:
+        study, labels = execution.study.name, {"rampline.execution": execution.name}
+        resource = {"prefect.resource.id": f"rampline.study.{study}", STUDY_LABEL: study, **labels}
+        emit_event(CHANGED, resource=resource, payload={"changes": list(changes)})
 
 
 @task(task_run_name="label {images}", **STEP)

@@ -177,7 +177,7 @@ def find_comparison(study: str, home: Home, parent_run_id: str | None = None) ->
         from rampline.tracking.store import open_tracking
 
         client = open_tracking(home)  # which imports more than it does
-    return read_comparison(client, study, parent_run_id, with_system=False)
+    return read_comparison(client, study, parent_run_id, for_report=False)
 
 
 def show_comparison(comparison: Comparison, home: Home, console: Console) -> None:

@@ -7,7 +7,7 @@ import math
 import re
 import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -112,22 +112,29 @@ def _get_execution(client: MlflowClient, study: str, run_id: str) -> Run:
 
 def read_children(client: MlflowClient, parent: Run) -> list[Run]:
     """The runs of an execution in the order they were started; of two with the same name, the later one."""
-    children: list[Run] = []
+    found = find_runs(client, parent.info.experiment_id, f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
+    children = (child for child in found if child.data.tags.get("rampline.kind", "run") == "run")
+    return list({run_name(child): child for child in children}.values())
+
+
+def find_runs(
+    client: MlflowClient, experiment_id: str, condition: str, order: str = "ASC", page_size: int = PAGE
+) -> Iterator[Run]:
+    """The runs of an experiment that meet a condition, by the time at which they were started; page by page."""
     token = None
     while True:
         page = client.search_runs(
-            [parent.info.experiment_id],
-            f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'",
+            [experiment_id],
+            condition,
             ViewType.ACTIVE_ONLY,
-            max_results=PAGE,
-            order_by=["attributes.start_time ASC"],
+            max_results=page_size,
+            order_by=[f"attributes.start_time {order}"],
             page_token=token,
         )
-        children.extend(child for child in page if child.data.tags.get("rampline.kind", "run") == "run")
+        yield from page
         token = page.token
         if not token:
-            break
-    return list({run_name(child): child for child in children}.values())
+            return
 
 
 def read_histories(client: MlflowClient, runs: Sequence[Run], names: Iterable[str]) -> Histories:

@@ -27,6 +27,7 @@ from rampline.comparison.errors_section import Scores, make_errors_section
 from rampline.comparison.explanation_section import make_explanation_section
 from rampline.comparison.first_screen import make_first_screen
 from rampline.comparison.grid_section import make_grid_section
+from rampline.comparison.history_section import make_history_section
 from rampline.comparison.quote_section import make_quote_section
 from rampline.comparison.recommendation import make_recommendation_section
 from rampline.comparison.run_table import make_columns, make_run_rows, own_columns
@@ -112,6 +113,7 @@ def _sections(
     before = [make_recommendation_section(comparison)]
     after = [
         make_charts_section(comparison),
+        make_history_section(comparison),
         make_errors_section(scores),
         make_ways_section(comparison),
         make_explanation_section(comparison),

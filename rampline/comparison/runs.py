@@ -32,6 +32,7 @@ import pandas as pd
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from rampline.comparison.history import Trend, read_trends
 from rampline.comparison.mlflow_reader import (
     COMPARABLE,
     COUNTS,
@@ -102,6 +103,7 @@ class Comparison:
         environment: one row per run, one column per item (git commit, seed, versions, …), as text.
         system: what GPUs, CPU and memory did; `read_system` tells the columns; empty where it was not read.
         not_measured: what is expected of set-ups that were not run, a sentence each.
+        trends: of the runs over the executions before; empty where they were not read, and for the first execution.
     """
 
     study: str
@@ -122,6 +124,7 @@ class Comparison:
     environment: pd.DataFrame
     system: pd.DataFrame
     not_measured: tuple[str, ...]
+    trends: tuple[Trend, ...]
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -190,7 +193,7 @@ class Comparison:
 
 
 def read_comparison(
-    client: MlflowClient, study: str, parent_run_id: str | None = None, *, with_system: bool = True
+    client: MlflowClient, study: str, parent_run_id: str | None = None, *, for_report: bool = True
 ) -> Comparison:
     """The comparison of an execution of `study`: the one of that parent run, else the latest.
 
@@ -198,8 +201,8 @@ def read_comparison(
         client: of the store.
         study: its name.
         parent_run_id: of the execution.
-        with_system: read what the machines did, too; it is most of what a long run has in MLflow, and no table or
-            sentence has it, only the report.
+        for_report: read what the report alone has, too: what the machines did, which is most of what a long run has in
+            MLflow, and the executions before.
 
     Raises:
         InputError: when MLflow has no such execution, or it has no runs.
@@ -240,7 +243,8 @@ def read_comparison(
         answers=read_answers(client, pd.DataFrame(runs[runs["status"] == FINISHED]).dropna(subset=["test_accuracy"])),
         epochs=merge_epochs(epochs, trainings),
         environment=environment_of(children, parent),
-        system=read_system(client, children, histories, shown) if with_system else no_system(),
+        system=read_system(client, children, histories, shown) if for_report else no_system(),
+        trends=read_trends(client, parent, children, runs) if for_report else (),
         not_measured=tuple(tags.get(NOT_MEASURED_TAG, "").splitlines()),
     )
 

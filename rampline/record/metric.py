@@ -43,6 +43,7 @@ class Output(StrEnum):
     EPOCH_PAGE = "the table of epochs on a flow run's page"
     TABLE = "the table of runs in terminal, report and MLflow note"
     STUDY_RUN = "the study's MLflow run, as METRIC/RUN"
+    HISTORY = "the trends over executions, which need STUDY_RUN"
     VIEW_COLUMN = "the columns of MLflow's view"
     VIEW_BAR = "the bar charts of MLflow's view"
     VIEW_BY_TIME = "the line charts by wall clock of MLflow's view"

@@ -146,7 +146,7 @@ METRICS: tuple[Metric, ...] = (
         better="higher",
         rank=1,
         shown={
-            **{Output.TABLE: 1, Output.STUDY_RUN: 1, Output.BEST_MARK: 1, Output.CHART_CHOICE: 2},
+            **{Output.TABLE: 1, Output.STUDY_RUN: 1, Output.HISTORY: 1, Output.BEST_MARK: 1, Output.CHART_CHOICE: 2},
             **{Output.VIEW_COLUMN: 1, Output.VIEW_BAR: 2, Output.VIEW_PARALLEL: 2},
         },
     ),
@@ -248,7 +248,7 @@ METRICS: tuple[Metric, ...] = (
         rank=2,
         shown={
             **{Output.EPOCH_LINE: 4, Output.EPOCH_PAGE: 7, Output.TABLE: 12, Output.STUDY_RUN: 6},
-            **{Output.BEST_MARK: 2, Output.CHART_CHOICE: 1},
+            **{Output.HISTORY: 2, Output.BEST_MARK: 2, Output.CHART_CHOICE: 1},
             **{Output.VIEW_COLUMN: 2, Output.VIEW_BY_EPOCH: 2, Output.VIEW_PARALLEL: 1},
         },
     ),
@@ -298,7 +298,7 @@ METRICS: tuple[Metric, ...] = (
         better="lower",
         rank=4,
         is_optional=True,
-        shown={Output.TABLE: 10, Output.STUDY_RUN: 9, Output.VIEW_COLUMN: 6},
+        shown={Output.TABLE: 10, Output.STUDY_RUN: 9, Output.HISTORY: 3, Output.VIEW_COLUMN: 6},
     ),
     _in_all("train_seconds", "train s in all", SECONDS, 7),
     _in_all("wall_seconds", "wall s in all", SECONDS, 9),

@@ -103,13 +103,14 @@ def report(client, log_study, four_runs, tmp_path) -> Path:
     """A written report of four runs with all that a report may show: prices, published figures, probes, GPUs, data."""
     source = "Somebody's article, https://example.org/an/article/with/a/long/address/that/must/break/somewhere"
     tags = {"reference": "baseline", "command": "rampline run pets --set seed=7", "published_source": source}
-    parent = log_study("browser", [_explain(run) for run in four_runs], **tags)
+    study = f"browser-{tmp_path.name}"  # without a history
+    parent = log_study(study, [_explain(run) for run in four_runs], **tags)
     for child in read_children(client, client.get_run(parent)):
         _log_system(client, child.info, tmp_path / child.info.run_id)
     rows = [ReportRow("train", "cat", 0, f"train/{'cat' * 30}/{n}.png", "aa", 8, 9, "") for n in range(2)]
     rows += [ReportRow("test", "dog", 1, "test/dog/3.png", "bb", 0, 0, "not an image")]
     data = [make_report(rows, source="folder:pets", fingerprint="f" * 64)]
-    return write_comparison(read_comparison(client, "browser", parent), tmp_path, data=data, scores=SCORES).report
+    return write_comparison(read_comparison(client, study, parent), tmp_path, data=data, scores=SCORES).report
 
 
 def _explain(run):

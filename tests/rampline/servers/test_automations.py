@@ -61,9 +61,12 @@ class FlowRuns:
     def state(self, flow_run: str) -> dict[str, Any]:
         return self.api.request("GET", f"/flow_runs/{flow_run}")["state"]
 
-    def emit(self, event: str, resource: dict[str, str], related: list[dict[str, str]]) -> None:
+    def emit(
+        self, event: str, resource: dict[str, str], related: list[dict[str, str]], payload: dict[str, Any] | None = None
+    ) -> None:
         occurred = datetime.now(UTC).isoformat()
-        body = {"id": str(uuid.uuid4()), "occurred": occurred, "event": event, "resource": resource, "related": related}
+        about = {"resource": resource, "related": related, "payload": payload or {}}
+        body = {"id": str(uuid.uuid4()), "occurred": occurred, "event": event, **about}
         self.api.request("POST", "/events", [body])  # pyright: ignore[reportArgumentType]
 
     def give_sign_of_life(self, flow_run: str, related: dict[str, str] = OURS) -> None:
@@ -78,6 +81,15 @@ class FlowRuns:
             "prefect.resource.name": deployment or "",
         }
         self.emit("rampline.data.prepared", resource, [prepare] if deployment else [])
+
+    def announce_changes(self, flow_run: str, *changes: str, deployment: bool = True) -> None:
+        resource = {"prefect.resource.id": "rampline.study.digits", "rampline.study": "digits"}
+        of_ours = (
+            {"deployment": f"prefect.deployment.{uuid.uuid4()}", "tag": "prefect.tag.rampline"} if deployment else {}
+        )
+        ids = {"flow-run": f"prefect.flow-run.{flow_run}"} | of_ours
+        related = [{"prefect.resource.role": role, "prefect.resource.id": name} for role, name in ids.items()]
+        self.emit("rampline.study.changed", resource, related, {"changes": list(changes)})
 
     def of_study(self, study: str) -> list[dict[str, Any]]:
         found = self.api.post("/flow_runs/filter", {"deployments": {"name": {"any_": ["study"]}}})
@@ -205,6 +217,24 @@ def test_failed_crashed_and_overrunning_flow_runs_reach_the_receiver(
     # Not "has not ended".
     for name in ("completed", "skipped", "unlucky", "timed-out"):
         assert not [text for text in texts_of(receiver, name) if "has not ended" in text]
+
+
+def test_changes_of_a_study_reach_the_receiver_where_a_deployment_has_trained_it(
+    flow_runs: FlowRuns, receiver: Received
+) -> None:
+    flow_run = flow_runs.create("night", "RUNNING", "study")
+    flow_runs.announce_changes(flow_run, "of nobody's deployment", deployment=False)
+    flow_runs.announce_changes(flow_run, "baseline: images/s 100; usually 1,005", "baseline: cost $0.20")
+
+    def told() -> list[str]:
+        return [text for text in receiver.texts() if " digits has changed" in text]
+
+    wait_until(told)
+    (text,) = told()
+    subject, *changes, page = text.splitlines()
+    assert subject == "Rampline: digits has changed"
+    assert changes == ["baseline: images/s 100; usually 1,005", "baseline: cost $0.20"]
+    assert page.endswith(f"/runs/flow-run/{flow_run}")
 
 
 def test_new_data_of_the_deployment_prepare_starts_its_study_once_switched_on(flow_runs: FlowRuns) -> None:
