@@ -111,8 +111,9 @@ METRICS: tuple[Metric, ...] = (
         "Learning rate of the epoch's last step, scaling included.",
         Source.EPOCH,
         tensorboard="train/learning_rate",
+        line="learning rate {:.3g}",
         charted=True,
-        shown={Output.EPOCH_PAGE: 5, Output.VIEW_BY_EPOCH: 3},
+        shown={Output.EPOCH_LINE: 6, Output.EPOCH_PAGE: 5, Output.VIEW_BY_EPOCH: 3},
     ),
     Metric(
         "input_wait_fraction",
