@@ -1,0 +1,58 @@
+"""Documents lead to files and headings that there are; what names the version names the same one."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("deployments/*.md")]
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def headings(file: Path) -> set[str]:
+    """The anchors that code hosts make of headings."""
+    titles = re.findall(r"^#+ (.+)$", CODE.sub("", file.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    lost = []
+    for link in LINK.findall(CODE.sub("", document.read_text())):
+        path, _, anchor = link.partition("#")
+        if "://" in path or path.startswith("mailto:"):
+            continue
+        target = document.parent / path if path else document
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in headings(target)):
+            lost.append(link)
+    assert lost == []
+
+
+def test_every_page_of_docs_is_reached_from_the_readme() -> None:
+    reached, open_ = {ROOT / "README.md"}, [ROOT / "README.md"]
+    while open_:
+        document = open_.pop()
+        links = (link.partition("#")[0] for link in LINK.findall(document.read_text()))
+        pages = {(document.parent / link).resolve() for link in links if link.endswith(".md") and "://" not in link}
+        open_ += [page for page in pages - reached if page.exists()]
+        reached |= pages
+    assert [page.name for page in ROOT.glob("docs/*.md") if page not in reached] == []
+
+
+def test_the_citation_names_the_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == project["version"]
+
+
+def test_the_workflow_runs_the_gate_on_every_python_that_is_supported() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
+    pythons = workflow["jobs"]["gate"]["strategy"]["matrix"]["python"]
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    assert [f"Programming Language :: Python :: {python}" for python in pythons] == [
+        name for name in classifiers if "Python :: 3" in name
+    ]
+    assert any("make test" in step.get("run", "") for step in workflow["jobs"]["gate"]["steps"])
