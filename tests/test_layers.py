@@ -5,9 +5,11 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -175,3 +177,18 @@ def test_nothing_is_imported_in_a_circle(depth: int | None) -> None:
 def test_a_file_name_stands_once_in_the_library() -> None:
     names = Counter(path.stem for path in sources("rampline") if path.stem not in ("__init__", "__main__"))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_what_is_imported_is_a_dependency_of_ours() -> None:
+    """And not only of a package that we depend on, which may do without it one day."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    requirements = [
+        *project["dependencies"],
+        *(each for extra in project["optional-dependencies"].values() for each in extra),
+    ]
+    declared = {re.split(r"[^\w.-]", requirement)[0].lower() for requirement in requirements}
+    of_modules = packages_distributions()
+    used = {name for path in ALL for name in imports(path)} & set(of_modules)
+    # The half of pydantic that is written in Rust.
+    others = used - {"rampline", "pydantic_core"}
+    assert [n for n in sorted(others) if not {d.lower().replace("_", "-") for d in of_modules[n]} & declared] == []
