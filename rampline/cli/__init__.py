@@ -13,7 +13,7 @@ import rampline
 from rampline.cli.champion import evaluate, predict, promote
 from rampline.cli.doctor import doctor
 from rampline.cli.init import init
-from rampline.cli.look import compare, nodes, plan, studies
+from rampline.cli.look import compare, data, nodes, plan, studies
 from rampline.cli.measure import explain, forecast, parity, tune
 from rampline.cli.run import run, sync, worker
 from rampline.cli.stack import down, status, up
@@ -57,6 +57,7 @@ for command in (
     up,
     status,
     down,
+    data,
     plan,
     forecast,
     parity,

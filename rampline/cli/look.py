@@ -200,6 +200,26 @@ def show_comparison(comparison: Comparison, home: Home, console: Console) -> Non
 LIST_WIDTH = 120
 
 
+def data(study: StudyArgument, set_: SetOption = None) -> None:
+    """Prepare the data of a study, and show what is in it: counts, sizes, duplicates, leaks, and a page of pictures."""
+    home, console = Home.from_environment(), Console(highlight=False, markup=False, soft_wrap=True)
+    checked = check_study(study, home=home, overrides=all_overrides(None, set_ or []))
+    # pandas: a wrong study should be told of before
+    from rampline.comparison.data_section import write_data_page
+    from rampline.data.preparation import prepare_dataset
+    from rampline.data.quality import read_report
+    from rampline.tracking.pages import shorten
+
+    for config in checked.data:
+        dataset = prepare_dataset(config, home, log=console.print)
+        report = read_report(dataset.directory)
+        for line in [*report.count_lines(), *report.duplicate_lines()]:
+            console.print(line)
+        page = home.reports / checked.name / "data" / f"{dataset.directory.name}.html"
+        write_data_page(dataset, report, page)
+        console.print(f"page    {shorten(page)}")
+
+
 def studies(
     study: Annotated[
         str | None, typer.Argument(metavar="[STUDY]", help="Show all about one: its name, or the path of a study file.")

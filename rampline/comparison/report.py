@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from rampline.comparison.charts import (
@@ -23,6 +20,7 @@ from rampline.comparison.charts import (
     style_runs,
 )
 from rampline.comparison.charts_section import make_charts_section
+from rampline.comparison.data_section import make_data_section
 from rampline.comparison.errors_section import Scores, make_errors_section
 from rampline.comparison.explanation_section import make_explanation_section
 from rampline.comparison.first_screen import make_first_screen
@@ -33,18 +31,13 @@ from rampline.comparison.recommendation import make_recommendation_section
 from rampline.comparison.run_table import make_columns, make_run_rows, own_columns
 from rampline.comparison.runs import Comparison
 from rampline.comparison.scaling_section import make_scaling_section
-from rampline.comparison.section import ReportTable, Section
+from rampline.comparison.section import TEMPLATES, ReportTable, Section, open_template
 from rampline.comparison.sentences import MOST_NAMED
 from rampline.comparison.system_section import make_system_section
 from rampline.comparison.ways_section import make_ways_section
 from rampline.data.quality import DataReport
 from rampline.files import write_csv, write_text
 from rampline.record.attempts import COLUMNS
-from rampline.record.units import NONE
-
-TEMPLATES = Path(__file__).parent / "templates"
-UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|min|h)(?!\w))")
-DATA_ROWS = 40  # longer tables are cut, with a line that says so
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,17 +67,9 @@ def write_comparison(
 
 def render_report(comparison: Comparison, *, data: Sequence[DataReport] = (), scores: Sequence[Scores] = ()) -> str:
     """The report as one HTML document that loads nothing from another file or host."""
-    templates = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    templates.filters["hold_units"] = hold_units
     columns = make_columns(comparison)
     before, after = _sections(comparison, data, scores)
-    return templates.get_template("report.html.j2").render(
+    return open_template("report.html.j2").render(
         comparison=comparison,
         css=Markup((TEMPLATES / "report.css").read_text()),
         light=declare_colors(LIGHT, LIGHT_PARTS),
@@ -99,11 +84,6 @@ def render_report(comparison: Comparison, *, data: Sequence[DataReport] = (), sc
         after=after,
         environment=_environment(comparison.environment),
     )
-
-
-def hold_units(text: str) -> str:
-    """The text with figures and their units on one line, wherever it is broken."""
-    return UNIT.sub("\N{NO-BREAK SPACE}", text)
 
 
 def _sections(
@@ -147,42 +127,6 @@ def _list(runs: list[str]) -> str:
     return ", ".join(runs) if more <= 1 else f"{', '.join(runs[:MOST_NAMED])} and {more} more"
 
 
-def _data_tables(reports: Sequence[DataReport]) -> dict[str, pd.DataFrame]:
-    """Tables by heading; the source is named in the headings where a study has several."""
-    tables: dict[str, pd.DataFrame] = {}
-    for report in reports:
-        source = f", {report.source} ({report.fingerprint[:8]})" if len(reports) > 1 else ""
-        tables[f"Images by split and class{source}"] = _by_class(report.summary)
-        tables[f"Files that do not decode{source}"] = report.undecodable
-        tables[f"Images in more than one split{source}"] = _shorten(report.repeated("across"))
-        tables[f"Images more than once in one split{source}"] = _shorten(report.repeated("within"))
-    return tables
-
-
-# `Any` below: pandas' own annotations do not tell a table from a column.
-def _by_class(summary: Any) -> pd.DataFrame:
-    """A row per class with its images in each split, and the range of their sizes; all classes first."""
-    everything = summary.assign(**{"class": "all"})
-    rows = [_class_row(summary, everything)] if summary["class"].nunique() > 1 else []
-    rows += [_class_row(summary, group) for _, group in summary.groupby("class", sort=False)]
-    return pd.DataFrame(rows)
-
-
-def _class_row(summary: Any, group: Any) -> dict[str, Any]:
-    counts = group.groupby("split")["examples"].sum()
-    row: dict[str, Any] = {"class": group["class"].iloc[0]}
-    row |= {split: int(counts.get(split, 0)) for split in summary["split"].unique()}
-    for side in ("width", "height"):
-        low, high = group[f"min_{side}"].min(), group[f"max_{side}"].max()
-        row[f"{side} in pixels"] = f"{low:g}" if low == high else f"{low:g}\N{EN DASH}{high:g}"
-    return row
-
-
-def _shorten(duplicates: Any) -> pd.DataFrame:
-    """Without what the heading says, and with as much of the checksum as tells images apart."""
-    return duplicates.drop(columns="kind").assign(sha256=duplicates["sha256"].str[:12])
-
-
 def make_attempts_section(comparison: Comparison) -> Section | None:
     """Where each attempt ran and how it ended; None where all runs were started once, on one host."""
     rows = tuple((row["run"], *cells) for row in comparison.rows for cells in row["attempt_table"])
@@ -191,28 +135,3 @@ def make_attempts_section(comparison: Comparison) -> Section | None:
     table = ReportTable(title="", head=("run", *COLUMNS), rows=rows, numeric=(False,) * (1 + len(COLUMNS)))
     about = "Steps are those that a checkpoint has kept: the next attempt goes on from there."
     return Section(id="attempts", title="Attempts", tables=(table,), about=about)
-
-
-def make_data_section(reports: Sequence[DataReport]) -> Section | None:
-    """What is in the datasets; None without any."""
-    if not reports:
-        return None
-    made = tuple(_make_table(title, table) for title, table in _data_tables(reports).items())
-    return Section(id="data", title="Data", tables=made, about="Sizes are those before resizing.")
-
-
-def _make_table(title: str, table: pd.DataFrame) -> ReportTable:
-    left_out = len(table) - DATA_ROWS
-    return ReportTable(
-        title=title,
-        head=tuple(str(name).replace("_", " ") for name in table.columns),
-        rows=tuple(tuple(_cell(value) for value in row) for row in table.head(DATA_ROWS).itertuples(index=False)),
-        numeric=tuple(bool(pd.api.types.is_numeric_dtype(dtype)) for dtype in table.dtypes),
-        note=f"… and {left_out} more rows." if left_out > 0 else "",
-    )
-
-
-def _cell(value: Any) -> str:
-    if pd.isna(value):
-        return NONE
-    return f"{value:,g}" if isinstance(value, int | float) else str(value)

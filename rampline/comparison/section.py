@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+TEMPLATES = Path(__file__).parent / "templates"
+UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|min|h)(?!\w))")
 GAP = 2  # between columns, in characters
 
 
@@ -95,3 +101,16 @@ class Section:
     pictures: tuple[Picture, ...] = ()
     gallery: str = ""
     about: str = ""
+
+
+def open_template(name: str) -> Template:
+    """A template of pages; the macros of `section.html.j2` show sections in it."""
+    options = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
+    templates = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, **options)
+    templates.filters["hold_units"] = hold_units
+    return templates.get_template(name)
+
+
+def hold_units(text: str) -> str:
+    """The text with figures and their units on one line, wherever it is broken."""
+    return UNIT.sub("\N{NO-BREAK SPACE}", text)

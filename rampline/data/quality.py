@@ -66,6 +66,16 @@ class DataReport:
             lines.append(f"{len(self.undecodable)} images do not decode and are left out, see undecodable.csv")
         return lines
 
+    def duplicate_lines(self) -> list[str]:
+        """How many images are in more than one split, and more than once in one; nothing where there are none."""
+        lines = []
+        for kind, where in (("across", "in more than one split, a leak"), ("within", "more than once in one split")):
+            rows = self.repeated(kind)
+            if count := _count_groups(rows):
+                images = "1 image is" if count == 1 else f"{count:,} images are"
+                lines.append(f"{images} {where}: {' and '.join(rows['name'].head(2))}{', …' if count > 1 else ''}")
+        return lines
+
     def to_markdown(self) -> str:
         """The whole report as GitHub markdown; long lists are cut, with a line that says so."""
         across, within = self.repeated("across"), self.repeated("within")

@@ -24,7 +24,7 @@ EPOCH = {
         "val_accuracy": None,
         "images_per_second": 5300.4,
         "epoch_seconds": 1.24,
-        "learning_rate": 0.0007,
+        "learning_rate": 0.01,
     },
 }
 STEP = {"event": "progress", "epoch": 4, "step": 7, "loss": 0.2, "accuracy": 0.95, "images_per_second": 5000.0}
@@ -38,7 +38,7 @@ def test_lines_tell_one_line_per_event_that_matters():
         progress.event("baseline", event)
     assert lines == [
         "baseline: 2 replicas, global batch 64 (32 per replica), 21 steps per epoch, peak learning rate 0.001",
-        "baseline: epoch 3/5  loss 0.2500  accuracy 0.9000  val. accuracy -  5,300 images/s  1.2 s  learning rate 0.0007",
+        "baseline: epoch 3/5  loss 0.2500  accuracy 0.9000  val. accuracy -  5,300 images/s  1.2 s  learning rate 0.01",
         "baseline: trained in 6.3 s, best validation accuracy 0.9700 (epoch 4)",
         "baseline: failed: loss is not finite",
     ]

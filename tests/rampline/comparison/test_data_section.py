@@ -1,0 +1,66 @@
+"""The page of a dataset: its tables, and pictures of each class from all storages."""
+
+import base64
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rampline.comparison.data_section import PICTURES, write_data_page
+from rampline.config import DataConfig
+from rampline.config.sections import Cache
+from rampline.data.preparation import prepare_dataset
+from rampline.data.quality import read_report
+from rampline.record.home import Home
+
+PNG = re.compile(r"data:image/png;base64,([^\"]+)")
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> Path:
+    """Two classes of photographs, red and blue; one of the red ones is in both splits, and one twice in its own."""
+    for split, count in (("train", 14), ("validation", 3)):
+        for name, color in (("red", (200, 0, 0)), ("blue", (0, 0, 200))):
+            folder = tmp_path / "photographs" / split / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                shade = tuple(min(255, part + i + (40 if split == "validation" else 0)) for part in color)
+                Image.new("RGB", (300, 200), shade).save(folder / f"{i}.png")
+    train, validation = (tmp_path / "photographs" / split / "red" for split in ("train", "validation"))
+    (validation / "0.png").write_bytes((train / "3.png").read_bytes())
+    (train / "5.png").write_bytes((train / "4.png").read_bytes())
+    return tmp_path / "photographs"
+
+
+@pytest.mark.parametrize("cache", ["memory", "disk", "none"])
+def test_each_class_has_a_contact_sheet_whatever_the_storage(
+    cache: Cache, photographs: Path, forks: None, tmp_path: Path
+) -> None:
+    config = DataConfig(source=f"folder:{photographs}", image_size=16, cache=cache)
+    dataset = prepare_dataset(config, Home(root=tmp_path / "home"))
+    report, page = read_report(dataset.directory), tmp_path / "page.html"
+    write_data_page(dataset, report, page)
+    html = page.read_text()
+    pictures = [Image.open(io.BytesIO(base64.b64decode(png))) for png in PNG.findall(html)]
+    assert len(pictures) == 2 * PICTURES
+    colors = [np.asarray(picture).mean(axis=(0, 1)) for picture in pictures]
+    blue, red = colors[:PICTURES], colors[PICTURES:]
+    assert all(color[2] > 150 > color[0] for color in blue)
+    assert all(color[0] > 150 > color[2] for color in red)
+    assert "1 image is in more than one split, a leak: " in html
+    assert "12 of 14 images of the split train" in html
+    leak, twice = report.duplicate_lines()
+    assert leak.startswith("1 image is in more than one split, a leak: ")
+    assert leak.endswith("red/0.png")
+    assert twice.startswith("1 image is more than once in one split: ")
+
+
+def test_the_command_prepares_and_names_the_page(rampline, home) -> None:
+    shown = rampline("data", "digits", "--set", "data.limit=20")
+    assert shown.returncode == 0
+    assert "train: 180 images: 0 (18)" in shown.stdout
+    (page,) = home.glob("reports/digits/data/*.html")
+    assert page.name in shown.stdout
