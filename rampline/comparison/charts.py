@@ -145,6 +145,15 @@ def points(*encoded: Spec) -> Spec:
     }
 
 
+def range_areas(y: Spec) -> Spec:
+    """A layer: from `low` to `high` of each run whose rows have them."""
+    return {
+        "transform": [{"filter": "isValid(datum.low)"}],
+        "mark": {"type": "area", "opacity": 0.18, "clip": True},
+        "encoding": {"y": {**y, "field": "low"}, "y2": {"field": "high"}, "detail": {"field": "run"}},
+    }
+
+
 def run_lines(rows: Sequence[Row], x: Spec, y: Spec, styles: Mapping[str, RunStyle]) -> Spec:
     """A layer: a line for each run; where several have the very same line, their colours take turns along it."""
     dashes = _dashes(rows, x["field"], y["field"], styles)

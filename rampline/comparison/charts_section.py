@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -18,11 +18,13 @@ from rampline.comparison.charts import (
     label,
     pick_drawn,
     points,
+    range_areas,
     row_chart,
     run_lines,
     style_runs,
     tooltip,
 )
+from rampline.comparison.repeats import HIGH, LOW
 from rampline.comparison.runs import Comparison, is_missing, steady_throughput
 from rampline.comparison.section import Chart, Section
 from rampline.record.units import write_accuracy, write_quantity, write_ratio
@@ -32,6 +34,7 @@ DECADE = 10  # a loss that spans more is drawn on a logarithmic scale
 # Of all lines of a chart together, and of one at least: the page must stay small enough to send.
 MOST_POINTS, FEWEST_POINTS = 3000, 20
 WEIGHTS_NOTE = "By time, a run begins where the run ends whose weights it starts from."
+RANGE_NOTE = "Of runs that were trained more than once, lines are medians, and areas go from the least to the greatest."
 ZOOM_NOTE = "Hold shift to zoom with the wheel or to drag; a double click shows all again."
 
 
@@ -134,11 +137,11 @@ def _curve(comparison: Comparison, curve: Curve, *, is_first: bool) -> Chart:
         # The last epoch is always among them.
         for values in own[:: -math.ceil(len(own) / most) or -1][::-1]:
             at = {"epoch": float(values["epoch"]), "elapsed_seconds": values["elapsed_seconds"] + before[run]}
-            rows.append(
-                finite({"run": run, "color": styles[run].color, **at, curve.metric: float(values[curve.metric])})
-            )
+            at |= {curve.metric: float(values[curve.metric])} | _range(values, curve.metric)
+            rows.append(finite({"run": run, "color": styles[run].color, **at}))
+    areas = [range_areas(y)] if any("low" in row for row in rows) else []
     drawn = {
-        x["field"]: curve_chart(rows, x, y, run_lines(rows, x, y, styles), points(by_epoch, by_time, y))
+        x["field"]: curve_chart(rows, x, y, *areas, run_lines(rows, x, y, styles), points(by_epoch, by_time, y))
         for x in (by_epoch, by_time)
         if all(x["field"] in row for row in rows)
     }
@@ -146,6 +149,7 @@ def _curve(comparison: Comparison, curve: Curve, *, is_first: bool) -> Chart:
     if is_first:
         notes += [WEIGHTS_NOTE] if any(before.values()) else []
         is_thinned = any(len(comparison.epochs_of(run)) > most for run in runs)
+        notes += [RANGE_NOTE] if areas else []
         notes += [ZOOM_NOTE, *(["Of long runs not every epoch is drawn."] if is_thinned else [])]
     return Chart(
         title=curve.words.capitalize(),
@@ -153,6 +157,12 @@ def _curve(comparison: Comparison, curve: Curve, *, is_first: bool) -> Chart:
         spec=drawn["epoch"],
         by_time={key: drawn["elapsed_seconds"][key] for key in ("encoding", "layer")} if len(drawn) > 1 else {},
     )
+
+
+def _range(values: Mapping[Hashable, Any], metric: str) -> dict[str, float]:
+    """Where a run was trained more than once, and not with equal outcome."""
+    low, high = (values.get(f"{metric}{end}", math.nan) for end in (LOW, HIGH))
+    return {"low": float(low), "high": float(high)} if low < high else {}
 
 
 def _throughput(comparison: Comparison) -> Chart:

@@ -67,12 +67,23 @@ def merge_trainings(trainings: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(merged).astype(trainings.dtypes.to_dict())
 
 
+LOW, HIGH = "_low", "_high"
+
+
 def merge_epochs(epochs: pd.DataFrame, trainings: pd.DataFrame) -> pd.DataFrame:
-    """A row per run and epoch: medians of the trainings that its figures are of."""
+    """A row per run and epoch: medians of the trainings that its figures are of.
+
+    Where a run was trained more than once, `METRIC_low` and `METRIC_high` are the least and the greatest of them.
+    """
     counted = {row["run"]: name for name, run in by_run(trainings).items() for row in _finished(run)}
     kept = epochs[epochs["run"].isin(counted)]
     named = kept.assign(run=[counted[run] for run in kept["run"]])
-    return named.groupby(["run", "epoch"], sort=False, as_index=False).median()
+    grouped, names = named.groupby(["run", "epoch"], sort=False, as_index=False), ["run", "epoch"]
+    merged = grouped.median()
+    if len(merged) == len(named):
+        return merged
+    ends = [grouped.agg(end).drop(columns=names).add_suffix(suffix) for end, suffix in (("min", LOW), ("max", HIGH))]
+    return pd.concat([merged, *ends], axis="columns")
 
 
 def by_run(trainings: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:

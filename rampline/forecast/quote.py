@@ -55,11 +55,11 @@ def take_readings(runs: Sequence[tuple[RunConfig, PreparedDataset]], home: Home,
         what += f" ({config.strategy})" if replicas > 1 else ""
         started = time.monotonic()
         try:
-            take_reading(config, dataset, replicas, chosen, file_of(home, key))
+            found = take_reading(config, dataset, replicas, chosen, file_of(home, key))
         except ClusterConfigError as error:
             log(f"not read: {what}: {error}")
             continue
-        batches = ", ".join(str(size) for size in chosen)
+        batches = ", ".join(str(size) for size in found.batch_sizes)
         log(f"read: {what}, batches of {batches}: {time.monotonic() - started:.0f} s")
 
 

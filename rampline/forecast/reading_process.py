@@ -37,6 +37,8 @@ LONGEST_ROUND_SECONDS = 0.4
 # Of the validation split at first so many batches, then each time so many times as much until it takes so long.
 EVALUATION_BATCHES, EVALUATION_GROWTH, EVALUATION_SECONDS = 2, 4, 0.5
 LATENCIES = 20
+# All steps of a reading together: of a slow network fewer batch sizes are read. Each is trained on so often.
+STEPS_SECONDS, STEPS_OF_A_SIZE = 60.0, 10
 
 
 def read_role(folder: Path, config: dict[str, Any], dataset: str, batch_sizes: list[int]) -> NoReturn:
@@ -81,6 +83,9 @@ def _read(
     engine = make_engine(config, dataset, strategy, state, task)
     if task.is_chief:
         EventWriter(folder / EVENTS).write(READY)
+    smallest = engine.make_probe(REAL, batch_sizes[0] * config.num_replicas_in_sync)
+    first, second = (engine.average(_seconds(lambda: smallest(1))) for _ in range(2))
+    batch_sizes = _affordable(batch_sizes, second)
     probes = {
         f"{kind} {size}": engine.make_probe(kind, size * config.num_replicas_in_sync)
         for size in batch_sizes
@@ -88,7 +93,6 @@ def _read(
     }
     if config.is_synchronous and config.cluster.sum == "fast":
         probes["update"] = engine.make_probe(UPDATE)
-    first, second = (_seconds(lambda: probes[f"{REAL} {batch_sizes[-1]}"](1)) for _ in range(2))
     first_evaluation, evaluations = _evaluations(config, engine, dataset.splits)
     timings = measure_in_turns(probes, config, engine.average, LONGEST_ROUND_SECONDS)
     is_ring = config.strategy == "multi_worker"
@@ -108,6 +112,14 @@ def _read(
         "logging_seconds": _write_scalars(folder) if task.is_chief else math.nan,
         "gradient_bytes": sum(math.prod(v.shape) * v.value.dtype.size for v in state.model.trainable_variables),
     }
+
+
+def _affordable(batch_sizes: list[int], seconds: float) -> list[int]:
+    """Without the largest that would take too long; `seconds` are those of a step with the smallest."""
+    sizes = list(batch_sizes)
+    while len(sizes) > 1 and STEPS_OF_A_SIZE * seconds * sum(sizes) / sizes[0] > STEPS_SECONDS:
+        sizes.pop()
+    return sizes
 
 
 def _evaluations(config: RunConfig, engine: Engine, splits: dict[str, int]) -> tuple[float, dict[int, float]]:

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from logged_runs import LoggedRun
 
+from rampline.comparison.charts_section import make_charts
 from rampline.comparison.recommendation import recommend
 from rampline.comparison.repeats import Figure, interval_of_median
 from rampline.comparison.run_table import make_columns
@@ -163,3 +164,24 @@ def test_nothing_changes_without_repeats(compare):
     pd.testing.assert_frame_equal(found.runs[found.trainings.columns], found.trainings)
     assert not found.has_repeats
     assert tell_repeats(found) == "Each run was trained once: differences of speed and time below 5 % count as noise."
+
+
+def test_curves_of_repeats_are_medians_with_the_range_of_their_trainings(compare):
+    found = compare(
+        "curves",
+        trainings("spread", [100, 130, 110], [0.9, 0.92, 0.91]),
+        trainings("equal", [300, 300], [0.8, 0.8]),
+        trainings("once", [200], [0.7]),
+    )
+    chart = next(chart for chart in make_charts(found) if chart.title == "Validation accuracy")
+    rows = {row["run"]: row for row in chart.spec["data"]["values"]}
+    assert (rows["spread"]["val_accuracy"], rows["spread"]["low"], rows["spread"]["high"]) == (0.91, 0.9, 0.92)
+    assert "low" not in rows["equal"]
+    assert "low" not in rows["once"]
+    assert chart.spec["layer"][0]["mark"]["type"] == "area"
+    assert "areas go from the least to the greatest" in chart.caption
+
+
+def test_curves_without_repeats_have_no_areas(compare):
+    for chart in make_charts(compare("no-areas", trainings("one", [100], [0.9]), trainings("two", [200], [0.8]))):
+        assert all(layer["mark"]["type"] != "area" for layer in chart.spec["layer"])

@@ -10,6 +10,7 @@ from rampline.config import BatchConfig, ClusterConfig, RunConfig
 from rampline.config.run_config import Strategy
 from rampline.data.dataset import PreparedDataset
 from rampline.forecast.reading import chosen_batch_sizes, config_of_reading, few_replicas, key_of, take_reading
+from rampline.forecast.reading_process import _affordable
 
 
 def run_of(strategy: Strategy, **cluster: int) -> RunConfig:
@@ -22,6 +23,12 @@ def run_of(strategy: Strategy, **cluster: int) -> RunConfig:
 )
 def test_few_batch_sizes_stand_for_many(wanted: list[int], chosen: tuple[int, ...]) -> None:
     assert chosen_batch_sizes(wanted) == chosen
+
+
+def test_of_a_slow_network_fewer_batch_sizes_are_read() -> None:
+    assert _affordable([4, 32, 256], 0.01) == [4, 32, 256]
+    assert _affordable([4, 32, 256], 0.5) == [4, 32]
+    assert _affordable([4, 32, 256], 30.0) == [4]
 
 
 def test_runs_that_differ_in_replicas_and_batch_share_their_readings(digits: PreparedDataset) -> None:
