@@ -224,6 +224,7 @@ def read_comparison(
     _add_figures(rows, epochs, next((row["machines"][-1][1] for row in rows if name_of_run(row) == reference), ""))
     trainings = _trainings(rows, epochs, study, execution)
     runs = with_intervals_of_speedup(with_scaling(merge_trainings(trainings), reference), reference)
+    runs = with_published_speedup(runs, reference)
     shown = dict(zip(runs["run_id"], runs["run"], strict=True))
     tolerance = _tag_number(tags, "rampline.accuracy_tolerance")
     return Comparison(
@@ -366,6 +367,19 @@ def choose_reference(runs: pd.DataFrame, declared: str) -> str:
     if declared in usable:
         return declared
     return usable[0] if usable else ""
+
+
+def with_published_speedup(runs: pd.DataFrame, reference: str) -> pd.DataFrame:
+    """`runs` with the speed-up that follows from others' times, where they publish the times alone."""
+    for time in (f"published_{metric}" for metric in ("train_seconds", "epoch_seconds")):
+        if not reference or time not in runs:
+            continue
+        follows = runs.set_index("run").loc[reference, time] / runs[time]
+        follows = follows.where(runs["run"] != reference)
+        if follows.notna().any():
+            told = runs.get("published_speedup", pd.Series(math.nan, runs.index))
+            runs = runs.assign(published_speedup=told.fillna(follows))
+    return runs
 
 
 def with_scaling(runs: pd.DataFrame, reference: str, among: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -15,7 +15,14 @@ from mlflow.entities import Metric
 
 from rampline.comparison.mlflow_reader import SAME_DATA
 from rampline.comparison.recommendation import list_candidates
-from rampline.comparison.runs import choose_reference, is_missing, read_comparison, steady_throughput, with_scaling
+from rampline.comparison.runs import (
+    choose_reference,
+    is_missing,
+    read_comparison,
+    steady_throughput,
+    with_published_speedup,
+    with_scaling,
+)
 from rampline.comparison.sentences import list_remarks
 from rampline.comparison.ways_section import make_views
 from rampline.errors import InputError
@@ -281,3 +288,15 @@ def test_choose_reference():
 def test_steady_throughput_leaves_out_the_epoch_that_traces():
     assert steady_throughput(pd.DataFrame({"images_per_second": [5.0, 90.0, math.nan, 110.0]})) == [90.0, 110.0]
     assert steady_throughput(pd.DataFrame({"images_per_second": [5.0]})) == [5.0]
+
+
+def test_a_published_speedup_follows_from_published_times():
+    times, told = [2090.0, 1046.0, math.nan, 887.0], [math.nan, math.nan, math.nan, 2.5]
+    runs = pd.DataFrame({"run": ["one", "four", "ours", "told"], "published_train_seconds": times})
+    derived = with_published_speedup(runs, "one")["published_speedup"].tolist()
+    assert derived == pytest.approx([math.nan, 2090 / 1046, math.nan, 2090 / 887], nan_ok=True)
+    known = with_published_speedup(runs.assign(published_speedup=told), "one")["published_speedup"].tolist()
+    assert known == pytest.approx([math.nan, 2090 / 1046, math.nan, 2.5], nan_ok=True)
+    for reference in ("ours", ""):
+        assert "published_speedup" not in with_published_speedup(runs, reference)
+    assert "published_speedup" not in with_published_speedup(runs[["run"]], "one")
