@@ -29,7 +29,7 @@ from rampline.training.timings import Timings
 
 # Before anything was forecast in this home: the relative error, one standard deviation, of a set-up with the number of
 # replicas that was read; and of one with more, for each doubling.
-PRIOR, PRIOR_PER_DOUBLING = 0.06, 0.05
+PRIOR, PRIOR_PER_DOUBLING = 0.08, 0.05
 # Of a run with several replicas, whose cost for each other could not be read.
 UNREAD = 0.25
 # Of a machine that somebody has described.
@@ -40,8 +40,8 @@ LATEST_RUNS = 50
 # What a file that another version has written, or a crash, raises: it is as if it were not there.
 UNREADABLE = (ValueError, KeyError, TypeError, StopIteration, ZeroDivisionError)
 CONFIDENCE = 0.9
-# The standard deviation of three rounds, from their range.
-RANGE_OF_THREE = 1.69
+# What five values range over is so many of their standard deviations.
+RANGE_OF_FIVE = 2.33
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,4 +296,4 @@ def _evaluation(reading: Reading, images: int) -> float:
 
 
 def _deviation(timings: Timings) -> float:
-    return (max(timings.milliseconds) - min(timings.milliseconds)) / timings.median / RANGE_OF_THREE
+    return (max(timings.milliseconds) - min(timings.milliseconds)) / timings.median / RANGE_OF_FIVE

@@ -33,12 +33,12 @@ from rampline.training.timings import CACHED, REAL, UPDATE
 from rampline.training.train import make_engine
 
 POLL_SECONDS = 0.05
-LONGEST_ROUND_SECONDS = 0.4
+ROUNDS, LONGEST_ROUND_SECONDS = 5, 0.3
 # Of the validation split at first so many batches, then each time so many times as much until it takes so long.
 EVALUATION_BATCHES, EVALUATION_GROWTH, EVALUATION_SECONDS = 2, 4, 0.5
 LATENCIES = 20
 # All steps of a reading together: of a slow network fewer batch sizes are read. Each is trained on so often.
-STEPS_SECONDS, STEPS_OF_A_SIZE = 60.0, 10
+STEPS_SECONDS, STEPS_OF_A_SIZE = 60.0, 14
 
 
 def read_role(folder: Path, config: dict[str, Any], dataset: str, batch_sizes: list[int]) -> NoReturn:
@@ -94,7 +94,7 @@ def _read(
     if config.is_synchronous and config.cluster.sum == "fast":
         probes["update"] = engine.make_probe(UPDATE)
     first_evaluation, evaluations = _evaluations(config, engine, dataset.splits)
-    timings = measure_in_turns(probes, config, engine.average, LONGEST_ROUND_SECONDS)
+    timings = measure_in_turns(probes, config, engine.average, rounds=ROUNDS, longest_seconds=LONGEST_ROUND_SECONDS)
     is_ring = config.strategy == "multi_worker"
     latency = min(_seconds(lambda: engine.average(0.0)) for _ in range(LATENCIES)) if is_ring else 0.0
     update = timings.get("update")

@@ -1,13 +1,10 @@
 """From what one replica takes, and a few at once, to what many would take. No TensorFlow, no files.
 
-Two laws, for replicas that share a machine's cores and for replicas with devices of their own:
-
-- *work*: alone it takes T(1), as `few` at once T(few). On shared cores each doubling costs the same factor as long as
-  there are cores, then twice: T(n) = T(1) g^log2(min(n, cores)) max(1, n / cores). On devices of their own n take what
-  `few` have taken.
-- *sums of gradients*: the latency-bandwidth model of a ring, T(n) = alpha (n - 1) + beta 2 (n - 1) / n bytes (Thakur,
-  Rabenseifner and Gropp, 2005). Where all share a machine, what n replicas send is copied by the same cores: the whole
-  grows with n - 1.
+- *Work*: alone it takes T(1), as `few` at once T(few). On the cores of one machine each doubling costs the same factor
+  as long as there are cores, then twice: T(n) = T(1) g^log2(min(n, cores)) max(1, n / cores). On devices of their own n
+  take what `few` have taken.
+- *Sums of gradients*: the latency-bandwidth model of a ring, alpha (n - 1) + beta 2 (n - 1) / n bytes (Thakur,
+  Rabenseifner and Gropp, 2005). Replicas that are more than the cores take turns at what is not waiting.
 """
 
 from __future__ import annotations
@@ -35,8 +32,8 @@ class Place:
             return one
         if not self.is_shared:
             return few
-        per_doubling = math.log(max(few / self._crowding(of) / one, 1e-9)) / math.log2(self._apart(of))
-        return one * math.exp(per_doubling * math.log2(self._apart(replicas))) * self._crowding(replicas)
+        per_doubling = math.log(max(few / self._turns(of) / one, 1e-9)) / math.log2(self._apart(of))
+        return one * math.exp(per_doubling * math.log2(self._apart(replicas))) * self._turns(replicas)
 
     def shared_work(self, one: float, few: float, *, of: int, replicas: int) -> float:
         """The same of a work that is divided among the replicas, such as an evaluation."""
@@ -53,18 +50,21 @@ class Place:
             of: 2 or more.
             replicas: 1 or more.
         """
-        hops = (replicas - 1) / (of - 1)
-        if self.is_shared or replicas == 1:
-            return few * hops
         waiting = min(few, latency)
-        return waiting * hops + (few - waiting) * hops * of / replicas
+        sent = (few - waiting) * self._ring(replicas) / self._ring(of) * self._turns(replicas) / self._turns(of)
+        return waiting * (replicas - 1) / (of - 1) + sent
 
     def _apart(self, replicas: int) -> int:
         """As many of them as have cores of their own, or would on the smallest machine: two."""
-        return min(replicas, max(2, self.cores))
+        return min(replicas, max(2, self.cores)) if self.is_shared else replicas
 
-    def _crowding(self, replicas: int) -> float:
+    def _turns(self, replicas: int) -> float:
         return replicas / self._apart(replicas)
+
+    def _ring(self, replicas: int) -> float:
+        """What a replica sends, by the bytes of its gradients."""
+        apart = self._apart(replicas)
+        return 2 * (apart - 1) / apart
 
 
 def between(sizes: Sequence[int], values: Sequence[float], size: int) -> float:

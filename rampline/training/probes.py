@@ -57,20 +57,23 @@ def measure_in_turns(
     probes: Mapping[str, Probe],
     config: RunConfig,
     average: Callable[[float], float],
+    *,
+    rounds: int = ROUNDS,
     longest_seconds: float = LONGEST_ROUND_SECONDS,
 ) -> dict[str, Timings]:
-    """`ROUNDS` rounds in which the probes take turns, each with as many steps in every round, after it has compiled.
+    """Rounds in which the probes take turns, each with as many steps in every round, after it has compiled.
 
     Args:
         probes: seconds per step of so many steps.
         config: the run, whose `explain.steps` are spread over the rounds in whole calls of `steps_per_call`.
         average: the mean over all roles, which must agree on the number of steps.
+        rounds: how many.
         longest_seconds: of one round of one probe: a slow network is measured on fewer steps.
     """
     steps = {name: _steps_per_round(probe, config, average, longest_seconds) for name, probe in probes.items()}
-    rounds = [{name: average(probe(steps[name])) for name, probe in probes.items()} for _ in range(ROUNDS)]
+    made = [{name: average(probe(steps[name])) for name, probe in probes.items()} for _ in range(rounds)]
     return {
-        name: Timings(milliseconds=tuple(1000 * round_[name] for round_ in rounds), steps=ROUNDS * steps[name])
+        name: Timings(milliseconds=tuple(1000 * round_[name] for round_ in made), steps=rounds * steps[name])
         for name in probes
     }
 
