@@ -46,13 +46,18 @@ def predict(
         str, typer.Option(metavar="FILE", help="Table, .csv or .parquet; by default in RAMPLINE_HOME/predictions.")
     ] = "",
     batch_size: Annotated[int, typer.Option(min=1, help="Images per step of the model.")] = 256,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Add the probability of each class, in columns p_CLASS.")
+    ] = False,
 ) -> None:
     """Label the images of a folder with a study's champion, into a CSV or Parquet file."""
     from rampline.registry.prediction import predict_folder  # MLflow: too slow for the other commands
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     home = Home.from_environment()
-    made = predict_folder(study, folder, home=home, output=output, batch_size=batch_size, log=console.print)
+    made = predict_folder(
+        study, folder, home=home, output=output, batch_size=batch_size, with_all=probabilities, log=console.print
+    )
     for label, count in made.counts.items():
         console.print(f"{label:<12}  {count:,}")
     console.print(made.sentence())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -75,24 +75,30 @@ def _refuse(error: OSError) -> None:
 
 
 class Row(NamedTuple):
-    """One image: `label` is empty, `probability` None and `error` says why where it could not be read."""
+    """One image: `label` is empty, `probability` None and `error` says why where it could not be read.
+
+    `others` are the probabilities of all classes, in their order, where the table has them.
+    """
 
     path: str
     label: str
     probability: float | None
     model_version: int
     error: str
+    others: tuple[float | None, ...] = ()
+
+    def cells(self) -> list[Any]:
+        """One per column."""
+        return [*self[:-1], *self.others]
 
 
-SCHEMA = pa.schema(
-    [
-        ("path", pa.string()),
-        ("label", pa.string()),
-        ("probability", pa.float32()),
-        ("model_version", pa.int32()),
-        ("error", pa.string()),
-    ]
-)
+COLUMNS = {
+    "path": pa.string(),
+    "label": pa.string(),
+    "probability": pa.float32(),
+    "model_version": pa.int32(),
+    "error": pa.string(),
+}
 ROWS_PER_GROUP = 10_000
 
 
@@ -104,14 +110,19 @@ class TableWriter(Protocol):
 
 
 @contextmanager
-def open_table(path: Path, suffix: str) -> Iterator[TableWriter]:
-    """A table to fill, in the form that `suffix` names; synced to the disk at the end of the block."""
+def open_table(path: Path, suffix: str, others: Sequence[str] = ()) -> Iterator[TableWriter]:
+    """A table to fill, in the form that `suffix` names; synced to the disk at the end of the block.
+
+    The classes `others` have a column each with their probability, `p_CLASS`.
+    """
+    columns = COLUMNS | {f"p_{name}": pa.float32() for name in others}
     if suffix == ".csv":
         with open(path, "w", newline="", encoding="utf-8") as file:
-            yield _CsvTable(file)
+            yield _CsvTable(file, columns)
     else:
-        with pq.ParquetWriter(path, SCHEMA) as writer:
-            table = _ParquetTable(writer)
+        schema = pa.schema(list(columns.items()))
+        with pq.ParquetWriter(path, schema) as writer:
+            table = _ParquetTable(writer, schema)
             yield table
             table.flush()
     with open(path, "rb") as file:
@@ -119,21 +130,21 @@ def open_table(path: Path, suffix: str) -> Iterator[TableWriter]:
 
 
 class _CsvTable:
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, file: TextIO, columns: Iterable[str]) -> None:
         self._writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-        self._writer.writerow(Row._fields)
+        self._writer.writerow(map(csv_cell, columns))
 
     def write(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            probability = None if row.probability is None else float(f"{row.probability:.6g}")
-            self._writer.writerow(map(csv_cell, row._replace(probability=probability)))
+            short = (float(f"{cell:.6g}") if isinstance(cell, float) else cell for cell in row.cells())
+            self._writer.writerow(map(csv_cell, short))
 
 
 class _ParquetTable:
     """Rows are gathered: a group per batch would make files of nothing but their own index."""
 
-    def __init__(self, writer: pq.ParquetWriter) -> None:
-        self._writer = writer
+    def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema) -> None:
+        self._writer, self._schema = writer, schema
         self._rows: list[Row] = []
 
     def write(self, rows: Sequence[Row]) -> None:
@@ -142,9 +153,9 @@ class _ParquetTable:
             self.flush()
 
     def flush(self) -> None:
-        columns = list(zip(*self._rows, strict=True)) or [()] * len(SCHEMA)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-        self._writer.write_table(pa.table(arrays, schema=SCHEMA))
+        columns = list(zip(*(row.cells() for row in self._rows), strict=True)) or [()] * len(self._schema)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        self._writer.write_table(pa.table(arrays, schema=self._schema))
         self._rows = []
 
 
@@ -171,15 +182,15 @@ class Labeller:
         signature = [tf.TensorSpec(self._shape, tf.uint8)]
         self._step = compiled(lambda images: model(images, training=False), input_signature=signature)
 
-    def label(self, images: Sequence[np.ndarray]) -> list[tuple[str, float]]:
-        """Name and probability of the likeliest class of at most `batch_size` images."""
+    def label(self, images: Sequence[np.ndarray]) -> list[tuple[str, np.ndarray]]:
+        """Name of the likeliest class of at most `batch_size` images, and the probabilities of all, (classes,)."""
         if not images:
             return []
         batch = np.zeros(self._shape, np.uint8)
         batch[: len(images)] = images
         probabilities = softmax(self._step(batch).numpy()[: len(images)].astype(np.float32), axis=1)
         best = probabilities.argmax(axis=1)
-        return [(self._names[int(label)], float(row[label])) for label, row in zip(best, probabilities, strict=True)]
+        return [(self._names[int(label)], row) for label, row in zip(best, probabilities, strict=True)]
 
 
 def label_folder(folder: Path, model: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -202,9 +213,10 @@ def label_folder(folder: Path, model: str, request: dict[str, Any]) -> dict[str,
     )
     counts: Counter[str] = Counter()
     unreadable = done = 0
-    with open_table(Path(wanted.aside), Path(wanted.output).suffix) as table:
+    others = wanted.class_names if wanted.with_all else ()
+    with open_table(Path(wanted.aside), Path(wanted.output).suffix, others) as table:
         for batch in in_chunks(_decode_folder(Path(wanted.images), wanted.image_shape), wanted.batch_size):
-            rows = _label_batch(labeller, batch, wanted.model_version)
+            rows = _label_batch(labeller, batch, wanted.model_version, len(others))
             table.write(rows)
             counts.update(row.label for row in rows if row.label)
             unreadable += sum(bool(row.error) for row in rows)
@@ -254,11 +266,15 @@ def _decoded(file: ImageToLabel, decoded: Iterator) -> tuple[str, np.ndarray | N
 
 
 def _label_batch(
-    labeller: Labeller, batch: Sequence[tuple[str, np.ndarray | None, str]], model_version: int
+    labeller: Labeller, batch: Sequence[tuple[str, np.ndarray | None, str]], model_version: int, others: int
 ) -> list[Row]:
     labels = iter(labeller.label([pixels for _, pixels, _ in batch if pixels is not None]))
     rows = []
     for path, pixels, problem in batch:
-        label, probability = ("", None) if pixels is None else next(labels)
-        rows.append(Row(path, label, probability, model_version, problem))
+        if pixels is None:
+            rows.append(Row(path, "", None, model_version, problem, (None,) * others))
+            continue
+        label, probabilities = next(labels)
+        each = tuple(probabilities.tolist()[:others])
+        rows.append(Row(path, label, float(probabilities.max()), model_version, problem, each))
     return rows

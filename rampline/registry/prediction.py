@@ -41,6 +41,7 @@ class Request:
         aside: the file to write until the table is complete.
         batch_size: images per step of the model, at least 1.
         model_version: what the column of that name says.
+        with_all: whether the table has the probability of each class.
         class_names: of the model's logits, in their order.
         image_shape: (height, width, channels) of its images.
         module: with the code of the model's own layers: it is imported first; empty for none.
@@ -51,6 +52,7 @@ class Request:
     aside: str
     batch_size: int
     model_version: int = 0
+    with_all: bool = False
     class_names: tuple[str, ...] = ()
     image_shape: tuple[int, int, int] = (0, 0, 0)
     module: str = ""
@@ -127,6 +129,7 @@ def predict_folder(
     home: Home,
     output: str | Path = "",
     batch_size: int = DEFAULT_BATCH_SIZE,
+    with_all: bool = False,
     log: Log | None = None,
 ) -> Prediction:
     """Label every image of a folder with the study's champion.
@@ -138,6 +141,7 @@ def predict_folder(
         output: the table, `.csv` or `.parquet`; one that exists is replaced when the new one is complete. By default
             `predictions/STUDY/TIME.csv` in `home`.
         batch_size: images per step of the model.
+        with_all: add the probability of each class, in columns `p_CLASS`.
         log: gets lines for the user.
 
     Raises:
@@ -151,7 +155,7 @@ def predict_folder(
     path = Path(output or home.predictions / name / f"{time.strftime('%Y%m%d-%H%M%S')}.csv").absolute()
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     folder = Path(images).expanduser().absolute()
-    request = Request(images=str(folder), output=str(path), aside=str(aside), batch_size=batch_size)
+    request = Request(images=str(folder), output=str(path), aside=str(aside), batch_size=batch_size, with_all=with_all)
     client = open_tracking(home)
     version = get_version(client, ModelReference(name=registered_name(name), alias=CHAMPION))
     request = dataclasses.replace(request, model_version=int(version.version))

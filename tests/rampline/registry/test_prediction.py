@@ -56,21 +56,24 @@ def test_labels_are_those_of_the_evaluation(champion: RunDirectory, home: Home, 
     os.mkfifo(images / "pipe.png")
     broken = ["again", "empty.jpg", "even/00001.png", "outside.png", "pipe.png"]
 
-    made = predict_folder(STUDY, images, home=home, output=tmp_path / "labels.parquet", batch_size=50)
+    made = predict_folder(STUDY, images, home=home, output=tmp_path / "labels.parquet", batch_size=50, with_all=True)
     table = read_table(made.output)
-    assert list(table.columns) == COLUMNS
+    each = [f"p_{digit}" for digit in range(10)]
+    assert list(table.columns) == [*COLUMNS, *each]
     assert (made.model, made.model_version, made.unreadable, made.images) == (MODEL, 2, 5, len(paths) + 5)
     assert set(table["model_version"]) == {2}
 
     bad = table[table["error"] != ""]
     assert sorted(Path(path).relative_to(images).as_posix() for path in bad["path"]) == broken
     assert set(bad["label"]) == {""}
-    assert bad["probability"].isna().all()
+    assert bad[["probability", *each]].isna().all(axis=None)
 
     good = table[table["error"] == ""].set_index("path").loc[[str(path) for path in paths]]
     evaluated = pd.read_csv(champion.path / "predictions.csv")
     assert list(good["label"].astype(int)) == list(evaluated["prediction"])
     assert good["probability"].to_numpy() == pytest.approx(evaluated["probability"].to_numpy(), abs=1e-5)
+    assert good[each].sum(axis=1).to_numpy() == pytest.approx(1.0, abs=1e-5)
+    assert good[each].max(axis=1).to_numpy() == pytest.approx(good["probability"].to_numpy())
     assert made.counts == {name: int(number) for name, number in good["label"].value_counts().sort_index().items()}
 
 
