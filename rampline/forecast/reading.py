@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -155,7 +156,7 @@ def take_reading(
         ClusterConfigError: when there is no place for so many replicas.
         RunFailed: when a role fails, naming its log.
     """
-    file.unlink(missing_ok=True)
+    shutil.rmtree(file.parent, ignore_errors=True)
     chosen = config_of_reading(config, replicas)
     job = Job(
         function="forecast",

@@ -40,6 +40,8 @@ RETURN_SECONDS = 5.0
 SILENT_SECONDS, ASK_SECONDS = 10.0, 1.0
 CONNECT_SECONDS = 1.0
 TOKEN, THREADS = ".shared", "threads.json"
+# Functions whose roles have the threads of a run.
+TIMED = ("role", "forecast")
 
 Share = Mapping[str, float]
 """What is reserved: numbers of `CPU` and `GPU`."""
@@ -289,7 +291,7 @@ class RayPlacement:
     def _threads(self, task: Task, job: Job) -> dict[str, str]:
         """As many as in the run's first placement: with another number sums have other bits."""
         config = self.config
-        if config is None or job.function != "role" or "TF_NUM_INTRAOP_THREADS" in os.environ:
+        if config is None or job.function not in TIMED or "TF_NUM_INTRAOP_THREADS" in os.environ:
             return {}
         computing = [t for t in self.tasks if config.is_synchronous or t.role == "worker"]
         if task not in computing:
