@@ -7,12 +7,14 @@ from typing import Any
 
 from rampline.comparison.runs import Comparison, is_missing
 from rampline.comparison.section import ReportTable, Section
-from rampline.record.metrics import find_metric, unit_of
+from rampline.record.metric import Source
+from rampline.record.metrics import find_metric, from_source, unit_of
 from rampline.record.units import NONE
 
 QUOTED = "quoted_"
-COLUMNS = ("wall_seconds", "cost_usd", "images_per_second")
-STAGES = ("startup_seconds", "tracing_seconds", "steps_seconds", "evaluation_seconds", "checkpoint_seconds")
+_TOLD = [metric for metric in from_source(Source.FORECAST) if find_metric(metric.name.removeprefix(QUOTED))]
+STAGES = tuple(metric.name.removeprefix(QUOTED) for metric in _TOLD if metric.told_as.startswith("run."))
+COLUMNS = tuple(name for metric in _TOLD if (name := metric.name.removeprefix(QUOTED)) not in STAGES)
 ABOUT = (
     "Quoted from earlier runs with the same settings, else from the readings of `rampline forecast`, before the run "
     "began. How far quotes were off makes the next ones of this home wider or narrower."

@@ -377,7 +377,7 @@ def with_published_speedup(runs: pd.DataFrame, reference: str) -> pd.DataFrame:
         follows = runs.set_index("run").loc[reference, time] / runs[time]
         follows = follows.where(runs["run"] != reference)
         if follows.notna().any():
-            told = runs.get("published_speedup", pd.Series(math.nan, runs.index))
+            told = runs["published_speedup"] if "published_speedup" in runs else pd.Series(math.nan, runs.index)
             runs = runs.assign(published_speedup=told.fillna(follows))
     return runs
 

@@ -82,7 +82,7 @@ def test_the_best_run_goes_on_with_the_bits_of_a_straight_one_and_the_others_say
         ]
     assert results["g-short"]["stopped"] == "after epoch 1 of 6: target accuracy 0.01 reached"
     assert {status_of(client, execution, run) for run in results} == {"FINISHED"}
-    comparison = read_comparison(client, "halved", execution.parent_run_id, with_system=False)
+    comparison = read_comparison(client, "halved", execution.parent_run_id, for_report=False)
     assert {row["run"]: row["stopped"] or None for row in comparison.rows} == {
         name: result["stopped"] for name, result in results.items()
     }

@@ -61,6 +61,6 @@ def test_each_class_has_a_contact_sheet_whatever_the_storage(
 def test_the_command_prepares_and_names_the_page(rampline, home) -> None:
     shown = rampline("data", "digits", "--set", "data.limit=20")
     assert shown.returncode == 0
-    assert "train: 180 images: 0 (18)" in shown.stdout
+    assert "train: 200 images: 0 (20), 1 (20)" in shown.stdout
     (page,) = home.glob("reports/digits/data/*.html")
     assert page.name in shown.stdout
