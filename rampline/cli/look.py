@@ -210,11 +210,20 @@ def data(study: StudyArgument, set_: SetOption = None) -> None:
     from rampline.data.quality import read_report
     from rampline.tracking.pages import shorten
 
-    for config in checked.data:
-        dataset = prepare_dataset(config, home, log=console.print)
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        """Preparing tells the counts of what it makes."""
+        if line not in said:
+            console.print(line)
+        said.append(line)
+
+    # Some differ only in how they are fed.
+    prepared = [prepare_dataset(config, home, log=say) for config in checked.data]
+    for dataset in {dataset.directory: dataset for dataset in prepared}.values():
         report = read_report(dataset.directory)
         for line in [*report.count_lines(), *report.duplicate_lines()]:
-            console.print(line)
+            say(line)
         page = home.reports / checked.name / "data" / f"{dataset.directory.name}.html"
         write_data_page(dataset, report, page)
         console.print(f"page    {shorten(page)}")

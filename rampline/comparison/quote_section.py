@@ -16,7 +16,7 @@ _TOLD = [metric for metric in from_source(Source.FORECAST) if find_metric(metric
 STAGES = tuple(metric.name.removeprefix(QUOTED) for metric in _TOLD if metric.told_as.startswith("run."))
 COLUMNS = tuple(name for metric in _TOLD if (name := metric.name.removeprefix(QUOTED)) not in STAGES)
 ABOUT = (
-    "Quoted from earlier runs with the same settings, else from the readings of `rampline forecast`, before the run "
+    "Quoted from earlier runs with the same settings, else from the readings of rampline forecast, before the run "
     "began. How far quotes were off makes the next ones of this home wider or narrower."
 )
 NOTE = "Quoted, and what came out; in brackets by how much that differs from the quote."
