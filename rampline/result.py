@@ -109,7 +109,6 @@ def run(
     data: str = "digits",
     strategies: Sequence[str] = ("single",),
     replicas: int = 2,
-    env: Mapping[str, str] | None = None,
 ) -> Result:
     """Run a study as `rampline run` does, with its progress on standard output; Ctrl-C ends it in order.
 
@@ -122,7 +121,6 @@ def run(
         data: where images come from, as `data.source` of a study.
         strategies: a run each, in this order; the first is what the others are compared with.
         replicas: of all but `single`.
-        env: environment variables of the command, beside those of this process.
 
     Returns:
         the execution, which is complete.
@@ -131,7 +129,7 @@ def run(
         InputError: when something about the arguments is wrong.
         RunFailed: when a run failed, or the command was ended.
     """
-    home, more = Home.from_environment(), dict(env or {})
+    home, more = Home.from_environment(), dict[str, str]()
     if not study:
         name, folder = _name_model(model, home)
         if folder:

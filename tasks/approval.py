@@ -6,7 +6,7 @@ from prefect.flow_runs import pause_flow_run
 from prefect.input import RunInput
 from pydantic import Field
 
-from rampline.plan import expected_cost_usd, plan_study
+from rampline.forecast.plan import expected_cost_usd, plan_study
 from rampline.record.units import write_dollars
 from rampline.study.execution_file import Execution
 from rampline.tasks.page import artifact_key, plan_markdown

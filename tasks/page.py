@@ -24,9 +24,9 @@ from prefect.client.schemas.actions import ArtifactUpdate
 from rampline.comparison.section import Section
 from rampline.config import RunConfig
 from rampline.files import read_csv
+from rampline.forecast.plan import PlannedRun
 from rampline.jobs.role_output import RoleOutput, last_lines
 from rampline.jobs.roles import role_counts
-from rampline.plan import PlannedRun
 from rampline.record.attempts import COLUMNS, tell_attempts
 from rampline.record.events import EventReader
 from rampline.record.metric import Output

@@ -27,8 +27,8 @@ from rampline.study.preflight import check_study
 
 if TYPE_CHECKING:
     from rampline.comparison.runs import Comparison
+    from rampline.forecast.plan import PlannedRun
     from rampline.jobs.launcher import Node
-    from rampline.plan import PlannedRun
 
 UNKNOWN = "?"
 FROM_STUDY = "*"
@@ -41,7 +41,7 @@ def plan(study: StudyArgument, only: OnlyOption = None, set_: SetOption = None, 
     """Show what a study would run: roles, devices, batches, steps, learning rate, expected time and cost."""
     home = Home.from_environment()
     checked = check_study(study, home=home, only=only or [], overrides=all_overrides(file, set_ or []))
-    from rampline.plan import plan_study  # brings in pandas: a wrong study should be told of before
+    from rampline.forecast.plan import plan_study  # brings in pandas: a wrong study should be told of before
 
     runs = plan_study(checked, home)
     console = Console()

@@ -41,7 +41,8 @@ def _judge(quoted: list[dict[str, Any]]) -> Iterator[str]:
     """Of runs that went on to their last epoch: a quote cannot know when others stop."""
     if not quoted:
         return
-    within = [row for row in quoted if abs(_ratio(row, "wall_seconds") - 1) <= row[f"{QUOTED}within"]]
+    ratios = [(_ratio(row, "wall_seconds"), row[f"{QUOTED}within"]) for row in quoted]
+    within = [ratio for ratio, share in ratios if max(ratio, 1 / ratio) <= 1 + share]
     total, was = (sum(row[name] for row in quoted) for name in (f"{QUOTED}wall_seconds", "wall_seconds"))
     write = unit_of("wall_seconds").write
     runs = "1 run" if len(quoted) == 1 else f"{len(quoted)} runs"

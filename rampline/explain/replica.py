@@ -70,14 +70,19 @@ def replica_config(config: RunConfig, *, is_virtual: bool = False) -> RunConfig:
     )
 
 
+def needs_virtual_device(config: RunConfig) -> bool:
+    """Whether one replica of a run is measured on a virtual device.
+
+    Without a GPU it is on the processor anyway: runs with and without virtual devices share what is measured then.
+    """
+    return bool(config.cluster.virtual_devices) and (config.cluster.launcher == "ray" or bool(visible_gpu_ids()))
+
+
 def work_of(run_directory: RunDirectory) -> Work:
     """The work of one replica of that run; of a run on several machines, as many at once as are on one of them."""
     config = run_directory.read_config()
-    is_on_ray = config.cluster.launcher == "ray"
-    # Without a GPU a replica is on the processor anyway: runs with and without virtual devices share their work then.
-    is_virtual = bool(config.cluster.virtual_devices) and (is_on_ray or bool(visible_gpu_ids()))
     return Work(
-        config=replica_config(config, is_virtual=is_virtual),
+        config=replica_config(config, is_virtual=needs_virtual_device(config)),
         dataset=run_directory.read_identity().dataset,
         processes=_replicas_beside(run_directory, config),
     )

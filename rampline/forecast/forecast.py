@@ -52,7 +52,6 @@ class Forecast:
         step: parts of a training step in milliseconds.
         run: parts of the wall time in seconds.
         images_per_second: of training.
-        epoch_seconds: of its steps.
         epochs: how many.
         deviation: standard deviation of the logarithm of what comes out, before any forecast of this home is counted.
         scale: by how much those were worse than they claimed.
@@ -63,7 +62,6 @@ class Forecast:
     step: StepParts
     run: RunParts
     images_per_second: float
-    epoch_seconds: float
     epochs: int
     deviation: float
     scale: float = 1.0
@@ -74,6 +72,11 @@ class Forecast:
     def wall_seconds(self) -> float:
         """The clock of the bill."""
         return self.run.total
+
+    @property
+    def epoch_seconds(self) -> float:
+        """Of the steps of an epoch."""
+        return self.run.steps / self.epochs
 
     @property
     def least_seconds(self) -> float:
@@ -159,8 +162,8 @@ def _errors(directory: RunDirectory) -> Iterable[float]:
 def place_of(config: RunConfig) -> Place:
     """Where the replicas of a run would compute, as far as can be known before."""
     is_local = config.cluster.launcher == "local"
-    has_own = bool(find_devices().gpus) and not config.cluster.virtual_devices
-    return Place(is_shared=is_local and not has_own, cores=available_cores())
+    is_on_cores = bool(config.cluster.virtual_devices) or (is_local and not find_devices().gpus)
+    return Place(is_shared=is_on_cores, cores=available_cores())
 
 
 def forecast_run(
@@ -202,7 +205,6 @@ def forecast_run(
         step=step,
         run=run,
         images_per_second=train_examples / epoch_seconds,
-        epoch_seconds=epoch_seconds,
         epochs=config.epochs,
         deviation=law.deviation(config.per_replica_batch_size),
     )

@@ -177,7 +177,6 @@ def _as_it_was(directory: RunDirectory, config: RunConfig) -> Forecast:
         step=step,
         run=run,
         images_per_second=speed,
-        epoch_seconds=epoch_seconds,
         epochs=config.epochs,
         deviation=PRIOR,
         source="run",

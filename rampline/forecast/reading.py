@@ -19,10 +19,10 @@ from typing import Any
 
 from rampline.config import BatchConfig, ClusterConfig, ExplainConfig, RunConfig, to_dict
 from rampline.data.dataset import PreparedDataset
+from rampline.explain.replica import needs_virtual_device, replica_config
 from rampline.files import read_json, write_json
 from rampline.jobs.job import Job, run_together
 from rampline.jobs.launchers import launcher_of_jobs
-from rampline.jobs.roles import visible_gpu_ids
 from rampline.record.home import Home
 from rampline.record.provenance import describe_machine, environment
 from rampline.training.timings import Timings
@@ -81,8 +81,8 @@ class Reading:
         read: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
-        read |= {name: tuple(_timings(each) for each in values[name]) for name in ("real", "cached")}
-        read["update"] = values["update"] and _timings(values["update"])
+        read |= {name: tuple(Timings.from_dict(each) for each in values[name]) for name in ("real", "cached")}
+        read["update"] = values["update"] and Timings.from_dict(values["update"])
         return cls(**read)
 
 
@@ -91,29 +91,23 @@ def few_replicas(config: RunConfig) -> int:
     return FEW_REPLICAS * (config.cluster.replicas if config.strategy == "multi_worker" else 1)
 
 
-def _timings(values: dict[str, Any]) -> Timings:
-    return Timings(milliseconds=tuple(values["milliseconds"]), steps=values["steps"])
-
-
 def config_of_reading(config: RunConfig, replicas: int) -> RunConfig:
     """A run with the network, data and strategy of `config`, and so many replicas; more than one are two workers'."""
-    keep = {"engine", "precision", "xla", "steps_per_call", "data", "optimizer"}
-    own, strategy = config.cluster, config.strategy if replicas > 1 else "single"
-    # Without a GPU a replica is on the processor anyway.
-    is_virtual = bool(own.virtual_devices) and (own.launcher == "ray" or bool(visible_gpu_ids()))
-    cluster: dict[str, Any] = {"launcher": own.launcher, "virtual_devices": int(is_virtual)}
-    if strategy == "mirrored":
-        cluster |= {"replicas": replicas, "virtual_devices": replicas if own.virtual_devices else 0}
-    elif strategy != "single":
-        cluster |= {"workers": replicas // own.replicas, "replicas": own.replicas, "sum": own.sum}
-        cluster |= {"parameter_servers": own.parameter_servers, "virtual_devices": own.virtual_devices}
-    return RunConfig(
-        **{field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name in keep},
-        strategy=strategy,
-        model=dataclasses.replace(config.model, weights="none"),
+    one = replica_config(config, is_virtual=needs_virtual_device(config))
+    one = dataclasses.replace(one, explain=ExplainConfig(steps=MANY_STEPS))
+    if replicas == 1:
+        return one
+    own = config.cluster
+    if config.strategy == "mirrored":
+        several: dict[str, Any] = {"replicas": replicas, "virtual_devices": replicas if own.virtual_devices else 0}
+    else:
+        several = {"workers": replicas // own.replicas, "replicas": own.replicas, "sum": own.sum}
+        several |= {"parameter_servers": own.parameter_servers, "virtual_devices": own.virtual_devices}
+    return dataclasses.replace(
+        one,
+        strategy=config.strategy,
         batch=BatchConfig(size=config.per_replica_batch_size, per="replica"),
-        cluster=ClusterConfig(**cluster),
-        explain=ExplainConfig(steps=MANY_STEPS),
+        cluster=ClusterConfig(launcher=own.launcher, **several),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,6 @@ from rampline.config import RunConfig, from_dict
 from rampline.data.dataset import PreparedDataset
 from rampline.files import write_json
 from rampline.forecast.reading import READY, RESULT
-from rampline.jobs.exit_status import STOPPED, leave
 from rampline.jobs.job import EVENTS
 from rampline.jobs.tf_config import Task
 from rampline.record.checkpoints import Progress
@@ -25,14 +23,12 @@ from rampline.record.events import EventWriter
 from rampline.training.checkpoint import save_checkpoint
 from rampline.training.engine import Engine
 from rampline.training.probes import measure_in_turns
-from rampline.training.role import get_ready, is_server, meet, read_task
+from rampline.training.role import leave_with, take_part
 from rampline.training.state import TrainingState, make_state
-from rampline.training.strategy import serve
 from rampline.training.tensorboard import ScalarWriter
 from rampline.training.timings import CACHED, REAL, UPDATE
 from rampline.training.train import make_engine
 
-POLL_SECONDS = 0.05
 ROUNDS, LONGEST_ROUND_SECONDS = 5, 0.3
 # Of the validation split at first so many batches, then each time so many times as much until it takes so long.
 EVALUATION_BATCHES, EVALUATION_GROWTH, EVALUATION_SECONDS = 2, 4, 0.5
@@ -51,22 +47,11 @@ def read_role(folder: Path, config: dict[str, Any], dataset: str, batch_sizes: l
         batch_sizes: of one replica.
     """
     run = from_dict(config)
-    task = read_task(run)
-    get_ready(run, task)
-    if is_server(run, task):
-        server = serve(task.role, task.index)
-        while server:  # until the process that started the reading ends it
-            signal.pause()
-    strategy = meet(run)
-    # TensorFlow's multi-worker runtime swallows SIGTERM unless a handler is installed after it.
-    signal.signal(signal.SIGTERM, lambda *_: leave(STOPPED))
+    task, strategy = take_part(run)
     values = _read(run, task, PreparedDataset.open(Path(dataset)), strategy, folder, batch_sizes)
     if task.is_chief:
         write_json(folder / RESULT, values)
-    # A worker that left would end the chief's runtime.
-    while not (folder / RESULT).is_file():
-        time.sleep(POLL_SECONDS)
-    leave(0)
+    leave_with(folder / RESULT)
 
 
 def _read(

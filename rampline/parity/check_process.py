@@ -6,9 +6,7 @@ It computes in float64, so that the order of a sum (1e-16) and an error (1e-9 an
 from __future__ import annotations
 
 import dataclasses
-import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +19,15 @@ import tensorflow as tf
 from rampline.config import BatchConfig, ClusterConfig, RunConfig, StopConfig, from_dict
 from rampline.data.compiled import compiled
 from rampline.data.dataset import PreparedDataset
-from rampline.jobs.exit_status import ERROR_MARK, NO_MEMORY, STOPPED, leave, one_line
+from rampline.jobs.exit_status import ERROR_MARK, NO_MEMORY, leave, one_line
 from rampline.jobs.memory import is_out_of_memory
 from rampline.jobs.tf_config import ALONE, Task
 from rampline.parity.check import RESULT, Neutralised, ParityResult, parity_notes
 from rampline.parity.neutral import BATCH_STATISTICS, neutralise, random_layers
 from rampline.pipeline.examples import open_examples
 from rampline.record.run_directory import RunDirectory
-from rampline.training.role import get_ready, is_server, meet, read_task
+from rampline.training.role import leave_with, take_part
 from rampline.training.state import TrainingState, make_state
-from rampline.training.strategy import serve
 from rampline.training.train import make_engine
 
 # Whose statistics BatchNormalization uses in the check.
@@ -270,7 +267,6 @@ def _scale(reference: np.ndarray) -> float:
 TOLERANCES = {"float64": 1e-9, "float32": 1e-4}
 # A change of the weights that is no more than rounding.
 SHAKES = {"float64": 1e-15, "float32": 1e-7}
-POLL_SECONDS = 0.1
 NOT_TOGETHER = "where one replica overflows in mixed_float16, not all of them skip the step"
 
 
@@ -283,15 +279,8 @@ def check_role(folder: Path, run_directory: str, config: dict[str, Any]) -> NoRe
         config: the run as `parity_config` gives it.
     """
     directory, checked = RunDirectory(Path(run_directory)), from_dict(config)
-    task, result_file = read_task(checked), folder / RESULT
-    get_ready(checked, task)
-    if is_server(checked, task):
-        server = serve(task.role, task.index)
-        while server:  # until the process that started the check ends it
-            signal.pause()
-    strategy = meet(checked)
-    # TensorFlow's multi-worker runtime swallows SIGTERM unless a handler is installed after it.
-    signal.signal(signal.SIGTERM, lambda *_: leave(STOPPED))
+    result_file = folder / RESULT
+    task, strategy = take_part(checked)
     dataset = PreparedDataset.open(Path(directory.read_identity().dataset))
     run = directory.read_config()
     try:
@@ -306,10 +295,8 @@ def check_role(folder: Path, run_directory: str, config: dict[str, Any]) -> NoRe
         if not skips:
             result = dataclasses.replace(result, status="fail", reason=NOT_TOGETHER)
         dataclasses.replace(result, notes=notes).write(result_file)
-    # A worker that left would end the chief's runtime while that computes the reference.
-    while not result_file.is_file():
-        time.sleep(POLL_SECONDS)
-    leave(0)
+    # The chief computes the reference meanwhile.
+    leave_with(result_file)
 
 
 def _check(

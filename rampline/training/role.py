@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
@@ -19,7 +19,7 @@ from rampline.errors import ClusterConfigError, Preempted
 from rampline.imports import import_tensorflow
 from rampline.jobs.exit_status import ERROR_MARK, PEER_LOST, STOPPED, leave, one_line
 from rampline.jobs.heartbeat import Heartbeat
-from rampline.jobs.launcher import wait_until
+from rampline.jobs.launcher import POLL_SECONDS, wait_until
 from rampline.jobs.stop import StopRequest
 from rampline.jobs.system_metrics import SystemSampler
 from rampline.jobs.tf_config import ALONE, Task, parse_tf_config
@@ -55,6 +55,32 @@ def run_role(folder: Path) -> int:
     if is_server(config, task):
         return _serve(config, task, run_directory)
     return _train(config, task, run_directory, meet(config))
+
+
+def take_part(config: RunConfig) -> tuple[Task, tf.distribute.Strategy]:
+    """Become a role of a job that has those of a run: which one, and the strategy, as soon as they have met.
+
+    A server does what the chief tells it until the process that started the job ends it.
+    """
+    task = read_task(config)
+    get_ready(config, task)
+    if is_server(config, task):
+        from rampline.training.strategy import serve
+
+        server = serve(task.role, task.index)
+        while server:
+            signal.pause()
+    strategy = meet(config)
+    # TensorFlow's multi-worker runtime swallows SIGTERM unless a handler is installed after it.
+    signal.signal(signal.SIGTERM, lambda *_: leave(STOPPED))
+    return task, strategy
+
+
+def leave_with(result: Path) -> NoReturn:
+    """End the process of such a role, as soon as the chief has written the result: it needs its workers until then."""
+    while not result.is_file():
+        time.sleep(POLL_SECONDS)
+    leave(0)
 
 
 def get_ready(config: RunConfig, task: Task) -> None:

@@ -19,6 +19,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rampline.files import read_json, write_json
 
@@ -34,6 +35,11 @@ class Timings:
 
     milliseconds: tuple[float, ...]
     steps: int
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Timings:
+        """Timings as JSON has them."""
+        return cls(milliseconds=tuple(values["milliseconds"]), steps=values["steps"])
 
     @property
     def median(self) -> float:
@@ -56,7 +62,7 @@ class StrategyProbes:
     @classmethod
     def read(cls, path: Path) -> StrategyProbes:
         """The probes in that file."""
-        return cls(**{kind: _timings(value) for kind, value in read_json(path).items()})
+        return cls(**{kind: Timings.from_dict(value) for kind, value in read_json(path).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +91,7 @@ class ReplicaProbes:
     def read(cls, path: Path) -> ReplicaProbes:
         """The probes in that file."""
         values = read_json(path)
-        timings = {name: values[name] and _timings(values[name]) for name in ("alone", "half", "at_once")}
+        timings = {name: values[name] and Timings.from_dict(values[name]) for name in ("alone", "half", "at_once")}
         return cls(**values | timings)
 
 
@@ -93,7 +99,3 @@ def mean_timings(timings: Sequence[Timings]) -> Timings:
     """The mean of several processes that measured at the same time, round by round."""
     rounds = zip(*(part.milliseconds for part in timings), strict=True)
     return Timings(milliseconds=tuple(statistics.fmean(round_) for round_ in rounds), steps=timings[0].steps)
-
-
-def _timings(values: dict) -> Timings:
-    return Timings(milliseconds=tuple(values["milliseconds"]), steps=values["steps"])

@@ -8,9 +8,9 @@ from rampline.cli import app
 from rampline.config import ClusterConfig, LearningRateConfig, RunConfig, StopConfig
 from rampline.config.learning_rate import describe_schedule
 from rampline.forecast.forecast import Calibration
+from rampline.forecast.plan import plan_study
 from rampline.forecast.quote import quote_run
 from rampline.imports import locate_own
-from rampline.plan import plan_study
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.study import Study, StudyRun, load_study

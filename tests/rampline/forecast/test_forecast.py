@@ -63,7 +63,6 @@ def make_forecast(images_per_second: float = 100.0, deviation: float = PRIOR, **
         step=step,
         run=run,
         images_per_second=images_per_second,
-        epoch_seconds=10.0,
         epochs=2,
         deviation=deviation,
         **others,  # type: ignore[arg-type]
