@@ -15,7 +15,7 @@ from rampline.record.units import ACCURACY, NONE
 HEAD = ("run", "figure", "newest", "usual", "as usual from", "to", "executions", "trend", "judged")
 BARS = "▁▂▃▄▅▆▇█"
 MOST_BARS = 30
-WIDE = 100  # times what is usual
+WIDE = 10  # times what is usual
 ABOUT = (
     "Compared are the executions in which a run had the same settings, data and machine. A figure is as usual while "
     "it, and the mean of the last three, lie where Student's t expects further figures; that an execution in which "
