@@ -27,8 +27,8 @@ def _parts_of(whole: str) -> tuple[tuple[str, str], ...]:
 
 STEP_PARTS, RUN_PARTS = _parts_of("step"), _parts_of("run")
 NOISE_NOTE = (
-    "\N{PLUS-MINUS SIGN} is half of what a part ranges over in the rounds of the probes. A part that is not above it "
-    "has no share: its neighbours may hold it, or it them."
+    "\N{PLUS-MINUS SIGN} is half of what a part ranges over in the rounds of the probes, the least and the greatest of "
+    "nine left out. A part that is not above it has no share: its neighbours may hold it, or it them."
 )
 
 
@@ -91,7 +91,10 @@ def judge(
     gain = _gain(config, first, parts, probes)
     lost = [name for name in noise if values[name] <= noise[name] and name != first]
     step = f"of each {write_milliseconds(parts.total)} ms step"
-    if values[first] - values[second] <= math.hypot(noise.get(first, 0.0), noise.get(second, 0.0)):
+    noises = noise.get(first, 0.0), noise.get(second, 0.0)
+    # Compute and fixed cost share the step of one replica: what one has too much, the other has too little.
+    uncertain = sum(noises) if {first, second} == {"compute", "other"} else math.hypot(*noises)
+    if values[first] - values[second] <= uncertain:
         causes, helps = [], []
         for name in (first, second):
             reason, remedy = _words(config, name, parts, probes)
@@ -186,7 +189,7 @@ class Explanation:
         verdict: what holds the run back.
         ceiling_images_per_second: what as many independent replicas reach at once on this machine, with no all-reduce
             and no pipeline; `None` where it was not measured.
-        noise: milliseconds by part of `step`: half of what the part ranges over in the rounds of the probes.
+        noise: milliseconds by part of `step`: half of what the part ranges over in the rounds, see `noise_of_parts`.
         slowdown: the usual step divided by the probed one: away from 1, the machine was busier, or idler, while the run
             trained than while it was probed.
     """

@@ -19,7 +19,7 @@ from rampline.training.engine import Engine
 from rampline.training.probes import Probe, measure_in_turns
 from rampline.training.state import make_state
 from rampline.training.strategy import configure_devices, replica_devices
-from rampline.training.timings import CACHED, ROUNDS, ReplicaProbes, Timings, mean_timings
+from rampline.training.timings import CACHED, ReplicaProbes, Timings, mean_timings
 from rampline.training.train import make_engine
 
 POLL_SECONDS = 0.01
@@ -84,16 +84,17 @@ def _probe(
     size = config.batch.size
     halves = {"half": engine.make_probe(CACHED, size // 2)} if size > 1 else {}
     timings = measure_in_turns({"alone": probe, **halves}, config, average=lambda seconds: seconds)
-    steps = timings["alone"].steps // ROUNDS
-    write_json(out.with_suffix(".steps.json"), steps)
+    rounds = len(timings["alone"].milliseconds)
+    steps = timings["alone"].steps // rounds
+    write_json(out.with_suffix(".steps.json"), [steps, rounds])
     meeting.arrive("alone")
-    for step in range(ROUNDS):
-        meeting.arrive(f"round{step}")
+    for number in range(rounds):
+        meeting.arrive(f"round{number}")
     at_once = None
     if processes > 1:
         meeting.wait("measured", range(1, processes))
         parts = [read_json(_part(out.with_suffix(""), other)) for other in range(1, processes)]
-        at_once = mean_timings([Timings(milliseconds=tuple(part), steps=steps * ROUNDS) for part in parts])
+        at_once = mean_timings([Timings(milliseconds=tuple(part), steps=steps * rounds) for part in parts])
     ReplicaProbes(
         alone=timings["alone"],
         half=timings.get("half"),
@@ -105,9 +106,9 @@ def _probe(
 
 def _measure_at_once(probe: Probe, meeting: Meeting, out: Path, index: int, processes: int) -> None:
     meeting.wait("alone", range(1))
-    steps = read_json(out.with_suffix(".steps.json"))
+    steps, rounds = read_json(out.with_suffix(".steps.json"))
     milliseconds = []
-    for number in range(ROUNDS):
+    for number in range(rounds):
         meeting.arrive(f"round{number}")
         meeting.wait(f"round{number}")
         milliseconds.append(1000 * probe(steps))

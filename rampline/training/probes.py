@@ -11,9 +11,20 @@ from rampline.record.events import EventWriter
 from rampline.record.run_directory import RunDirectory
 from rampline.training.engine import CALLS_PER_WORKER, Engine
 from rampline.training.tensorboard import MarkStep, profile
-from rampline.training.timings import CACHED, KINDS, PIPELINE, REAL, ROUNDS, StrategyProbes, Timings
+from rampline.training.timings import (
+    CACHED,
+    FEWEST_ROUNDS,
+    KINDS,
+    PIPELINE,
+    REAL,
+    ROUNDS,
+    StrategyProbes,
+    Timings,
+)
 
-LONGEST_ROUND_SECONDS = 4.0
+LONGEST_ROUND_SECONDS = 1.5
+# A round as short as a tick of the scheduler says nothing.
+SHORTEST_ROUND_SECONDS = 0.02
 
 PROFILED_STEPS = 5
 
@@ -65,12 +76,16 @@ def measure_in_turns(
 
     Args:
         probes: seconds per step of so many steps.
-        config: the run, whose `explain.steps` are spread over the rounds in whole calls of `steps_per_call`.
+        config: the run, whose `explain.steps` are spread over the rounds in whole calls of `steps_per_call`; where they
+            are quick, there are more.
         average: the mean over all roles, which must agree on the number of steps.
-        rounds: how many.
+        rounds: how many; fewer where a single step takes longer than a round.
         longest_seconds: of one round of one probe: a slow network is measured on fewer steps.
     """
-    steps = {name: _steps_per_round(probe, config, average, longest_seconds) for name, probe in probes.items()}
+    seconds = {name: _seconds_per_step(probe, config, average) for name, probe in probes.items()}
+    steps = {name: _steps_per_round(config, seconds[name], longest_seconds) for name in probes}
+    slowest = max(seconds[name] * steps[name] for name in probes)
+    rounds = min(rounds, max(FEWEST_ROUNDS, int(rounds * longest_seconds / slowest)))
     made = [{name: average(probe(steps[name])) for name, probe in probes.items()} for _ in range(rounds)]
     return {
         name: Timings(milliseconds=tuple(1000 * round_[name] for round_ in made), steps=rounds * steps[name])
@@ -78,12 +93,20 @@ def measure_in_turns(
     }
 
 
-def _steps_per_round(probe: Probe, config: RunConfig, average: Callable[[float], float], longest: float) -> int:
-    """Whole calls, so that a step has its share of what a call costs; on parameter servers for every worker some."""
-    workers = 1 if config.is_synchronous else CALLS_PER_WORKER * config.cluster.workers
-    probe(workers)
-    seconds = average(probe(workers))
+def _calls_at_once(config: RunConfig) -> int:
+    """On parameter servers for every worker some."""
+    return 1 if config.is_synchronous else CALLS_PER_WORKER * config.cluster.workers
+
+
+def _seconds_per_step(probe: Probe, config: RunConfig, average: Callable[[float], float]) -> float:
+    probe(_calls_at_once(config))
+    return average(probe(_calls_at_once(config)))
+
+
+def _steps_per_round(config: RunConfig, seconds: float, longest: float) -> int:
+    """Whole calls, so that a step has its share of what a call costs."""
     # With `auto` a probe makes its round in one call.
     per_call = config.steps_per_call if config.engine == "loop" and isinstance(config.steps_per_call, int) else 1
-    wanted = math.ceil(config.explain.steps / ROUNDS / (per_call * workers)) * per_call * workers
-    return max(1, min(wanted, int(longest / seconds)))
+    whole = per_call * _calls_at_once(config)
+    wanted = max(config.explain.steps / ROUNDS, SHORTEST_ROUND_SECONDS / seconds)
+    return max(1, min(math.ceil(wanted / whole) * whole, int(longest / seconds)))

@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forks")]
 
 def explain(config: RunConfig, dataset: PreparedDataset, folder: Path) -> Explanation:
     directory = RunDirectory(folder / "run")
-    config = dataclasses.replace(config, explain=ExplainConfig())
+    # Enough that a round outlasts what else the machine does.
+    config = dataclasses.replace(config, explain=ExplainConfig(steps=900 if "tiny" in config.model.name else 20))
     directory.create(config, RunIdentity(study="test", name="run", dataset=str(dataset.directory)))
     supervise(directory, on_event=lambda event: None, log=print)
     measure_replicas([directory], folder / "explain", log=print)

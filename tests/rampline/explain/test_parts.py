@@ -98,6 +98,13 @@ def test_the_noise_of_a_part_is_half_of_what_it_ranges_over():
     assert noise_of_parts(probes, found, is_alone=True) == pytest.approx({"input": 2, "other": 7.2, "compute": 7.2})
 
 
+def test_of_nine_rounds_the_least_and_the_greatest_are_no_noise():
+    probes = StrategyProbes(
+        pipeline=timings(1), cached=timings(*(10,) * 9), real=timings(12, 90, 13, 12, 11, 12, 10, 12, 12)
+    )
+    assert noise_of_parts(probes, None) == pytest.approx({"input": 1})
+
+
 def test_what_was_not_measured_has_no_noise():
     assert noise_of_parts(steady(20, 18), None) == {"input": 0}
     # Nothing shares the hardware where there is one replica on each machine.

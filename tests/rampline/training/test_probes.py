@@ -14,7 +14,7 @@ from rampline.data.dataset import PreparedDataset
 from rampline.jobs.supervisor import supervise
 from rampline.record.checkpoints import last_checkpoint
 from rampline.record.run_directory import RunDirectory, RunIdentity
-from rampline.training.probes import LONGEST_ROUND_SECONDS, measure_in_turns
+from rampline.training.probes import LONGEST_ROUND_SECONDS, SHORTEST_ROUND_SECONDS, measure_in_turns
 from rampline.training.timings import ROUNDS, StrategyProbes
 
 Train = Callable[..., RunDirectory]
@@ -42,9 +42,8 @@ def steps_of_a_round(directory: RunDirectory) -> int:
     for timings in (probes.pipeline, probes.cached, probes.real):
         assert len(timings.milliseconds) == ROUNDS
         assert min(timings.milliseconds) > 0
-        assert timings.steps == probes.real.steps
     assert probes.pipeline.median < probes.real.median
-    return probes.real.steps // ROUNDS
+    return probes.cached.steps // ROUNDS
 
 
 def assert_equal_bits(ours: RunDirectory, theirs: RunDirectory) -> None:
@@ -81,8 +80,7 @@ def test_our_loop_is_probed_and_trains_the_same_without(train: Train) -> None:
     config = make_config("single", model=MODEL)
     probed = train(config, "probed", log_examples=True)
     plain = train(config, "plain", log_examples=True, profile=True, explain=ExplainConfig(steps=0))
-    # 20 steps in 3 rounds, in whole calls of 8.
-    assert steps_of_a_round(probed) == 8
+    assert steps_of_a_round(probed) % 8 == 0, "whole calls"
     assert_equal_bits(probed, plain)
     # 5 steps of 28 make the 120 examples; the probes' are not among them.
     (used,) = [json.loads(line)["examples"] for line in lines_of_examples(probed)["chief-0.jsonl"]]
@@ -100,8 +98,8 @@ def test_our_loop_is_probed_and_trains_the_same_without(train: Train) -> None:
 def test_fit_is_probed_and_trains_the_same_without(train: Train) -> None:
     config = dataclasses.replace(make_config("single", model=MODEL, batch=24), engine="fit")
     probed = train(config, "probed", profile=True)
-    # 20 steps in 3 rounds: Model.fit has no calls of several steps.
-    assert steps_of_a_round(probed) == 7
+    # 20 steps in 9 rounds, or more where they are quick.
+    assert steps_of_a_round(probed) >= 3
     assert_equal_bits(probed, train(config, "plain", explain=ExplainConfig(steps=0)))
     assert len(profiles(probed)) == 1
 
@@ -146,7 +144,7 @@ def test_a_parameter_server_with_one_worker(train: Train) -> None:
 @pytest.mark.long
 def test_two_workers_of_a_parameter_server(train: Train) -> None:
     config = make_config("parameter_server", workers=2, parameter_servers=1)
-    assert steps_of_a_round(train(config, "run")) == 64
+    assert steps_of_a_round(train(config, "run")) % 64 == 0
 
 
 def test_probes_take_turns_in_whole_calls_and_slow_ones_make_fewer_steps() -> None:
@@ -159,11 +157,15 @@ def test_probes_take_turns_in_whole_calls_and_slow_ones_make_fewer_steps() -> No
 
         return probe
 
-    # The first call compiles and does not count; 4 s hold 2 steps of 1.5 s.
-    probes = {"fast": make("fast", [9.0, 0.001, 0.001, 0.002, 0.004]), "slow": make("slow", [9.0, 1.5, 1.0, 2.0, 3.0])}
+    # The first call compiles and does not count. A round lasts 0.02 to 1.5 s; nine of those are four of 3 s.
+    fast, slow = [0.001, 0.002, 0.004, 0.005], [1.0, 2.0, 3.0, 4.0]
+    assert (SHORTEST_ROUND_SECONDS, LONGEST_ROUND_SECONDS, ROUNDS) == (0.02, 1.5, 9)
+    probes = {"fast": make("fast", [9.0, 0.0011, *fast]), "slow": make("slow", [9.0, 3.0, *slow])}
     config = dataclasses.replace(make_config("single"), explain=ExplainConfig())
     found = measure_in_turns(probes, config, average=lambda seconds: seconds)
-    assert LONGEST_ROUND_SECONDS == 4.0
-    assert calls == [("fast", 1)] * 2 + [("slow", 1)] * 2 + [("fast", 8), ("slow", 2)] * ROUNDS
-    assert (found["fast"].milliseconds, found["fast"].steps) == ((1.0, 2.0, 4.0), 24)
-    assert (found["slow"].milliseconds, found["slow"].steps) == ((1000.0, 2000.0, 3000.0), 6)
+    assert calls == [("fast", 1)] * 2 + [("slow", 1)] * 2 + [("fast", 24), ("slow", 1)] * 4
+    assert (found["fast"].milliseconds, found["fast"].steps) == ((1.0, 2.0, 4.0, 5.0), 4 * 24)
+    assert (found["slow"].milliseconds, found["slow"].steps) == ((1000.0, 2000.0, 3000.0, 4000.0), 4)
+    # However slow they are, there are three rounds.
+    found = measure_in_turns({"slow": make("slow", [9.0, 60.0, 1.0, 2.0, 3.0])}, config, average=lambda s: s)
+    assert found["slow"].steps == 3
