@@ -141,7 +141,9 @@ def describe(event: Event, *, epochs: int | None) -> str | None:
     kind = event["event"]
     if kind == "started":
         replicas = f"{event['replicas']} replica" + "s" * (event["replicas"] > 1)
-        batch = f"global batch {event['global_batch_size']} ({event['per_replica_batch_size']} per replica)"
+        each = f"{event['per_replica_batch_size']} per replica"
+        each += f", {event['micro_batch_size']} at once" if event.get("micro_batch_size") else ""
+        batch = f"global batch {event['global_batch_size']} ({each})"
         steps = f"{event['steps_per_epoch']} steps per epoch, peak learning rate {event['peak_learning_rate']:g}"
         stops = f", at most {event['epochs']} epochs: stops {event['stops']}" if "stops" in event else ""
         return f"{replicas}, {batch}, {steps}{stops}"

@@ -18,10 +18,10 @@ from typing import NoReturn
 from rampline.errors import InputError, Preempted, RamplineError
 from rampline.files import read_json, write_json
 from rampline.imports import import_tensorflow, importing
-from rampline.jobs.exit_status import ERROR_MARK, FAILED, PEER_LOST, STOPPED, WILL_REPEAT, leave, one_line
+from rampline.jobs.exit_status import ERROR_MARK, FAILED, NO_MEMORY, PEER_LOST, STOPPED, WILL_REPEAT, leave, one_line
 from rampline.jobs.fork_server import FORK_SERVER, serve
 from rampline.jobs.job import ANSWER, JOB
-from rampline.jobs.memory import be_first_to_end
+from rampline.jobs.memory import be_first_to_end, is_out_of_memory
 from rampline.jobs.parent import end_with_parent
 from rampline.training.role import run_role
 
@@ -68,6 +68,8 @@ def main(arguments: Sequence[str]) -> int:
 def _status_of(error: Exception) -> int:
     if isinstance(error, MISTAKES):
         return WILL_REPEAT
+    if is_out_of_memory(error):
+        return NO_MEMORY
     tf = sys.modules.get("tensorflow")
     if tf is None:
         return FAILED

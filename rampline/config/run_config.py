@@ -99,6 +99,13 @@ class RunConfig(Settings):
         enough = self.global_batch_size >= self.num_replicas_in_sync
         allowed = f"at least one example for each of {self.num_replicas_in_sync} replicas"
         check(enough, "batch.size", self.batch.size, allowed)
+        if self.batch.accumulate != 1:
+            # XLA compiles for one shape, and the last micro-batch may be smaller.
+            check(not self.xla, "xla", self.xla, f"false with batch.accumulate={self.batch.accumulate}")
+        if isinstance(self.batch.accumulate, int):
+            share = self.per_replica_batch_size
+            allowed = f"at most {share}, the examples of a replica"
+            check(self.batch.accumulate <= share, "batch.accumulate", self.batch.accumulate, allowed)
 
     def _check_engine(self) -> None:
         if self.engine == "fit":
@@ -110,6 +117,8 @@ class RunConfig(Settings):
                 not self.log_examples, "log_examples", self.log_examples, "false with engine=fit (Keras owns the steps)"
             )
             check(not self.xla, "xla", self.xla, "false with engine=fit (Model.fit cannot compile a mirrored step)")
+            parts = self.batch.accumulate
+            check(parts == 1, "batch.accumulate", parts, "1 with engine=fit (Keras owns the steps)")
 
         if self.strategy == "parameter_server":
             allowed = "false for strategy parameter_server (whichever worker is free takes a step)"
@@ -179,6 +188,12 @@ class RunConfig(Settings):
     def per_replica_batch_size(self) -> int:
         """Examples of the largest share that one replica gets in a full global batch."""
         return math.ceil(self.global_batch_size / self.num_replicas_in_sync)
+
+    @property
+    def micro_batch_size(self) -> int | None:
+        """Examples that one replica computes at once with `batch.accumulate`; `None`: all of its share."""
+        parts = self.batch.accumulate
+        return math.ceil(self.per_replica_batch_size / parts) if isinstance(parts, int) and parts > 1 else None
 
     def steps_per_epoch(self, train_examples: int) -> int:
         """Updates per pass over `train_examples`, the partial last batch included."""

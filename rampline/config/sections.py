@@ -143,6 +143,12 @@ class BatchConfig(Settings):
     per: Literal["replica", "global"] = setting(
         "global", "whose examples `size` counts: those of all replicas together, or of one of them"
     )
+    accumulate: Literal["auto"] | Count = setting(
+        1,
+        "micro-batches that a replica's share of a batch is computed in, one after the other, before one update: less "
+        "memory, the same gradients (`loop` only). `auto` begins with 1 and doubles it whenever a device runs out of "
+        "memory",
+    )
 
 
 @settings("learning_rate")

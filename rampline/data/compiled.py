@@ -27,14 +27,20 @@ def compiled(function: Callable[..., Any], **options: Any) -> tf.types.experimen
     return tf.function(as_written(function), autograph=False, **options)
 
 
-def repeat(steps: tf.Tensor, body: Callable[..., tuple[Any, ...]], *state: Any) -> tuple[Any, ...]:
+def repeat(steps: tf.Tensor, body: Callable[..., tuple[Any, ...]], *state: Any, at_once: int = 10) -> tuple[Any, ...]:
     """Call `state = body(i, *state)` for each `i` below the scalar `steps`, in the graph; returns the last state.
 
     Args:
         steps: scalar, int32 or int64, as `i`.
         body: returns what it is given, in the same shapes and dtypes.
-        state: tensors and `tf.TensorArray`; at least one.
+        state: tensors and `tf.TensorArray`, or lists of them; at least one.
+        at_once: how many calls may overlap, and hold memory, where the one does not need what the other returns.
     """
     first = tf.zeros((), steps.dtype)
-    result = tf.while_loop(lambda i, *_: i < steps, lambda i, *before: (i + 1, *body(i, *before)), (first, *state))
+    result = tf.while_loop(
+        lambda i, *_: i < steps,
+        lambda i, *before: (i + 1, *body(i, *before)),
+        (first, *state),
+        parallel_iterations=at_once,
+    )
     return tuple(result[1:])

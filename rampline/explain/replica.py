@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rampline.config import BatchConfig, ClusterConfig, RunConfig, to_dict
+from rampline.config import ClusterConfig, RunConfig, to_dict
 from rampline.errors import InputError, RunFailed
 from rampline.files import read_json
 from rampline.jobs.job import Job, run_together
@@ -65,7 +65,7 @@ def replica_config(config: RunConfig, *, is_virtual: bool = False) -> RunConfig:
     return RunConfig(
         **{field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name in keep},
         model=dataclasses.replace(config.model, weights="none"),
-        batch=BatchConfig(size=config.per_replica_batch_size, per="global"),
+        batch=dataclasses.replace(config.batch, size=config.per_replica_batch_size, per="global"),
         cluster=ClusterConfig(virtual_devices=int(is_virtual), launcher=config.cluster.launcher),
     )
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rampline.config import BatchConfig, ClusterConfig, ExplainConfig, RunConfig, to_dict
+from rampline.config import ClusterConfig, ExplainConfig, RunConfig, to_dict
 from rampline.data.dataset import PreparedDataset
 from rampline.explain.replica import needs_virtual_device, replica_config
 from rampline.files import read_json, write_json
@@ -106,7 +106,7 @@ def config_of_reading(config: RunConfig, replicas: int) -> RunConfig:
     return dataclasses.replace(
         one,
         strategy=config.strategy,
-        batch=BatchConfig(size=config.per_replica_batch_size, per="replica"),
+        batch=dataclasses.replace(config.batch, size=config.per_replica_batch_size, per="replica"),
         cluster=ClusterConfig(launcher=own.launcher, **several),
     )
 

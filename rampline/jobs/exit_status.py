@@ -15,7 +15,7 @@ WRONG_INPUT = InputError.exit_status
 WILL_REPEAT = 3
 # It could go on no longer because another role was gone or did not answer.
 PEER_LOST = 4
-# Of the parity check: its steps need more memory than there is.
+# A step needs more memory than there is.
 NO_MEMORY = 5
 # A launcher's word for one whose machine does not answer: it cannot be started again there.
 MACHINE_LOST = 6

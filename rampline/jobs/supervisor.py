@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from rampline.config import RunConfig
+from rampline.config.sections import AUTO
 from rampline.errors import Preempted, RunFailed
 from rampline.files import read_json, write_json
-from rampline.jobs.exit_status import ENDED_AT_ONCE, MACHINE_LOST, PEER_LOST, STOPPED, WILL_REPEAT
+from rampline.jobs.exit_status import ENDED_AT_ONCE, MACHINE_LOST, NO_MEMORY, PEER_LOST, STOPPED, WILL_REPEAT
 from rampline.jobs.fence import fence
 from rampline.jobs.job import Job, OnEvent, how_it_ended
 from rampline.jobs.launcher import POLL_SECONDS, Launcher, PlaceLost, Placement, Role, end_roles, wait_until
@@ -112,6 +113,7 @@ class Gang:
         restarts: gives leave to start a lost parameter-server worker again in place.
         launcher: says whether there is room for more workers.
         fence: what its roles' environment has of `rampline.jobs.fence`.
+        accumulate: micro-batches of this attempt, where `batch.accumulate` is `auto`.
         unclear: machines of which it is not known, in the end, that nothing runs there any more.
     """
 
@@ -123,6 +125,7 @@ class Gang:
     launcher: Launcher
     fence: dict[str, str] = field(default_factory=dict)
     unclear: frozenset[str] = frozenset()
+    accumulate: int | None = None
     launched_at: float = field(default_factory=time.monotonic)
     roles: list[Role] = field(default_factory=list)
 
@@ -134,6 +137,8 @@ class Gang:
             "RAMPLINE_WALL_SECONDS_BEFORE": repr(self.attempt.wall_seconds_before),
             **self.fence,
         }
+        if self.accumulate:
+            own["RAMPLINE_ACCUMULATE"] = str(self.accumulate)
         dataset = Path(self.run_directory.read_identity().dataset)
         job = Job(function="role", folder=self.run_directory.path, datasets=[dataset], environment=own)
         role = self.placement.start(task, job)
@@ -148,6 +153,13 @@ class Gang:
         described = {(role["role"], role["index"]): role for role in [*known, *(r.describe() for r in self.roles)]}
         # A process that knows an address can run operations in the role.
         write_json(file, {"roles": [described[place] for place in sorted(described)]}, mode=0o600)
+
+    @property
+    def lacks_memory(self) -> bool:
+        """Whether a role, now that all have ended, found no memory for a step that smaller micro-batches may fit."""
+        parts = self.accumulate
+        is_out = any(role.exit_status == NO_MEMORY for role in self.roles)
+        return is_out and parts is not None and 2 * parts <= self.config.per_replica_batch_size
 
     @property
     def workers(self) -> int:
@@ -199,6 +211,7 @@ def supervise(
 ) -> dict[str, Any]:
     """Run a run directory to its end, or its goal, from its last checkpoint, and again whenever a role is lost.
 
+    With twice as many micro-batches, where `batch.accumulate` is `auto` and a device had no memory for them.
     With fewer workers, where `cluster.min_workers` allows it and there is no place for all; with more again, from a
     checkpoint, once there is.
 
@@ -225,20 +238,25 @@ def supervise(
     placement, restarts = _place(launcher, config), Restarts(config.cluster.max_restarts)
     leader = placement.tasks[0]
     attempts = Attempts(run_directory.attempts_file if leader.is_chief else run_directory.attempts_file_of(leader.name))
+    accumulate = attempts.accumulate if config.batch.accumulate == AUTO else None
     while True:
         gang = Gang(
             run_directory=run_directory,
             config=config,
             placement=placement,
-            attempt=attempts.begin(placement.tasks[0].workers),
+            attempt=attempts.begin(placement.tasks[0].workers, accumulate),
             restarts=restarts,
             launcher=launcher,
+            accumulate=accumulate,
         )
         again = _attempt(gang, attempts, on_event, log)
         if again is None:
             return read_json(run_directory.result_file) if run_directory.is_complete else {}
         step = _last_step(run_directory)
-        if isinstance(again, RoleLost):
+        if accumulate and gang.lacks_memory:
+            accumulate *= 2
+            log(f"{again}: going on from step {step} with {accumulate} micro-batches a step")
+        elif isinstance(again, RoleLost):
             pause = restarts.take_for_run(again, step)
             log(f"{again}: starting again from step {step} in {pause:.0f} s")
             time.sleep(pause)

@@ -6,7 +6,7 @@ It computes in float64, so that the order of a sum (1e-16) and an error (1e-9 an
 from __future__ import annotations
 
 import dataclasses
-import sys
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,6 @@ import tensorflow as tf
 from rampline.config import BatchConfig, ClusterConfig, RunConfig, StopConfig, from_dict
 from rampline.data.compiled import compiled
 from rampline.data.dataset import PreparedDataset
-from rampline.jobs.exit_status import ERROR_MARK, NO_MEMORY, leave, one_line
-from rampline.jobs.memory import is_out_of_memory
 from rampline.jobs.tf_config import ALONE, Task
 from rampline.parity.check import RESULT, Neutralised, ParityResult, parity_notes
 from rampline.parity.neutral import BATCH_STATISTICS, neutralise, random_layers
@@ -283,13 +281,7 @@ def check_role(folder: Path, run_directory: str, config: dict[str, Any]) -> NoRe
     task, strategy = take_part(checked)
     dataset = PreparedDataset.open(Path(directory.read_identity().dataset))
     run = directory.read_config()
-    try:
-        skips, result = _check(run, checked, task, dataset, strategy)
-    except Exception as error:
-        if is_out_of_memory(error):
-            print(f"{ERROR_MARK}{one_line(error)}", file=sys.stderr)  # noqa: T201
-            leave(NO_MEMORY)
-        raise
+    skips, result = _check(run, checked, task, dataset, strategy)
     if task.is_chief:
         notes = parity_notes(run)
         if not skips:
@@ -321,7 +313,8 @@ def check_steps(
     result = _describe(config, dataset, ours)
     if not task.is_chief:
         return result
-    batch = BatchConfig(size=config.global_batch_size, per="global")
+    parts = math.ceil(config.global_batch_size / (config.micro_batch_size or config.global_batch_size))
+    batch = BatchConfig(size=config.global_batch_size, per="global", accumulate=parts)
     alone = dataclasses.replace(
         config, strategy="single", engine="loop", cluster=ClusterConfig(), batch=batch, stop=StopConfig()
     )

@@ -50,12 +50,23 @@ class Attempts:
         self._past = list(EventReader(file).read())
         self._began_at = time.monotonic()
 
-    def begin(self, workers: int) -> Attempt:
-        """Write down that the run is started (again), on which machine, and with how many workers."""
+    @property
+    def accumulate(self) -> int:
+        """The micro-batches of the last start; 1 before the first."""
+        return next((e["accumulate"] for e in reversed(self._past) if "accumulate" in e), 1)
+
+    def begin(self, workers: int, accumulate: int | None = None) -> Attempt:
+        """Write down that the run is started (again), on which machine, with how many workers and micro-batches.
+
+        Args:
+            workers: that train.
+            accumulate: micro-batches, where `batch.accumulate` is `auto`.
+        """
         number = 1 + sum(event["event"] == "attempt" for event in self._past)
         before = sum(event["seconds"] for event in self._past if event["event"] == "ended")
         self._began_at = time.monotonic()
-        self._write("attempt", number=number, workers=workers, environment=environment())
+        parts = {} if accumulate is None else {"accumulate": accumulate}
+        self._write("attempt", number=number, workers=workers, **parts, environment=environment())
         return Attempt(number=number, wall_seconds_before=before)
 
     def placed(self, hosts: Sequence[str]) -> None:

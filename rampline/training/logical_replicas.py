@@ -54,10 +54,11 @@ class LogicalReplicas:
         self._gather = compiled(lambda: self._strategy.run(self._gather_replica))
         self._assign = compiled(lambda row: self._strategy.run(assign_row, (self._statistics, row)))
 
-    def make_train_step(self, *, xla: bool) -> Callable[[Shares], tf.Tensor]:
+    def make_train_step(self, *, xla: bool, micro_batch: int | None = None) -> Callable[[Shares], tf.Tensor]:
         """A function of the worker's batches that updates the weights once, and returns its `rows_of` sums."""
         model, optimizer = self._state.model, self._state.optimizer
-        gradients = make_loss_gradients(self._state, num_replicas_in_sync=self._replicas.total, xla=xla)
+        total = self._replicas.total
+        gradients = make_loss_gradients(self._state, num_replicas_in_sync=total, micro_batch=micro_batch, xla=xla)
 
         def train_step(shares: Shares) -> tf.Tensor:
             values, sums = [], []

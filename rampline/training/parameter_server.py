@@ -28,7 +28,7 @@ from rampline.training.engine import CALLS_PER_WORKER, TRAIN, CallPacer, StepCal
 from rampline.training.optimizers import LossScaleOptimizer
 from rampline.training.random_draws import seed_generators, seed_of_step
 from rampline.training.state import TrainingState
-from rampline.training.step import SUMS, Batch, loss_and_sums, make_evaluation_step
+from rampline.training.step import SUMS, Batch, accumulate, loss_and_sums, make_evaluation_step
 from rampline.training.timings import CACHED, PIPELINE, REAL
 
 # One vector is copied and sent as a whole: several let the copying of one and the sending of another overlap.
@@ -87,7 +87,7 @@ class PackedVariables:
         return tf.device(self._variables[group[0]].value.device) if at_home else nullcontext()
 
 
-def make_remote_train_step(state: TrainingState) -> Callable[[Batch], tf.Tensor]:
+def make_remote_train_step(state: TrainingState, micro_batch: int | None = None) -> Callable[[Batch], tf.Tensor]:
     """As `make_train_step` for one replica, of a batch that says which `step` it is of."""
     model, optimizer = state.model, state.optimizer
     has_scale = isinstance(optimizer, LossScaleOptimizer)
@@ -98,17 +98,22 @@ def make_remote_train_step(state: TrainingState) -> Callable[[Batch], tf.Tensor]
     def loss_gradients(
         batch: Batch, packs: list[tf.Tensor], other_packs: list[tf.Tensor], scale: dict[str, tf.Tensor]
     ) -> tuple[list[tf.Tensor], dict[int, tf.Tensor], tf.Tensor]:
+        changing = set[int]()
+
+        def gradients_of(part: Batch, parts: int | tf.Tensor, before: list) -> tuple[list, tf.Tensor, list]:
+            with tf.GradientTape() as tape:
+                tape.watch(packs)
+                with _values(model, trained.unpack(packs), before) as scope:
+                    loss, sums = loss_and_sums(model, part, parts)
+                scaled = optimizer.scale_loss(loss, **scale)
+            after = [scope.get_current_value(variable) for variable in model.non_trainable_variables]
+            changing.update(i for i, (old, new) in enumerate(zip(before, after, strict=True)) if new is not old)
+            return tape.gradient(scaled, packs), sums, after
+
         values = zip(others.unpack(other_packs), is_seed, strict=True)
         before = [seed_of_step(value, batch["step"]) if seed else value for value, seed in values]
-        with tf.GradientTape() as tape:
-            tape.watch(packs)
-            with _values(model, trained.unpack(packs), before) as scope:
-                loss, sums = loss_and_sums(model, batch, 1)
-            scaled = optimizer.scale_loss(loss, **scale)
-        after = [scope.get_current_value(variable) for variable in model.non_trainable_variables]
-        pairs = enumerate(zip(before, after, strict=True))
-        changed = {i: new for i, (old, new) in pairs if new is not old and not is_seed[i]}
-        return tape.gradient(scaled, packs), changed, sums
+        gradients, sums, after = accumulate(gradients_of, batch, micro_batch, packs, before)
+        return gradients, {i: after[i] for i in sorted(changing) if not is_seed[i]}, sums
 
     gradients = compiled(loss_gradients, reduce_retracing=True)
 
@@ -160,7 +165,7 @@ class ParameterServerSteps:
     ) -> None:
         self._config, self._dataset, self._strategy = config, dataset, strategy
         self._state, self._measure_staleness = state, measure_staleness
-        self._train_step = make_remote_train_step(state)
+        self._train_step = make_remote_train_step(state, config.micro_batch_size)
 
     def make_train(self, kind: str, order: EpochOrder) -> tf.types.experimental.GenericFunction:
         """`(source, first_step, steps)` to `(sums, wait, staleness, seconds)`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import faulthandler
 import os
 import signal
@@ -47,6 +48,8 @@ def run_role(folder: Path) -> int:
     if not run_directory.config_file.is_file():
         raise ClusterConfigError(f"{folder} is no run directory: it has no {run_directory.config_file.name}")
     config = run_directory.read_config()
+    if accumulate := os.environ.get("RAMPLINE_ACCUMULATE"):
+        config = dataclasses.replace(config, batch=dataclasses.replace(config.batch, accumulate=int(accumulate)))
     task = read_task(config)
     if run_directory.is_at_goal:
         return 0

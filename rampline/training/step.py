@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from rampline.data.compiled import compiled
+from rampline.data.compiled import compiled, repeat
 from rampline.training.state import TrainingState
 
 Batch = dict[str, tf.Tensor]
@@ -16,12 +17,14 @@ LOSS_SUM, CORRECT, EXAMPLES, PENALTY_SUM = range(4)
 SUMS = 4
 
 
-def make_train_step(state: TrainingState, *, num_replicas_in_sync: int, xla: bool) -> Callable[[Batch], tf.Tensor]:
+def make_train_step(
+    state: TrainingState, *, num_replicas_in_sync: int, xla: bool, micro_batch: int | None = None
+) -> Callable[[Batch], tf.Tensor]:
     """A function of one replica's batch that updates the weights and returns its sums, see `sums_of`.
 
-    See `loss_and_sums` for the loss.
+    See `loss_and_sums` for the loss, and `accumulate` for `micro_batch`.
     """
-    gradients = make_loss_gradients(state, num_replicas_in_sync=num_replicas_in_sync, xla=xla)
+    gradients = make_loss_gradients(state, num_replicas_in_sync=num_replicas_in_sync, micro_batch=micro_batch, xla=xla)
 
     def train_step(batch: Batch) -> tf.Tensor:
         values, sums = gradients(batch)
@@ -32,31 +35,74 @@ def make_train_step(state: TrainingState, *, num_replicas_in_sync: int, xla: boo
 
 
 def make_loss_gradients(
-    state: TrainingState, *, num_replicas_in_sync: int, xla: bool
+    state: TrainingState, *, num_replicas_in_sync: int, xla: bool, micro_batch: int | None = None
 ) -> Callable[[Batch], tuple[list[tf.Tensor], tf.Tensor]]:
     """A function of one replica's batch that returns the gradients of its scaled loss, and its sums."""
     model, optimizer = state.model, state.optimizer
     variables = [v.value for v in model.trainable_variables]
 
-    def loss_gradients(batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
+    def gradients_of(part: Batch, parts: int | tf.Tensor, _: list) -> tuple[list[tf.Tensor | None], tf.Tensor, list]:
         with tf.GradientTape() as tape:
-            loss, sums = loss_and_sums(model, batch, num_replicas_in_sync)
+            loss, sums = loss_and_sums(model, part, num_replicas_in_sync * parts)
             scaled = optimizer.scale_loss(loss)
-        return tape.gradient(scaled, variables), sums
+        return tape.gradient(scaled, variables), sums, []
+
+    def loss_gradients(batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
+        return accumulate(gradients_of, batch, micro_batch, variables)[:2]
 
     return compiled(loss_gradients, jit_compile=xla or None, reduce_retracing=True)
 
 
-def loss_and_sums(model: keras.Model, batch: Batch, num_replicas_in_sync: int) -> tuple[tf.Tensor, tf.Tensor]:
+def accumulate(
+    gradients_of: Callable[[Batch, int | tf.Tensor, list], tuple[list[tf.Tensor | None], tf.Tensor, list]],
+    batch: Batch,
+    micro_batch: int | None,
+    variables: Sequence[Any],
+    carried: Sequence[tf.Tensor] = (),
+) -> tuple[list[tf.Tensor | None], tf.Tensor, list[tf.Tensor]]:
+    """The sums of the gradients, and of the sums, of a batch's parts, which are computed one after the other.
+
+    Args:
+        gradients_of: of a part, the number of parts, and what the part before has carried on, to the gradients, the
+            sums, and what it carries on itself.
+        batch: of one replica.
+        micro_batch: rows of a part at most; `None`: the batch is one part.
+        variables: what the gradients are of: their shapes and dtypes.
+        carried: what the first part gets.
+    """
+    if micro_batch is None:
+        return gradients_of(batch, 1, list(carried))
+    rows = tf.shape(batch["labels"])[0]
+    parts, missing = -(-rows // micro_batch), set[int]()
+
+    def add_part(
+        i: tf.Tensor, totals: list[tf.Tensor], sums: tf.Tensor, carried: list[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], tf.Tensor, list[tf.Tensor]]:
+        first = i * micro_batch
+        part = {k: v[first : first + micro_batch] if v.shape.rank else v for k, v in batch.items()}
+        gradients, more, carried = gradients_of(part, parts, carried)
+        missing.update(number for number, gradient in enumerate(gradients) if gradient is None)
+        added = [t if g is None else t + tf.convert_to_tensor(g) for t, g in zip(totals, gradients, strict=True)]
+        return added, sums + more, carried
+
+    zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
+    sums = tf.zeros((SUMS,), keras.config.floatx())
+    # One at a time: memory holds the work of one.
+    totals, sums, last = repeat(parts, add_part, zeros, sums, list(carried), at_once=1)
+    return [None if number in missing else total for number, total in enumerate(totals)], sums, last
+
+
+def loss_and_sums(model: keras.Model, batch: Batch, shares: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """The loss, a scalar, of one replica's batch in training, and its sums, see `sums_of`.
 
     The loss is the sum over the replica's examples divided by the examples of the whole global batch, so that the sum
     of the replicas' gradients is the gradient of the mean over what was really there, also in a partial last batch.
+    `shares` is how many such losses are added: each has its part of the penalty.
     """
     logits = model(batch["images"], training=True)
     losses, penalty = losses_of(logits, batch), penalty_of(model)
     loss = tf.reduce_sum(losses) / tf.cast(batch["global_examples"], losses.dtype)
-    return loss + penalty / num_replicas_in_sync, sums_of(logits, losses, batch, penalty)
+    return loss + penalty / tf.cast(shares, penalty.dtype), sums_of(logits, losses, batch, penalty)
 
 
 def penalty_of(model: keras.Model) -> tf.Tensor:

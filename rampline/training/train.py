@@ -97,6 +97,8 @@ def _tell_start(
 ) -> None:
     if config.stop.is_set:
         figures |= {"stops": describe_stop(config)}
+    if config.micro_batch_size:
+        figures |= {"micro_batch_size": config.micro_batch_size}
     events.write(
         "started",
         **figures,

@@ -51,6 +51,28 @@ def regularised(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(classes, dtype=keras.config.floatx())(x))
 
 
+@keras.saving.register_keras_serializable("rampline-tests")
+class TakesMemory(keras.layers.Layer):
+    """Asks for a petabyte where more than `ROWS` examples come at once."""
+
+    ROWS = 14
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        def take() -> tf.Tensor:
+            return inputs * tf.reduce_sum(tf.random.uniform([tf.shape(inputs, tf.int64)[0] * 2**40]))
+
+        if not training:
+            return inputs
+        return tf.cond(tf.shape(inputs)[0] > self.ROWS, take, lambda: inputs)
+
+
+def large(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """Has memory for 14 examples at once."""
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = TakesMemory()(keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs)))
+    return keras.Model(inputs, keras.layers.Dense(classes, dtype=keras.config.floatx())(x))
+
+
 def exploding(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
     """Logits that overflow float32 after the first large update."""
     inputs = keras.Input(input_shape, dtype="uint8")

@@ -48,11 +48,14 @@ def make_batch(step: int = 0) -> dict[str, tf.Tensor]:
 
 
 @pytest.mark.parametrize("pack_bytes", [2**25, 16], ids=["one pack", "many packs"])
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
-def test_weights_statistics_and_sums_are_those_of_the_plain_step(optimizer, pack_bytes, monkeypatch):
+@pytest.mark.parametrize("optimizer, micro_batch", [("adam", None), ("rmsprop", None), ("sgd", 4)])
+def test_weights_statistics_and_sums_are_those_of_the_plain_step(optimizer, micro_batch, pack_bytes, monkeypatch):
     monkeypatch.setattr(remote_step, "_PACK_BYTES", pack_bytes)
     plain, remote = make_state(optimizer), make_state(optimizer)
-    steps = (make_train_step(plain, num_replicas_in_sync=1, xla=False), make_remote_train_step(remote))
+    steps = (
+        make_train_step(plain, num_replicas_in_sync=1, xla=False, micro_batch=micro_batch),
+        make_remote_train_step(remote, micro_batch),
+    )
     evaluations = (make_evaluation_step(plain.model), make_remote_evaluation_step(remote.model))
     before, (drawn,) = [v.numpy() for v in plain.model.variables], seed_generators(plain.model)
     steps = [tf.function(step) for step in steps]
