@@ -17,7 +17,7 @@ PYTEST := .venv/bin/pytest -n 3 --dist loadgroup --no-loadscope-reorder --reruns
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: setup demo test test-all test-quick pytest lint chaos bench bench-quick clean
+.PHONY: setup demo test test-all test-quick pytest lint docs chaos bench bench-quick clean
 
 setup: $(STAMP)
 
@@ -64,6 +64,10 @@ test-all: lint
 test-quick: setup
 	$(PYTEST) -m unit
 
+# The documents as a site, in site/. The variables turn off advertisements.
+docs: setup
+	DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
+
 # Faults in real runs, with what each cost: about 50 minutes. The two-host cases need root, iproute2 and /dev/net/tun.
 chaos: setup
 	RAMPLINE_CHAOS_TABLE=$(or $(TABLE),.chaos-table.json) .venv/bin/pytest tests/chaos --timeout=900 $(ARGS)
@@ -76,5 +80,5 @@ bench-quick: setup
 	.venv/bin/python -m benchmarks --quick $(ARGS)
 
 clean:
-	rm -rf .chaos-table.json .tools .venv .pytest_cache .ruff_cache dist
+	rm -rf .chaos-table.json .tools .venv .pytest_cache .ruff_cache dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,8 @@
 """Documents lead to files and headings that there are; what names the version names the same one."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -41,6 +43,15 @@ def test_every_page_of_docs_is_reached_from_the_readme() -> None:
         open_ += [page for page in pages - reached if page.exists()]
         reached |= pages
     assert [page.name for page in ROOT.glob("docs/*.md") if page not in reached] == []
+
+
+def test_the_documents_are_a_site(tmp_path: Path) -> None:
+    """Strict: a link, or an anchor, that leads nowhere ends it."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120).returncode == 0
+    assert "Rampline" in (tmp_path / "index.html").read_text()
+    pages = {page.parent.name for page in tmp_path.glob("docs/*/index.html")}
+    assert pages == {document.stem for document in ROOT.glob("docs/*.md")}
 
 
 def test_the_citation_names_the_version() -> None:
