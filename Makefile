@@ -1,10 +1,12 @@
 # make demo | make test: each sets up what it needs first. PYTHON=... chooses the interpreter, EXTRA=gpu adds CUDA.
 
 # A set-up with an extra stays one: without this the next `make` would take the CUDA libraries away again.
-EXTRA ?= $(patsubst .venv/.complete-%,%,$(wildcard .venv/.complete-*))
+EXTRA ?= $(patsubst .venv/.complete-%,%,$(patsubst .venv/.usable-%,%,$(wildcard .venv/.complete-* .venv/.usable-*)))
 UV_VERSION := 0.13.8
 UV := .tools/bin/uv
 STAMP := .venv/.complete$(if $(EXTRA),-$(EXTRA))
+# Without the tools of developers; a set-up that has them keeps them.
+USABLE := $(or $(wildcard $(STAMP)),.venv/.usable$(if $(EXTRA),-$(EXTRA)))
 IS_RIGHT := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
 # The first interpreter that starts (version managers leave names that do not) and is of an allowed version.
@@ -24,11 +26,11 @@ setup: $(STAMP)
 # Bytecode is compiled once here: a role imports TensorFlow in 4 s with it and in 14 s without, where Python may not write it.
 # Without what nobody imports, a fifth of all files, which uv would compile too.
 NEVER_IMPORTED := -path '*/tests/*' -o -path '*/moto/*' -o -path '*/ray/rllib/*'
-$(STAMP): $(UV) pyproject.toml uv.lock
-	$(UV) sync --frozen --python "$(PYTHON)" $(if $(EXTRA),--extra $(EXTRA))
+$(sort $(STAMP) $(USABLE)): $(UV) pyproject.toml uv.lock
+	$(UV) sync --frozen --python "$(PYTHON)" $(if $(filter .venv/.usable%,$@),--no-dev) $(if $(EXTRA),--extra $(EXTRA))
 	@find .venv/lib -name '*.py' ! \( $(NEVER_IMPORTED) \) -print0 | \
 		xargs -0 -n 300 -P 8 .venv/bin/python -m compileall -qq || true  # a package may have a file of another Python
-	@rm -f .venv/.complete*
+	@rm -f .venv/.complete* .venv/.usable*
 	@touch $@
 
 # In a folder of the project's own: nothing is installed for the whole machine.
@@ -41,7 +43,7 @@ $(UV): Makefile
 	PIP_USER=0 "$(PYTHON)" -m pip install --quiet --root-user-action=ignore --disable-pip-version-check --no-deps --target .tools uv==$(UV_VERSION)
 	@touch $@
 
-demo: setup
+demo: $(USABLE)
 	@.venv/bin/rampline run digits
 
 lint: setup
