@@ -157,7 +157,14 @@ def _command(arguments: Sequence[str], env: Mapping[str, str]) -> None:
     process = subprocess.Popen(
         [Path(sys.executable).with_name("rampline"), *arguments],
         # It must not outlive its caller, such as the kernel of a notebook that is restarted.
-        env={**os.environ, **env, "RAMPLINE_CALLER_PID": str(os.getpid()), "PYTHONUNBUFFERED": "1"},
+        # A kernel asks its programs for colours, which would make ours believe that it is on a terminal.
+        env={
+            **os.environ,
+            "TTY_COMPATIBLE": "0",
+            **env,
+            "RAMPLINE_CALLER_PID": str(os.getpid()),
+            "PYTHONUNBUFFERED": "1",
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -10,8 +10,11 @@ import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
+import nbformat
 import pytest
 from command_line import as_terminal_job, environment_with, read_until
+from jupyter_client.manager import KernelManager
+from nbclient import NotebookClient
 from up_servers import UpServers
 
 ROOT = Path(__file__).parents[1]
@@ -91,6 +94,24 @@ def test_a_study_runs_from_it(programs, work):
     done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False, timeout=280)
     assert (done.returncode, done.stderr) == (0, "")
     assert "test: 200 images, accuracy" in done.stdout
+
+
+@pytest.mark.long
+def test_the_notebook_runs_from_it(programs, work, monkeypatch):
+    notebook = nbformat.read(ROOT / "docs" / "notebook.ipynb", as_version=4)
+    monkeypatch.setenv("RAMPLINE_HOME", str(work / "home"))
+    kernel = KernelManager(kernel_name="python3")
+    kernel.kernel_spec.argv[0] = str(programs / "python")
+    NotebookClient(notebook, km=kernel, timeout=280, resources={"metadata": {"path": str(work)}}).execute()
+    told = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+    progress = "".join(output.get("text", "") for output in told[1])
+    assert "multi-worker: epoch 3/3" in progress
+    assert "\x1b" not in progress, "lines, and no terminal's cursor"
+    assert f"{programs.parent.name}/bin/rampline up" in progress
+    table = told[2][0].data["text/html"]
+    assert [f"<td>{run}</td>" in table for run in ("baseline", "multi-worker")] == [True, True]
+    assert "Total params" in told[4][0].text
+    assert "<iframe" in told[5][0].data["text/html"]
 
 
 @pytest.mark.long
