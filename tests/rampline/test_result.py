@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from command_line import as_terminal_job
 from processes import processes_with
 
 import rampline
@@ -41,6 +42,7 @@ def start(folder: Path, epochs: int) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=as_terminal_job,
     )
 
 
