@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator
@@ -50,6 +51,12 @@ def _check_source(source: str) -> str:
     return source
 
 
+def _check_checksum(checksum: str) -> str:
+    if not re.fullmatch("sha256:[0-9a-fA-F]{64}", checksum):
+        raise ValueError(checksum)
+    return checksum
+
+
 # YAML 1.1 reads off as false.
 Prefetch = Annotated[
     Literal["auto", "off"] | Count,
@@ -64,6 +71,14 @@ class DataConfig(Settings):
     source: Annotated[Text, AfterValidator(_check_source)] = setting("digits", "which images", allowed=WRITTEN_SOURCES)
     manual_dir: Text | None = setting(
         None, "folder of the files that TFDS would download, for machines without a network (`tfds:` only)"
+    )
+    checksum: Annotated[Text, AfterValidator(_check_checksum)] | None = setting(
+        None,
+        "SHA-256 that the archive of `url:` must have; `null` takes what comes, and tells its checksum to be set here",
+        allowed="`sha256:` and 64 hexadecimal digits, or `null`",
+    )
+    mirrors: tuple[Text, ...] = setting(
+        (), "other addresses of the archive of `url:`, tried in turn", allowed="a list of addresses"
     )
     image_size: Integer = setting(
         28,
@@ -102,6 +117,9 @@ class DataConfig(Settings):
     def __post_init__(self) -> None:
         fits = self.manual_dir is None or self.source.startswith("tfds:")
         check(fits, "data.manual_dir", self.manual_dir, "left out unless data.source is tfds:NAME")
+        for key, value in (("checksum", self.checksum), ("mirrors", self.mirrors)):
+            fits = not value or self.source.startswith("url:")
+            check(fits, f"data.{key}", value, "left out unless data.source is url:URL")
 
 
 @settings("model")

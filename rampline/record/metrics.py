@@ -132,11 +132,13 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "elapsed_seconds",
-        "Time since training began, with evaluation and checkpoints, over all attempts.",
+        "Time since training began, with tracing, evaluation and checkpoints, over all attempts.",
         Source.EPOCH,
         unit=SECONDS,
+        heading="elapsed s",
         better="lower",
         charted=True,
+        summary=Summary.LAST,
     ),
     Metric(
         "test_accuracy",
@@ -217,7 +219,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "train_seconds",
-        "Training time of the run: the sum of `epoch_seconds`.",
+        "Training time of the run, tracing included: the sum of `epoch_seconds`.",
         Source.RESULT,
         unit=SECONDS,
         heading="train s",

@@ -15,7 +15,7 @@ import numpy as np
 
 from rampline.config import DataConfig
 from rampline.data.sources.image_files import split_called
-from rampline.data.sources.source import Example, Source, SourceSplit
+from rampline.data.sources.source import Example, Source, SourceSplit, Tell
 from rampline.errors import DatasetError
 
 _READ_BATCH = 256
@@ -37,7 +37,9 @@ def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
     return digest.hexdigest()
 
 
-def open_source(config: DataConfig, tfds_directory: Path, *, for_training: bool = True) -> Source:
+def open_source(
+    config: DataConfig, tfds_directory: Path, *, for_training: bool = True, tell: Tell | None = None
+) -> Source:
     """Prepare the set with TFDS, which verifies checksums, and map its splits to ours; others are left out.
 
     Raises:

@@ -18,7 +18,7 @@ from rampline.errors import ConfigError
 SOURCES = "one of digits, tfds:NAME, folder:PATH, csv:PATH"
 AT_LEAST_1 = "a whole number of at least 1"
 AT_LEAST_0 = "a whole number of at least 0"
-MODELS = "one of convnet, convnet7, a keras.applications name such as MobileNetV2, package.module:function"
+MODELS = "one of convnet, convnet1, convnet7, a keras.applications name such as MobileNetV2, package.module:function"
 WEIGHTS = "one of none, imagenet, the path of a .h5 weight file, the path of a checkpoint folder, run:NAME"
 FRACTION = "a number greater than 0 and less than 1"
 SHARE = "a number greater than 0 and at most 1 or null"
