@@ -131,16 +131,6 @@ METRICS: tuple[Metric, ...] = (
         logged=False,
     ),
     Metric(
-        "elapsed_seconds",
-        "Time since training began, with tracing, evaluation and checkpoints, over all attempts.",
-        Source.EPOCH,
-        unit=SECONDS,
-        heading="elapsed s",
-        better="lower",
-        charted=True,
-        summary=Summary.LAST,
-    ),
-    Metric(
         "test_accuracy",
         "Share of correct answers of the best checkpoint on the test split, else on the validation split.",
         Source.EVALUATION,
@@ -226,6 +216,16 @@ METRICS: tuple[Metric, ...] = (
         better="lower",
         rank=4,
         shown={Output.TABLE: 5, Output.STUDY_RUN: 4, Output.VIEW_COLUMN: 5, Output.VIEW_BAR: 3},
+    ),
+    Metric(
+        "elapsed_seconds",
+        "Time since training began, with tracing, evaluation and checkpoints, over all attempts.",
+        Source.EPOCH,
+        unit=SECONDS,
+        heading="elapsed s",
+        better="lower",
+        charted=True,
+        summary=Summary.LAST,
     ),
     Metric(
         "wall_seconds",

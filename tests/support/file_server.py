@@ -24,6 +24,7 @@ class FileServer:
         status: what it answers instead.
         pause_seconds: between blocks of 64 kB.
         ranges: the header `Range` of each request, empty where there is none.
+        paths: what each request asked for; all get the same content.
     """
 
     content: bytes
@@ -34,11 +35,13 @@ class FileServer:
     status: int = 0
     pause_seconds: float = 0.0
     ranges: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     url: str = ""
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         asked = request.headers.get("Range", "")
         self.ranges.append(asked)
+        self.paths.append(request.path)
         if self.status or self.redirect:
             request.send_response(self.status or 302)
             request.send_header("Location", self.redirect)
