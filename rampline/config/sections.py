@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
 from rampline.config.choices import AUGMENTATIONS, MODELS, OPTIMIZERS, SOURCES
 from rampline.config.learning_rate import SCALINGS, SCHEDULES
@@ -24,6 +24,7 @@ from rampline.config.setting import (
     setting,
     settings,
 )
+from rampline.devices import find_devices
 
 AUTO: Final = "auto"
 Cache = Literal["none", "memory", "disk", "auto"]
@@ -57,6 +58,14 @@ def _check_checksum(checksum: str) -> str:
     return checksum
 
 
+def _count_replicas(replicas: Any, info: ValidationInfo) -> Any:
+    """The number for `auto`; all else is left as it is, to be checked."""
+    if replicas != AUTO:
+        return replicas
+    virtual = info.data.get("virtual_devices")
+    return len(find_devices().gpus) or (virtual if isinstance(virtual, int) else 0) or 1
+
+
 # YAML 1.1 reads off as false.
 Prefetch = Annotated[
     Literal["auto", "off"] | Count,
@@ -75,7 +84,7 @@ class DataConfig(Settings):
     checksum: Annotated[Text, AfterValidator(_check_checksum)] | None = setting(
         None,
         "SHA-256 that the archive of `url:` must have; `null` takes what comes, and tells its checksum to be set here",
-        allowed="`sha256:` and 64 hexadecimal digits, or `null`",
+        allowed="sha256: and 64 hexadecimal digits, or null",
     )
     mirrors: tuple[Text, ...] = setting(
         (), "other addresses of the archive of `url:`, tried in turn", allowed="a list of addresses"
@@ -235,10 +244,19 @@ class ClusterConfig(Settings):
         "person starts by `rampline worker`, `ray` on the nodes of a Ray cluster, `slurm` on the nodes of the job that "
         "the command is in",
     )
-    replicas: Count = setting(
+    # Before `replicas`, which looks at it.
+    virtual_devices: Literal["auto"] | Whole = setting(
+        0,
+        "logical CPU devices in each process, to run several replicas without GPUs: 0, or at least `replicas`. `auto` "
+        "is `replicas` for `mirrored` on a machine without a GPU, else 0; the run's `config.json` and MLflow hold the "
+        "number",
+    )
+    replicas: Annotated[Count, BeforeValidator(_count_replicas)] = setting(
         1,
         "model replicas in one process, one device each (`mirrored`, and per worker for `multi_worker`). A machine "
-        "with fewer GPUs refuses, unless `virtual_devices` is set",
+        "with fewer GPUs refuses, unless `virtual_devices` is set. `auto`: as many as the machine of the command has "
+        "GPUs, without one as many as `virtual_devices`, else 1; `config.json` and MLflow hold the number",
+        allowed="auto or a whole number of at least 1",
     )
     workers: Count = setting(1, "worker processes (`multi_worker`, `parameter_server`)")
     min_workers: Count | None = setting(
@@ -255,12 +273,6 @@ class ClusterConfig(Settings):
         "1)",
     )
     parameter_servers: Whole = setting(0, "processes that hold the variables (`parameter_server`: at least 1)")
-    virtual_devices: Literal["auto"] | Whole = setting(
-        0,
-        "logical CPU devices in each process, to run several replicas without GPUs: 0, or at least `replicas`. `auto` "
-        "is `replicas` for `mirrored` on a machine without a GPU, else 0; the run's `config.json` and MLflow hold the "
-        "number",
-    )
     rendezvous_timeout_seconds: Count = setting(
         120, "how long the roles may take to find each other", changes_epoch_time=False
     )

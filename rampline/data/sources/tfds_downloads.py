@@ -87,17 +87,15 @@ class _Downloads:
         wanted = {key: url for key, url in urls.items() if key not in unused} if unused else urls
         with self._told(list(_flatten(wanted))):
             loaded = load(wanted)
-        return (
-            loaded | {key: Path(self._manager.download_dir, f"left-out-{key}") for key in unused} if unused else loaded
-        )
+        # A set asks for each of its files by the key, also for one that is of no use.
+        nothing = {key: Path(self._manager.download_dir, f"left-out-{key}") for key in unused}
+        return {**loaded, **nothing} if unused else loaded
 
     @contextmanager
     def _told(self, urls: list[str]) -> Iterator[None]:
         """The size first, then how far it is, by what grows in the folder of downloads."""
-        folder, known = (
-            Path(self._manager.download_dir),
-            [self._url_infos[url] for url in urls if url in self._url_infos],
-        )
+        folder = Path(self._manager.download_dir)
+        known = [self._url_infos[url] for url in urls if url in self._url_infos]
         before, done, files = _size(folder), threading.Event(), "1 file" if len(urls) == 1 else f"{len(urls)} files"
         size = write_bytes(sum(int(info.size) for info in known)) if len(known) == len(urls) else "unknown size"
         checked = "" if len(known) == len(urls) else f"; TFDS has checksums of {len(known)} of them"
