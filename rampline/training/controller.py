@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -350,7 +349,7 @@ class Controller:
         if self.config.tensorboard != "histograms":
             return {}
         weights = self.engine.state.model.trainable_variables
-        return {weight.path: keras.ops.convert_to_numpy(weight) for weight in weights}
+        return {weight.path: np.asarray(weight.value) for weight in weights}
 
     def _update(self, **changes: object) -> None:
         self.progress = dataclasses.replace(self.progress, **changes)  # type: ignore[arg-type]

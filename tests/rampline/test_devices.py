@@ -94,17 +94,19 @@ def test_more_replicas_than_gpus_are_refused_with_auto_too():
         check_devices(resolve_virtual_devices(config))
 
 
+def replicas_of(**cluster) -> int:
+    config = from_dict({"strategy": "mirrored", "cluster": {"replicas": "auto", **cluster}})
+    assert to_dict(config)["cluster"]["replicas"] == config.cluster.replicas
+    return config.cluster.replicas
+
+
 @pytest.mark.usefixtures("four_gpus")
 def test_replicas_auto_are_all_gpus():
-    assert ClusterConfig(replicas="auto").replicas == 4
-    assert ClusterConfig(replicas="auto", virtual_devices=2).replicas == 4
+    assert (replicas_of(), replicas_of(virtual_devices="auto")) == (4, 4)
 
 
 def test_replicas_auto_without_a_gpu_are_the_virtual_devices(no_gpu):
-    numbers = [ClusterConfig(replicas="auto", virtual_devices=devices).replicas for devices in (3, 0, "auto")]
-    assert numbers == [3, 1, 1]
-    config = from_dict({"strategy": "mirrored", "cluster": {"replicas": "auto", "virtual_devices": 2}})
-    assert to_dict(config)["cluster"]["replicas"] == 2
+    assert [replicas_of(virtual_devices=devices) for devices in (3, 0, "auto")] == [3, 1, 1]
 
 
 def test_a_number_of_virtual_devices_stays(no_gpu):

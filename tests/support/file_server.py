@@ -86,7 +86,7 @@ def serve(content: bytes, **ways: object) -> Iterator[FileServer]:
         def do_GET(self) -> None:
             files.answer(self)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

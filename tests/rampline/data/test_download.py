@@ -25,7 +25,7 @@ def path(tmp_path):
     return tmp_path / "downloads/images.zip"
 
 
-def fetch(path, *servers, checksum=SHA256):
+def fetch(path, *servers, checksum: str | None = SHA256):
     lines = []
     download([server.url for server in servers], path, checksum=checksum, tell=lines.append)
     assert path.read_bytes() == CONTENT
@@ -33,7 +33,7 @@ def fetch(path, *servers, checksum=SHA256):
     return lines
 
 
-def refused(path, *servers, checksum=SHA256):
+def refused(path, *servers, checksum: str | None = SHA256):
     with pytest.raises(DatasetError) as refusal:
         download([server.url for server in servers], path, checksum=checksum, tell=lambda line: None)
     assert not path.exists()

@@ -112,7 +112,7 @@ class TinyMatrices(tfds.core.GeneratorBasedBuilder):
         files = self._download(dl_manager)
         return [
             tfds.core.SplitGenerator(name=split, gen_kwargs={"file": files[split]})
-            for split in (tfds.Split.TRAIN, tfds.Split.TEST, "extra")
+            for split in ("train", "test", "extra")
         ]
 
     def _generate_examples(self, file):
@@ -121,11 +121,11 @@ class TinyMatrices(tfds.core.GeneratorBasedBuilder):
 
 
 class TinyTables(TinyMatrices):
-    """A file beside those of the splits that is none of a split."""
+    """A file beside those of the splits that is none of a split, and the newer form of splits."""
 
     VERSION = tfds.core.Version("1.0.0")
 
-    def _split_generators(self, dl_manager):
+    def _split_generators(self, dl_manager):  # pyright: ignore[reportIncompatibleMethodOverride]
         files = self._download(dl_manager)
         assert files["extra"].read_bytes()
         return {split: self._generate_examples(file=files[split]) for split in ("train", "test")}
