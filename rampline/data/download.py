@@ -47,7 +47,7 @@ def download(urls: Sequence[str], path: Path, *, checksum: str | None, tell: Cal
 
     Args:
         urls: addresses of the same file.
-        path: where to; what is there is complete, and stays.
+        path: where to; what is there is complete, and stays, but it must have the checksum.
         checksum: SHA-256 that the file must have, in hexadecimal; `None` takes what comes, and tells its checksum.
         tell: is called with lines for the user: the size first, then how far it is.
 
@@ -55,6 +55,8 @@ def download(urls: Sequence[str], path: Path, *, checksum: str | None, tell: Cal
         DatasetError: when no address gives the file, in one line that names them.
     """
     if path.is_file():
+        if checksum and (found := _sha256(path)) != checksum:
+            raise DatasetError(f"{path} has sha256:{found}, not data.checksum: remove it to have it downloaded again")
         return
     make_directory(path.parent)
     problems = []
@@ -201,13 +203,17 @@ def _how_far(done: int, total: int | None, bytes_per_second: float) -> str:
 
 
 def _verify(part: _Part, checksum: str | None, tell: Callable[[str], None]) -> None:
-    with open(part.path, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = _sha256(part.path)
     if checksum is None:
         tell(f"not verified, as data.checksum is not set: what came from {part.host} is sha256:{found}")
     elif found != checksum:
         part.drop()
         raise _NotThere(f"{part.url} is not the file of data.checksum: it has sha256:{found}")
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):

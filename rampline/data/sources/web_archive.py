@@ -65,7 +65,7 @@ def _file_name(url: str) -> str:
 
 
 def _archive(config: DataConfig, tfds_directory: Path) -> Path:
-    """Where the archive is kept; that of another checksum is another one."""
+    """Where the archive is kept."""
     url = _url(config)
-    key = hashlib.sha256(f"{url} {config.checksum}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(url.encode()).hexdigest()[:16]
     return tfds_directory.parent / "downloads" / key / _file_name(url)

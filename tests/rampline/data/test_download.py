@@ -113,6 +113,15 @@ def test_another_checksum_is_refused_and_nothing_stays(path):
     assert list(path.parent.iterdir()) == []
 
 
+def test_what_is_there_must_have_a_checksum_that_is_set_later(path):
+    with serve(CONTENT) as server:
+        fetch(path, server, checksum=None)
+        fetch(path, server)
+        with pytest.raises(DatasetError, match=f"images.zip has sha256:{SHA256}, not data.checksum: remove it"):
+            fetch(path, server, checksum="0" * 64)
+    assert server.ranges == [""]
+
+
 def test_a_mirror_takes_over_from_one_that_lies_and_one_that_is_gone(path):
     with serve(CONTENT[:-1]) as liar, serve(CONTENT, status=404) as gone, serve(CONTENT) as mirror:
         lines = fetch(path, liar, gone, mirror)
