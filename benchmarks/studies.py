@@ -32,7 +32,7 @@ from rampline.tracking.store import open_tracking
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 COLUMNS = (
     *("run", "strategy", "replicas", "global_batch_size", "test_accuracy", "best_val_accuracy", "last_val_accuracy"),
-    *("train_seconds", "images_per_second", "speedup", "scaling_efficiency"),
+    *("train_seconds", "elapsed_seconds", "images_per_second", "speedup", "scaling_efficiency"),
 )
 INTRODUCTION = """# Results
 
@@ -49,7 +49,8 @@ The machine is shared, and each run was made once: differences of less than abou
 
 Of runs before 2026-11-25 the recommendation follows today's rule, from the figures of the tables: the least time within
 a point of the best accuracy, with the interval for independent test answers. The version of that day wrote the parts of
-a step; it wrote 0.00 for a part that today's version calls lost in the noise.
+a step; it wrote 0.00 for a part that today's version calls lost in the noise. They have the settings that the studies
+had then, which were read from the texts of the write-ups alone; today's are those of their public code.
 """
 
 

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rampline.config import RunConfig
-from rampline.config.sections import AUTO
 from rampline.errors import ClusterConfigError
+
+if TYPE_CHECKING:
+    from rampline.config import RunConfig
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/gpus")
 NVIDIA_SMI_TIMEOUT_SECONDS = 20
@@ -67,7 +69,7 @@ def resolve_virtual_devices(config: RunConfig) -> RunConfig:
     That is `cluster.replicas` for `mirrored` on a machine without a GPU, else 0: the other strategies have one device
     per process on the CPU, which is there anyway.
     """
-    if config.cluster.virtual_devices != AUTO:
+    if config.cluster.virtual_devices != "auto":
         return config
     on_cpu = config.strategy == "mirrored" and not find_devices().gpus
     virtual = config.cluster.replicas if on_cpu else 0

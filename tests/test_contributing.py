@@ -89,7 +89,7 @@ ADDITIONS = [
         "from rampline.data.sources.source import Example, Source, SourceSplit\n\n\n"
         "def directory_name(config):\n    return config.source\n\n\n"
         "def stat_fingerprint(config, tfds_directory):\n    return 'greys-1'\n\n\n"
-        "def open_source(config, tfds_directory, *, for_training=True):\n"
+        "def open_source(config, tfds_directory, *, for_training=True, tell=None):\n"
         "    def examples(count):\n"
         "        return (Example(name=str(i), label=i % 2, read=partial(read, i % 2)) for i in range(count))\n\n"
         "    sizes = {'train': 40, 'test': 8}\n"

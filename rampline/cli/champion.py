@@ -74,7 +74,7 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="SOURCE",
-            help="Other images: digits, tfds:NAME, folder:PATH or csv:PATH; their test split, else all.",
+            help="Other images: digits, tfds:NAME, folder:PATH, url:URL or csv:PATH; their test split, else all.",
         ),
     ] = None,
 ) -> None:

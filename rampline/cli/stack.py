@@ -24,6 +24,13 @@ def up(
     cpu_slots: Annotated[
         int | None, typer.Option(min=1, help="Runs that may train at once on a machine without a GPU.")
     ] = None,
+    when_idle: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMAND", help="Run this in a shell when nothing runs any more, such as 'sudo poweroff'."
+        ),
+    ] = "",
+    idle_minutes: Annotated[float, typer.Option(min=0.1, help="Minutes without a run before --when-idle.")] = 15.0,
     detach: Annotated[bool, typer.Option("--detach", help="Go to the background when all answers.")] = False,
 ) -> None:
     """Start Prefect, MLflow, the deployments and a worker; Ctrl-C ends all of it.
@@ -34,9 +41,9 @@ def up(
     from rampline.servers.server_plan import Request
     from rampline.servers.up import start_servers
 
-    request = Request(
-        home=Home.from_environment(), host=host, prefect_port=prefect_port, mlflow_port=mlflow_port, cpu_slots=cpu_slots
-    )
+    ports = {"prefect_port": prefect_port, "mlflow_port": mlflow_port}
+    idle = {"when_idle": when_idle, "idle_minutes": idle_minutes}
+    request = Request(home=Home.from_environment(), host=host, cpu_slots=cpu_slots, **ports, **idle)
     start_servers(request, _console(), detach=detach)
 
 

@@ -55,7 +55,7 @@ from rampline.credentials import mask
 from rampline.errors import InputError
 from rampline.record.metric import Metric, Summary
 from rampline.record.metrics import compared_epochs, find_metric, metrics_of_run
-from rampline.record.units import COUNT
+from rampline.record.units import COUNT, SECONDS
 from rampline.registry.candidate import Predictions
 
 # What `comparison.csv` says of a run before its metrics.
@@ -371,7 +371,7 @@ def choose_reference(runs: pd.DataFrame, declared: str) -> str:
 
 def with_published_speedup(runs: pd.DataFrame, reference: str) -> pd.DataFrame:
     """`runs` with the speed-up that follows from others' times, where they publish the times alone."""
-    for time in (f"published_{metric}" for metric in ("train_seconds", "epoch_seconds")):
+    for time in (f"published_{metric.name}" for metric in metrics_of_run() if metric.unit is SECONDS):
         if not reference or time not in runs:
             continue
         follows = runs.set_index("run").loc[reference, time] / runs[time]

@@ -34,7 +34,8 @@ class Choice:
 # Functions of (image_shape, classes) that make a network; `model.name` may name other networks as well.
 MODELS = {
     "convnet": Choice(about="two convolutions and a dense layer", at="rampline.training.models:convnet"),
-    "convnet7": Choice(about="seven weight layers", at="rampline.training.models:convnet7"),
+    "convnet1": Choice(about="one convolution and a dense layer", at="rampline.training.models:convnet1"),
+    "convnet7": Choice(about="five convolutions, a dense layer and dropout", at="rampline.training.models:convnet7"),
 }
 
 # Functions of (OptimizerConfig, learning rate).
@@ -58,5 +59,6 @@ SOURCES = {
     "digits": Choice(about="handwritten digits that come with scikit-learn", at="rampline.data.sources.digits"),
     "tfds": Choice(about="a set of TensorFlow Datasets", at="rampline.data.sources.tfds_set", argument="NAME"),
     "folder": Choice(about="a folder per class", at="rampline.data.sources.folder", argument="PATH"),
+    "url": Choice(about="an archive on the web", at="rampline.data.sources.web_archive", argument="URL"),
     "csv": Choice(about="a table of images and labels", at="rampline.data.sources.csv_file", argument="PATH"),
 }

@@ -57,6 +57,11 @@ class RunConfig(Settings):
     checkpoint_every_steps: Whole = setting(
         0, "extra checkpoints inside an epoch, in steps; 0 for one per epoch (`fit`: 0 only)"
     )
+    checkpoint_every_epochs: Count = setting(
+        1,
+        "epochs from one checkpoint to the next; that of the best epoch so far and the last one are always saved",
+        changes_epoch_time=False,
+    )
     checkpoint_keep: Whole = setting(
         1,
         "checkpoints that are kept besides the last and the best: what a damaged last one falls back to",
@@ -66,6 +71,11 @@ class RunConfig(Settings):
         False,
         "write down which examples every step used, in `examples/` of the run directory (`loop` only; not with "
         "`parameter_server`)",
+        changes_epoch_time=False,
+    )
+    tensorboard: Literal["scalars", "histograms"] = setting(
+        "scalars",
+        "what is written for TensorBoard after every epoch; `histograms`: those of all trained weights, too",
         changes_epoch_time=False,
     )
     profile: Flag = setting(

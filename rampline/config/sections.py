@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+import re
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
 from rampline.config.choices import AUGMENTATIONS, MODELS, OPTIMIZERS, SOURCES
 from rampline.config.learning_rate import SCALINGS, SCHEDULES
@@ -23,6 +24,7 @@ from rampline.config.setting import (
     setting,
     settings,
 )
+from rampline.devices import find_devices
 
 AUTO: Final = "auto"
 Cache = Literal["none", "memory", "disk", "auto"]
@@ -50,6 +52,20 @@ def _check_source(source: str) -> str:
     return source
 
 
+def _check_checksum(checksum: str) -> str:
+    if not re.fullmatch("sha256:[0-9a-fA-F]{64}", checksum):
+        raise ValueError(checksum)
+    return checksum
+
+
+def _count_replicas(replicas: Any, info: ValidationInfo) -> Any:
+    """The number for `auto`; all else is left as it is, to be checked."""
+    if replicas != AUTO:
+        return replicas
+    virtual = info.data.get("virtual_devices")
+    return len(find_devices().gpus) or (virtual if isinstance(virtual, int) else 0) or 1
+
+
 # YAML 1.1 reads off as false.
 Prefetch = Annotated[
     Literal["auto", "off"] | Count,
@@ -64,6 +80,14 @@ class DataConfig(Settings):
     source: Annotated[Text, AfterValidator(_check_source)] = setting("digits", "which images", allowed=WRITTEN_SOURCES)
     manual_dir: Text | None = setting(
         None, "folder of the files that TFDS would download, for machines without a network (`tfds:` only)"
+    )
+    checksum: Annotated[Text, AfterValidator(_check_checksum)] | None = setting(
+        None,
+        "SHA-256 that the archive of `url:` must have; `null` takes what comes, and tells its checksum to be set here",
+        allowed="sha256: and 64 hexadecimal digits, or null",
+    )
+    mirrors: tuple[Text, ...] = setting(
+        (), "other addresses of the archive of `url:`, tried in turn", allowed="a list of addresses"
     )
     image_size: Integer = setting(
         28,
@@ -102,6 +126,9 @@ class DataConfig(Settings):
     def __post_init__(self) -> None:
         fits = self.manual_dir is None or self.source.startswith("tfds:")
         check(fits, "data.manual_dir", self.manual_dir, "left out unless data.source is tfds:NAME")
+        for key, value in (("checksum", self.checksum), ("mirrors", self.mirrors)):
+            fits = not value or self.source.startswith("url:")
+            check(fits, f"data.{key}", value, "left out unless data.source is url:URL")
 
 
 @settings("model")
@@ -223,10 +250,19 @@ class ClusterConfig(Settings):
         "person starts by `rampline worker`, `ray` on the nodes of a Ray cluster, `slurm` on the nodes of the job that "
         "the command is in",
     )
-    replicas: Count = setting(
+    # Before `replicas`, which looks at it.
+    virtual_devices: Literal["auto"] | Whole = setting(
+        0,
+        "logical CPU devices in each process, to run several replicas without GPUs: 0, or at least `replicas`. `auto` "
+        "is `replicas` for `mirrored` on a machine without a GPU, else 0; the run's `config.json` and MLflow hold the "
+        "number",
+    )
+    replicas: Annotated[Count, BeforeValidator(_count_replicas)] = setting(
         1,
         "model replicas in one process, one device each (`mirrored`, and per worker for `multi_worker`). A machine "
-        "with fewer GPUs refuses, unless `virtual_devices` is set",
+        "with fewer GPUs refuses, unless `virtual_devices` is set. `auto`: as many as the machine of the command has "
+        "GPUs, without one as many as `virtual_devices`, else 1; `config.json` and MLflow hold the number",
+        allowed="auto or a whole number of at least 1",
     )
     workers: Count = setting(1, "worker processes (`multi_worker`, `parameter_server`)")
     min_workers: Count | None = setting(
@@ -243,12 +279,6 @@ class ClusterConfig(Settings):
         "1)",
     )
     parameter_servers: Whole = setting(0, "processes that hold the variables (`parameter_server`: at least 1)")
-    virtual_devices: Literal["auto"] | Whole = setting(
-        0,
-        "logical CPU devices in each process, to run several replicas without GPUs: 0, or at least `replicas`. `auto` "
-        "is `replicas` for `mirrored` on a machine without a GPU, else 0; the run's `config.json` and MLflow hold the "
-        "number",
-    )
     rendezvous_timeout_seconds: Count = setting(
         120, "how long the roles may take to find each other", changes_epoch_time=False
     )

@@ -288,7 +288,8 @@ def store_dataset(
             return _accept_present(config, directory, reporter)
         _remove_leftovers(home)
         reporter.log(f"preparing {config.source} in {home.data}")
-        source = module.open_source(config, tfds_directory(home), for_training=scored_classes is None)
+        opened = {"for_training": scored_classes is None, "tell": reporter.log}
+        source = module.open_source(config, tfds_directory(home), **opened)
         if scored_classes is not None:
             source = as_test_images(source, tuple(scored_classes), config.source)
         for note in source.notes:

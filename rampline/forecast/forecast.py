@@ -189,7 +189,7 @@ def forecast_run(
     step = law.step(config)
     steps = config.steps_per_epoch(train_examples)
     epoch_seconds = steps * step.total / 1000
-    saved = config.epochs
+    saved = math.ceil(config.epochs / config.checkpoint_every_epochs)
     if config.checkpoint_every_steps:
         saved += config.epochs * steps // config.checkpoint_every_steps
     run = RunParts(

@@ -49,6 +49,14 @@ def write_count(value: float) -> str:
     return f"{int(value):,}"
 
 
+def write_bytes(value: float) -> str:
+    """`812 bytes`, `42.0 MB` or `3.60 GB`, by powers of ten as disks and downloads have them."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if value >= size:
+            return f"{write_quantity(value / size)} {unit}"
+    return f"{write_count(value)} bytes"
+
+
 def write_range(value: float, factor: float, write: Callable[[float], str]) -> str:
     """A figure with the interval from itself divided by a factor to itself times that: `412 (370 to 459)`."""
     return f"{write(value)} ({write(value / factor)} to {write(value * factor)})"

@@ -29,6 +29,8 @@ class Request:
         prefect_port: of the Prefect server.
         mlflow_port: of the MLflow server.
         cpu_slots: runs at once on a machine without a GPU; `None` leaves it as it is.
+        when_idle: command for the shell, run when nothing has trained for a while; empty for none.
+        idle_minutes: how long that is.
     """
 
     home: Home
@@ -36,6 +38,8 @@ class Request:
     prefect_port: int = 4200
     mlflow_port: int = 5000
     cpu_slots: int | None = None
+    when_idle: str = ""
+    idle_minutes: float = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from datetime import UTC, datetime
 
 from rampline.credentials import mask
 from rampline.errors import InputError, RamplineError
+from rampline.jobs.device_queue import owners
 from rampline.record.home import Home
 from rampline.servers.processes import (
     ENDING_SIGNALS,
@@ -42,6 +44,8 @@ POLL_SECONDS = 0.5
 MOST_ENDS = 5
 WITHIN_SECONDS = 180.0
 FIRST_PAUSE_SECONDS = 1.0
+# Looking for flow runs reads the environment of every process.
+IDLE_POLL_SECONDS = 10.0
 
 
 def supervise(request: Request) -> None:
@@ -81,9 +85,12 @@ class Supervisor:
         try:
             self._start()
             watch = Watch(self._services, on_start=self._write_state)
+            request = self._plan.request
+            idle = Idle(request.when_idle, 60 * request.idle_minutes, is_busy=lambda: is_busy(self._home))
             while True:
                 time.sleep(POLL_SECONDS)
                 watch.look()
+                idle.look()
         except SystemExit:
             # After that, a signal is how a user ends it.
             if not self._ready:
@@ -208,6 +215,40 @@ class Watch:
         service.start()
         self._awaited.add(service.name)
         self._on_start()
+
+
+def is_busy(home: Home) -> bool:
+    """Whether a flow run of the worker is in progress here, or a `rampline run` that has devices or waits for some."""
+    return has_flow_runs(home) or bool(owners(home))
+
+
+class Idle:
+    """Runs a command once nothing has run for a while, and again after the next work: a rented machine costs.
+
+    Args:
+        command: for the shell; empty for none.
+        seconds: how long nothing must have run, also since the start.
+        is_busy: whether something runs.
+    """
+
+    def __init__(self, command: str, seconds: float, *, is_busy: Callable[[], bool]) -> None:
+        self._command, self._seconds, self._is_busy = command, seconds, is_busy
+        self._busy_at = self._looked_at = time.monotonic()
+        self._is_done = False
+
+    def look(self) -> None:
+        """To be called every `POLL_SECONDS`; it looks less often."""
+        now = time.monotonic()
+        if not self._command or now - self._looked_at < min(IDLE_POLL_SECONDS, self._seconds):
+            return
+        self._looked_at = now
+        if self._is_busy():
+            self._busy_at, self._is_done = now, False
+        elif not self._is_done and now - self._busy_at >= self._seconds:
+            self._is_done = True
+            say(f"nothing has run for {self._seconds / 60:g} minutes: {mask(self._command)}")
+            # Not waited for: it may be what ends this process.
+            subprocess.Popen(self._command, shell=True, stdin=subprocess.DEVNULL, start_new_session=True)
 
 
 class Stopwatch:

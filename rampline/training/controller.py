@@ -337,10 +337,19 @@ class Controller:
         if self.events:
             self.events.write("epoch", epoch=self.progress.epoch, metrics=metrics)
             started = time.perf_counter()
-            self._scalars.write_epoch(self.progress.epoch, metrics)
+            self._scalars.write_epoch(self.progress.epoch, metrics, self._weights())
             self._scalar_seconds += time.perf_counter() - started
         self.decide()
-        self._save()
+        is_best = self.progress.best_epoch == self.progress.epoch
+        if is_best or self.is_over or self.progress.epoch % self.config.checkpoint_every_epochs == 0:
+            self._save()
+
+    def _weights(self) -> dict[str, np.ndarray]:
+        """What TensorBoard shows as histograms."""
+        if self.config.tensorboard != "histograms":
+            return {}
+        weights = self.engine.state.model.trainable_variables
+        return {weight.path: np.asarray(weight.value) for weight in weights}
 
     def _update(self, **changes: object) -> None:
         self.progress = dataclasses.replace(self.progress, **changes)  # type: ignore[arg-type]

@@ -50,25 +50,36 @@ def make_model(config: ModelConfig, *, image_shape: ImageShape, classes: int) ->
 
 def convnet(image_shape: ImageShape, classes: int) -> keras.Model:
     """Two 3x3 convolutions (32, 64) with max-pooling, a dense layer of 64: the network of the study `fashion_mnist`."""
+    return _convolve("convnet", (32, 64), image_shape, classes)
+
+
+def convnet1(image_shape: ImageShape, classes: int) -> keras.Model:
+    """One 3x3 convolution (32) with max-pooling, a dense layer of 64: the network of the study `mnist`."""
+    return _convolve("convnet1", (32,), image_shape, classes)
+
+
+def _convolve(name: str, filters: tuple[int, ...], image_shape: ImageShape, classes: int) -> keras.Model:
     inputs = keras.Input(image_shape, dtype="uint8", name="images")
     x = keras.layers.Rescaling(1 / 255)(inputs)
-    for filters in (32, 64):
-        x = keras.layers.Conv2D(filters, 3, activation="relu")(x)
+    for count in filters:
+        x = keras.layers.Conv2D(count, 3, activation="relu")(x)
         x = keras.layers.MaxPooling2D()(x)
     x = keras.layers.Dense(64, activation="relu")(keras.layers.Flatten()(x))
-    return keras.Model(inputs, _logits(x, classes), name="convnet")
+    return keras.Model(inputs, _logits(x, classes), name=name)
 
 
 def convnet7(image_shape: ImageShape, classes: int) -> keras.Model:
-    """Seven weight layers, five convolutions (32 … 256) and two dense: the network of the study `inaturalist`."""
+    """Seven weight layers, five convolutions (16 … 128) and two dense: the network of the study `inaturalist`.
+
+    Convolutions and pooling are padded, which the published ones are not, so that images of any size will do.
+    """
     inputs = keras.Input(image_shape, dtype="uint8", name="images")
     x = keras.layers.Rescaling(1 / 255)(inputs)
-    for filters in (32, 64, 128, 128):
+    for filters in (16, 32, 32, 64, 128):
         x = keras.layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
         x = keras.layers.MaxPooling2D(padding="same")(x)
-    x = keras.layers.Conv2D(256, 3, padding="same", activation="relu")(x)
-    x = keras.layers.Dense(256, activation="relu")(keras.layers.Flatten()(x))
-    return keras.Model(inputs, _logits(x, classes), name="convnet7")
+    x = keras.layers.Dense(128, activation="relu")(keras.layers.Flatten()(x))
+    return keras.Model(inputs, _logits(keras.layers.Dropout(0.3)(x), classes), name="convnet7")
 
 
 def _make_built_in(name: str, image_shape: ImageShape, classes: int) -> keras.Model:

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run: scalars of every epoch, and a profile of a few steps."""
+"""What TensorBoard shows of a run: scalars and histograms of every epoch, and a profile of a few steps."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from rampline.record.metric import Source
@@ -39,8 +40,16 @@ class ScalarWriter:
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
         self._failed = False
 
-    def write_epoch(self, epoch: int, metrics: Mapping[str, float | None]) -> None:
-        """Write the metrics of an epoch (from 1) that have a place in TensorBoard, without those that are None."""
+    def write_epoch(
+        self, epoch: int, metrics: Mapping[str, float | None], weights: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        """Write the metrics of an epoch (from 1) that have a place in TensorBoard, without those that are None.
+
+        Args:
+            epoch: from 1.
+            metrics: by their names in events.
+            weights: by name, for histograms in the folder `train`.
+        """
         if self._failed:
             return
         try:
@@ -53,6 +62,9 @@ class ScalarWriter:
                         value = metrics.get(metric.told_as)
                         if folder == run and value is not None:
                             tf.summary.scalar(tag, value)
+                    for name, weight in (weights or {}).items() if run == "train" else ():
+                        # As Keras' callback calls them.
+                        tf.summary.histogram(f"{name}/histogram", weight)
                 writer.flush()
         except WRITE_ERRORS as error:
             self._failed = True

@@ -1,7 +1,8 @@
 import pytest
 
 from rampline import devices
-from rampline.config import ClusterConfig, RunConfig
+from rampline.config import ClusterConfig, RunConfig, from_dict
+from rampline.config.formats import to_dict
 from rampline.devices import Devices, check_devices, find_devices, resolve_virtual_devices
 from rampline.errors import ClusterConfigError
 
@@ -91,6 +92,21 @@ def test_more_replicas_than_gpus_are_refused_with_auto_too():
     config = RunConfig(strategy="mirrored", cluster=ClusterConfig(replicas=8, virtual_devices="auto"))
     with pytest.raises(ClusterConfigError, match="needs 8 devices: this machine has 4"):
         check_devices(resolve_virtual_devices(config))
+
+
+def replicas_of(**cluster) -> int:
+    config = from_dict({"strategy": "mirrored", "cluster": {"replicas": "auto", **cluster}})
+    assert to_dict(config)["cluster"]["replicas"] == config.cluster.replicas
+    return config.cluster.replicas
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_replicas_auto_are_all_gpus():
+    assert (replicas_of(), replicas_of(virtual_devices="auto")) == (4, 4)
+
+
+def test_replicas_auto_without_a_gpu_are_the_virtual_devices(no_gpu):
+    assert [replicas_of(virtual_devices=devices) for devices in (3, 0, "auto")] == [3, 1, 1]
 
 
 def test_a_number_of_virtual_devices_stays(no_gpu):

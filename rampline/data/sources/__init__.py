@@ -1,8 +1,8 @@
 """The sources by the first word of `data.source`: one module each.
 
 A source module has `directory_name(config)`, `stat_fingerprint(config, tfds_directory)` (quick, without TensorFlow:
-also run by the flow process) and `open_source(config, tfds_directory, for_training=True) -> Source`. Each raises
-`DatasetError` where the source cannot be read, or not be trained on.
+also run by the flow process) and `open_source(config, tfds_directory, for_training=True, tell=None) -> Source`, which
+tells of a download. Each raises `DatasetError` where the source cannot be read, or not be trained on.
 """
 
 from __future__ import annotations

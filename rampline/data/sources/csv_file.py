@@ -20,7 +20,7 @@ from rampline.data.sources.image_files import (
     files_source,
     split_called,
 )
-from rampline.data.sources.source import Source
+from rampline.data.sources.source import Source, Tell
 from rampline.errors import DatasetError
 
 
@@ -34,7 +34,9 @@ def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
     return files_fingerprint(_list_files(_table_path(config)))
 
 
-def open_source(config: DataConfig, tfds_directory: Path, *, for_training: bool = True) -> Source:
+def open_source(
+    config: DataConfig, tfds_directory: Path, *, for_training: bool = True, tell: Tell | None = None
+) -> Source:
     """Classes are the labels, as texts, sorted; rows without a `split` column are all `train`.
 
     Raises:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rampline.config import DataConfig
-from rampline.data.sources.source import Example, Source, SourceSplit
+from rampline.data.sources.source import Example, Source, SourceSplit, Tell
 
 TEST_FRACTION = 0.2
 TEST_SEED = 0
@@ -27,7 +27,9 @@ def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
     return _STAT_FINGERPRINT
 
 
-def open_source(config: DataConfig, tfds_directory: Path, *, for_training: bool = True) -> Source:
+def open_source(
+    config: DataConfig, tfds_directory: Path, *, for_training: bool = True, tell: Tell | None = None
+) -> Source:
     """All ten classes; `test` is a fixed stratified fifth, the rest is `train`."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

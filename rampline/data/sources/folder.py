@@ -22,7 +22,7 @@ from rampline.data.sources.image_files import (
     files_source,
     split_called,
 )
-from rampline.data.sources.source import Source
+from rampline.data.sources.source import Source, Tell
 from rampline.errors import DatasetError
 
 DECODABLE_SUFFIXES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp"))
@@ -43,7 +43,9 @@ def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
     return _archive_fingerprint(root) if _is_archive(root) else files_fingerprint(_list_files(root)[0])
 
 
-def open_source(config: DataConfig, tfds_directory: Path, *, for_training: bool = True) -> Source:
+def open_source(
+    config: DataConfig, tfds_directory: Path, *, for_training: bool = True, tell: Tell | None = None
+) -> Source:
     """Classes are the names of the sub-folders, sorted.
 
     Raises:
@@ -51,14 +53,22 @@ def open_source(config: DataConfig, tfds_directory: Path, *, for_training: bool 
             or is an archive that cannot be unpacked.
     """
     root = _root(config)
-    fingerprint = None
     if _is_archive(root):
-        fingerprint = _archive_fingerprint(root)
-        root = _enter(unpack_once(root, tfds_directory.parent / "unpacked"))
+        return open_archive(root, tfds_directory, for_training=for_training)
+    return _open_folder(root, for_training=for_training)
+
+
+def open_archive(archive: Path, tfds_directory: Path, *, for_training: bool) -> Source:
+    """The folder in `archive`, which is unpacked unless it was before; see `open_source`."""
+    fingerprint = _archive_fingerprint(archive)
+    folder = _enter(unpack_once(archive, tfds_directory.parent / "unpacked"))
+    return dataclasses.replace(_open_folder(folder, for_training=for_training), stat_fingerprint=fingerprint)
+
+
+def _open_folder(root: Path, *, for_training: bool) -> Source:
     files, others = _list_files(root)
     notes = (f"{others} files below {root} are no images by their names and are left alone",) if others else ()
-    source = files_source(files, origin=f"folder {root}", notes=notes, for_training=for_training)
-    return source if fingerprint is None else dataclasses.replace(source, stat_fingerprint=fingerprint)
+    return files_source(files, origin=f"folder {root}", notes=notes, for_training=for_training)
 
 
 def _is_archive(root: Path) -> bool:

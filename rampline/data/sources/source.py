@@ -9,6 +9,9 @@ from functools import partial
 
 from rampline.errors import DatasetError
 
+# Takes lines for the user while a source is opened.
+Tell = Callable[[str], None]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Example:

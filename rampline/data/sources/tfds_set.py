@@ -15,7 +15,8 @@ import numpy as np
 
 from rampline.config import DataConfig
 from rampline.data.sources.image_files import split_called
-from rampline.data.sources.source import Example, Source, SourceSplit
+from rampline.data.sources.source import Example, Source, SourceSplit, Tell
+from rampline.data.sources.tfds_downloads import keep_to_used_splits
 from rampline.errors import DatasetError
 
 _READ_BATCH = 256
@@ -37,7 +38,9 @@ def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
     return digest.hexdigest()
 
 
-def open_source(config: DataConfig, tfds_directory: Path, *, for_training: bool = True) -> Source:
+def open_source(
+    config: DataConfig, tfds_directory: Path, *, for_training: bool = True, tell: Tell | None = None
+) -> Source:
     """Prepare the set with TFDS, which verifies checksums, and map its splits to ours; others are left out.
 
     Raises:
@@ -46,6 +49,7 @@ def open_source(config: DataConfig, tfds_directory: Path, *, for_training: bool 
     name = _tfds_name(config)
     builder = _make_builder(name, tfds_directory)
     image, label = _image_and_label(name, builder.info)
+    keep_to_used_splits(builder, name, tell or _ignore)
     _download_and_prepare(config, builder, tfds_directory)
     fingerprint = stat_fingerprint(config, tfds_directory)
     return _make_source(name, builder, image, label, fingerprint, for_training=for_training)
@@ -192,6 +196,10 @@ def _iterate(builder: Any, tfds_split: str, image: str, label: str) -> Iterator[
             if number < 0:
                 raise DatasetError(f"tfds split {tfds_split!r} has examples without a label, such as {name.decode()}")
             yield Example(name=name.decode(), label=int(number), read=partial(bytes, content))
+
+
+def _ignore(_: str) -> None:
+    """For callers that do not listen."""
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,10 +1,15 @@
 """Wrong input is one clear line, exit status 2, and nothing is written."""
 
+import io
 import os
+import re
 import signal
+import zipfile
 
 import pytest
 from command_line import read_until, wait_until
+from file_server import serve
+from PIL import Image
 from small_disk import small_disk
 
 STUDY = """
@@ -86,6 +91,32 @@ def test_what_was_not_begun_is_not_said_to_be_resumable(command, home):
     assert started.returncode == 128 + signal.SIGINT
     assert rest == "interrupted\n"
     assert not list(home.glob("runs/digits/*/execution.json"))
+
+
+@pytest.mark.long
+def test_a_download_that_is_interrupted_goes_on_with_the_next_command(command, home, tmp_path):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for number, name in enumerate(("ants", "bees")):
+            for index in range(4):
+                image = io.BytesIO()
+                Image.new("RGB", (8, 8), (40 * index, 100 * number, 0)).save(image, "png")
+                archive.writestr(f"{name}/{index}.png", image.getvalue())
+    # What stands before a zip is no matter.
+    with serve(bytes(3_000_000) + file.getvalue(), pause_seconds=0.5) as server:
+        (tmp_path / "far.yaml").write_text(f'base: {{data: {{source: "url:{server.url}"}}}}\nruns: {{one: {{}}}}')
+        started = command("data", "far.yaml")
+        read_until(started, "downloading 3.00 MB from ")
+        wait_until(lambda: any(part.stat().st_size for part in home.glob("data/downloads/*/.*.part")), 30)
+        os.killpg(started.pid, signal.SIGINT)
+        started.communicate(timeout=60)
+        assert started.returncode == 128 + signal.SIGINT
+        assert not list(home.glob("data/downloads/*/images.zip"))
+        server.pause_seconds = 0.0
+        told, _ = command("data", "far.yaml").communicate(timeout=300)
+    assert " of it are there" in told
+    assert "4 images" in told
+    assert re.fullmatch(r"bytes=[1-9]\d*-", server.ranges[-1])
 
 
 def test_resume_keeps_its_settings(rampline, home):

@@ -32,8 +32,8 @@ def test_the_card_of_a_study():
         "Google Cloud's list of 2023",
         "at most 0.01 below that of the most accurate",
         "published in A public write-up on fine-tuning MobileNetV2",
-        "1-gpu-ft (reference) single 1 16 One GPU, constant learning rate.",
-        "run train_seconds best_val_accuracy",
+        "1-gpu-ft (reference) single, fit 1 32 One GPU, constant learning rate.",
+        "run elapsed_seconds best_val_accuracy last_val_accuracy",
         "4-gpu-ft-no-pref 1046 0.98",
     ):
         assert part in text

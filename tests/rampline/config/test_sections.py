@@ -15,10 +15,10 @@ from rampline.config import (
 )
 from rampline.errors import ConfigError
 
-SOURCES = "one of digits, tfds:NAME, folder:PATH, csv:PATH"
+SOURCES = "one of digits, tfds:NAME, folder:PATH, url:URL, csv:PATH"
 AT_LEAST_1 = "a whole number of at least 1"
 AT_LEAST_0 = "a whole number of at least 0"
-MODELS = "one of convnet, convnet7, a keras.applications name such as MobileNetV2, package.module:function"
+MODELS = "one of convnet, convnet1, convnet7, a keras.applications name such as MobileNetV2, package.module:function"
 WEIGHTS = "one of none, imagenet, the path of a .h5 weight file, the path of a checkpoint folder, run:NAME"
 FRACTION = "a number greater than 0 and less than 1"
 SHARE = "a number greater than 0 and at most 1 or null"
@@ -81,7 +81,7 @@ WRONG = [
     (StopConfig, "stop.patience", 0, f"{AT_LEAST_1} or null"),
     (StopConfig, "stop.max_minutes", 0, "a number greater than 0 or null"),
     (StopConfig, "stop.max_cost_usd", -1, "a number greater than 0 or null"),
-    (ClusterConfig, "cluster.replicas", 0, AT_LEAST_1),
+    (ClusterConfig, "cluster.replicas", 0, f"auto or {AT_LEAST_1}"),
     (ClusterConfig, "cluster.workers", -1, AT_LEAST_1),
     (ClusterConfig, "cluster.parameter_servers", -1, AT_LEAST_0),
     (ClusterConfig, "cluster.virtual_devices", "two", f"auto or {AT_LEAST_0}"),

@@ -9,12 +9,13 @@ import pytest
 from command_line import wait_until
 
 from rampline.errors import RamplineError
+from rampline.jobs.device_queue import Ticket, hold_devices
 from rampline.jobs.roles import free_ports
 from rampline.record.home import Home
 from rampline.servers import server_supervisor
 from rampline.servers.processes import end_all, hold_lock, lock_holder, marked
 from rampline.servers.running import answers
-from rampline.servers.server_supervisor import Watch
+from rampline.servers.server_supervisor import Idle, Watch
 from rampline.servers.services import Service
 
 
@@ -70,6 +71,33 @@ def test_one_that_always_ends_is_given_up(home, monkeypatch, capsys):
     with pytest.raises(RamplineError, match=r"ended 5 times .* exit status 1: .*no_such_module.*; see .*prefect.log"):
         wait_until(lambda: watching.look() is not None, 60)
     assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_the_command_of_an_idle_machine_runs_once_after_each_work(tmp_path, monkeypatch, capsys):
+    ran, work, now = tmp_path / "ran", [], [0.0]
+    monkeypatch.setattr(server_supervisor.time, "monotonic", lambda: now[0])
+    idle = Idle(f"echo off >> {ran}", 60.0, is_busy=lambda: bool(work))
+
+    def told_at(*seconds: float) -> int:
+        for now[0] in seconds:
+            idle.look()
+        return capsys.readouterr().out.count("nothing has run for 1 minutes: echo off")
+
+    assert told_at(20, 40) == 0
+    assert told_at(61, 80, 200) == 1
+    work.append("a flow run")
+    assert told_at(300, 400) == 0
+    work.clear()
+    assert told_at(420, 450) == 0
+    assert told_at(470, 480) == 1
+    monkeypatch.undo()
+    wait_until(lambda: ran.is_file() and ran.read_text() == "off\noff\n", 20)
+
+
+def test_a_run_that_has_devices_is_work(home):
+    assert not server_supervisor.is_busy(home)
+    with hold_devices(home, Ticket(name="digits/1", submitted_at=0.0, devices=1, owner="me"), slots=1, log=print):
+        assert server_supervisor.is_busy(home)
 
 
 def test_a_start_that_fails_names_the_last_line_of_the_log(home):

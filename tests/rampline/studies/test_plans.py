@@ -79,31 +79,39 @@ def test_every_study_can_be_planned_without_a_gpu_and_with_eight(name, tmp_path,
 def test_cats_vs_dogs_is_experiment_a():
     output = plan("cats_vs_dogs")
     table = rows(output)
-    assert list(table) == ["1-gpu-ft", "1-gpu-ft-lrs", "4-gpu-ft-no-pref", "4-gpu-ft-pref", "4-gpu-ft-largerbs"]
-    assert column(table, "global batch") == ["16", "16", "16", "16", "128"]
-    assert column(table, "per-replica batch") == ["16", "16", "4", "4", "32"]
-    assert column(table, "steps per epoch") == ["1309*", "1309*", "1309*", "1309*", "164*"]
-    assert column(table, "epochs") == ["10"] * 5
-    # The peak of the ramp is four times as high on four replicas.
-    assert column(table, "peak LR") == ["0.001", "5e-05", "0.0002", "0.0002", "0.0002"]
-    assert column(table, "devices") == ["CPU", "CPU", *["4 virtual on the CPU"] * 3]
-    ramp = "by epoch 2, x 0.8 per epoch down to 1e-06"
-    assert f"learning rate ramp: 1e-05 to 5e-05 {ramp} (1-gpu-ft-lrs)" in output
+    published = ["1-gpu-ft", "1-gpu-ft-lrs", "4-gpu-ft-no-pref", "4-gpu-ft-pref", "4-gpu-ft-largerbs"]
+    text = ["1-gpu-ft-text", "1-gpu-ft-lrs-text", "4-gpu-ft-largerbs-text"]
+    assert list(table) == [*published, *text]
+    assert column(table, "global batch") == ["32", "32", "64", "64", "128", "16", "16", "128"]
+    assert column(table, "per-replica batch") == ["32", "32", "16", "16", "32", "16", "16", "32"]
+    assert column(table, "steps per epoch") == ["582*", "582*", "291*", "291*", "146*", "1164*", "1164*", "146*"]
+    assert column(table, "epochs") == ["10"] * 8
+    # The peak of the ramp is four times as high on four replicas; the larger batch has no ramp.
+    peaks = ["0.001", "5e-05", "0.0002", "0.0002", "0.001", "0.001", "5e-05", "0.0002"]
+    assert column(table, "peak LR") == peaks
+    devices = [cell.split()[0] for cell in column(table, "devices")]
+    assert devices == ["CPU", "CPU", "4", "4", "4", "CPU", "CPU", "4"]
+    ramp = "by epoch 5, x 0.8 per epoch down to 1e-05"
+    assert f"learning rate ramp: 1e-05 to 5e-05 {ramp} (1-gpu-ft-lrs, 1-gpu-ft-lrs-text)" in output
     assert f"learning rate ramp: 1e-05 to 0.0002 {ramp} (4-gpu-ft-no-pref, 4-gpu-ft-pref, 4-gpu-ft-larg" in output
-    assert "* from the 20,936 training images that the study names, not from prepared data" in output
-    assert "cost is for 1 x n1-standard-8-k80x1, $0.83 per hour (1-gpu-ft, 1-gpu-ft-lrs)" in output
+    assert "* from the 18,609 training images that the study names, not from prepared data" in output
+    assert "cost is for 1 x n1-standard-8-k80x1, $0.83 per hour (1-gpu-ft, 1-gpu-ft-lrs" in output
     assert "cost is for 1 x n1-standard-16-k80x4, $2.56 per hour (4-gpu-ft-no-pref, 4-gpu-ft-pref, 4-gpu-f" in output
 
 
 def test_cats_vs_dogs_trains_the_published_network_and_pipeline():
     study = load_study("cats_vs_dogs")
-    assert {run.config.model.name for run in study.runs} == {"MobileNetV2"}
+    assert {(run.config.model.name, run.config.engine) for run in study.runs} == {("MobileNetV2", "fit")}
     model, data = study.runs[0].config.model, study.runs[0].config.data
     assert (model.weights, model.trainable, model.head_units, model.dropout) == ("imagenet", "all", 512, 0.5)
     assert (data.source, data.image_size, data.cache) == ("tfds:cats_vs_dogs", 224, "none")
-    assert [run.config.data.prefetch for run in study.runs] == ["off", "off", "off", "auto", "auto"]
-    assert [run.published.get("train_seconds") for run in study.runs] == [2090, 2080, 1046, 1040, 887]
-    assert [run.published.get("best_val_accuracy") for run in study.runs] == [0.94, 0.98, 0.98, 0.98, None]
+    assert data.validation_fraction == 0.2
+    prefetch = ["auto", "auto", "off", "auto", "auto", "off", "off", "auto"]
+    assert [run.config.data.prefetch for run in study.runs] == prefetch
+    assert [run.published.get("elapsed_seconds") for run in study.runs] == [2090, 2080, 1046, 1040, 887, *[None] * 3]
+    accuracies = [0.94, 0.98, 0.98, 0.98, 0.82, None, None, None]
+    assert [run.published.get("best_val_accuracy") for run in study.runs] == accuracies
+    assert study.run("4-gpu-ft-largerbs").published["last_val_accuracy"] == 0.763
 
 
 def test_cassava_takes_89_steps_on_one_replica_and_45_on_two():
@@ -114,7 +122,8 @@ def test_cassava_takes_89_steps_on_one_replica_and_45_on_two():
     assert column(table, "global batch") == ["64", "128"]
     assert "* from the 5,656 training images that the study names, not from prepared data" in output
     study = load_study("cassava")
-    assert {run.config.model.name for run in study.runs} == {"ResNet50"}
+    assert {(run.config.model.name, run.config.model.head_units) for run in study.runs} == {("ResNet50", 1016)}
+    assert {run.config.data.image_size for run in study.runs} == {300}
     assert [run.published for run in study.runs] == [{"epoch_seconds": 100}, {"epoch_seconds": 60}]
     assert [run.config.cluster.price_per_hour for run in study.runs] == [0.73, 1.08]
 
@@ -127,6 +136,7 @@ def test_mnist_scales_the_learning_rate_linearly_with_the_batch():
     assert column(table, "steps per epoch") == ["844*", "422*", "422*", "422*", "422*"]
     assert column(table, "peak LR") == ["0.001", "0.001", "0.002", "0.001", "0.001"]
     runs = load_study("mnist").runs
+    assert {run.config.model.name for run in runs} == {"convnet1"}
     assert [run.config.precision for run in runs] == ["float32", "float32", "float32", "mixed_bfloat16", "float32"]
     assert [run.config.data.cache for run in runs] == ["memory", "memory", "memory", "memory", "none"]
     assert [run.config.data.prefetch for run in runs] == ["auto", "auto", "auto", "auto", "off"]
@@ -145,29 +155,31 @@ def test_fashion_mnist_is_experiment_d():
         "multi-worker": "multi worker",
         "parameter-server": "parameter server",
     }
-    assert column(table, "global batch") == ["64"] * 7
-    assert column(table, "per-replica batch") == ["64", "64", "64", "32", "32", "32", "64"]
-    assert column(table, "steps per epoch") == ["844*"] * 7
+    # 64 on each of five devices, and as many in total where there are fewer.
+    assert column(table, "global batch") == ["320"] * 7
+    assert column(table, "per-replica batch") == ["320", "320", "320", "64", "64", "160", "320"]
+    assert column(table, "steps per epoch") == ["160*"] * 7
     assert column(table, "epochs") == ["10"] * 7
-    # 1e-3 in epochs 0 to 2, 1e-4 in 3 to 6, 1e-5 after.
-    assert "learning rate steps: 0.001, 0.0001 from epoch 3, 1e-05 from epoch 7 (single-fit, " in output
+    # 1e-3 in epochs 0 to 2, 1e-4 in 3 to 6, 1e-5 after, for one run alone.
+    assert "learning rate steps: 0.001, 0.0001 from epoch 3, 1e-05 from epoch 7 (mirrored-fit)" in output
     study = load_study("fashion_mnist")
     assert [run.config.steps_per_call for run in study.runs] == ["auto", "auto", 1, "auto", "auto", "auto", "auto"]
     assert {run.name: run.published for run in study.runs if run.published} == {
-        "single-fit": {"train_seconds": 13.603, "train_accuracy": 0.907, "val_accuracy": 0.9},
+        "single-fit": {"elapsed_seconds": 13.603, "train_accuracy": 0.907, "val_accuracy": 0.9},
         "mirrored-fit": {"train_seconds": 25.877, "train_accuracy": 0.939},
-        "mirrored-loop": {"train_seconds": 39.035, "train_accuracy": 0.91, "test_accuracy": 0.893},
+        "mirrored-loop": {"elapsed_seconds": 39.035, "train_accuracy": 0.91, "test_accuracy": 0.893},
     }
 
 
 def test_svhn_repeats_the_three_ways():
     table = rows(plan("svhn"))
     assert [cells["strategy"] for cells in table.values()] == ["single, fit", "mirrored, fit", "mirrored"]
-    assert column(table, "steps per epoch") == ["1031*"] * 3
+    assert column(table, "steps per epoch") == ["195*"] * 3
     fashion, svhn = load_study("fashion_mnist"), load_study("svhn")
     for run in svhn.runs:
         same = fashion.run(run.name).config
         assert (run.config.learning_rate, run.config.batch) == (same.learning_rate, same.batch)
+        assert run.config.cluster.replicas == same.cluster.replicas
 
 
 def test_inaturalist_sweeps_replicas_and_batches():
@@ -175,15 +187,16 @@ def test_inaturalist_sweeps_replicas_and_batches():
     table = rows(output)
     total = [f"{gpus}-gpu-total-{batch}" for gpus in (1, 2, 4, 8) for batch in (32, 64)]
     each = [f"{gpus}-gpu-each-{batch}" for gpus in (1, 2, 4, 8) for batch in (64, 128)]
-    assert list(table) == [*total, *each, "1-gpu-total-64-10x", "2-gpu-total-64-10x"]
-    batches = ["32", "64"] * 4 + ["64", "128", "128", "256", "256", "512", "512", "1024"] + ["64"] * 2
+    small = ["8-gpu-each-16", "8-gpu-each-32"]
+    assert list(table) == [*total, *each, *small, "1-gpu-total-64-all", "2-gpu-total-64-all"]
+    batches = ["32", "64"] * 4 + ["64", "128", "128", "256", "256", "512", "512", "1024"] + ["128", "256"] + ["64"] * 2
     assert column(table, "global batch") == batches
-    shares = ["32", "64", "16", "32", "8", "16", "4", "8"] + ["64", "128"] * 4 + ["64", "32"]
+    shares = ["32", "64", "16", "32", "8", "16", "4", "8"] + ["64", "128"] * 4 + ["16", "32"] + ["64", "32"]
     assert column(table, "per-replica batch") == shares
-    steps = ["157*", "79*"] * 4 + ["79*", "40*", "40*", "20*", "20*", "10*", "10*", "5*"] + ["782*"] * 2
-    assert column(table, "steps per epoch") == steps
-    assert column(table, "epochs") == ["50"] * 18
-    assert "* from the 5,000 or 50,000 training images that the study names" in output
+    steps = ["157*", "79*"] * 4 + ["79*", "40*", "40*", "20*", "20*", "10*", "10*", "5*"]
+    assert column(table, "steps per epoch") == [*steps, "40*", "20*", "157*", "157*"]
+    assert column(table, "epochs") == ["50"] * 20
+    assert "* from the 5,000 or 9,999 training images that the study names" in output
 
 
 def test_inaturalist_has_the_published_speed_ups():
@@ -193,9 +206,10 @@ def test_inaturalist_has_the_published_speed_ups():
     speedups = {run.name: run.published["speedup"] for run in study.runs if "speedup" in run.published}
     expected = {"2-gpu-total-64": 1.6, "4-gpu-total-64": 2.5, "8-gpu-total-64": 3, "8-gpu-each-64": 3}
     assert speedups == expected
-    assert [study.run(f"2-gpu-total-64{more}").published["best_val_accuracy"] for more in ("", "-10x")] == [0.45, 0.49]
-    assert [study.run(f"2-gpu-total-64{more}").config.data.limit for more in ("", "-10x")] == [500, 5000]
-    assert {run.config.model.name for run in study.runs} == {"convnet7"}
+    assert [study.run(f"2-gpu-total-64{more}").published["best_val_accuracy"] for more in ("", "-all")] == [0.45, 0.49]
+    assert [study.run(f"2-gpu-total-64{more}").config.data.limit for more in ("", "-all")] == [500, 5000]
+    assert {(run.config.model.name, run.config.data.image_size) for run in study.runs} == {("convnet7", 299)}
+    assert {run.config.data.source.partition(":")[0] for run in study.runs} == {"url"}
 
 
 @pytest.mark.parametrize("setting", ["data.limit=20", "data.source=folder:inaturalist", "data.validation_fraction=0.5"])
@@ -209,6 +223,6 @@ def test_steps_of_other_data_are_not_known_before_it_is_prepared(setting):
 def test_a_study_whose_folder_is_missing_says_what_it_needs(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    result = CliRunner().invoke(app, ["plan", "inaturalist"])
+    result = CliRunner().invoke(app, ["plan", "inaturalist", "--set", "data.source=folder:inaturalist"])
     message = f"folder {tmp_path}/elsewhere/inaturalist does not exist: data.source=folder:PATH needs a folder with"
     assert message in str(result.exception)

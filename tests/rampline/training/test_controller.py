@@ -3,14 +3,17 @@
 import dataclasses
 import json
 import math
+import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from runs import make_config
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rampline.data.dataset import PreparedDataset
 from rampline.files import read_json
@@ -28,8 +31,8 @@ from rampline.training.train import train
 def trained(digits: PreparedDataset, tmp_path: Path):
     """`trained(epochs=2)` trains a run to that epoch, from where it is."""
 
-    def run(epochs: int) -> RunDirectory:
-        config = dataclasses.replace(make_config("single"), epochs=epochs, checkpoint_keep=5)
+    def run(epochs: int, **changes: Any) -> RunDirectory:
+        config = dataclasses.replace(make_config("single"), epochs=epochs, checkpoint_keep=5, **changes)
         directory = RunDirectory(tmp_path / "run")
         for file in (directory.config_file, directory.result_file):
             file.unlink(missing_ok=True)
@@ -84,6 +87,37 @@ def test_a_training_goes_on_without_its_best_checkpoint_and_says_so(trained) -> 
     best = best_checkpoint(directory.checkpoints)
     assert best is not None
     assert best.name == f"step-{result['best_epoch'] * result['steps'] // 2:08d}"
+
+
+def test_a_checkpoint_every_third_epoch_of_the_best_and_of_the_last(trained, monkeypatch) -> None:
+    """The first epoch is the best; a run that loses its last checkpoint comes to the same bits from the one before."""
+    evaluate, epochs = SynchronousEngine.evaluate, []
+
+    def worse_each_time(*arguments: Any) -> np.ndarray:
+        epochs.append(evaluate(*arguments))
+        return np.array([1.0, 10.0 / len(epochs), 10.0, 0.0])
+
+    monkeypatch.setattr(SynchronousEngine, "evaluate", worse_each_time)
+    every = {"checkpoint_every_epochs": 3, "tensorboard": "histograms"}
+    directory = trained(5, **every)
+    saved = [event["epoch"] for event in directory.read_events("checkpoint")]
+    assert saved == [1, 3, 5]
+    last = last_checkpoint(directory.checkpoints)
+    assert last is not None
+    with np.load(last / "variables.npz") as arrays:
+        whole = dict(arrays)
+    shutil.rmtree(last)
+    keras.backend.clear_session()  # as in another process: names of weights begin anew
+    trained(5, **every)
+    assert [event["epoch"] for event in directory.read_events("epoch")] == [1, 2, 3, 4, 5, 4, 5]
+    with np.load(last / "variables.npz") as arrays:
+        assert all(arrays[name].tobytes() == whole[name].tobytes() for name in whole)
+    events = EventAccumulator(str(directory.tensorboard / "train"))
+    events.Reload()
+    drawn = {tag: [point.step for point in events.Tensors(tag)] for tag in events.Tags()["tensors"] if "histo" in tag}
+    assert drawn
+    assert set(map(tuple, drawn.values())) == {(1, 2, 3, 4, 5)}
+    assert any(tag.endswith("kernel/histogram") for tag in drawn)
 
 
 def test_a_folder_called_none_is_no_checkpoint(trained, tmp_path: Path, monkeypatch) -> None:

@@ -44,7 +44,7 @@ def mobilenet() -> keras.Model:
     return build("MobileNetV2", (32, 32, 1), classes=5, trainable="head", head_units=16)
 
 
-@pytest.mark.parametrize("name", ["convnet", "convnet7"])
+@pytest.mark.parametrize("name", ["convnet", "convnet1", "convnet7"])
 @pytest.mark.parametrize("shape, classes", [((28, 28, 1), 10), ((20, 20, 3), 2)])
 def test_bytes_go_in_and_float_logits_come_out(name, shape, classes):
     model = build(name, shape, classes)
@@ -63,10 +63,17 @@ def test_the_convnet_has_121_930_parameters():
     assert model.count_params() == 121_930
 
 
+def test_convnet1_has_one_convolution():
+    # 3*3*1*32+32, 13*13*32*64+64, 64*10+10
+    assert [layer.count_params() for layer in weight_layers(build("convnet1"))] == [320, 346_176, 650]
+
+
 def test_convnet7_has_seven_weight_layers():
     layers = weight_layers(build("convnet7"))
     assert [type(layer).__name__ for layer in layers] == ["Conv2D"] * 5 + ["Dense"] * 2
-    assert [layer.count_params() for layer in layers] == [320, 18496, 73856, 147584, 295168, 262400, 2570]
+    assert [layer.count_params() for layer in layers] == [160, 4640, 9248, 18496, 73856, 16512, 1290]
+    # Of 299 pixels 10 x 10 are left after five poolings.
+    assert weight_layers(build("convnet7", (299, 299, 3)))[5].count_params() == 10 * 10 * 128 * 128 + 128
 
 
 @pytest.mark.parametrize("name", ["convnet", "convnet7"])
@@ -234,7 +241,7 @@ def test_only_what_cannot_be_right_is_refused_while_classes_are_not_known(softma
         check_own_model(f"{softmaxes}:unbuilt", image_shape=shape, classes=None)
 
 
-UNKNOWN = "it must be convnet, convnet7, a keras.applications name, or package.module:function"
+UNKNOWN = "it must be convnet, convnet1, convnet7, a keras.applications name, or package.module:function"
 WRONG = [
     ({"name": "resnet50"}, f"model.name='resnet50' is not known: {UNKNOWN}"),
     ({"name": "mobilenet_v2"}, f"model.name='mobilenet_v2' is not known: {UNKNOWN}"),

@@ -1,5 +1,6 @@
 import contextlib
 import io
+import re
 import tarfile
 import zipfile
 
@@ -7,8 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from file_server import serve
 
 from rampline.data.quality import read_report
+from rampline.data.sources import tfds_downloads
 from rampline.errors import DatasetError
 
 
@@ -90,6 +93,63 @@ def test_prepared_from_a_tfds_builder(store, home):
     assert any("the split 'extra' is left out" in line for line in store.lines)
     store(source="tfds:tiny_shapes/labelled", image_size=8)
     assert store.lines[-1] == f"prepared already: {dataset.directory}"
+
+
+class TinyMatrices(tfds.core.GeneratorBasedBuilder):
+    """As SVHN: a file for each split, the examples in it, and the older form of splits."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    ADDRESS = ""
+
+    def _info(self):
+        features = {"image": tfds.features.Image(shape=(6, 5, 1)), "label": tfds.features.ClassLabel(num_classes=2)}
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+    def _download(self, dl_manager):
+        return dl_manager.download({name: f"{self.ADDRESS}/{name}.bin" for name in ("train", "test", "extra")})
+
+    def _split_generators(self, dl_manager):
+        files = self._download(dl_manager)
+        return [
+            tfds.core.SplitGenerator(name=split, gen_kwargs={"file": files[split]})
+            for split in ("train", "test", "extra")
+        ]
+
+    def _generate_examples(self, file):
+        for i, brightness in enumerate(file.read_bytes()[:12]):
+            yield i, {"image": np.full((6, 5, 1), brightness, np.uint8), "label": i % 2}
+
+
+class TinyTables(TinyMatrices):
+    """A file beside those of the splits that is none of a split, and the newer form of splits."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _split_generators(self, dl_manager):  # pyright: ignore[reportIncompatibleMethodOverride]
+        files = self._download(dl_manager)
+        assert files["extra"].read_bytes()
+        return {split: self._generate_examples(file=files[split]) for split in ("train", "test")}
+
+
+def test_a_split_that_is_not_used_is_not_downloaded(store, monkeypatch):
+    monkeypatch.setattr(tfds_downloads, "TELL_SECONDS", 0.02)
+    with serve(bytes(range(12)) + bytes(300_000), pause_seconds=0.1) as server:
+        monkeypatch.setattr(TinyMatrices, "ADDRESS", server.url.rpartition("/")[0])
+        dataset = store(source="tfds:tiny_matrices")
+    assert sorted(server.paths) == ["/test.bin", "/train.bin"]
+    assert dataset.splits == {"train": 10, "validation": 2, "test": 12}
+    first, left_out = (line for line in store.lines if line.startswith("tfds:tiny_matrices: 2 f") or "left out" in line)
+    assert first.endswith("2 files of unknown size, downloaded unless they are there; TFDS has checksums of 0 of them")
+    assert "the split 'extra' is left out, neither downloaded nor prepared" in left_out
+    assert any(re.search(r"matrices: downloaded \d+,\d+ bytes of unknown size", line) for line in store.lines)
+
+
+def test_a_file_that_is_no_split_is_downloaded_beside_them(store, monkeypatch):
+    with serve(bytes(range(12))) as server:
+        monkeypatch.setattr(TinyTables, "ADDRESS", server.url.rpartition("/")[0])
+        dataset = store(source="tfds:tiny_tables")
+    assert sorted(server.paths) == ["/extra.bin", "/test.bin", "/train.bin"]
+    assert dataset.splits == {"train": 10, "validation": 2, "test": 12}
 
 
 def test_a_test_split_without_labels_is_left_out(store):

@@ -1,0 +1,74 @@
+"""`url:` from a real server: downloaded once, then read as `folder:ARCHIVE`."""
+
+import hashlib
+import shutil
+
+import pytest
+from file_server import serve
+
+from rampline.config import DataConfig
+from rampline.data.preparation import locate_prepared
+from rampline.errors import ConfigError, DatasetError
+
+
+@pytest.fixture
+def archive(make_folder, tmp_path):
+    """Two classes with a validation split, as the nature archive has them, in one folder more."""
+    root = make_folder({"nature/train/ants": 6, "nature/train/bees": 6, "nature/val/ants": 2, "nature/val/bees": 2})
+    return shutil.make_archive(str(tmp_path / "nature"), "zip", root)
+
+
+@pytest.fixture
+def content(archive):
+    with open(archive, "rb") as file:
+        return file.read()
+
+
+def test_an_archive_is_downloaded_once(store, content):
+    with serve(content) as server:
+        dataset = store(source=f"url:{server.url}", image_size=8, limit=4)
+        assert dataset.splits == {"train": 8, "validation": 4}
+        assert dataset.class_names == ("ants", "bees")
+        assert dataset.directory.name.startswith("images-")
+        assert any(line.startswith("downloading ") for line in store.lines)
+        store(source=f"url:{server.url}", image_size=8, limit=4)
+        assert store.lines[-1] == f"prepared already: {dataset.directory}"
+        store(source=f"url:{server.url}", image_size=9)
+    assert server.ranges == [""]
+
+
+def test_with_a_checksum_the_archive_may_go_when_it_is_prepared(store, content, home):
+    checksum = f"sha256:{hashlib.sha256(content).hexdigest().upper()}"
+    with serve(content) as server:
+        data = {"source": f"url:{server.url}", "checksum": checksum, "image_size": 8}
+        dataset = store(**data)
+        shutil.rmtree(home.data / "downloads")
+        located = locate_prepared(DataConfig(**data), home)
+    assert located is not None
+    assert located.directory == dataset.directory
+
+
+def test_a_mirror_is_asked_where_the_first_address_fails(store, content):
+    with serve(content, status=404) as gone, serve(content) as mirror:
+        store(source=f"url:{gone.url}", mirrors=(mirror.url,), image_size=8)
+    assert (len(gone.ranges), len(mirror.ranges)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "url, message",
+    [
+        ("file:///etc/images.zip", "must be an address that begins with https:// or http://"),
+        ("https:///images.zip", "must be an address that begins with https:// or http://"),
+        ("https://example.org/images", "its path must end in .zip, .tar, .tar.gz, .tgz"),
+    ],
+)
+def test_other_addresses_are_refused_before_anything_is_loaded(home, url, message):
+    with pytest.raises(DatasetError, match=message):
+        locate_prepared(DataConfig(source=f"url:{url}"), home)
+
+
+def test_checksum_and_mirrors_belong_to_url():
+    with pytest.raises(ConfigError, match=r"data\.checksum='sha256:1' is not allowed: it must be sha256: and 64"):
+        DataConfig(source="url:https://example.org/a.zip", checksum="sha256:1")
+    with pytest.raises(ConfigError, match=r"data\.mirrors=.* left out unless data.source is url:URL"):
+        DataConfig(mirrors=("https://example.org/a.zip",))
