@@ -59,7 +59,7 @@ class Options(dict[str, Any]):
     """Options of a function of Keras', by name: plain values. Hashable, as the settings that hold them are."""
 
     def __hash__(self) -> int:  # type: ignore[override]
-        return hash(json.dumps(self, sort_keys=True))
+        return hash(frozenset(self))
 
 
 def check_options(options: dict[str, Any]) -> Options:

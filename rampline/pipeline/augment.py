@@ -155,10 +155,10 @@ def _transform(layer: keras.layers.Layer, images: tf.Tensor, seeds: tf.Tensor) -
         _draw_from(layer, seed)
         with _float32():
             changed = layer(tf.cast(image, tf.float32)[None], training=True)[0]
-        if changed.shape != image.shape:
+        if not changed.shape.is_compatible_with(image.shape):
             name, shapes = type(layer).__name__, f"{tuple(changed.shape)} of {tuple(image.shape)}"
             raise ConfigError(f"data.augment: {name} makes images of {shapes}: the size must stay")
-        return changed
+        return tf.ensure_shape(changed, image.shape)
 
     like = tf.TensorSpec(images.shape[1:], tf.float32)
     return tf.map_fn(lambda pair: transform(*pair), (images, seeds), fn_output_signature=like)
