@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -161,7 +161,7 @@ def _transform(layer: keras.layers.Layer, images: tf.Tensor, seeds: tf.Tensor) -
         return tf.ensure_shape(changed, image.shape)
 
     like = tf.TensorSpec(images.shape[1:], tf.float32)
-    return tf.map_fn(lambda pair: transform(*pair), (images, seeds), fn_output_signature=like)
+    return _map(transform, (images, seeds), like)
 
 
 def _mix(layer: keras.layers.Layer, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor) -> Pair:
@@ -175,7 +175,13 @@ def _mix(layer: keras.layers.Layer, images: tf.Tensor, labels: tf.Tensor, seeds:
             return layer.transform_images(images, drawn)[0], layer.transform_labels(labels, drawn)[0]
 
     like = (tf.TensorSpec(images.shape[2:], tf.float32), tf.TensorSpec(labels.shape[2:], tf.float32))
-    return tf.map_fn(lambda three: mix(*three), (images, labels, seeds), fn_output_signature=like)
+    return _map(mix, (images, labels, seeds), like)
+
+
+def _map(function: Callable[..., Any], rows: tuple[tf.Tensor, ...], like: Any) -> Any:
+    """What `function` makes of each row. Its many small operations are for a processor, also in a worker with GPUs."""
+    with tf.device("CPU:0"):
+        return tf.map_fn(lambda parts: function(*parts), rows, fn_output_signature=like)
 
 
 @contextmanager

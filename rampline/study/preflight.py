@@ -101,6 +101,10 @@ def check_augmentations(data: DataConfig) -> None:
     for name, options in data.augmentations:
         if name in AUGMENTATIONS:
             continue
+        if name == "AugMix":
+            raise ConfigError(
+                "data.augment: AugMix draws its operations in Python, once for all images: use RandAugment"
+            )
         if name not in layers:
             known, otherwise = [*AUGMENTATIONS, *layers], "an image layer of keras.layers, such as RandomRotation, fits"
             raise ConfigError(unknown_key(name, known, "data.augment", otherwise))

@@ -74,6 +74,7 @@ def test_a_strategy_that_no_run_has_is_refused():
             "data: {augment: [Dense]}",
             "unknown key data.augment.Dense: an image layer of keras.layers, such as RandomRot",
         ),
+        ("data: {augment: [AugMix]}", "data.augment: AugMix draws its operations in Python, once for all images: use"),
         (
             "data: {augment: [{MixUp: {alfa: 0.2}}]}",
             "unknown key data.augment.MixUp.alfa: did you mean data.augment.MixUp.alpha?",
