@@ -150,18 +150,18 @@ def check_layer(name: str, options: Mapping[str, Any], image_shape: Sequence[int
 
 def _transform(layer: keras.layers.Layer, images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
     """float32 images after a layer, each by draws of its own."""
+    shape = tuple(images.shape[1:])
+    made = tuple(layer.compute_output_shape((1, *shape))[1:])
+    if made != shape:
+        name = type(layer).__name__
+        raise ConfigError(f"data.augment: {name} makes images of {made} of {shape}: the size must stay")
 
     def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         _draw_from(layer, seed)
         with _float32():
-            changed = layer(tf.cast(image, tf.float32)[None], training=True)[0]
-        if not changed.shape.is_compatible_with(image.shape):
-            name, shapes = type(layer).__name__, f"{tuple(changed.shape)} of {tuple(image.shape)}"
-            raise ConfigError(f"data.augment: {name} makes images of {shapes}: the size must stay")
-        return tf.ensure_shape(changed, image.shape)
+            return tf.ensure_shape(layer(tf.cast(image, tf.float32)[None], training=True)[0], shape)
 
-    like = tf.TensorSpec(images.shape[1:], tf.float32)
-    return _map(transform, (images, seeds), like)
+    return _map(transform, (images, seeds), tf.TensorSpec(shape, tf.float32))
 
 
 def _mix(layer: keras.layers.Layer, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor) -> Pair:

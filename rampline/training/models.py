@@ -58,23 +58,23 @@ def make_model(config: ModelConfig, *, image_shape: ImageShape, classes: int) ->
 
 
 def load_keras_file(path: Path, model: keras.Model) -> None:
-    """Set the model's variables to those that `model.save` has written; what else the file holds is not looked at.
+    """Set the model's weights to those that `model.save` has written; what else the file holds is not looked at.
 
     Raises:
         ConfigError: when they are not those of such a model.
     """
     try:
         # Keras takes the layers that it finds, and leaves those that a larger network has besides.
-        found, wanted = _count_variables(path), len(model.variables)
+        found, wanted = _count_weights(path), len(model.weights)
         if found != wanted:
-            raise ValueError(f"it has {found} variables, not {wanted}")
+            raise ValueError(f"it has {found} weights, not {wanted}")
         model.load_weights(path)
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"model.weights={path} cannot be loaded into {model.name}: {reason}") from error
 
 
-def _count_variables(path: Path) -> int:
+def _count_weights(path: Path) -> int:
     """Of the model in a file of Keras', without those of its optimizer."""
     names: list[str] = []
     with zipfile.ZipFile(path) as archive, h5py.File(io.BytesIO(archive.read("model.weights.h5"))) as weights:

@@ -131,14 +131,9 @@ def test_options_and_the_last_layers_of_a_backbone():
     assert [layer.name for layer in backbone.layers if layer.trainable] == [
         layer.name for layer in backbone.layers[-5:]
     ]
-    trained = [
-        "block_16_project_BN/gamma",
-        "block_16_project_BN/beta",
-        "Conv_1/kernel",
-        "Conv_1_bn/gamma",
-        "Conv_1_bn/beta",
-    ]
-    assert [v.path for v in model.trainable_variables[:-2]] == trained
+    paths = [variable.path for variable in model.trainable_variables[:-2]]
+    normalised = ["block_16_project", "block_16_project_BN", "block_16_project_BN", "Conv_1", "Conv_1_bn", "Conv_1_bn"]
+    assert [path.split("/")[0] for path in paths] == normalised
     with pytest.raises(ConfigError, match=r"^model\.trainable=900 is not allowed: it must be at most 154, its layers$"):
         build("MobileNetV2", (32, 32, 3), trainable=900)
 
@@ -161,7 +156,7 @@ def test_a_keras_file_gives_its_weights_to_a_network_with_the_same_layers_alone(
     mobilenet.save(path)
     model = build("MobileNetV2", (32, 32, 1), classes=5, head_units=16)
     load_keras_file(path, model)
-    for ours, saved in zip(model.variables, mobilenet.variables, strict=True):
+    for ours, saved in zip(model.weights, mobilenet.weights, strict=True):
         np.testing.assert_array_equal(ours.value.numpy(), saved.value.numpy())
     for other in (build("MobileNetV2", (32, 32, 1), classes=4, head_units=16), build("convnet", (32, 32, 1))):
         with pytest.raises(ConfigError, match=r"^model\.weights=\S+saved\.keras cannot be loaded into "):
@@ -173,7 +168,7 @@ def test_a_file_of_a_larger_network_is_refused(tmp_path):
     inputs = keras.Input((4,))
     x = keras.layers.Dense(4)(inputs)
     keras.Model(inputs, keras.layers.Dense(4)(x)).save(tmp_path / "two.keras")
-    with pytest.raises(ConfigError, match=r"two\.keras cannot be loaded into one: it has 4 variables, not 2"):
+    with pytest.raises(ConfigError, match=r"two\.keras cannot be loaded into one: it has 4 weights, not 2"):
         load_keras_file(tmp_path / "two.keras", keras.Model(inputs, x, name="one"))
 
 
@@ -309,8 +304,8 @@ WRONG = [
         "unknown key model.options.classes: known: model.options.alpha",
     ),
     (
-        {"name": "MobileNetV2", "options": {"alpha": -1}},
-        "model.weights=none cannot be loaded into MobileNetV2 with {'alpha': -1}: ",
+        {"name": "MobileNetV2", "options": {"alpha": "wide"}},
+        "model.weights=none cannot be loaded into MobileNetV2 with {'alpha': 'wide'}: ",
     ),
     ({"name": "convnet", "weights": "/no.keras"}, "model.weights='/no.keras' cannot be found: it must be none, "),
     ({"name": "convnet", "weights": "imagnet"}, "model.weights='imagnet' cannot be found: it must be none, imagenet, "),
