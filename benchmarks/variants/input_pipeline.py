@@ -28,7 +28,11 @@ EXAMPLES, BLOCKS = 60_000, 3
 def make_product(pixels: np.ndarray, labels: np.ndarray, batch_size: int) -> tf.data.Dataset:
     """As the engines make it."""
     examples = Examples(
-        storage="tensor", image_shape=(28, 28, 1), labels=tf.constant(labels), images=tf.constant(pixels)
+        storage="tensor",
+        image_shape=(28, 28, 1),
+        classes=10,
+        labels=tf.constant(labels),
+        images=tf.constant(pixels),
     )
     order = EpochOrder(examples=EXAMPLES, global_batch_size=batch_size, seed=0)
     return make_train_dataset(examples, order=order, data=DataConfig(), replicas=ReplicaRange(), first_step=0)

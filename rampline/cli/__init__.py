@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import rampline
+from rampline.cli.catalogue import models
 from rampline.cli.champion import evaluate, predict, promote
 from rampline.cli.doctor import doctor
 from rampline.cli.init import init
@@ -69,6 +70,7 @@ for command in (
     predict,
     sync,
     studies,
+    models,
     nodes,
     init,
     doctor,

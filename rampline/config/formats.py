@@ -11,7 +11,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from rampline.config.run_config import RunConfig
-from rampline.config.setting import Settings, unknown_key
+from rampline.config.setting import Options, Settings, unknown_key
 from rampline.credentials import hide_credentials
 from rampline.errors import ConfigError
 
@@ -68,7 +68,7 @@ def flatten(config: RunConfig) -> dict[str, Any]:
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and not isinstance(value, Options):
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from rampline.config.choices import AUGMENTATIONS, MODELS, OPTIMIZERS, SOURCES
 from rampline.config.learning_rate import SCALINGS, SCHEDULES
@@ -15,12 +15,14 @@ from rampline.config.setting import (
     NotNegative,
     Number,
     OneOf,
+    Options,
     Positive,
     PositiveShare,
     Settings,
     Text,
     Whole,
     check,
+    check_options,
     setting,
     settings,
 )
@@ -40,6 +42,7 @@ WEIGHTS = {
     "none": "weights drawn at random",
     "imagenet": "downloaded by Keras at the first use, `keras.applications` models only",
     "the path of a .h5 weight file": "weights without the top, `keras.applications` models only",
+    "the path of a .keras file": "of a model with the same layers, saved by Keras; its weights alone are read",
     "the path of a checkpoint folder": "of a run with the same model",
     "run:NAME": "the best checkpoint of another run of the study",
 }
@@ -70,6 +73,23 @@ def _count_replicas(replicas: Any, info: ValidationInfo) -> Any:
 Prefetch = Annotated[
     Literal["auto", "off"] | Count,
     BeforeValidator(lambda value: value if value is not False else "off"),
+]
+
+
+def _check_layer(entry: dict[str, Any]) -> Options:
+    if len(entry) != 1:
+        raise ValueError(entry)
+    return Options({name: check_options(options or {}) for name, options in entry.items()})
+
+
+Layer = Annotated[dict[str, dict[str, Any] | None], AfterValidator(_check_layer)]
+Augmentations = Annotated[
+    tuple[str | Layer, ...],
+    Field(
+        json_schema_extra={
+            "allowed": "a list of these and of image layers of Keras, such as [flip, {MixUp: {alpha: 0.2}}]"
+        }
+    ),
 ]
 
 
@@ -120,8 +140,16 @@ class DataConfig(Settings):
         "`memory`: decoded images in memory; `disk`: decoded images on disk, read per batch; `none`: original files, "
         "decoded in every epoch; `auto`: the first of these that there is room for when the data is prepared",
     )
-    prefetch: Prefetch = setting("auto", "batches prepared ahead of the training step")
-    augment: Annotated[str, OneOf(AUGMENTATIONS)] = setting("none", "what is done to training images")
+    prefetch: Prefetch = setting(
+        "auto",
+        "batches prepared ahead of the training step; `off`: none, each step waits for its batch, whose images are "
+        "decoded on all cores",
+    )
+    augment: Annotated[str, OneOf(AUGMENTATIONS)] | Augmentations = setting(
+        "none",
+        "what is done to training images, in this order; drawn by the position in the global batch, so that the number "
+        "of replicas changes nothing",
+    )
 
     def __post_init__(self) -> None:
         fits = self.manual_dir is None or self.source.startswith("tfds:")
@@ -129,6 +157,13 @@ class DataConfig(Settings):
         for key, value in (("checksum", self.checksum), ("mirrors", self.mirrors)):
             fits = not value or self.source.startswith("url:")
             check(fits, f"data.{key}", value, "left out unless data.source is url:URL")
+
+    @property
+    def augmentations(self) -> tuple[tuple[str, Options], ...]:
+        """What is done to a training image, in this order: entries of `AUGMENTATIONS` or Keras layers, with options."""
+        entries = (self.augment,) if isinstance(self.augment, str) else self.augment
+        pairs = ((entry, Options()) if isinstance(entry, str) else next(iter(entry.items())) for entry in entries)
+        return tuple((name, options) for name, options in pairs if name != "none")
 
 
 @settings("model")
@@ -146,8 +181,20 @@ class ModelConfig(Settings):
         changes_epoch_time=False,
         allowed=WEIGHTS,
     )
-    trainable: Literal["all", "head"] = setting(
-        "all", "`head` keeps the backbone of a `keras.applications` model as it is"
+    options: Annotated[dict[str, Any], AfterValidator(check_options)] = setting(
+        Options,
+        "options of the function of `keras.applications`, such as `{alpha: 0.35}` of `MobileNetV2`",
+        allowed="a mapping of names to plain values",
+    )
+    trainable: Literal["all", "head"] | Count = setting(
+        "all",
+        "`head` keeps the backbone of a `keras.applications` model as it is; a number trains the last so many layers "
+        "of the backbone, and the head",
+    )
+    batch_norm: Literal["train", "frozen"] = setting(
+        "train",
+        "`frozen` keeps all BatchNormalization layers as they are, their statistics too: for fine-tuning on few images "
+        "or small batches",
     )
     head_units: Whole = setting(
         512, "dense relu layer before the classifier of a `keras.applications` model; 0 for none"
@@ -158,8 +205,11 @@ class ModelConfig(Settings):
         if ":" in self.name or self.name in MODELS:
             only = f"for {self.name}: only a keras.applications model has pretrained weights and a head"
             check(self.trainable == "all", "model.trainable", self.trainable, f"all {only}")
+            check(not self.options, "model.options", self.options, f"left out for {self.name}, which takes none")
             pretrained = self.weights == "imagenet" or self.weights.endswith(".h5")
-            check(not pretrained, "model.weights", self.weights, f"none, a checkpoint or run:NAME {only}")
+            check(
+                not pretrained, "model.weights", self.weights, f"none, a .keras file, a checkpoint or run:NAME {only}"
+            )
 
 
 @settings("batch")

@@ -7,6 +7,7 @@ allowed, in the words that `docs/studies.md` has too.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar, dataclass_transform
@@ -52,6 +53,22 @@ class OneOf:
         if name not in self.registry:
             raise ValueError(name)
         return name
+
+
+class Options(dict[str, Any]):
+    """Options of a function of Keras', by name: plain values. Hashable, as the settings that hold them are."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self))
+
+
+def check_options(options: dict[str, Any]) -> Options:
+    """Refuse values that JSON does not have, such as a date of YAML's."""
+    try:
+        json.dumps(options, allow_nan=False)
+    except TypeError as error:
+        raise ValueError(options) from error
+    return Options(options)
 
 
 def _check_number(value: Any, check: Callable[[Any], float]) -> Any:
@@ -144,7 +161,7 @@ def _one_line(settings: type, error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{name} is missing"
     allowed = schema["properties"][where[0]]
-    if "additionalProperties" in allowed:
+    if "additionalProperties" in allowed and where[1:]:
         if where[-1] == "[key]":
             return refusal(f"a key of {name}", value, "a non-empty text")
         name, allowed = _dotted(name, where[1]), allowed["additionalProperties"]

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from rampline.config import DataConfig
 from rampline.data.compiled import as_written
-from rampline.pipeline.augment import augment
+from rampline.pipeline.augment import Augmented, load_augmentations
 from rampline.pipeline.examples import Examples
 from rampline.pipeline.order import EpochOrder, Share, evaluation_rows, evaluation_steps
 
@@ -43,11 +43,11 @@ def make_train_dataset(
 
     Returns:
         dataset of `{"images": (n, h, w, c) uint8, "labels": (n,) int32, "weights": (n,) float32, "global_examples": ()
-        float32, "indices": (n,) int64}`; the index is -1 where the weight is 0.
+        float32, "indices": (n,) int64}`; the index is -1 where the weight is 0. The labels are (n, classes) float32
+        where `data.augment` mixes examples.
     """
     if _is_grouped(examples, order, data):
-        batches = _make_grouped(examples, order=order, replicas=replicas, first_step=first_step)
-        return batches if data.prefetch == "off" else batches.prefetch(_buffer_size(data))
+        return _prefetched(_make_grouped(examples, order=order, replicas=replicas, first_step=first_step), data)
     calls = tf.data.Dataset.counter(first_step * replicas.count)
 
     def make_batch(call: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -61,7 +61,7 @@ def make_train_dataset(
             replicas=replicas.total,
         )
 
-    return _prefetched(calls, make_batch, data)
+    return _mapped(calls, make_batch, data)
 
 
 @as_written
@@ -70,7 +70,7 @@ def make_steps_dataset(
 ) -> tf.data.Dataset:
     """Whole batches of `steps` steps from `first_step` on, for one worker; may be made inside a `tf.function`."""
     numbers = tf.data.Dataset.range(first_step, first_step + steps)
-    return _prefetched(numbers, lambda step: make_step_batch(examples, order=order, data=data, step=step), data)
+    return _mapped(numbers, lambda step: make_step_batch(examples, order=order, data=data, step=step), data)
 
 
 def make_step_batch(
@@ -107,7 +107,7 @@ def make_evaluation_dataset(
 def _is_grouped(examples: Examples, order: EpochOrder, data: DataConfig) -> bool:
     """Not where files are read or images changed: that is worth all cores."""
     batch_bytes = order.global_batch_size * math.prod(examples.image_shape)
-    return examples.storage == "tensor" and data.augment == "none" and batch_bytes <= _SMALL_BATCH_BYTES
+    return examples.storage == "tensor" and not data.augmentations and batch_bytes <= _SMALL_BATCH_BYTES
 
 
 def _make_grouped(examples: Examples, *, order: EpochOrder, replicas: ReplicaRange, first_step: int) -> tf.data.Dataset:
@@ -136,9 +136,12 @@ def _make_grouped(examples: Examples, *, order: EpochOrder, replicas: ReplicaRan
 def _make_batch(
     examples: Examples, *, order: EpochOrder, data: DataConfig, step: tf.Tensor, share: Share, replicas: int
 ) -> dict[str, tf.Tensor]:
-    images, labels = examples.take(share.indices)
-    if data.augment != "none":
-        images = augment(images, kind=data.augment, order=order, step=step, share=share)
+    kinds = load_augmentations(data.augmentations)
+    if kinds:
+        rows = share.offset + tf.range(tf.size(share.indices, tf.int64))
+        images, labels = Augmented(examples=examples, order=order, step=step, kinds=kinds).take(rows)
+    else:
+        images, labels = examples.take(share.indices)
     return _describe_batch(images, labels, share, order, replicas)
 
 
@@ -156,11 +159,17 @@ def _describe_batch(
     }
 
 
-def _prefetched(numbers: tf.data.Dataset, make_batch, data: DataConfig) -> tf.data.Dataset:
-    if data.prefetch == "off":
-        return numbers.map(make_batch)
-    return numbers.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(_buffer_size(data))
+def _mapped(numbers: tf.data.Dataset, make_batch, data: DataConfig) -> tf.data.Dataset:
+    # Parallel calls work on batches ahead, which is prefetching too; the images of one are made in parallel anyway.
+    calls = {} if data.prefetch == "off" else {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
+    return _prefetched(numbers.map(make_batch, **calls), data)
 
 
-def _buffer_size(data: DataConfig) -> int:
-    return data.prefetch if isinstance(data.prefetch, int) else tf.data.AUTOTUNE
+def _prefetched(batches: tf.data.Dataset, data: DataConfig) -> tf.data.Dataset:
+    if data.prefetch != "off":
+        return batches.prefetch(data.prefetch if isinstance(data.prefetch, int) else tf.data.AUTOTUNE)
+    # TensorFlow would add both by itself.
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    options.experimental_optimization.map_parallelization = False
+    return batches.with_options(options)

@@ -17,6 +17,7 @@ class Examples:
     Attributes:
         storage: `tensor`, `raw_files` or `encoded_files`, see `PreparedDataset`.
         image_shape: (height, width, channels).
+        classes: of the whole dataset.
         labels: (examples,) int32.
         images: (examples, height, width, channels) uint8 for `tensor`, else the scalar path prefix of the files.
         orientations: (examples,) int32, of `encoded_files` that are not all upright.
@@ -24,6 +25,7 @@ class Examples:
 
     storage: str
     image_shape: tuple[int, int, int]
+    classes: int
     labels: tf.Tensor
     images: tf.Tensor
     orientations: tf.Tensor | None = None
@@ -58,6 +60,7 @@ def open_examples(dataset: PreparedDataset, split: str, images: tf.Tensor | None
     return Examples(
         storage=dataset.storage,
         image_shape=dataset.image_shape,
+        classes=len(dataset.class_names),
         labels=tf.constant(dataset.labels(split), tf.int32),
         images=_open_images(dataset, split) if images is None else images,
         orientations=None if orientations is None else tf.constant(orientations, tf.int32),

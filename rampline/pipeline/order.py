@@ -47,19 +47,24 @@ class EpochOrder:
 
     def share(self, step: tf.Tensor, replica: tf.Tensor, replicas: int) -> Share:
         """Part `replica` of `replicas` of the global batch at 0-based `step`; sizes differ by at most one."""
-        step = tf.cast(step, tf.int64)
-        start = step % self.steps_per_epoch * self.global_batch_size
-        count = tf.minimum(start + self.global_batch_size, self.examples) - start
+        count = self.examples_in_batch(step)
         first, end, weights = self._rows(count, replica, replicas)
-        indices = self._shuffle(start + first, start + end, self.epoch_of(step))
+        indices = self.examples_at(step, tf.range(first, end))
         return Share(indices=indices, weights=weights, global_examples=tf.cast(count, tf.float32), offset=first)
+
+    def examples_in_batch(self, step: tf.Tensor) -> tf.Tensor:
+        """Scalar int64, examples of the global batch at 0-based `step`."""
+        return tf.minimum(self.examples - self._start(step), self.global_batch_size)
+
+    def examples_at(self, step: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        """(n,) int64, the examples in these rows of the global batch at 0-based `step`."""
+        return self._shuffle(self._start(step) + rows, self.epoch_of(step))
 
     def indices_from(self, step: tf.Tensor, steps: int) -> tf.Tensor:
         """(n,) int64, the examples of `steps` global batches from `step` on, or of those that its epoch still has."""
-        step = tf.cast(step, tf.int64)
-        start = step % self.steps_per_epoch * self.global_batch_size
+        start = self._start(step)
         end = tf.minimum(start + steps * self.global_batch_size, self.examples)
-        return self._shuffle(start, end, self.epoch_of(step))
+        return self._shuffle(tf.range(start, end), self.epoch_of(step))
 
     def share_within(self, indices: tf.Tensor, number: tf.Tensor, replica: tf.Tensor, replicas: int) -> Share:
         """As `share`, of global batch `number` of the batches whose examples `indices_from` gave."""
@@ -80,10 +85,14 @@ class EpochOrder:
         end = tf.maximum(high, first + 1)
         return first, end, tf.fill((end - first,), tf.cast(high > low, tf.float32))
 
-    def _shuffle(self, start: tf.Tensor, end: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
+    def _start(self, step: tf.Tensor) -> tf.Tensor:
+        """Position in its epoch of the first example of the global batch at `step`."""
+        return tf.cast(step, tf.int64) % self.steps_per_epoch * self.global_batch_size
+
+    def _shuffle(self, positions: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
         seed = tf.stack([tf.constant(self.seed, tf.int64), epoch])
         last = tf.constant(self.examples - 1, tf.int64)
-        return tf.random.experimental.index_shuffle(tf.range(start, end), seed, last)
+        return tf.random.experimental.index_shuffle(positions, seed, last)
 
 
 def evaluation_rows(

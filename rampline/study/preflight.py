@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from rampline.config.choices import MODELS
+from rampline.config import DataConfig
+from rampline.config.choices import AUGMENTATIONS, MODELS
+from rampline.config.keras_names import APPLICATIONS, IMAGE_LAYERS, check_options, keras_names
+from rampline.config.setting import unknown_key
 from rampline.devices import resolve_virtual_devices
 from rampline.errors import ConfigError, InputError
 from rampline.imports import locate_own
@@ -20,6 +21,10 @@ from rampline.study.definition import Study
 
 # What these name is never a checkpoint, whatever folders there are.
 FRESH_WEIGHTS = ("none", "imagenet")
+# Of the parameters of Keras' networks and layers, what Rampline decides.
+GIVEN_TO_MODELS = ("include_top", "weights", "input_tensor", "input_shape", "pooling", "classes", "name")
+GIVEN_TO_MODELS += ("classifier_activation", "weights_name")
+GIVEN_TO_LAYERS = ("value_range", "seed", "data_format", "bounding_box_format", "name")
 
 
 def check_study(
@@ -51,7 +56,8 @@ def check_machine(study: Study, home: Home) -> Study:
     study = dataclasses.replace(study, runs=tuple(runs))
     for run in study.runs:
         try:
-            check_model(run.config.model.name)
+            check_model(run.config.model.name, run.config.model.options)
+            check_augmentations(run.config.data)
             if run.starts_from is None:
                 check_weights(run.config.model.weights)
             launcher_of(run.config).check(run.config)
@@ -62,13 +68,19 @@ def check_machine(study: Study, home: Home) -> Study:
     return dataclasses.replace(study, datasets={data: locate_prepared(data, home) for data in study.data})
 
 
-def check_model(name: str) -> None:
-    """Refuse a `model.name` that is no network of ours or Keras', and code that is not found; nothing is imported."""
+def check_model(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse a `model.name` that is no network of ours or Keras', and code that is not found; nothing is imported.
+
+    Of a network of Keras', `model.options` must be its own.
+    """
+    applications = keras_names("applications", APPLICATIONS)
     if ":" in name:
         if not locate_own(name, Path.cwd()):
             places = f"{Path.cwd()}, PYTHONPATH and what is installed"
             raise ConfigError(f"model.name={name!r} is not found: looked in {places}")
-    elif name not in (*MODELS, *keras_applications()):
+    elif name in applications:
+        check_options(options, applications[name], name, "model.options", GIVEN_TO_MODELS)
+    elif name not in MODELS:
         known = ", ".join(MODELS)
         allowed = f"{known}, a keras.applications name, or package.module:function"
         raise ConfigError(f"model.name={name!r} is not known: it must be {allowed}")
@@ -77,19 +89,23 @@ def check_model(name: str) -> None:
 def check_weights(weights: str) -> None:
     """Refuse `model.weights` that are not there, or a training from scratch would take their place."""
     path = Path(weights)
-    is_there = path.is_file() if weights.endswith(".h5") else path.is_dir()
+    is_there = path.is_file() if weights.endswith((".h5", ".keras")) else path.is_dir()
     if weights not in FRESH_WEIGHTS and not is_there:
-        allowed = "none, imagenet, a .h5 weight file, the folder of a checkpoint, or run:NAME"
+        allowed = "none, imagenet, a .h5 weight file, a .keras file, the folder of a checkpoint, or run:NAME"
         raise ConfigError(f"model.weights={weights!r} cannot be found: it must be {allowed}")
 
 
-@functools.cache
-def keras_applications() -> frozenset[str]:
-    """The networks of `keras.applications`, as the file says that exports them: importing it takes seconds."""
-    spec = find_spec("keras")
-    if spec is None or spec.origin is None:
-        raise ConfigError("Keras is not installed: `rampline doctor` says more")
-    source = (Path(spec.origin).parent / "applications" / "__init__.py").read_text(encoding="utf-8")
-    imported = (node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom))
-    names = {alias.asname or alias.name for node in imported for alias in node.names}
-    return frozenset(name for name in names if name[0].isupper())
+def check_augmentations(data: DataConfig) -> None:
+    """Refuse a layer of `data.augment` that Keras does not have, and options that the layer does not have."""
+    layers = keras_names("layers", IMAGE_LAYERS)
+    for name, options in data.augmentations:
+        if name in AUGMENTATIONS:
+            continue
+        if name == "AugMix":
+            raise ConfigError(
+                "data.augment: AugMix draws its operations in Python, once for all images: use RandAugment"
+            )
+        if name not in layers:
+            known, otherwise = [*AUGMENTATIONS, *layers], "an image layer of keras.layers, such as RandomRotation, fits"
+            raise ConfigError(unknown_key(name, known, "data.augment", otherwise))
+        check_options(options, layers[name], name, f"data.augment.{name}", GIVEN_TO_LAYERS)

@@ -12,8 +12,12 @@ from rampline.data.compiled import compiled
 
 
 def moving_variables(model: keras.Model) -> list[keras.Variable]:
-    """Moving means and variances of all BatchNormalization layers, nested ones too."""
-    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    """Moving means and variances of all BatchNormalization layers that train, nested ones too.
+
+    Those of frozen layers stay as they are: the mean of equal numbers may be another in the last bit.
+    """
+    found = (layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization))
+    layers = [layer for layer in found if layer.trainable]
     return [variable for layer in layers for variable in (layer.moving_mean, layer.moving_variance)]
 
 
@@ -83,6 +87,8 @@ def write_statistics(model: keras.Model, strategy: tf.distribute.Strategy, value
     Written by another number of replicas, all get the mean over them.
     """
     statistics, replicas = moving_statistics(model), strategy.num_replicas_in_sync
+    if values.shape[1] != sum(v.shape.num_elements() for v in statistics):
+        return  # of a version that wrote those of frozen layers, too
     if len(values) != replicas:
         values = np.broadcast_to(mean_statistics(values), (replicas, values.shape[1]))
     rows = tf.constant(values)

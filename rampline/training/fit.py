@@ -32,19 +32,21 @@ class FitEngine(SynchronousEngine):
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
-        model = self.state.model
+        model, spec = self.state.model, self._make_dataset(0, self._order).element_spec
+        losses = keras.losses.SparseCategoricalCrossentropy, keras.losses.CategoricalCrossentropy
         with self._strategy.scope():
             sums = _EpochSums()
             _count_penalties(model, sums)
             model.compile(
                 optimizer=self.state.optimizer,
-                loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum"),
+                # Labels are classes, or shares of them.
+                loss=losses[spec[1].shape.rank - 1](from_logits=True, reduction="sum"),
                 weighted_metrics=[sums],
                 # "auto" would turn XLA on where there is a GPU, and a mirrored step does not compile.
                 jit_compile=False,
             )
             # Before each call Keras would average the replicas' first batches, which differ in length, for their shape.
-            model._symbolic_build(data_batch=self._make_dataset(0, self._order).element_spec)
+            model._symbolic_build(data_batch=spec)
             model._maybe_symbolic_build = lambda **_: None
 
     def run_steps(

@@ -13,9 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from rampline.data.compiled import compiled
+from rampline.pipeline.augment import seed_generators
 from rampline.pipeline.batches import ReplicaRange
 from rampline.training.batch_norm import assign_row, mean_statistics, moving_statistics, read_row, widest
-from rampline.training.random_draws import of_replica, seed_generators
+from rampline.training.random_draws import of_replica
 from rampline.training.state import TrainingState
 from rampline.training.step import SUMS, Batch, make_evaluation_step, make_loss_gradients
 

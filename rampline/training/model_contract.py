@@ -1,4 +1,4 @@
-"""Are the models that are functions of the user's what is trained here? Before data is prepared; no TensorFlow."""
+"""Are models that are functions of the user's, and image layers, what is trained with? Before data is prepared."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rampline.config import DataConfig
+from rampline.config.choices import AUGMENTATIONS
+from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import locate_prepared
 from rampline.errors import ConfigError, InputError, RunFailed
 from rampline.jobs.job import Job, JobFailed, run_job
@@ -17,7 +20,7 @@ from rampline.record.home import Home
 from rampline.study import Study
 
 # Building a model needs no GPU; one touched here would be short of memory in training.
-_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_CONFIG": ""}
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_CONFIG": ""}
 
 
 @contextmanager
@@ -35,29 +38,29 @@ def checked_models(study: Study, *, log: Callable[[str], None]) -> Iterator[None
 def check_models(study: Study, *, log: Callable[[str], None]) -> bool:
     """Build the models that are functions of the user's in a process of its own, see `models.check_own_model`.
 
-    Where all models are ours, or of Keras, no process is started.
+    And the layers of `data.augment`. Where there are none, and all models are ours or of Keras, no process is started.
 
     Args:
         study: whose runs are about to be trained.
         log: gets what the user should know, one line each.
 
     Returns:
-        whether the data of all these models is prepared.
+        whether the data of all these models and layers is prepared.
 
     Raises:
         ConfigError: on a model that cannot be trained, in one line.
         RunFailed: when the process ended without an answer.
     """
-    models = _own_models(study)
-    if not models:
+    models, layers = _own_models(study), _layers(study)
+    if not models and not layers:
         return True
     with tempfile.TemporaryDirectory() as folder:
         job = Job(
             function="models",
             what="the process that builds the study's models",
             folder=Path(folder),
-            arguments={"models": models},
-            environment=_ENVIRONMENT,
+            arguments={"models": models, "layers": layers},
+            environment=NO_GPU,
         )
         try:
             notes = run_job(job, launcher=LOCAL)
@@ -67,7 +70,8 @@ def check_models(study: Study, *, log: Callable[[str], None]) -> bool:
             raise RunFailed(f"{failure.label} {failure.how}") from failure
     for note in notes:
         log(note)
-    return all(model["classes"] for model in models)
+    is_seen = all(_locate(study, data)[0] for data in study.data) or not layers
+    return is_seen and all(model["classes"] for model in models)
 
 
 def _own_models(study: Study) -> list[dict[str, Any]]:
@@ -77,10 +81,25 @@ def _own_models(study: Study) -> list[dict[str, Any]]:
     )
     found: dict[str, dict[str, Any]] = {}
     for data, name in wanted:
-        # What was not there when the study was checked may be prepared by now.
-        dataset = study.datasets.get(data) or locate_prepared(data, Home.from_environment())
-        shape = dataset.image_shape if dataset else (data.image_size, data.image_size, data.channels or 3)
+        dataset, shape = _locate(study, data)
         classes = len(dataset.class_names) if dataset else None
         model = {"name": name, "image_shape": list(shape), "classes": classes}
         found[json.dumps(model)] = model
     return list(found.values())
+
+
+def _layers(study: Study) -> list[dict[str, Any]]:
+    """The distinct arguments of `augment.check_layer`."""
+    pairs = [(data, augmentation) for data in study.data for augmentation in data.augmentations]
+    return [
+        {"name": name, "options": options, "image_shape": list(_locate(study, data)[1])}
+        for data, (name, options) in dict.fromkeys(pairs)
+        if name not in AUGMENTATIONS
+    ]
+
+
+def _locate(study: Study, data: DataConfig) -> tuple[PreparedDataset | None, tuple[int, int, int]]:
+    """The prepared data, if there is some, and the shape of its images, or that of a guess."""
+    # What was not there when the study was checked may be prepared by now.
+    dataset = study.datasets.get(data) or locate_prepared(data, Home.from_environment())
+    return dataset, dataset.image_shape if dataset else (data.image_size, data.image_size, data.channels or 3)

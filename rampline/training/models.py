@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import io
 import traceback
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import keras
 import numpy as np
 
 from rampline.config import ModelConfig
 from rampline.config.choices import MODELS
+from rampline.config.setting import check
 from rampline.errors import ConfigError
 from rampline.imports import import_own
+from rampline.pipeline.augment import check_layer
 from rampline.study.preflight import check_model, check_weights
 
 ImageShape = tuple[int, int, int]
@@ -30,22 +35,51 @@ def make_model(config: ModelConfig, *, image_shape: ImageShape, classes: int) ->
 
     The logits are float32, or what `keras.config.floatx()` says.
 
-    Weights of `keras.applications` backbones are loaded here (`imagenet` or a weight file); a checkpoint of ours is
-    loaded
-    by the caller, over the whole model.
+    Weights of `keras.applications` backbones are loaded here (`imagenet` or a weight file); those of a whole model, a
+    checkpoint of ours or a file of Keras', by the caller.
 
     Raises:
-        ConfigError: on an unknown name, or weights that do not fit.
+        ConfigError: on an unknown name, or weights or options that do not fit.
     """
     check_weights(config.weights)
     if ":" in config.name:
         model = _make_own(config.name, image_shape, classes)
         for output in getattr(model, "outputs", None) or ():  # of a subclass nothing is known before a call
             _check_classes(config.name, output.shape, classes)
-        return model
-    if config.name in MODELS:
-        return _make_built_in(config.name, image_shape, classes)
-    return _make_application(config, image_shape, classes)
+    elif config.name in MODELS:
+        model = _make_built_in(config.name, image_shape, classes)
+    else:
+        model = _make_application(config, image_shape, classes)
+    if config.batch_norm == "frozen":
+        for layer in model._flatten_layers():
+            if isinstance(layer, keras.layers.BatchNormalization):
+                layer.trainable = False
+    return model
+
+
+def load_keras_file(path: Path, model: keras.Model) -> None:
+    """Set the model's weights to those that `model.save` has written; what else the file holds is not looked at.
+
+    Raises:
+        ConfigError: when they are not those of such a model.
+    """
+    try:
+        # Keras takes the layers that it finds, and leaves those that a larger network has besides.
+        found, wanted = _count_weights(path), len(model.weights)
+        if found != wanted:
+            raise ValueError(f"it has {found} weights, not {wanted}")
+        model.load_weights(path)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"model.weights={path} cannot be loaded into {model.name}: {reason}") from error
+
+
+def _count_weights(path: Path) -> int:
+    """Of the model in a file of Keras', without those of its optimizer."""
+    names: list[str] = []
+    with zipfile.ZipFile(path) as archive, h5py.File(io.BytesIO(archive.read("model.weights.h5"))) as weights:
+        weights.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+    return sum(not name.startswith("optimizer/") for name in names)
 
 
 def convnet(image_shape: ImageShape, classes: int) -> keras.Model:
@@ -91,7 +125,7 @@ def _make_built_in(name: str, image_shape: ImageShape, classes: int) -> keras.Mo
 
 def _make_application(config: ModelConfig, image_shape: ImageShape, classes: int) -> keras.Model:
     """Backbone → global average pooling → dense relu → dropout → logits: the head of the study `cats_vs_dogs`."""
-    check_model(config.name)
+    check_model(config.name, config.options)
     make_backbone = getattr(keras.applications, config.name)
     inputs = keras.Input(image_shape, dtype="uint8", name="images")
     x = keras.layers.Rescaling(1.0)(inputs)
@@ -99,7 +133,7 @@ def _make_application(config: ModelConfig, image_shape: ImageShape, classes: int
         x = keras.layers.Concatenate()([x, x, x])
     x = _preprocess(make_backbone)(x)
     backbone = _load_backbone(make_backbone, config, (*image_shape[:2], 3))
-    backbone.trainable = config.trainable == "all"
+    _freeze(backbone, config)
     x = keras.layers.GlobalAveragePooling2D()(backbone(x))
     if config.head_units:
         x = keras.layers.Dense(config.head_units, activation="relu")(x)
@@ -108,14 +142,27 @@ def _make_application(config: ModelConfig, image_shape: ImageShape, classes: int
     return keras.Model(inputs, _logits(x, classes), name=config.name.lower())
 
 
+def _freeze(backbone: keras.Model, config: ModelConfig) -> None:
+    if config.trainable == "head":
+        backbone.trainable = False
+    elif config.trainable != "all":
+        layers = backbone.layers
+        check(
+            config.trainable <= len(layers), "model.trainable", config.trainable, f"at most {len(layers)}, its layers"
+        )
+        for layer in layers[: -config.trainable]:
+            layer.trainable = False
+
+
 def _load_backbone(make_backbone: Callable[..., keras.Model], config: ModelConfig, shape: ImageShape) -> keras.Model:
     is_backbone_file = config.weights.endswith(".h5")
     weights = config.weights if is_backbone_file or config.weights == "imagenet" else None
     try:
-        return make_backbone(include_top=False, weights=weights, input_shape=shape)
+        return make_backbone(include_top=False, weights=weights, input_shape=shape, **config.options)
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"model.weights={config.weights} cannot be loaded into {config.name}: {reason}") from error
+        made = f"{config.name} with {config.options}" if config.options else config.name
+        raise ConfigError(f"model.weights={config.weights} cannot be loaded into {made}: {reason}") from error
 
 
 def _preprocess(make_backbone: Callable[..., keras.Model]) -> Callable:
@@ -139,8 +186,10 @@ def _import_factory(name: str) -> Callable[..., keras.Model]:
         raise ConfigError(f"model.name={name!r} cannot be imported: {error}") from error
 
 
-def check_own_models(_folder: Path, models: list[dict[str, Any]]) -> list[str]:
-    """The job that looks at models before anything is prepared: the notes on all of them."""
+def check_own_models(_folder: Path, models: list[dict[str, Any]], layers: list[dict[str, Any]]) -> list[str]:
+    """The job that looks at models and image layers before anything is prepared: the notes on all models."""
+    for layer in layers:
+        check_layer(**layer)
     return [note for model in models for note in check_own_model(**model)]
 
 

@@ -21,12 +21,13 @@ from rampline.config import RunConfig
 from rampline.data.compiled import as_written, compiled, repeat
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import Preempted
+from rampline.pipeline.augment import load_augmentations, seed_generators
 from rampline.pipeline.batches import make_step_batch, make_steps_dataset
 from rampline.pipeline.examples import Examples, open_examples
 from rampline.pipeline.order import EpochOrder, evaluation_rows, evaluation_steps
 from rampline.training.engine import CALLS_PER_WORKER, TRAIN, CallPacer, StepCallback, StepsDone, StopRequested
 from rampline.training.optimizers import LossScaleOptimizer
-from rampline.training.random_draws import seed_generators, seed_of_step
+from rampline.training.random_draws import seed_of_step
 from rampline.training.state import TrainingState
 from rampline.training.step import SUMS, Batch, accumulate, loss_and_sums, make_evaluation_step
 from rampline.training.timings import CACHED, PIPELINE, REAL
@@ -166,6 +167,8 @@ class ParameterServerSteps:
         self._config, self._dataset, self._strategy = config, dataset, strategy
         self._state, self._measure_staleness = state, measure_staleness
         self._train_step = make_remote_train_step(state, config.micro_batch_size)
+        # Batches are made inside a graph, where no layer can be.
+        load_augmentations(config.data.augmentations)
 
     def make_train(self, kind: str, order: EpochOrder) -> tf.types.experimental.GenericFunction:
         """`(source, first_step, steps)` to `(sums, wait, staleness, seconds)`.

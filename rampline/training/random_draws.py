@@ -12,16 +12,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from rampline.pipeline.augment import seed_generators
+
 # The golden ratio's share of TensorFlow's 2**31 seeds: replicas are far from each other, and from a user's small seeds.
 _SEEDS_APART = 1_327_217_885
 # A parameter-server worker counts its draws from here times the step.
 _DRAWS_PER_STEP = 1024
-
-
-def seed_generators(model: keras.Model) -> list[keras.random.SeedGenerator]:
-    """Those of all layers, nested ones too."""
-    found = [g for layer in model._flatten_layers() for g in getattr(layer, "_seed_generators", ())]
-    return list({id(generator): generator for generator in found}.values())
 
 
 def draw_per_replica(model: keras.Model) -> None:

@@ -13,7 +13,7 @@ from rampline.data.dataset import PreparedDataset
 from rampline.study.preflight import FRESH_WEIGHTS
 from rampline.training.checkpoint import load_model_weights
 from rampline.training.fused_batch_norm import fuse_batch_norm
-from rampline.training.models import make_model
+from rampline.training.models import load_keras_file, make_model
 from rampline.training.optimizers import (
     LossScaleOptimizer,
     StepLearningRate,
@@ -61,8 +61,11 @@ def make_state(config: RunConfig, dataset: PreparedDataset, strategy: tf.distrib
         make_iterations_atomic(optimizer)
     if strategy.num_replicas_in_sync > 1 and config.cluster.sum == "fast":
         draw_per_replica(model)
-    if config.model.weights not in FRESH_WEIGHTS and Path(config.model.weights).is_dir():
-        load_model_weights(Path(config.model.weights), model)
+    weights = Path(config.model.weights)
+    if weights.suffix == ".keras":
+        load_keras_file(weights, model)
+    elif config.model.weights not in FRESH_WEIGHTS and weights.is_dir():
+        load_model_weights(weights, model)
     return TrainingState(model=model, optimizer=optimizer, step=step, learning_rate=learning_rate)
 
 

@@ -123,18 +123,26 @@ def make_evaluation_step(model: keras.Model) -> Callable[[Batch], tf.Tensor]:
 
 
 def losses_of(logits: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """(n,) losses as `keras.config.floatx()`: float32 under mixed precision too, float64 in the parity check."""
-    losses = keras.losses.sparse_categorical_crossentropy(batch["labels"], logits, from_logits=True)
-    dtype = keras.config.floatx()
+    """(n,) losses as `keras.config.floatx()`: float32 under mixed precision too, float64 in the parity check.
+
+    Labels are (n,) classes, or (n, classes) shares.
+    """
+    labels, dtype = batch["labels"], keras.config.floatx()
+    if labels.shape.rank == 1:
+        losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+    else:
+        losses = keras.losses.categorical_crossentropy(tf.cast(labels, dtype), logits, from_logits=True)
     return tf.cast(losses, dtype) * tf.cast(batch["weights"], dtype)
 
 
 def sums_of(logits: tf.Tensor, losses: tf.Tensor, batch: Batch, penalty: tf.Tensor) -> tf.Tensor:
     """(4,) of the losses' dtype: sum of losses, correct predictions, examples, penalty times examples.
 
-    Rows of weight 0 count for nothing.
+    Rows of weight 0 count for nothing. Of a label that is shares, the largest counts.
     """
-    weights = tf.cast(batch["weights"], losses.dtype)
-    correct = tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == batch["labels"], losses.dtype) * weights
+    weights, labels = tf.cast(batch["weights"], losses.dtype), batch["labels"]
+    if labels.shape.rank > 1:
+        labels = tf.argmax(labels, axis=-1, output_type=tf.int32)
+    correct = tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == labels, losses.dtype) * weights
     examples = tf.reduce_sum(weights)
     return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(correct), examples, penalty * examples])

@@ -19,6 +19,7 @@ from rampline.config import (
     to_dict,
 )
 from rampline.errors import ConfigError
+from rampline.tracking.store import param_text
 
 # The keys that people script against; they may grow in number, never go.
 CONTRACT_BY_SECTION = {
@@ -61,6 +62,19 @@ def test_json_and_back_gives_the_same_configuration():
     )
     assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
     assert from_dict({}) == RunConfig()
+
+
+def test_lists_of_layers_and_options_are_leaves_that_come_back():
+    overrides = parse_overrides(
+        ["data.augment=[flip, {MixUp: {alpha: 0.2}}, RandAugment]", "model.options={alpha: 0.35}"]
+    )
+    config = from_dict(apply_overrides({"model": {"name": "MobileNetV2"}}, overrides))
+    assert config.data.augmentations == (("flip", {}), ("MixUp", {"alpha": 0.2}), ("RandAugment", {}))
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    leaves = flatten(config)
+    assert param_text(leaves["data.augment"]) == "['flip', {'MixUp': {'alpha': 0.2}}, 'RandAugment']"
+    assert param_text(leaves["model.options"]) == "{'alpha': 0.35}"
+    assert len({config, from_dict(to_dict(config)), RunConfig()}) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Every value that is not allowed gives one line with the field, the value and what is allowed."""
 
 import math
+from datetime import date
 
 import pytest
 
@@ -19,7 +20,10 @@ SOURCES = "one of digits, tfds:NAME, folder:PATH, url:URL, csv:PATH"
 AT_LEAST_1 = "a whole number of at least 1"
 AT_LEAST_0 = "a whole number of at least 0"
 MODELS = "one of convnet, convnet1, convnet7, a keras.applications name such as MobileNetV2, package.module:function"
-WEIGHTS = "one of none, imagenet, the path of a .h5 weight file, the path of a checkpoint folder, run:NAME"
+WEIGHTS = "one of none, imagenet, the path of a .h5 weight file, the path of a .keras file, "
+WEIGHTS += "the path of a checkpoint folder, run:NAME"
+LISTED = "a list of these and of image layers of Keras, such as [flip, {MixUp: {alpha: 0.2}}]"
+AUGMENT = f"none, flip, crop, flip_crop or {LISTED}"
 FRACTION = "a number greater than 0 and less than 1"
 SHARE = "a number greater than 0 and at most 1 or null"
 
@@ -48,10 +52,18 @@ WRONG = [
     (DataConfig, "data.prefetch", "on", f"auto, off or {AT_LEAST_1}"),
     (DataConfig, "data.prefetch", 0, f"auto, off or {AT_LEAST_1}"),
     (DataConfig, "data.prefetch", True, f"auto, off or {AT_LEAST_1}"),
-    (DataConfig, "data.augment", "rotate", "one of none, flip, crop, flip_crop"),
+    (DataConfig, "data.augment", "rotate", AUGMENT),
+    (DataConfig, "data.augment", [5], AUGMENT),
+    (DataConfig, "data.augment", {"MixUp": {}}, AUGMENT),
+    (DataConfig, "data.augment", [{"MixUp": {}, "CutMix": {}}], AUGMENT),
+    (DataConfig, "data.augment", [{"MixUp": {"alpha": date(2026, 1, 1)}}], AUGMENT),
+    (ModelConfig, "model.options", {"alpha": date(2026, 1, 1)}, "a mapping of names to plain values"),
+    (ModelConfig, "model.options", {"alpha": math.inf}, "a mapping of names to plain values"),
     (ModelConfig, "model.name", "", MODELS),
     (ModelConfig, "model.weights", None, WEIGHTS),
-    (ModelConfig, "model.trainable", "backbone", "one of all, head"),
+    (ModelConfig, "model.trainable", "backbone", f"all, head or {AT_LEAST_1}"),
+    (ModelConfig, "model.trainable", 0, f"all, head or {AT_LEAST_1}"),
+    (ModelConfig, "model.batch_norm", "off", "one of train, frozen"),
     (ModelConfig, "model.head_units", -1, AT_LEAST_0),
     (ModelConfig, "model.dropout", 1, "a number at least 0 and less than 1"),
     (BatchConfig, "batch.size", 0, AT_LEAST_1),

@@ -1,5 +1,8 @@
 """Batches of real digits: from any step on, for any number of replicas, whatever the prefetching."""
 
+import dataclasses
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,7 +15,7 @@ from rampline.pipeline.batches import (
     make_steps_dataset,
     make_train_dataset,
 )
-from rampline.pipeline.examples import open_examples
+from rampline.pipeline.examples import Examples, open_examples
 from rampline.pipeline.order import EpochOrder
 
 # Two epochs and a bit.
@@ -47,9 +50,12 @@ def test_batch_sizes_of_two_epochs(train_batches):
     assert [float(batch["global_examples"]) for batch in train_batches(10)] == sizes
 
 
+MIXED = ("flip", {"RandomBrightness": {"factor": 0.2}}, "MixUp")
+
+
 @pytest.mark.parametrize("first_step", [1, 4, 5, 9])
 @pytest.mark.parametrize("replicas", [1, 3])
-@pytest.mark.parametrize("augment", ["none", "flip_crop"])
+@pytest.mark.parametrize("augment", ["none", "flip_crop", pytest.param(MIXED, id="mixed")])
 def test_starting_at_a_step_gives_the_tail_of_the_whole_sequence(
     train_batches, assert_same, first_step, replicas, augment
 ):
@@ -78,7 +84,7 @@ def test_steps_whose_order_is_made_together_are_those_made_one_by_one(train, fir
         assert float(batch["global_examples"]) == 2
 
 
-@pytest.mark.parametrize("augment", ["none", "flip_crop"])
+@pytest.mark.parametrize("augment", ["none", "flip_crop", pytest.param(MIXED, id="mixed")])
 def test_the_shares_of_three_replicas_are_the_batch_of_one(train_batches, augment):
     one = train_batches(STEPS, augment=augment)
     three = train_batches(3 * STEPS, count=3, total=3, augment=augment)
@@ -106,7 +112,7 @@ def test_a_batch_smaller_than_the_number_of_replicas(train_batches):
     assert {float(part["global_examples"]) for part in parts} == {2.0}
 
 
-@pytest.mark.parametrize("augment", ["none", "flip_crop"])
+@pytest.mark.parametrize("augment", ["none", "flip_crop", pytest.param(MIXED, id="mixed")])
 def test_whole_steps_are_the_batches_of_one_replica(train, order, train_batches, assert_same, augment):
     data = DataConfig(augment=augment)
 
@@ -132,6 +138,34 @@ def test_whole_steps_are_the_batches_of_one_replica(train, order, train_batches,
 def test_prefetching_changes_nothing_in_a_batch(train_batches, assert_same, prefetch):
     batches = train_batches(2 * STEPS, count=2, total=2, augment="flip", prefetch=prefetch)
     assert_same(batches, train_batches(2 * STEPS, count=2, total=2, augment="flip", prefetch="auto"))
+
+
+@pytest.mark.parametrize("augment", ["none", "flip"])
+def test_off_makes_no_batch_before_its_step_asks_for_it(train, order, augment):
+    """TensorFlow adds a prefetch of its own, and makes maps parallel, which work ahead."""
+    made = {}
+    for prefetch in ("off", "auto"):
+        takes = []
+
+        class Counted(Examples):
+            def take(self, indices, takes=takes):
+                def count(rows):
+                    takes.append(len(rows))
+                    return rows
+
+                return super().take(
+                    tf.ensure_shape(tf.numpy_function(count, [indices], tf.int64, stateful=False), (None,))
+                )
+
+        examples = Counted(**{field.name: getattr(train, field.name) for field in dataclasses.fields(train)})
+        data = DataConfig(augment=augment, prefetch=prefetch)
+        shape = {"order": order, "data": data, "replicas": ReplicaRange(), "first_step": 0}
+        batches = iter(make_train_dataset(examples, **shape))
+        next(batches)
+        next(batches)
+        time.sleep(0.5)
+        made[prefetch] = len(takes)
+    assert made["off"] == 2 < made["auto"]
 
 
 @pytest.mark.parametrize("total, batch_size", [(1, 16), (1, 120), (2, 25), (3, 7)])

@@ -61,3 +61,33 @@ def test_a_strategy_is_that_of_the_file_and_settings_are_for_its_runs_alone():
 def test_a_strategy_that_no_run_has_is_refused():
     with pytest.raises(ConfigError, match=r"digits.*: none of baseline has strategy mirrored"):
         load_study("digits", only=["baseline"], strategy="mirrored")
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (
+            "data: {augment: [flip, RandomRotatio]}",
+            "unknown key data.augment.RandomRotatio: did you mean data.augment.Ran",
+        ),
+        (
+            "data: {augment: [Dense]}",
+            "unknown key data.augment.Dense: an image layer of keras.layers, such as RandomRot",
+        ),
+        ("data: {augment: [AugMix]}", "data.augment: AugMix draws its operations in Python, once for all images: use"),
+        (
+            "data: {augment: [{MixUp: {alfa: 0.2}}]}",
+            "unknown key data.augment.MixUp.alfa: did you mean data.augment.MixUp.alpha?",
+        ),
+        (
+            "model: {name: MobileNetV2, options: {alpa: 0.35}}",
+            "unknown key model.options.alpa: did you mean model.options.alpha?",
+        ),
+    ],
+)
+def test_a_layer_or_option_that_keras_does_not_have_is_one_line(settings, message, tmp_path):
+    study = tmp_path / "study.yaml"
+    study.write_text(f"runs: {{one: {{set: {{{settings}}}}}}}")
+    with pytest.raises(ConfigError) as failure:
+        check_study(str(study), home=Home(root=tmp_path / "home"))
+    assert str(failure.value).startswith(f"run one: {message}")

@@ -94,6 +94,20 @@ def test_a_model_for_the_data_alone_is_checked_when_they_are_prepared(
         assert prepare_dataset(study.runs[0].config.data, Home.from_environment()).image_shape[-1] == 1
 
 
+def test_a_layer_that_cannot_be_made_is_refused_before_anything_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
+    file = tmp_path / "own.yaml"
+    file.write_text("base: {data: {source: digits, augment: [flip, {RandomHue: {factor: 7}}]}}\nruns: {one: {}}\n")
+    study = check_study(str(file), home=Home.from_environment())
+    with pytest.raises(ConfigError) as failure:
+        check_models(study, log=print)
+    assert str(failure.value).startswith("data.augment: RandomHue cannot be made with {'factor': 7")
+    assert "\n" not in str(failure.value)
+    assert not Home.from_environment().data.exists()
+
+
 def test_a_loss_that_is_not_used_is_told_of(
     digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

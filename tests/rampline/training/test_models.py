@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from rampline.config import ModelConfig
+from rampline.config.keras_names import APPLICATIONS, keras_names
 from rampline.errors import ConfigError
-from rampline.study.preflight import keras_applications
-from rampline.training.models import check_own_model, make_model
+from rampline.training.models import check_own_model, load_keras_file, make_model
 
 # NumPy 2 complains about how Keras reads its variables.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
@@ -128,6 +128,55 @@ def test_a_backbone_file_is_loaded(tmp_path):
     for found, saved in zip(inner.weights, backbone.weights, strict=True):
         np.testing.assert_array_equal(found.value.numpy(), saved.value.numpy())
     assert all(layer.trainable for layer in model.layers)
+
+
+def test_options_and_the_last_layers_of_a_backbone():
+    model = build("MobileNetV2", (32, 32, 3), options={"alpha": 0.35}, trainable=5, head_units=0)
+    backbone = next(layer for layer in model.layers if isinstance(layer, keras.Model))
+    # The narrow one ends in 112 of 320 channels times 0.35, and 1280.
+    assert backbone.layers[-3].kernel.shape == (1, 1, 112, 1280)
+    assert [layer.name for layer in backbone.layers if layer.trainable] == [
+        layer.name for layer in backbone.layers[-5:]
+    ]
+    paths = [variable.path for variable in model.trainable_variables[:-2]]
+    normalised = ["block_16_project", "block_16_project_BN", "block_16_project_BN", "Conv_1", "Conv_1_bn", "Conv_1_bn"]
+    assert [path.split("/")[0] for path in paths] == normalised
+    with pytest.raises(ConfigError, match=r"^model\.trainable=900 is not allowed: it must be at most 154, its layers$"):
+        build("MobileNetV2", (32, 32, 3), trainable=900)
+
+
+def test_frozen_batch_norm_keeps_everything_in_training():
+    model = build("small_models:with_batch_norm", batch_norm="frozen")
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    before = [v.value.numpy() for layer in layers for v in layer.variables]
+    model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    dense = model.trainable_variables[-1].value.numpy()
+    model.train_on_batch(images((28, 28, 1)), np.array([0, 1, 2]))
+    after = [v.value.numpy() for layer in layers for v in layer.variables]
+    assert before
+    assert all(np.array_equal(old, new) for old, new in zip(before, after, strict=True))
+    assert not np.array_equal(dense, model.trainable_variables[-1].value.numpy())
+
+
+def test_a_keras_file_gives_its_weights_to_a_network_with_the_same_layers_alone(tmp_path, mobilenet):
+    path = tmp_path / "saved.keras"
+    mobilenet.save(path)
+    model = build("MobileNetV2", (32, 32, 1), classes=5, head_units=16)
+    load_keras_file(path, model)
+    for ours, saved in zip(model.weights, mobilenet.weights, strict=True):
+        np.testing.assert_array_equal(ours.value.numpy(), saved.value.numpy())
+    for other in (build("MobileNetV2", (32, 32, 1), classes=4, head_units=16), build("convnet", (32, 32, 1))):
+        with pytest.raises(ConfigError, match=r"^model\.weights=\S+saved\.keras cannot be loaded into "):
+            load_keras_file(path, other)
+
+
+def test_a_file_of_a_larger_network_is_refused(tmp_path):
+    """Keras would take the layers that it finds, and leave the others."""
+    inputs = keras.Input((4,))
+    x = keras.layers.Dense(4)(inputs)
+    keras.Model(inputs, keras.layers.Dense(4)(x)).save(tmp_path / "two.keras")
+    with pytest.raises(ConfigError, match=r"two\.keras cannot be loaded into one: it has 4 weights, not 2"):
+        load_keras_file(tmp_path / "two.keras", keras.Model(inputs, x, name="one"))
 
 
 def test_a_users_own_function_makes_the_model(tmp_path, monkeypatch):
@@ -253,6 +302,19 @@ WRONG = [
         "model.weights='/no/such.h5' cannot be found: it must be none, ",
     ),
     ({"name": "MobileNetV2", "weights": "/no/such"}, "model.weights='/no/such' cannot be found: it must be none, "),
+    (
+        {"name": "MobileNetV2", "options": {"alfa": 1}},
+        "unknown key model.options.alfa: did you mean model.options.alpha?",
+    ),
+    (
+        {"name": "MobileNetV2", "options": {"classes": 3}},
+        "unknown key model.options.classes: known: model.options.alpha",
+    ),
+    (
+        {"name": "MobileNetV2", "options": {"alpha": "wide"}},
+        "model.weights=none cannot be loaded into MobileNetV2 with {'alpha': 'wide'}: ",
+    ),
+    ({"name": "convnet", "weights": "/no.keras"}, "model.weights='/no.keras' cannot be found: it must be none, "),
     ({"name": "convnet", "weights": "imagnet"}, "model.weights='imagnet' cannot be found: it must be none, imagenet, "),
 ]
 
@@ -267,7 +329,7 @@ def test_a_wrong_name_or_weights_is_one_clear_line(values, message):
 
 def test_the_names_that_are_known_without_tensorflow_are_those_that_there_are():
     functions = {name: value for name, value in vars(keras.applications).items() if inspect.isfunction(value)}
-    assert keras_applications() == set(functions)
+    assert set(keras_names("applications", APPLICATIONS)) == set(functions)
     assert {"include_top"} <= set.intersection(*(set(inspect.signature(f).parameters) for f in functions.values()))
 
 

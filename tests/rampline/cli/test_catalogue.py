@@ -1,0 +1,46 @@
+"""`rampline models`: every network by name, and how large some are."""
+
+import re
+
+import pytest
+
+from rampline.cli.catalogue import cached_weights
+from rampline.config.choices import MODELS
+from rampline.config.keras_names import APPLICATIONS, keras_names
+
+
+def test_the_list_has_every_network_and_says_whose_weights_are_here(rampline, home, tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "resnet50v2_weights_tf_dim_ordering_tf_kernels_notop.h5").touch()
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    listed = rampline("models")
+    rows = {line.split()[0]: line for line in listed.stdout.splitlines() if line.strip()}
+    assert {*MODELS, *keras_names("applications", APPLICATIONS)} <= set(rows)
+    assert [name for name, line in rows.items() if line.rstrip().endswith(" here")] == ["ResNet50V2"]
+    assert not home.exists()
+
+
+def test_a_file_of_weights_is_of_the_network_with_the_longest_name(tmp_path):
+    files = {
+        "MobileNet": "mobilenet_1_0_224_tf_no_top.h5",
+        "MobileNetV2": "mobilenet_v2_weights_tf_dim_ordering_tf_kernels_1.0_128_no_top.h5",
+        "MobileNetV3Small": "weights_mobilenet_v3_small_224_1.0_float_no_top_v2.h5",
+        "NASNetMobile": "NASNet-mobile-no-top.h5",
+        "EfficientNetV2B0": "efficientnetv2-b0_notop.h5",
+    }
+    for name in (*files.values(), "vgg16_weights_tf_dim_ordering_tf_kernels.h5", "mine.h5"):
+        (tmp_path / name).touch()
+    assert cached_weights(tmp_path, list(keras_names("applications", APPLICATIONS))) == files
+
+
+@pytest.mark.usefixtures("forks")
+def test_a_named_network_is_built_in_a_process_of_its_own(rampline, home):
+    told = rampline("models", "MobileNetV2", "convnet", "--image-size", "64")
+    assert (told.returncode, told.stderr) == (0, "")
+    cells = {line.split()[0]: re.split(r"\s{2,}", line.strip()) for line in told.stdout.splitlines() if line.strip()}
+    assert cells["MobileNetV2"][1:4] == ["2,257,984", "64 px", "6.8 MiB"]
+    # 3*3*3*32+32, 3*3*32*64+64, 14*14*64*64+64, 64*10+10; a float32 for each of 3*64*64 in and out, and what follows.
+    assert cells["convnet"][1:3] == ["822,922", "64 px"]
+    refused = rampline("models", "MobileNetV9")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "model.name='MobileNetV9' is not known" in refused.stderr
