@@ -1,10 +1,11 @@
-"""The sections of a `RunConfig`: data, model, batch, learning rate, optimizer, stop, cluster, parity, explain."""
+"""The sections of a `RunConfig`: data, model, batch, learning rate, optimizer, loss, stop, cluster, parity, explain."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from rampline.config.choices import AUGMENTATIONS, MODELS, OPTIMIZERS, SOURCES
 from rampline.config.learning_rate import SCALINGS, SCHEDULES
@@ -49,6 +50,15 @@ def _check_source(source: str) -> str:
         raise ValueError(source)
     return source
 
+
+def _check_metric(name: str) -> str:
+    if not re.fullmatch(r"top_([2-9]|[1-9]\d+)", name):
+        raise ValueError(name)
+    return name
+
+
+# The share of examples whose class is among the K most likely ones.
+MetricName = Annotated[Text, AfterValidator(_check_metric)]
 
 # YAML 1.1 reads off as false.
 Prefetch = Annotated[
@@ -98,6 +108,12 @@ class DataConfig(Settings):
     )
     prefetch: Prefetch = setting("auto", "batches prepared ahead of the training step")
     augment: Annotated[str, OneOf(AUGMENTATIONS)] = setting("none", "what is done to training images")
+    class_weights: Literal["none", "balanced"] = setting(
+        "none",
+        "what the loss of a training image is multiplied by: `balanced` is images / (classes * images of its class), "
+        "as in scikit-learn",
+        changes_epoch_time=False,
+    )
 
     def __post_init__(self) -> None:
         fits = self.manual_dir is None or self.source.startswith("tfds:")
@@ -178,6 +194,28 @@ class OptimizerConfig(Settings):
     name: Annotated[str, OneOf(OPTIMIZERS)] = setting("adam", "the Keras optimizer")
     momentum: Number = setting(0.9, "used by `sgd` and `rmsprop`", ge=0, lt=1)
     weight_decay: NotNegative = setting(0.0, "decoupled weight decay, used by all")
+    clipnorm: Positive | None = setting(
+        None,
+        "the gradient of each variable is scaled down to this norm, after all replicas' are summed; `null` for none",
+    )
+    ema: Annotated[float, Field(gt=0, lt=1, strict=True)] | None = setting(
+        None,
+        "momentum of a moving average of the weights, such as 0.99 (Keras' `ema_momentum`): the averages are "
+        "validated, saved and promoted, and training goes on from the weights; `null` for none",
+    )
+
+
+@settings("loss")
+class LossConfig(Settings):
+    """The cross-entropy of the logits."""
+
+    label_smoothing: Number = setting(
+        0.0,
+        "share of a label that is spread over all classes, in training and validation",
+        changes_epoch_time=False,
+        ge=0,
+        lt=1,
+    )
 
 
 @settings("stop")

@@ -8,16 +8,12 @@ import keras
 import tensorflow as tf
 
 from rampline.data.compiled import compiled
+from rampline.training.objective import Batch
 from rampline.training.state import TrainingState
-
-Batch = dict[str, tf.Tensor]
-
-LOSS_SUM, CORRECT, EXAMPLES, PENALTY_SUM = range(4)
-SUMS = 4
 
 
 def make_train_step(state: TrainingState, *, num_replicas_in_sync: int, xla: bool) -> Callable[[Batch], tf.Tensor]:
-    """A function of one replica's batch that updates the weights and returns its sums, see `sums_of`.
+    """A function of one replica's batch that updates the weights and returns its sums, see `Objective.sums`.
 
     See `loss_and_sums` for the loss.
     """
@@ -35,28 +31,27 @@ def make_loss_gradients(
     state: TrainingState, *, num_replicas_in_sync: int, xla: bool
 ) -> Callable[[Batch], tuple[list[tf.Tensor], tf.Tensor]]:
     """A function of one replica's batch that returns the gradients of its scaled loss, and its sums."""
-    model, optimizer = state.model, state.optimizer
-    variables = [v.value for v in model.trainable_variables]
+    optimizer, variables = state.optimizer, [v.value for v in state.model.trainable_variables]
 
     def loss_gradients(batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
         with tf.GradientTape() as tape:
-            loss, sums = loss_and_sums(model, batch, num_replicas_in_sync)
+            loss, sums = loss_and_sums(state, batch, num_replicas_in_sync)
             scaled = optimizer.scale_loss(loss)
         return tape.gradient(scaled, variables), sums
 
     return compiled(loss_gradients, jit_compile=xla or None, reduce_retracing=True)
 
 
-def loss_and_sums(model: keras.Model, batch: Batch, num_replicas_in_sync: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """The loss, a scalar, of one replica's batch in training, and its sums, see `sums_of`.
+def loss_and_sums(state: TrainingState, batch: Batch, num_replicas_in_sync: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """The loss, a scalar, of one replica's batch in training, and its sums, see `Objective.sums`.
 
     The loss is the sum over the replica's examples divided by the examples of the whole global batch, so that the sum
     of the replicas' gradients is the gradient of the mean over what was really there, also in a partial last batch.
     """
-    logits = model(batch["images"], training=True)
-    losses, penalty = losses_of(logits, batch), penalty_of(model)
+    objective, logits = state.objective, state.model(batch["images"], training=True)
+    losses, penalty = objective.losses(logits, batch, training=True), penalty_of(state.model)
     loss = tf.reduce_sum(losses) / tf.cast(batch["global_examples"], losses.dtype)
-    return loss + penalty / num_replicas_in_sync, sums_of(logits, losses, batch, penalty)
+    return loss + penalty / num_replicas_in_sync, objective.sums(logits, losses, batch, penalty)
 
 
 def penalty_of(model: keras.Model) -> tf.Tensor:
@@ -65,30 +60,13 @@ def penalty_of(model: keras.Model) -> tf.Tensor:
     return tf.add_n([tf.cast(term, dtype) for term in model.losses] or [tf.zeros((), dtype)])
 
 
-def make_evaluation_step(model: keras.Model) -> Callable[[Batch], tf.Tensor]:
-    """A function of one replica's padded batch that returns its sums, see `sums_of`; no penalty is counted."""
+def make_evaluation_step(state: TrainingState) -> Callable[[Batch], tf.Tensor]:
+    """A function of one replica's padded batch that returns its sums, see `Objective.sums`; no penalty is counted."""
+    model, objective = state.model, state.objective
 
     def evaluation_step(batch: Batch) -> tf.Tensor:
         logits = model(batch["images"], training=False)
-        losses = losses_of(logits, batch)
-        return sums_of(logits, losses, batch, tf.zeros((), losses.dtype))
+        losses = objective.losses(logits, batch, training=False)
+        return objective.sums(logits, losses, batch, tf.zeros((), losses.dtype))
 
     return evaluation_step
-
-
-def losses_of(logits: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """(n,) losses as `keras.config.floatx()`: float32 under mixed precision too, float64 in the parity check."""
-    losses = keras.losses.sparse_categorical_crossentropy(batch["labels"], logits, from_logits=True)
-    dtype = keras.config.floatx()
-    return tf.cast(losses, dtype) * tf.cast(batch["weights"], dtype)
-
-
-def sums_of(logits: tf.Tensor, losses: tf.Tensor, batch: Batch, penalty: tf.Tensor) -> tf.Tensor:
-    """(4,) of the losses' dtype: sum of losses, correct predictions, examples, penalty times examples.
-
-    Rows of weight 0 count for nothing.
-    """
-    weights = tf.cast(batch["weights"], losses.dtype)
-    correct = tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == batch["labels"], losses.dtype) * weights
-    examples = tf.reduce_sum(weights)
-    return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(correct), examples, penalty * examples])
