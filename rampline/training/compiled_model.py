@@ -56,11 +56,10 @@ class CompiledWith:
     one_hot: bool
     words: Mapping[str, str]
 
-    def sentence(self) -> str:
-        """One line."""
-        names = {"optimizer": "optimizer", "learning_rate": "learning rate", "loss": "loss", "metrics": "metrics"}
-        parts = [f"{name} {self.words[key]}" for key, name in names.items() if self.words.get(key)]
-        return ", ".join(parts)
+    def sentence(self, name: str) -> str:
+        """One line for people; `name` is the model's."""
+        brought = ", ".join(f"{key.replace('_', ' ')} {text}" for key, text in self.words.items())
+        return f"model.name={name!r} is compiled, and trains with that instead of the study's: {brought}"
 
 
 def read_compiled(model: keras.Model, *, name: str, classes: int) -> CompiledWith | None:
@@ -108,7 +107,7 @@ class _Examples:
     def __init__(self, classes: int) -> None:
         count, draw = 6 if classes == 5 else 5, np.random.default_rng(0)
         self.labels = tf.constant(draw.integers(0, classes, count), tf.int32)
-        self.logits = tf.constant(draw.normal(size=(count, classes)), keras.config.floatx())
+        self.logits = tf.constant(draw.normal(size=(count, classes)), tf.float32)
 
     def taken(self, one_hot: bool, rows: list[int] | None = None) -> tuple[tf.Tensor, tf.Tensor]:
         """Labels and logits, of all or of some rows."""
@@ -149,7 +148,7 @@ def _read_loss(given: Any, examples: _Examples) -> tuple[LossFunction | None, bo
     if isinstance(given, list | tuple | dict):
         raise _NotTaken("several losses, where there is one output")
     found = keras.losses.get(given)
-    loss = found if isinstance(found, keras.losses.Loss) else keras.losses.LossFunctionWrapper(found)
+    loss = found if isinstance(found, keras.losses.Loss) else _OfFunction(found)
     if loss.reduction not in ("sum_over_batch_size", "mean"):
         raise _NotTaken(
             f"a loss with reduction={loss.reduction!r}, which is not possible: the sum is divided by the examples of "
@@ -167,6 +166,15 @@ def _read_loss(given: Any, examples: _Examples) -> tuple[LossFunction | None, bo
     if not np.allclose(few, losses(*examples.taken(False)).numpy()[_FIRST], rtol=1e-4):
         raise _NotTaken("a loss of an example that depends on the others of its batch, which replicas share")
     return losses, one_hot
+
+
+class _OfFunction(keras.losses.Loss):
+    def __init__(self, function: LossFunction) -> None:
+        super().__init__()
+        self.fn = function
+
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        return self.fn(y_true, y_pred)
 
 
 def _call_loss(loss: Any, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
@@ -193,7 +201,8 @@ def _check_takes_logits(what: str, function: Any, owner: Any) -> None:
     """Keras' functions take probabilities unless they are told otherwise."""
     if function is None or "from_logits" not in inspect.signature(function).parameters:
         return
-    if not owner._fn_kwargs.get("from_logits", inspect.signature(function).parameters["from_logits"].default):
+    by_default = inspect.signature(function).parameters["from_logits"].default
+    if not getattr(owner, "_fn_kwargs", {}).get("from_logits", by_default):
         raise _NotTaken(f"{what}, which takes probabilities, and a model gives logits: set from_logits=True")
 
 
@@ -229,7 +238,7 @@ def _check_metric(metric: Any, examples: _Examples, *, one_hot: bool) -> None:
     what = f"the metric {metric.name!r}"
     _check_takes_logits(what, getattr(metric, "_fn", None), metric)
     labels, logits = examples.taken(one_hot)
-    weights = np.zeros(labels.shape[0], keras.config.floatx())
+    weights = np.zeros(labels.shape[0], np.float32)
     weights[[*_FIRST, *_SECOND]] = 1
     try:
         if not metric.variables:
@@ -237,7 +246,7 @@ def _check_metric(metric: Any, examples: _Examples, *, one_hot: bool) -> None:
             metric.stateless_update_state([], labels, logits, sample_weight=tf.constant(weights))
         together = increments(metric, labels, logits, tf.constant(weights))
         rows = [examples.taken(one_hot, rows) for rows in (_FIRST, _SECOND)]
-        apart = [increments(metric, *pair, tf.ones(2, keras.config.floatx())) for pair in rows]
+        apart = [increments(metric, *pair, tf.ones(2)) for pair in rows]
         begins = metric.stateless_reset_state()
         shape = tuple(keras.ops.shape(metric.stateless_result(together)))
     except Exception as error:

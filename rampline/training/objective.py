@@ -77,6 +77,8 @@ class Objective:
         own = tf.stack([tf.reduce_sum(losses), tf.reduce_sum(correct), examples, penalty * examples])
         if not self._metrics:
             return own
+        # Not all of Keras' take the parity check's float64.
+        logits, weights = tf.cast(logits, tf.float32), tf.cast(weights, tf.float32)
         taken = shares_of(batch["labels"], logits) if self._one_hot else labels
         states = [
             tf.reshape(tf.cast(state, losses.dtype), [-1])
