@@ -92,8 +92,8 @@ def _read(model: keras.Model, classes: int) -> CompiledWith:
     loss, one_hot = _read_loss(given["loss"], examples)
     metrics = _read_metrics(given["metrics"], examples, one_hot=one_hot)
     optimizer: Any = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    words = {"optimizer": _describe_optimizer(optimizer)}
-    learning_rate, words["learning_rate"] = _read_learning_rate(optimizer)
+    learning_rate, rate = _read_learning_rate(optimizer)
+    words = {"optimizer": _describe_optimizer(optimizer), "learning_rate": rate}
     words |= {"loss": _describe_loss(given["loss"])} if loss else {}
     words |= {"metrics": ", ".join(metrics)} if metrics else {}
     return CompiledWith(
@@ -189,7 +189,7 @@ def _finds_one_hot(loss: keras.losses.Loss, examples: _Examples) -> bool:
         try:
             shape = tuple(_call_loss(loss, labels, logits).shape)
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises
-            reason = f"fails: {_first_line(error)}"
+            reason = reason or f"fails: {_first_line(error)}"
             continue
         if shape == labels.shape[:1]:
             return one_hot
@@ -279,7 +279,8 @@ def _describe(thing: Any) -> str:
         config = thing.get_config()
     except (NotImplementedError, TypeError):
         config = {}
-    return _write(type(thing).__name__, {name: value for name, value in config.items() if name != "name"})
+    untold = ("name", "reduction", "axis")
+    return _write(type(thing).__name__, {name: value for name, value in config.items() if name not in untold})
 
 
 def _describe_loss(given: Any) -> str:
@@ -287,8 +288,7 @@ def _describe_loss(given: Any) -> str:
         return given
     if not isinstance(given, keras.losses.Loss):
         return getattr(given, "__name__", type(given).__name__)
-    text = _describe(given)
-    return text.replace(", reduction=sum_over_batch_size", "").replace("reduction=sum_over_batch_size, ", "")
+    return _describe(given)
 
 
 def _write(name: str, settings: Mapping[str, Any]) -> str:

@@ -48,7 +48,7 @@ def halved(y_true: Any, y_pred: Any) -> Any:
 
 def of_the_batch(y_true: Any, y_pred: Any) -> Any:
     """The loss of an example depends on all the others."""
-    return halved(y_true, y_pred - keras.ops.mean(y_pred))  * keras.ops.max(y_pred)
+    return halved(y_true, y_pred - keras.ops.mean(y_pred)) * keras.ops.max(y_pred)
 
 
 def with_everything(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
