@@ -44,6 +44,8 @@ class FitEngine(SynchronousEngine):
                 # "auto" would turn XLA on where there is a GPU, and a mirrored step does not compile.
                 jit_compile=False,
             )
+            # At the end of each call Keras would put the averages in the place of the weights for good.
+            self.state.optimizer.finalize_variable_values = lambda _: None
             # Before each call Keras would average the replicas' first batches, which differ in length, for their shape.
             model._symbolic_build(data_batch=self._make_dataset(0, self._order).element_spec)
             model._maybe_symbolic_build = lambda **_: None
