@@ -94,7 +94,7 @@ def test_a_model_for_the_data_alone_is_checked_when_they_are_prepared(
         assert prepare_dataset(study.runs[0].config.data, Home.from_environment()).image_shape[-1] == 1
 
 
-def test_a_loss_that_is_not_used_is_told_of(
+def test_what_a_model_is_compiled_with_is_told_of(
     digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(digits.class_names) == 10
@@ -102,7 +102,10 @@ def test_a_loss_that_is_not_used_is_told_of(
     names = ("users_networks:logits", "users_networks:with_a_loss")
     check_models(make_study(tmp_path, monkeypatch, *names), log=lines.append)
     (line,) = lines
-    assert line.startswith("model.name='users_networks:with_a_loss': what it is compiled with is not used")
+    assert line == (
+        "model.name='users_networks:with_a_loss' is compiled, and trains with that instead of the study's: optimizer "
+        "SGD(momentum=0), learning rate 0.01, loss mse"
+    )
 
 
 def test_models_of_ours_need_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
