@@ -151,10 +151,11 @@ def test_an_average_is_exchanged_with_its_weight_bit_by_bit():
     optimizer.build([variable])
     for _ in range(2):
         optimizer.apply([tf.constant([0.3, -0.2])], [variable])
-    weight = np.float32([0.1, 0.7]) - np.float32([0.3, -0.2])
+    gradient = np.array([0.3, -0.2], np.float32)
+    weight = np.array([0.1, 0.7], np.float32) - gradient
     ((_, average),) = averages_of(optimizer)
     # The first step begins the average, the second moves it by a quarter.
-    expected = 0.75 * weight + 0.25 * (weight - np.float32([0.3, -0.2]))
+    expected = 0.75 * weight + 0.25 * (weight - gradient)
     np.testing.assert_allclose(average.numpy(), expected, rtol=1e-6)
     before = [variable.numpy().tobytes(), average.numpy().tobytes()]
     swap = make_swap(optimizer, tf.distribute.get_strategy())

@@ -98,8 +98,10 @@ RECIPES = [
 
 @pytest.mark.parametrize("engine, model", RECIPES)
 def test_a_recipe_trains_as_on_one_replica(engine: str, model: str, check: Check) -> None:
-    # Of 120 examples 2 are left for the last batch, and one of three replicas gets none.
-    config = with_recipe(make_config("mirrored", model=model, batch=59, replicas=3, virtual_devices=3))
+    # Of 120 examples 2 are left for the last batch, and a replica or two get none. In Model.fit Keras rounds a third.
+    replicas = 3 if engine == "loop" else 4
+    config = make_config("mirrored", model=model, batch=59, replicas=replicas, virtual_devices=replicas)
+    config = with_recipe(config)
     result = check(dataclasses.replace(config, engine=engine))
     assert (result.status, result.precision) == ("pass", "float64")
     assert_falling(result)
