@@ -148,7 +148,9 @@ def describe(event: Event, *, epochs: int | None) -> str | None:
         stops = f", at most {event['epochs']} epochs: stops {event['stops']}" if "stops" in event else ""
         return f"{replicas}, {batch}, {steps}{stops}"
     if kind == "epoch":
-        return _line(event, epochs, event["metrics"], [(m, m.told_as) for m in shown_in(Output.EPOCH_LINE)])
+        return _line(
+            event, epochs, event["metrics"], [(m, m.told_as) for m in shown_in(Output.EPOCH_LINE, event["metrics"])]
+        )
     if kind == "finished":
         best = f"best validation accuracy {_number(event['best_val_accuracy'], '.4f')} (epoch {event['best_epoch']})"
         return f"trained in {event['metrics']['train_seconds']:.1f} s, {best}"

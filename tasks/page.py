@@ -41,7 +41,8 @@ from rampline.tracking.artifacts import draw_learning_rate
 def epoch_rows(run_directory: RunDirectory) -> list[dict[str, float | None]]:
     """A row per epoch, in order; of an epoch that was trained twice (after a kill) the later one."""
     epochs = {event["epoch"]: event["metrics"] for event in run_directory.read_events("epoch")}
-    shown = shown_in(Output.EPOCH_PAGE)
+    told = dict.fromkeys(name for metrics in epochs.values() for name in metrics)
+    shown = shown_in(Output.EPOCH_PAGE, told)
     return [{"epoch": epoch} | {m.name: epochs[epoch].get(m.told_as) for m in shown} for epoch in sorted(epochs)]
 
 
@@ -61,7 +62,11 @@ def learning_rate_markdown(run_directory: RunDirectory) -> str:
 def comparison_rows(csv_file: Path) -> list[dict[str, object]]:
     """The columns of `comparison.csv` that fit on a page; figures as the file has them, nothing for what is missing."""
     table = read_csv(csv_file)
-    metrics = [metric.name for metric in metrics_of_run() if Output.TABLE in metric.shown and metric.rank <= PAGE_RANK]
+    metrics = [
+        metric.name
+        for metric in metrics_of_run(table.columns)
+        if Output.TABLE in metric.shown and metric.rank <= PAGE_RANK
+    ]
     columns = ("run", "strategy", "replicas", "global_batch_size", *metrics, "status")
     table = table[[column for column in columns if column in table.columns]]
     return json.loads(str(table.to_json(orient="records", double_precision=4)))

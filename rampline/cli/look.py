@@ -151,7 +151,8 @@ def _price_remarks(runs: list[PlannedRun]) -> list[str]:
 
 
 def _import_remark(name: str) -> str:
-    return f"imports {name} from {locate_own(name, Path.cwd())}; it runs with your rights in every role process"
+    where = f"imports {name} from {locate_own(name, Path.cwd())}; it runs with your rights in every role process"
+    return f"{where}; if it compiles its model, that has its own optimizer, learning rate, loss and metrics"
 
 
 def _duration(seconds: float) -> str:

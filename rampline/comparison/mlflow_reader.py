@@ -18,7 +18,7 @@ from mlflow.exceptions import MlflowException
 
 from rampline.credentials import mask
 from rampline.errors import InputError
-from rampline.record.metrics import compared_epochs, metrics_of_run
+from rampline.record.metrics import compared_epochs, metrics_of_run, own_metrics
 from rampline.record.provenance import describe_machine
 from rampline.registry.candidate import PREDICTIONS, Predictions
 from rampline.tracking.description import GPU_TAG
@@ -188,6 +188,8 @@ def run_row(run: Run, parent: Run) -> dict[str, Any]:
     row |= {key: params.get(key, "") for key in ("steps_per_call", "model.weights", *COMPARABLE)}
     row |= {key: _integer(params.get(key)) for key in COUNTS}
     row |= {metric.name: metrics.get(metric.name, math.nan) for metric in metrics_of_run() if metric.is_read}
+    # MLflow tells the last value of a metric first.
+    row |= {metric.name: metrics[metric.name] for metric in own_metrics(metrics)}
     published = {tag.removeprefix(PUBLISHED): value for tag, value in tags.items() if tag.startswith(PUBLISHED)}
     return row | {f"published_{metric}": to_number(value) for metric, value in sorted(published.items())}
 

@@ -98,8 +98,9 @@ def _merge(trainings: Sequence[dict[str, Any]], alike: Sequence[Row]) -> dict[st
     finished = _finished(trainings)
     by_speed = sorted(finished, key=lambda row: (pd.isna(row["images_per_second"]), row["images_per_second"]))
     middle = by_speed[(len(by_speed) - 1) // 2]
-    medians = {metric.name: _median(row[metric.name] for row in finished) for metric in _figures()}
-    intervals = {metric.name: _interval(metric.name, alike) for metric in _figures()}
+    figures = _figures(middle)
+    medians = {metric.name: _median(row[metric.name] for row in finished) for metric in figures}
+    intervals = {metric.name: _interval(metric.name, alike) for metric in figures}
     return middle | {
         **medians,
         "repeat_of": "",
@@ -110,10 +111,10 @@ def _merge(trainings: Sequence[dict[str, Any]], alike: Sequence[Row]) -> dict[st
     }
 
 
-def _figures() -> list[Metric]:
+def _figures(row: Row) -> list[Metric]:
     """Those of which a median says something by itself."""
     whole = (Source.EXPLANATION, Source.PARITY)
-    return [m for m in metrics_of_run() if m.source not in whole and m.unit is not COUNT]
+    return [m for m in metrics_of_run(row) if m.source not in whole and m.unit is not COUNT]
 
 
 def _equal(training: Row) -> str:

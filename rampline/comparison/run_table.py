@@ -54,7 +54,7 @@ def make_columns(comparison: Comparison) -> list[Column]:
 
 
 def _without_published(comparison: Comparison) -> list[Column]:
-    metrics = [metric for metric in shown_in(Output.TABLE) if _has_column(metric, comparison)]
+    metrics = [metric for metric in shown_in(Output.TABLE, comparison.runs.columns) if _has_column(metric, comparison)]
     scores = _score_title(set(comparison.runs["test_split"]))
     complete = len(comparison.finished) == len(comparison.rows)
     # Where one was stopped, their epochs differ.

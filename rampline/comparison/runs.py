@@ -54,7 +54,7 @@ from rampline.comparison.repeats import by_run, merge_epochs, merge_trainings, n
 from rampline.credentials import mask
 from rampline.errors import InputError
 from rampline.record.metric import Metric, Summary
-from rampline.record.metrics import compared_epochs, find_metric, metrics_of_run
+from rampline.record.metrics import compared_epochs, find_metric, metrics_of_run, own_metrics
 from rampline.record.units import COUNT, SECONDS
 from rampline.registry.candidate import Predictions
 
@@ -176,7 +176,8 @@ class Comparison:
     @property
     def csv_table(self) -> pd.DataFrame:
         """All figures, as `comparison.csv` holds them; with repeats their number, and the bounds of each interval."""
-        columns = [*csv_columns(), *(f"published_{metric}" for metric in self.published_metrics)]
+        own = (metric.name for metric in own_metrics(self.runs.columns))
+        columns = [*csv_columns(), *own, *(f"published_{metric}" for metric in self.published_metrics)]
         table = self.runs.filter(items=columns)
         if not self.has_repeats:
             return table
@@ -300,11 +301,12 @@ def _trainings(rows: list[dict[str, Any]], epochs: pd.DataFrame, study: str, exe
     _add_ancestors(rows, find_ancestors(rows, study, execution), last)
     runs = pd.DataFrame(rows)
     published = [column for column in runs.columns if column.startswith("published_")]
-    kinds = {metric.name: "Int64" if metric.unit is COUNT else "float64" for metric in metrics_of_run()}
+    known = metrics_of_run(runs.columns)
+    kinds = {metric.name: "Int64" if metric.unit is COUNT else "float64" for metric in known}
     kinds |= dict.fromkeys((*published, "seconds_before"), "float64")
     kinds |= dict.fromkeys((*COUNTS, "virtual_devices", "attempts"), "Int64")
     columns = csv_columns()
-    beside = [metric.name for metric in metrics_of_run() if metric.name not in columns]
+    beside = [metric.name for metric in known if metric.name not in columns]
     runs = runs.reindex(columns=[*columns, *published, *SETTINGS, *beside])
     return runs.astype({column: kinds[column] for column in runs.columns if column in kinds})
 

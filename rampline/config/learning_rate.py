@@ -153,12 +153,14 @@ def learning_rate_at(config: RunConfig, steps_per_epoch: int, step: tf.Tensor) -
     return SCHEDULES[config.learning_rate.schedule].rate(config, epoch)
 
 
-def learning_rate_curve(config: RunConfig, steps_per_epoch: int, points: int = 200) -> list[list[float]]:
-    """`[[epoch, rate], …]` over the whole run, for the plot."""
+def learning_rate_curve(
+    rate: Callable[[tf.Tensor], tf.Tensor], epochs: int, steps_per_epoch: int, points: int = 200
+) -> list[list[float]]:
+    """`[[epoch, rate], …]` over the whole run, for the plot; `rate` is of 0-based steps."""
     import keras
     import numpy as np
     import tensorflow as tf
 
-    steps = np.unique(np.linspace(0, config.epochs * steps_per_epoch - 1, points).astype(np.int64))
-    rates = learning_rate_at(config, steps_per_epoch, tf.constant(steps, keras.config.floatx())).numpy()
+    steps = np.unique(np.linspace(0, epochs * steps_per_epoch - 1, points).astype(np.int64))
+    rates = rate(tf.constant(steps, keras.config.floatx())).numpy()
     return [[float(step / steps_per_epoch), float(value)] for step, value in zip(steps, rates, strict=True)]

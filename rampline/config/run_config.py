@@ -12,6 +12,8 @@ from rampline.config.sections import (
     DataConfig,
     ExplainConfig,
     LearningRateConfig,
+    LossConfig,
+    MetricName,
     ModelConfig,
     OptimizerConfig,
     ParityConfig,
@@ -90,6 +92,14 @@ class RunConfig(Settings):
         LearningRateConfig, "the learning rate over the run", changes_epoch_time=False
     )
     optimizer: OptimizerConfig = setting(OptimizerConfig, "the update rule")
+    loss: LossConfig = setting(LossConfig, "the cross-entropy of the logits", changes_epoch_time=False)
+    metrics: tuple[MetricName, ...] = setting(
+        (),
+        "figures of training and validation beside loss and accuracy: `top_K` is the share of images whose class is "
+        "among the K most likely ones",
+        changes_epoch_time=False,
+        allowed="a list of top_K, such as [top_5]",
+    )
     stop: StopConfig = setting(StopConfig, "what decides the run before its last epoch", changes_epoch_time=False)
     cluster: ClusterConfig = setting(ClusterConfig, "processes and devices, and what they cost")
     parity: ParityConfig = setting(

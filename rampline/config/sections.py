@@ -1,4 +1,4 @@
-"""The sections of a `RunConfig`: data, model, batch, learning rate, optimizer, stop, cluster, parity, explain."""
+"""The sections of a `RunConfig`: data, model, batch, learning rate, optimizer, loss, stop, cluster, parity, explain."""
 
 from __future__ import annotations
 
@@ -68,6 +68,15 @@ def _count_replicas(replicas: Any, info: ValidationInfo) -> Any:
     virtual = info.data.get("virtual_devices")
     return len(find_devices().gpus) or (virtual if isinstance(virtual, int) else 0) or 1
 
+
+def _check_metric(name: str) -> str:
+    if not re.fullmatch(r"top_([2-9]|[1-9]\d+)", name):
+        raise ValueError(name)
+    return name
+
+
+# The share of examples whose class is among the K most likely ones.
+MetricName = Annotated[Text, AfterValidator(_check_metric)]
 
 # YAML 1.1 reads off as false.
 Prefetch = Annotated[
@@ -149,6 +158,12 @@ class DataConfig(Settings):
         "none",
         "what is done to training images, in this order; drawn by the position in the global batch, so that the number "
         "of replicas changes nothing",
+    )
+    class_weights: Literal["none", "balanced"] = setting(
+        "none",
+        "what the loss of a training image is multiplied by: `balanced` is images / (classes * images of its class), "
+        "as in scikit-learn",
+        changes_epoch_time=False,
     )
 
     def __post_init__(self) -> None:
@@ -261,6 +276,28 @@ class OptimizerConfig(Settings):
     name: Annotated[str, OneOf(OPTIMIZERS)] = setting("adam", "the Keras optimizer")
     momentum: Number = setting(0.9, "used by `sgd` and `rmsprop`", ge=0, lt=1)
     weight_decay: NotNegative = setting(0.0, "decoupled weight decay, used by all")
+    clipnorm: Positive | None = setting(
+        None,
+        "the gradient of each variable is scaled down to this norm, after all replicas' are summed; `null` for none",
+    )
+    ema: Annotated[float, Field(gt=0, lt=1, strict=True)] | None = setting(
+        None,
+        "momentum of a moving average of the weights, such as 0.99 (Keras' `ema_momentum`): the averages are "
+        "validated, saved and promoted, and training goes on from the weights; `null` for none",
+    )
+
+
+@settings("loss")
+class LossConfig(Settings):
+    """The cross-entropy of the logits."""
+
+    label_smoothing: Number = setting(
+        0.0,
+        "share of a label that is spread over all classes, in training and validation",
+        changes_epoch_time=False,
+        ge=0,
+        lt=1,
+    )
 
 
 @settings("stop")

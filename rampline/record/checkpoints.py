@@ -47,7 +47,8 @@ class Progress:
     Attributes:
         step: updates made; with the seed it fixes the next example.
         epoch: epochs completed.
-        epoch_sums: loss sum, correct, examples, penalty sum of the running epoch; zeros at an epoch's end.
+        epoch_sums: loss sum, correct, examples, penalty sum and the state of other metrics, of the running epoch; zeros
+            at an epoch's end.
         epoch_seconds: training time of the running epoch.
         epoch_input_wait_seconds: time of it that steps waited for their batch; `None` where that cannot be measured.
         elapsed_seconds: since training began, over all attempts.
@@ -218,8 +219,8 @@ def _parse(
         raise ValueError("other fields of progress")
     sums = progress["epoch_sums"]
     # Earlier versions counted no penalties.
-    loss_sum, correct, examples, penalty_sum = map(float, [*sums, 0.0] if len(sums) == 3 else sums)
-    parsed = Progress(**{**progress, "epoch_sums": (loss_sum, correct, examples, penalty_sum)})
+    loss_sum, correct, examples, *others = map(float, [*sums, 0.0] if len(sums) == 3 else sums)
+    parsed = Progress(**{**progress, "epoch_sums": (loss_sum, correct, examples, *others)})
     if not isinstance(parsed.step, int) or not isinstance(parsed.best_step, int):
         raise TypeError("a step that is no whole number")
     return Manifest(variables_sha256=variables_sha256, progress=parsed, model_variables=tuple(model_variables))

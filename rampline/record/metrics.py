@@ -7,7 +7,7 @@ take from the row what they show. A new metric is a row, and the place that meas
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rampline.record.metric import Metric, Output, Source, Summary
@@ -350,13 +350,39 @@ METRICS: tuple[Metric, ...] = (
     _parity("mean_staleness", "Updates of other workers between a step's reading of the weights and its own."),
     _parity("max_staleness", "The largest such number.", COUNT),
 )
+# Runs in TensorBoard, by how metrics of a run's own begin.
+_SPLITS = {"train_": "train", "val_": "validation"}
 # Metrics of a higher rank are not on pages that have room for few columns: MLflow's note, the flow run's page.
 PAGE_RANK = 6
 
 
-def from_source(source: Source) -> list[Metric]:
-    """The metrics of a source."""
-    return [metric for metric in METRICS if metric.source is source]
+def from_source(source: Source, told: Iterable[str] = ()) -> list[Metric]:
+    """The metrics of a source, and the own ones among the names that it has told."""
+    return [metric for metric in (*METRICS, *own_metrics(told)) if metric.source is source]
+
+
+def own_metrics(told: Iterable[str]) -> list[Metric]:
+    """The metrics of a run's own, such as `val_top_5`, among the names that its epochs have told."""
+    known = {metric.name for metric in METRICS}
+    return [_own(name) for name in told if name.startswith(tuple(_SPLITS)) and name not in known]
+
+
+def _own(name: str) -> Metric:
+    split, _, metric = name.partition("_")
+    words, run, is_validation = metric.replace("_", " "), _SPLITS[f"{split}_"], split == "val"
+    outputs = {Output.EPOCH_LINE: 3, Output.EPOCH_PAGE: 4, Output.TABLE: 4} if is_validation else {}
+    return Metric(
+        name,
+        f"`{metric}` over the {run} images of the epoch.",
+        Source.EPOCH,
+        unit=ACCURACY if metric.startswith("top_") else NUMBER,
+        heading=f"{split} {words}",
+        tensorboard=f"{run}/epoch_{metric}",
+        line=f"val. {words} {{:.4f}}",
+        summary=Summary.LAST,
+        is_optional=True,
+        shown=outputs,
+    )
 
 
 def logged(source: Source) -> list[str]:
@@ -364,14 +390,15 @@ def logged(source: Source) -> list[str]:
     return [metric.name for metric in from_source(source) if metric.logged]
 
 
-def shown_in(output: Output) -> list[Metric]:
-    """What an output shows, in its order."""
-    return sorted((metric for metric in METRICS if output in metric.shown), key=lambda metric: metric.shown[output])
+def shown_in(output: Output, told: Iterable[str] = ()) -> list[Metric]:
+    """What an output shows, in its order; with the own ones among the names that were told."""
+    shown = (metric for metric in (*METRICS, *own_metrics(told)) if output in metric.shown)
+    return sorted(shown, key=lambda metric: metric.shown[output])
 
 
-def metrics_of_run() -> list[Metric]:
-    """The metrics of which a comparison has a figure for each run."""
-    return [metric for metric in METRICS if metric.is_of_run]
+def metrics_of_run(told: Iterable[str] = ()) -> list[Metric]:
+    """The metrics of which a comparison has a figure for each run; with the own ones among the names that were told."""
+    return [metric for metric in (*METRICS, *own_metrics(told)) if metric.is_of_run]
 
 
 def compared_epochs() -> list[str]:
@@ -401,7 +428,8 @@ def unit_of(name: str) -> Unit:
 
 def to_log(source: Source, told: Mapping[str, Any]) -> dict[str, Any]:
     """What a source tells, by the names in MLflow; what it does not tell is left out."""
-    found = {metric.name: _look_up(told, metric.told_as) for metric in from_source(source) if metric.logged}
+    metrics = from_source(source, told if source is Source.EPOCH else ())
+    found = {metric.name: _look_up(told, metric.told_as) for metric in metrics if metric.logged}
     return {name: value for name, (is_told, value) in found.items() if is_told}
 
 

@@ -33,6 +33,8 @@ from rampline.tracking.reconciliation import NOTE_TAG, PROCESS_TAG, Moment, Reco
 from rampline.tracking.run_note import describe_run
 
 DERIVED_PARAMS = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch", "peak_learning_rate")
+# Settings that a compiled model has instead of the study, each then one param.
+BROUGHT = ("optimizer", "learning_rate", "loss", "metrics")
 # From which epoch on a run was trained on which machine: JSON, `[[1, "HOST (2 cores)"], [7, …]]`.
 MACHINES_TAG, ENVIRONMENT_TAG = "rampline.machines", "rampline.environment."
 ATTEMPTS_TAG, WARNING_TAG = "rampline.attempts", "rampline.warning"
@@ -140,7 +142,12 @@ class RunReader:
             **{f"rampline.published.{metric}": str(value) for metric, value in identity.published.items()},
         }
         artifacts = _existing({"config.json": self._directory.config_file, **reports})
-        return Record(params=flatten(self._config), tags=tags, artifacts=artifacts, dataset=make_input(dataset))
+        params = {key: value for key, value in flatten(self._config).items() if not self._is_brought(key)}
+        return Record(params=params, tags=tags, artifacts=artifacts, dataset=make_input(dataset))
+
+    def _is_brought(self, key: str) -> bool:
+        """Whether a model of the user's may bring it: its roles know, as soon as they have started."""
+        return ":" in self._config.model.name and key.partition(".")[0] in BROUGHT
 
     def _read_epochs(self) -> list[Moment]:
         """Of an epoch that was trained again, the later one counts."""
@@ -178,6 +185,9 @@ class RunReader:
         attempts = self._directory.attempts_until(self._started.get("attempt", 1))
         tags |= {MACHINES_TAG: json.dumps(self._machines), ATTEMPTS_TAG: str(attempts)}
         params = {name: self._started[name] for name in DERIVED_PARAMS if name in self._started}
+        brought = self._started.get("compiled_with", {})
+        settings = {key: value for key, value in flatten(self._config).items() if self._is_brought(key)}
+        params |= {key: value for key, value in settings.items() if key.partition(".")[0] not in brought} | brought
         return Record(params=params, tags=tags)
 
     def _samples_part(self) -> Record:

@@ -54,7 +54,7 @@ def _set_up(directory: RunDirectory, rungs: str) -> str:
     facts = [
         f"**{config.strategy}**, {devices}",
         f"global batch {config.global_batch_size} ({config.per_replica_batch_size} per replica)",
-        _learning_rate(config),
+        _learning_rate(config, directory),
         f"{_epochs(config, rungs)} of {config.model.name} in {config.precision}, engine {config.engine}",
     ]
     return "; ".join(facts) + "."
@@ -65,7 +65,10 @@ def _epochs(config: RunConfig, rungs: str) -> str:
     return f"at most {config.epochs} epochs (it stops {stops})" if stops else f"{config.epochs} epochs"
 
 
-def _learning_rate(config: RunConfig) -> str:
+def _learning_rate(config: RunConfig, directory: RunDirectory) -> str:
+    for started in directory.read_events("started"):
+        if brought := started.get("compiled_with"):
+            return ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in brought.items())
     scaling = config.learning_rate.scale_with
     scaled = "" if scaling == "none" else f" (scaled with {scaling.replace('_', ' ')})"
     return f"learning rate {describe_schedule(config)}{scaled}"

@@ -32,6 +32,7 @@ from rampline.record.checkpoints import (
     write_manifest,
 )
 from rampline.training.batch_norm import mean_statistics, moving_variables, split_statistics
+from rampline.training.optimizers import averages_of
 
 VARIABLES = "variables.npz"
 
@@ -254,8 +255,9 @@ def _arrays(
     if replica_statistics is not None:
         parts = split_statistics(model, mean_statistics(replica_statistics))
         means = {id(v): part for v, part in zip(moving_variables(model), parts, strict=True)}
-    arrays = {f"model/{i:05d}": means.get(id(v), _value(v)) for i, v in enumerate(model.variables)}
-    arrays |= {f"optimizer/{i:05d}": _value(v) for i, v in enumerate(optimizer.variables)}
+    of_model, of_optimizer = _saved_variables(model, optimizer)
+    arrays = {f"model/{i:05d}": means.get(id(v), _value(v)) for i, v in enumerate(of_model)}
+    arrays |= {f"optimizer/{i:05d}": _value(v) for i, v in enumerate(of_optimizer)}
     return arrays if replica_statistics is None else {**arrays, STATISTICS: replica_statistics}
 
 
@@ -263,11 +265,24 @@ def _assign_all(
     model: keras.Model, optimizer: keras.optimizers.Optimizer, arrays: dict[str, np.ndarray], path: Path
 ) -> None:
     """Check everything, then assign: variables are never those of two trainings."""
-    pairs = [(model.variables, group(arrays, "model")), (optimizer.variables, group(arrays, "optimizer"))]
+    of_model, of_optimizer = _saved_variables(model, optimizer)
+    pairs = [(of_model, group(arrays, "model")), (of_optimizer, group(arrays, "optimizer"))]
     for variables, values in pairs:
         _check_fit(variables, values, path)
     for variables, values in pairs:
         _assign(variables, values)
+
+
+def _saved_variables(
+    model: keras.Model, optimizer: keras.optimizers.Optimizer
+) -> tuple[list[keras.Variable], list[keras.Variable]]:
+    """Those of the model and of the optimizer, with averages of weights in the place of the weights.
+
+    What loads without an optimizer is the averaged model, and a resumed training has the weights.
+    """
+    pairs = averages_of(optimizer)
+    place = {id(one): other for pair in pairs for one, other in (pair, pair[::-1])}
+    return [place.get(id(v), v) for v in model.variables], [place.get(id(v), v) for v in optimizer.variables]
 
 
 def _check_fit(variables: Sequence[keras.Variable | tf.Variable], values: Sequence[np.ndarray], path: Path) -> None:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from rampline.config import RunConfig
-from rampline.config.learning_rate import learning_rate_at
 from rampline.errors import Preempted, RunFailed
 from rampline.files import leave_if_over, write_json
 from rampline.record.checkpoints import Progress, is_best_missing, without_best
@@ -25,8 +25,9 @@ from rampline.record.run_directory import RunDirectory
 from rampline.training.checkpoint import drop_damaged, drop_unfinished, restore_newest, save_checkpoint
 from rampline.training.early_stop import decide
 from rampline.training.engine import Engine, StepCallback, StepsDone, StopRequested
+from rampline.training.objective import CORRECT, EXAMPLES, LOSS_SUM, PENALTY_SUM
 from rampline.training.probes import measure_run
-from rampline.training.step import CORRECT, EXAMPLES, LOSS_SUM, PENALTY_SUM, SUMS
+from rampline.training.state import TrainingState
 from rampline.training.tensorboard import ScalarWriter
 
 
@@ -81,28 +82,27 @@ def progress_figures(progress: Progress, steps_per_epoch: int, *, images_per_sec
     }
 
 
-def epoch_metrics(
-    config: RunConfig, steps_per_epoch: int, progress: Progress, validation: np.ndarray
-) -> dict[str, float | None]:
+def epoch_metrics(state: TrainingState, progress: Progress, validation: np.ndarray) -> dict[str, float | None]:
     """Metrics of the epoch whose last step `progress` has made; `None` for one that is not finite.
 
     Args:
-        config: the run.
-        steps_per_epoch: updates per epoch.
+        state: what is trained.
         progress: with the sums and times of the epoch.
-        validation: (4,) sums over the validation split.
+        validation: (width,) sums over the validation split.
     """
     train, seconds, waited = progress.epoch_sums, progress.epoch_seconds, progress.epoch_input_wait_seconds
-    last_step = tf.constant(progress.step - 1)
+    last_step = tf.constant(progress.step - 1, keras.config.floatx())
     metrics: dict[str, float | None] = {
         "train_loss": train[LOSS_SUM] / train[EXAMPLES],
         "train_accuracy": train[CORRECT] / train[EXAMPLES],
         "val_loss": float(validation[LOSS_SUM] / validation[EXAMPLES]),
         "val_accuracy": float(validation[CORRECT] / validation[EXAMPLES]),
-        "learning_rate": float(learning_rate_at(config, steps_per_epoch, last_step)),
+        "learning_rate": float(state.learning_rate.rate(last_step)),
         "epoch_seconds": seconds,
         "images_per_second": train[EXAMPLES] / seconds,
     }
+    for split, sums in (("train", train), ("val", validation)):
+        metrics |= {f"{split}_{name}": value for name, value in state.objective.figures(sums).items()}
     if train[PENALTY_SUM]:
         metrics["train_regularization_loss"] = train[PENALTY_SUM] / train[EXAMPLES]
     metrics |= {} if waited is None else {"input_wait_fraction": waited / seconds}
@@ -121,7 +121,7 @@ def next_epoch(progress: Progress, metrics: dict[str, float | None]) -> Progress
     return dataclasses.replace(
         progress,
         epoch=epoch,
-        epoch_sums=(0.0,) * SUMS,
+        epoch_sums=(0.0,) * len(progress.epoch_sums),
         epoch_seconds=0.0,
         epoch_input_wait_seconds=0.0,
         train_seconds=progress.train_seconds + progress.epoch_seconds,
@@ -295,7 +295,8 @@ class Controller:
             where = f"step {self.progress.step + int(bad[0]) + 1} (epoch {self.progress.epoch + 1})"
             raise RunFailed(f"the loss is {done.losses[bad[0]]} at {where}: try a lower learning_rate.peak")
         waited, more = self.progress.epoch_input_wait_seconds, done.input_wait_seconds
-        sums = np.add(self.progress.epoch_sums, done.sums.sum(axis=0, dtype=np.float64))
+        sums = done.sums.sum(axis=0, dtype=np.float64)
+        sums[: len(self.progress.epoch_sums)] += self.progress.epoch_sums
         self._update(
             step=self.progress.step + len(done.sums),
             epoch_sums=tuple(float(value) for value in sums),
@@ -326,9 +327,11 @@ class Controller:
         started = time.perf_counter()
         self._statistics = self.engine.read_statistics()
         self.engine.average_moving_statistics()
-        validation = self.engine.evaluate("validation")
+        state = self.engine.state
+        with state.averaged_weights():
+            validation = self.engine.evaluate("validation")
         self._statistics = None
-        metrics = epoch_metrics(self.config, self.steps_per_epoch, self.progress, validation)
+        metrics = epoch_metrics(state, self.progress, validation)
         metrics |= {
             "validation_seconds": time.perf_counter() - started,
             "elapsed_seconds": self._clock.elapsed_seconds(),

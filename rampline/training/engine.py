@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
+from rampline.training.objective import EXAMPLES, LOSS_SUM
 from rampline.training.state import TrainingState
-from rampline.training.step import EXAMPLES, LOSS_SUM
 
 # Scheduled ahead for each parameter-server worker.
 CALLS_PER_WORKER = 4
@@ -20,7 +20,7 @@ class StepsDone:
     """The outcome of consecutive steps.
 
     Attributes:
-        sums: (steps, 4), of each global batch, see `rampline.training.step.sums_of`.
+        sums: (steps, width), of each global batch, see `Objective.sums`.
         input_wait_seconds: time the steps waited for their batch; `None` where it cannot be measured.
         stop: whether all roles have agreed to stop after these steps.
         staleness: (steps,) int64, updates of other workers between a step's reading of the weights and its own update;
@@ -53,7 +53,7 @@ class Engine(Protocol):
         ...
 
     def evaluate(self, split: str) -> np.ndarray:
-        """(4,) sums over every example of `split`, once; moving statistics must have been averaged.
+        """(width,) sums over every example of `split`, once; moving statistics must have been averaged.
 
         Raises:
             StopRequested: on all roles, when one of them was asked to stop.

@@ -161,6 +161,8 @@ def load_model(run_directory: RunDirectory, dataset: PreparedDataset, checkpoint
     bare = dataclasses.replace(config.model, weights="none")
     model = make_model(bare, image_shape=dataset.image_shape, classes=len(dataset.class_names))
     load_model_weights(checkpoint, model)
+    # Who loads the model needs no optimizer, and has no code of a user's loss.
+    model.compiled, model.optimizer = False, None
     return model
 
 

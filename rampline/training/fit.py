@@ -16,7 +16,8 @@ from rampline.pipeline.batches import make_train_dataset
 from rampline.pipeline.order import EpochOrder
 from rampline.training.controller import Controller
 from rampline.training.engine import StepCallback, StepsDone, StopRequested
-from rampline.training.step import CORRECT, EXAMPLES, LOSS_SUM, PENALTY_SUM, SUMS, Batch, losses_of, penalty_of, sums_of
+from rampline.training.objective import CORRECT, EXAMPLES, LOSS_SUM, PENALTY_SUM, Batch, Objective
+from rampline.training.step import penalty_of
 from rampline.training.synchronous import KeepIterators, SynchronousEngine
 from rampline.training.timings import CACHED, PIPELINE, UPDATE
 
@@ -25,26 +26,27 @@ class FitEngine(SynchronousEngine):
     """Evaluates as the loop does; training steps are Keras' own.
 
     Each replica gets the share of the global batch that it has in the loop, and each example the weight 1 / examples of
-    the global batch: the sum over the replicas is then the mean over what was really there. Keras' own way, equal
-    shares and the mean of the replicas' means, fails at a batch that the replicas cannot share equally, and is another
-    training in a partial last one.
+    the global batch, times that of its class: the sum over the replicas is then the mean over what was really there.
+    Keras' own way, equal shares and the mean of the replicas' means, fails at a batch that the replicas cannot share
+    equally, and is another training in a partial last one.
     """
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
-        model, spec = self.state.model, self._make_dataset(0, self._order).element_spec
-        losses = keras.losses.SparseCategoricalCrossentropy, keras.losses.CategoricalCrossentropy
+        model, objective = self.state.model, self.state.objective
+        spec = self._make_dataset(0, self._order).element_spec
         with self._strategy.scope():
-            sums = _EpochSums()
+            sums = _EpochSums(objective)
             _count_penalties(model, sums)
             model.compile(
                 optimizer=self.state.optimizer,
-                # Labels are classes, or shares of them.
-                loss=losses[spec[1].shape.rank - 1](from_logits=True, reduction="sum"),
+                loss=_SumOfLosses(objective),
                 weighted_metrics=[sums],
                 # "auto" would turn XLA on where there is a GPU, and a mirrored step does not compile.
                 jit_compile=False,
             )
+            # At the end of each call Keras would put the averages in the place of the weights for good.
+            self.state.optimizer.finalize_variable_values = lambda _: None
             # Before each call Keras would average the replicas' first batches, which differ in length, for their shape.
             model._symbolic_build(data_batch=spec)
             model._maybe_symbolic_build = lambda **_: None
@@ -98,10 +100,14 @@ class FitEngine(SynchronousEngine):
     def _make_dataset(self, first_step: int, order: EpochOrder) -> tf.data.Dataset:
         """Endless `(images, labels, weights)`, each element one replica's share, as in `make_train_dataset`."""
         shape = {"order": order, "data": self._config.data, "replicas": self._replicas}
-        batches = make_train_dataset(self._open("train"), **shape, first_step=first_step)
+        batches, objective = (
+            make_train_dataset(self._open("train"), **shape, first_step=first_step),
+            self.state.objective,
+        )
 
         def describe(batch: Batch) -> tuple[tf.Tensor, ...]:
             weights, count = (tf.cast(batch[name], keras.config.floatx()) for name in ("weights", "global_examples"))
+            weights *= tf.cast(objective.weights_of(batch["labels"]), weights.dtype)
             return batch["images"], batch["labels"], weights / count
 
         return batches.map(as_written(describe))
@@ -111,25 +117,41 @@ class FitEngine(SynchronousEngine):
         self.state.model.fit(shares, callbacks=[callback, KeepIterators()], verbose=0, **length)
 
 
+class _SumOfLosses(keras.losses.Loss):
+    """The run's loss of each example, summed with the weights of the examples."""
+
+    def __init__(self, objective: Objective) -> None:
+        super().__init__(reduction="sum")
+        self._objective = objective
+
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        # Keras has made numbers of classes.
+        labels = tf.cast(y_true, tf.int32) if y_true.shape.rank == 1 else y_true
+        batch = {"labels": labels, "weights": tf.ones(tf.shape(labels)[:1])}
+        return self._objective.losses(y_pred, batch, training=False)
+
+
 class _EpochSums(keras.metrics.Metric):
-    """The sums of `rampline.training.step`, over the steps since an epoch, or a call of `Model.fit`, began.
+    """The run's sums, see `Objective.sums`, over the steps since an epoch, or a call of `Model.fit`, began.
 
     In float64: the sums of single steps can be told from it too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, objective: Objective) -> None:
         super().__init__(name="sums", dtype="float64")
-        self._sums = self.add_variable((SUMS,), "zeros", dtype=self.dtype, name="sums")
+        self._objective = objective
+        self._sums = self.add_variable((objective.width,), "zeros", dtype=self.dtype, name="sums")
 
     def update_state(self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: tf.Tensor) -> None:
         batch = {"labels": y_true, "weights": tf.sign(sample_weight)}
-        losses = losses_of(y_pred, batch)
-        self._sums.assign_add(tf.cast(sums_of(y_pred, losses, batch, tf.zeros((), losses.dtype)), self.dtype))
+        losses = self._objective.losses(y_pred, batch, training=True)
+        sums = self._objective.sums(y_pred, losses, batch, tf.zeros((), losses.dtype))
+        self._sums.assign_add(tf.cast(sums, self.dtype))
 
     def add_penalty(self, penalty: tf.Tensor, sample_weight: tf.Tensor) -> None:
         """Count the penalty of a replica's share with these weights."""
         examples = tf.cast(tf.math.count_nonzero(sample_weight), penalty.dtype)
-        counted = tf.one_hot(PENALTY_SUM, SUMS, dtype=penalty.dtype) * penalty * examples
+        counted = tf.one_hot(PENALTY_SUM, self._objective.width, dtype=penalty.dtype) * penalty * examples
         self._sums.assign_add(tf.cast(counted, self.dtype))
 
     def result(self) -> tf.Tensor:

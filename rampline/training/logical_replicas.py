@@ -16,9 +16,10 @@ from rampline.data.compiled import compiled
 from rampline.pipeline.augment import seed_generators
 from rampline.pipeline.batches import ReplicaRange
 from rampline.training.batch_norm import assign_row, mean_statistics, moving_statistics, read_row, widest
+from rampline.training.objective import Batch
 from rampline.training.random_draws import of_replica
 from rampline.training.state import TrainingState
-from rampline.training.step import SUMS, Batch, make_evaluation_step, make_loss_gradients
+from rampline.training.step import make_evaluation_step, make_loss_gradients
 
 Shares = tuple[Batch, ...]
 
@@ -81,7 +82,7 @@ class LogicalReplicas:
 
     def make_evaluation_step(self) -> Callable[[Shares], tf.Tensor]:
         """A function of the worker's padded batches that returns its `rows_of` sums."""
-        evaluate = make_evaluation_step(self._state.model)
+        evaluate = make_evaluation_step(self._state)
         return lambda shares: self._rows_of([evaluate(batch) for batch in shares])
 
     def read_statistics(self) -> np.ndarray | None:
@@ -124,7 +125,7 @@ class LogicalReplicas:
         return self._all_reduce(self._padded(rows))
 
     def _rows_of(self, sums: Sequence[tf.Tensor]) -> tf.Tensor:
-        """(logical replicas x 4,): the sums of this worker's, and zeros for the others'."""
+        """(logical replicas x width,): the sums of this worker's, and zeros for the others'."""
         return tf.reshape(self._padded(tf.stack(sums)), [-1])
 
     def _padded(self, rows: tf.Tensor) -> tf.Tensor:
@@ -177,7 +178,7 @@ def add_in_order(rows: Sequence[tf.Tensor]) -> tf.Tensor:
     return total
 
 
-def add_sums(rows: tf.Tensor) -> tf.Tensor:
-    """(..., logical replicas x 4) sums as (..., 4), added in the order of the replicas."""
-    replicas = rows.shape[-1] // SUMS
-    return add_in_order([rows[..., number * SUMS : (number + 1) * SUMS] for number in range(replicas)])
+def add_sums(rows: tf.Tensor, width: int) -> tf.Tensor:
+    """(..., logical replicas x width) sums as (..., width), added in the order of the replicas."""
+    replicas = rows.shape[-1] // width
+    return add_in_order([rows[..., number * width : (number + 1) * width] for number in range(replicas)])

@@ -21,6 +21,7 @@ from rampline.errors import ConfigError
 from rampline.imports import import_own
 from rampline.pipeline.augment import check_layer
 from rampline.study.preflight import check_model, check_weights
+from rampline.training.compiled_model import read_compiled
 
 ImageShape = tuple[int, int, int]
 
@@ -226,12 +227,8 @@ def check_own_model(name: str, *, image_shape: ImageShape, classes: int | None) 
     if classes is not None:
         _check_classes(name, shape, classes)
     _check_logits(name, model, keras.ops.convert_to_numpy(outputs).astype(np.float64))
-    if classes is None or not model.compiled:
-        return []
-    return [
-        f"model.name={name!r}: what it is compiled with is not used: its loss is the cross-entropy of the logits, "
-        "its optimizer the study's"
-    ]
+    compiled_with = read_compiled(model, name=name, classes=classes) if classes is not None else None
+    return [compiled_with.sentence(name)] if compiled_with else []
 
 
 def _make_own(name: str, image_shape: ImageShape, classes: int) -> keras.Model:

@@ -7,40 +7,38 @@ variable's lock, where Keras reads, computes and writes in turns with other work
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from rampline.config import OptimizerConfig, RunConfig
+from rampline.config import OptimizerConfig
 from rampline.config.choices import OPTIMIZERS
-from rampline.config.learning_rate import learning_rate_at
+from rampline.data.compiled import compiled
 
+# Of 0-based steps, a float tensor of any shape: the rates, same shape.
+LearningRate = Callable[[tf.Tensor], tf.Tensor]
 Rate = float | keras.optimizers.schedules.LearningRateSchedule
 
 
-class FusedAdam(keras.optimizers.Adam):
-    """`keras.optimizers.Adam` (Kingma & Ba 2014, the form at the end of section 2)."""
+def fuse_update(optimizer: keras.optimizers.Optimizer) -> None:
+    """Let an optimizer update each variable by one operation, where TensorFlow has one; else it stays Keras' own.
 
-    def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
-        """Update one variable and its two moments; a sparse gradient takes Keras' way."""
-        if isinstance(gradient, tf.IndexedSlices):
-            return super().update_step(gradient, variable, learning_rate)
-        return _adam_step(self, gradient, variable, learning_rate)
-
-
-class FusedAdamW(keras.optimizers.AdamW):
-    """`keras.optimizers.AdamW`: the decay is applied before the step, by Keras."""
-
-    def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
-        """As `FusedAdam.update_step`."""
-        if isinstance(gradient, tf.IndexedSlices):
-            return super().update_step(gradient, variable, learning_rate)
-        return _adam_step(self, gradient, variable, learning_rate)
+    A sparse gradient takes Keras' way.
+    """
+    kernel = _KERNELS.get(type(optimizer))
+    if kernel and not getattr(optimizer, "amsgrad", False):
+        optimizer.update_step = partial(kernel, optimizer)
 
 
-def _adam_step(optimizer: keras.optimizers.Adam, gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor) -> None:
+def _update_adam(
+    optimizer: keras.optimizers.Adam, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
+) -> None:
+    """Kingma & Ba 2014, the form at the end of section 2; AdamW's decay is applied before, by Keras."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return type(optimizer).update_step(optimizer, gradient, variable, learning_rate)
     index, dtype = optimizer._get_variable_index(variable), variable.dtype
     # Where the variable is: brought from elsewhere, each of these numbers is a remote call of its own.
     with tf.device(variable.device):
@@ -51,7 +49,7 @@ def _adam_step(optimizer: keras.optimizers.Adam, gradient: tf.Tensor, variable: 
             v=optimizer._velocities[index].value.handle,
             beta1_power=tf.pow(tf.constant(optimizer.beta_1, dtype), update),
             beta2_power=tf.pow(tf.constant(optimizer.beta_2, dtype), update),
-            lr=tf.cast(rate, dtype),
+            lr=tf.cast(learning_rate, dtype),
             beta1=optimizer.beta_1,
             beta2=optimizer.beta_2,
             epsilon=optimizer.epsilon,
@@ -60,23 +58,30 @@ def _adam_step(optimizer: keras.optimizers.Adam, gradient: tf.Tensor, variable: 
         )
 
 
-class FusedSGD(keras.optimizers.SGD):
-    """`keras.optimizers.SGD` with momentum (Polyak) as one `ResourceApplyKerasMomentum`."""
+def _update_sgd(
+    optimizer: keras.optimizers.SGD, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
+) -> None:
+    """With momentum (Polyak); without, Keras has one operation too."""
+    if isinstance(gradient, tf.IndexedSlices) or not optimizer.momentum:
+        return type(optimizer).update_step(optimizer, gradient, variable, learning_rate)
+    dtype = variable.dtype
+    tf.raw_ops.ResourceApplyKerasMomentum(
+        var=variable.handle,
+        accum=optimizer.momentums[optimizer._get_variable_index(variable)].value.handle,
+        lr=tf.cast(learning_rate, dtype),
+        grad=tf.cast(gradient, dtype),
+        momentum=tf.constant(optimizer.momentum, dtype),
+        use_locking=True,
+        use_nesterov=optimizer.nesterov,
+    )
 
-    def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
-        """Update one variable and its momentum; sparse gradients, and no momentum, take Keras' way."""
-        if isinstance(gradient, tf.IndexedSlices) or not self.momentum:
-            return super().update_step(gradient, variable, learning_rate)
-        dtype = variable.dtype
-        tf.raw_ops.ResourceApplyKerasMomentum(
-            var=variable.handle,
-            accum=self.momentums[self._get_variable_index(variable)].value.handle,
-            lr=tf.cast(learning_rate, dtype),
-            grad=tf.cast(gradient, dtype),
-            momentum=tf.constant(self.momentum, dtype),
-            use_locking=True,
-            use_nesterov=self.nesterov,
-        )
+
+# By the class itself: a subclass may compute something else.
+_KERNELS = {
+    keras.optimizers.Adam: _update_adam,
+    keras.optimizers.AdamW: _update_adam,
+    keras.optimizers.SGD: _update_sgd,
+}
 
 
 class StepLearningRate(keras.optimizers.schedules.LearningRateSchedule):
@@ -85,47 +90,61 @@ class StepLearningRate(keras.optimizers.schedules.LearningRateSchedule):
     Under parameter servers Keras' `iterations` loses updates (a read-modify-write), so the rate would lag behind.
 
     Args:
-        config: gives the schedule, its peak after scaling, and the number of epochs.
-        steps_per_epoch: updates per epoch.
+        rate: of 0-based steps, of any shape.
         step: the counter, a scalar int64 variable; `None` uses what the optimizer passes (`Model.fit`).
     """
 
-    def __init__(self, config: RunConfig, steps_per_epoch: int, step: tf.Variable | None = None) -> None:
-        self.config = config
-        self.steps_per_epoch = steps_per_epoch
+    def __init__(self, rate: LearningRate, step: tf.Variable | None = None) -> None:
+        self.rate = rate
         self.step = step
 
     def __call__(self, iterations: tf.Tensor) -> tf.Tensor:
-        """The rate of the update that is about to be made: scalar, as `learning_rate_at`."""
+        """The rate of the update that is about to be made: scalar."""
         step = iterations if self.step is None else self.step
-        return learning_rate_at(self.config, self.steps_per_epoch, tf.cast(step, keras.config.floatx()))
+        return self.rate(tf.cast(step, keras.config.floatx()))
 
     def get_config(self) -> dict:
-        """Refused: a schedule is rebuilt from the `RunConfig`, never from a saved optimizer."""
-        raise TypeError("StepLearningRate is rebuilt from the RunConfig, it is not serialised")
+        """Refused: a schedule is rebuilt from the run, never from a saved optimizer."""
+        raise TypeError("StepLearningRate is rebuilt from the run, it is not serialised")
 
 
 def make_optimizer(config: OptimizerConfig, learning_rate: Rate) -> keras.optimizers.Optimizer:
     """The optimizer of that name, with the variables that Keras' own has."""
-    return OPTIMIZERS[config.name].load()(config, learning_rate)
+    average = {} if config.ema is None else {"use_ema": True, "ema_momentum": config.ema}
+    settings = {"weight_decay": config.weight_decay or None, "clipnorm": config.clipnorm, **average}
+    return OPTIMIZERS[config.name].load()(config, learning_rate, **settings)
 
 
-def make_adam(config: OptimizerConfig, learning_rate: Rate) -> keras.optimizers.Optimizer:
-    return FusedAdam(learning_rate, weight_decay=config.weight_decay or None, name="adam")
+def make_adam(config: OptimizerConfig, learning_rate: Rate, **settings: Any) -> keras.optimizers.Optimizer:
+    return keras.optimizers.Adam(learning_rate, name="adam", **settings)
 
 
-def make_adamw(config: OptimizerConfig, learning_rate: Rate) -> keras.optimizers.Optimizer:
-    return FusedAdamW(learning_rate, weight_decay=config.weight_decay, name="adamw")
+def make_adamw(config: OptimizerConfig, learning_rate: Rate, **settings: Any) -> keras.optimizers.Optimizer:
+    return keras.optimizers.AdamW(learning_rate, name="adamw", **settings | {"weight_decay": config.weight_decay})
 
 
-def make_sgd(config: OptimizerConfig, learning_rate: Rate) -> keras.optimizers.Optimizer:
-    decay = config.weight_decay or None
-    return FusedSGD(learning_rate, momentum=config.momentum, weight_decay=decay, name="sgd")
+def make_sgd(config: OptimizerConfig, learning_rate: Rate, **settings: Any) -> keras.optimizers.Optimizer:
+    return keras.optimizers.SGD(learning_rate, momentum=config.momentum, name="sgd", **settings)
 
 
-def make_rmsprop(config: OptimizerConfig, learning_rate: Rate) -> keras.optimizers.Optimizer:
-    decay = config.weight_decay or None
-    return keras.optimizers.RMSprop(learning_rate, momentum=config.momentum, weight_decay=decay)
+def make_rmsprop(config: OptimizerConfig, learning_rate: Rate, **settings: Any) -> keras.optimizers.Optimizer:
+    return keras.optimizers.RMSprop(learning_rate, momentum=config.momentum, **settings)
+
+
+def clip_the_sum(optimizer: keras.optimizers.Optimizer) -> None:
+    """Let an optimizer clip the sum of the replicas' gradients.
+
+    Keras clips the gradients of each replica and sums them then: with N replicas it would train something else than
+    with one. To be called after all else that decides how gradients are summed.
+    """
+    if not any((optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm)):
+        return
+    sum_gradients, clip = optimizer._all_reduce_sum_gradients, optimizer._clip_gradients
+
+    def sum_and_clip(gradients: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        return clip([summed for summed, _ in sum_gradients(zip(gradients, gradients, strict=True))])
+
+    optimizer._clip_gradients, optimizer._all_reduce_sum_gradients = sum_and_clip, list
 
 
 class LossScaleOptimizer(keras.mixed_precision.LossScaleOptimizer):
@@ -190,6 +209,42 @@ class LossScaleOptimizer(keras.mixed_precision.LossScaleOptimizer):
             self.dynamic_scale.assign(tf.minimum(self.dynamic_scale.value, local(scales)[0] / 2.0))
 
         tf.cond(finite, update, skip)
+
+
+def averages_of(optimizer: keras.optimizers.Optimizer) -> list[tuple[keras.Variable, keras.Variable]]:
+    """Each weight with its moving average; nothing where the optimizer keeps none."""
+    inner: Any = getattr(optimizer, "inner_optimizer", optimizer)
+    if not inner.use_ema:
+        return []
+    pairs = zip(inner._trainable_variables, inner._model_variables_moving_average, strict=True)
+    return [(weight, average) for weight, average in pairs if average is not None]
+
+
+def make_swap(optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strategy) -> Callable[[], None] | None:
+    """A function that puts weights and their averages in each other's place, bit by bit; `None` without averages.
+
+    Keras' `SwapEMAWeights` adds and subtracts them: the weights would come back rounded.
+    """
+    pairs = averages_of(optimizer)
+    if not pairs:
+        return None
+
+    def exchange(weight: tf.Variable, average: tf.Variable) -> None:
+        before = tf.identity(weight)
+        weight.assign(average)
+        average.assign(before)
+
+    def swap() -> None:
+        for weight, average in pairs:
+            strategy.extended.update(weight.value, exchange, args=(average.value,), group=False)
+
+    swap_all = compiled(swap)
+
+    def swap_in_scope() -> None:
+        with strategy.scope():
+            swap_all()
+
+    return swap_in_scope
 
 
 def make_iterations_atomic(optimizer: keras.optimizers.Optimizer) -> None:

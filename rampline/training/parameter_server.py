@@ -26,10 +26,11 @@ from rampline.pipeline.batches import make_step_batch, make_steps_dataset
 from rampline.pipeline.examples import Examples, open_examples
 from rampline.pipeline.order import EpochOrder, evaluation_rows, evaluation_steps
 from rampline.training.engine import CALLS_PER_WORKER, TRAIN, CallPacer, StepCallback, StepsDone, StopRequested
+from rampline.training.objective import Batch
 from rampline.training.optimizers import LossScaleOptimizer
 from rampline.training.random_draws import seed_of_step
 from rampline.training.state import TrainingState
-from rampline.training.step import SUMS, Batch, accumulate, loss_and_sums, make_evaluation_step
+from rampline.training.step import accumulate, loss_and_sums, make_evaluation_step
 from rampline.training.timings import CACHED, PIPELINE, REAL
 
 # One vector is copied and sent as a whole: several let the copying of one and the sending of another overlap.
@@ -105,7 +106,7 @@ def make_remote_train_step(state: TrainingState, micro_batch: int | None = None)
             with tf.GradientTape() as tape:
                 tape.watch(packs)
                 with _values(model, trained.unpack(packs), before) as scope:
-                    loss, sums = loss_and_sums(model, part, parts)
+                    loss, sums = loss_and_sums(state, part, parts)
                 scaled = optimizer.scale_loss(loss, **scale)
             after = [scope.get_current_value(variable) for variable in model.non_trainable_variables]
             changing.update(i for i, (old, new) in enumerate(zip(before, after, strict=True)) if new is not old)
@@ -113,7 +114,9 @@ def make_remote_train_step(state: TrainingState, micro_batch: int | None = None)
 
         values = zip(others.unpack(other_packs), is_seed, strict=True)
         before = [seed_of_step(value, batch["step"]) if seed else value for value, seed in values]
-        gradients, sums, after = accumulate(gradients_of, batch, micro_batch, packs, before)
+        gradients, sums, after = accumulate(
+            gradients_of, batch, micro_batch, packs, before, width=state.objective.width
+        )
         return gradients, {i: after[i] for i in sorted(changing) if not is_seed[i]}, sums
 
     gradients = compiled(loss_gradients, reduce_retracing=True)
@@ -132,10 +135,11 @@ def make_remote_train_step(state: TrainingState, micro_batch: int | None = None)
     return train_step
 
 
-def make_remote_evaluation_step(model: keras.Model) -> Callable[[Batch], tf.Tensor]:
+def make_remote_evaluation_step(state: TrainingState) -> Callable[[Batch], tf.Tensor]:
     """As `rampline.training.step.make_evaluation_step`."""
+    model = state.model
     trained, others = PackedVariables(model.trainable_variables), PackedVariables(model.non_trainable_variables)
-    step = make_evaluation_step(model)
+    step = make_evaluation_step(state)
 
     def evaluation_step(batch: Batch) -> tf.Tensor:
         with _values(model, trained.unpack(trained.read()), others.unpack(others.read())):
@@ -203,8 +207,8 @@ class ParameterServerSteps:
         return compiled(in_memory if self._dataset.storage == "tensor" else streamed)
 
     def make_evaluate(self, split: str) -> tf.types.experimental.GenericFunction:
-        """`(images, step)` to (4,) sums over the examples of one evaluation step."""
-        evaluation_step = make_remote_evaluation_step(self._state.model)
+        """`(images, step)` to (width,) sums over the examples of one evaluation step."""
+        evaluation_step = make_remote_evaluation_step(self._state)
         size = {"examples": self._dataset.splits[split], "batch_size": self._config.per_replica_batch_size}
 
         def evaluate(images: Iterator, step: tf.Tensor) -> tf.Tensor:
@@ -237,11 +241,11 @@ class ParameterServerSteps:
 
     def _fetch(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.control_dependencies(tf.nest.flatten(batch)):
-            return tf.zeros((SUMS,), keras.config.floatx()), tf.constant(0, tf.int64)
+            return tf.zeros((self._state.objective.width,), keras.config.floatx()), tf.constant(0, tf.int64)
 
     def _arrays(self, steps: tf.Tensor) -> tuple[tf.TensorArray, tf.TensorArray]:
         size = tf.cast(steps, tf.int32)
-        floats = tf.TensorArray(keras.config.floatx(), size=size, element_shape=(SUMS,))
+        floats = tf.TensorArray(keras.config.floatx(), size=size, element_shape=(self._state.objective.width,))
         return floats, tf.TensorArray(tf.int64, size=size, element_shape=())
 
     def _over_dataset(
@@ -355,7 +359,7 @@ class ParameterServerEngine:
                 calls.append((time.monotonic(), self._coordinator.schedule(train_steps, args=arguments)))
                 next_step += count
             if not calls:
-                yield StepsDone(sums=np.zeros((0, SUMS)), input_wait_seconds=0.0, stop=True)
+                yield StepsDone(sums=np.zeros((0, self.state.objective.width)), input_wait_seconds=0.0, stop=True)
                 return
             self._callback.advance(kind)
             scheduled_at, call = calls.popleft()
@@ -393,7 +397,7 @@ class ParameterServerEngine:
         steps = evaluation_steps(replicas=1, batch_size=batch_size, examples=self._dataset.splits[split])
         images, step = self._worker_images(split), self._evaluation_step(split)
         calls = [self._coordinator.schedule(step, args=(images, tf.constant(i, tf.int64))) for i in range(steps)]
-        total = np.zeros(SUMS)
+        total = np.zeros(self.state.objective.width)
         for call in calls:
             if self._callback.should_stop():
                 raise StopRequested

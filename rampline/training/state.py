@@ -2,62 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import keras
 import tensorflow as tf
 
 from rampline.config import RunConfig
+from rampline.config.learning_rate import learning_rate_at
 from rampline.data.dataset import PreparedDataset
 from rampline.study.preflight import FRESH_WEIGHTS
 from rampline.training.checkpoint import load_model_weights
+from rampline.training.compiled_model import CompiledWith, read_compiled
 from rampline.training.fused_batch_norm import fuse_batch_norm
 from rampline.training.models import load_keras_file, make_model
+from rampline.training.objective import Objective, make_class_weights, make_cross_entropy, make_metrics
 from rampline.training.optimizers import (
     LossScaleOptimizer,
     StepLearningRate,
+    clip_the_sum,
+    fuse_update,
     make_iterations_atomic,
     make_optimizer,
+    make_swap,
 )
 from rampline.training.random_draws import draw_per_replica
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingState:
-    """Variables of one training.
+    """Variables of one training, and what it does with them.
 
     Attributes:
         model: uint8 images to logits.
         optimizer: built on the model's trainable variables.
         step: scalar int64, updates made so far; the learning rate follows it.
         learning_rate: the schedule.
+        objective: the loss and the metrics.
+        compiled_with: what a user's function has compiled its model with; `None` where the study says it.
+        swap: puts weights and their averages in each other's place; `None` without averages.
     """
 
     model: keras.Model
     optimizer: keras.optimizers.Optimizer
     step: tf.Variable
     learning_rate: StepLearningRate
+    objective: Objective
+    compiled_with: CompiledWith | None = None
+    swap: Callable[[], None] | None = None
+
+    @contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Let the model have the averages of its weights in the block, where the optimizer keeps some."""
+        if self.swap is None:
+            yield
+            return
+        self.swap()
+        try:
+            yield
+        finally:
+            self.swap()
 
 
 def make_state(config: RunConfig, dataset: PreparedDataset, strategy: tf.distribute.Strategy) -> TrainingState:
     """Create model, optimizer and counter: the same initial values for the same seed under every strategy."""
     keras.utils.set_random_seed(config.seed)
-    steps_per_epoch = config.steps_per_epoch(dataset.splits["train"])
+    classes = len(dataset.class_names)
     with strategy.scope():
-        model = make_model(config.model, image_shape=dataset.image_shape, classes=len(dataset.class_names))
+        model = make_model(config.model, image_shape=dataset.image_shape, classes=classes)
         step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step", aggregation=_first_replica())
         if config.engine != "fit":
             fuse_batch_norm(model)
+    compiled_with = read_compiled(model, name=config.model.name, classes=classes)
+    rate = partial(learning_rate_at, config, config.steps_per_epoch(dataset.splits["train"]))
+    if compiled_with:
+        rate = compiled_with.learning_rate
+    with strategy.scope():
         # Model.fit updates `iterations` itself; our engines drive the rate from the counter above.
-        learning_rate = StepLearningRate(config, steps_per_epoch, None if config.engine == "fit" else step)
-        optimizer = make_optimizer(config.optimizer, learning_rate)
-        if config.precision == "mixed_float16":
-            optimizer = LossScaleOptimizer(optimizer)
-        if config.cluster.sum == "exact":
-            # What it gets is the sum already, see `logical_replicas`.
-            optimizer._all_reduce_sum_gradients = list
-        optimizer.build(model.trainable_variables)
+        learning_rate = StepLearningRate(rate, None if config.engine == "fit" else step)
+        optimizer = compiled_with.optimizer if compiled_with else make_optimizer(config.optimizer, learning_rate)
+        optimizer.learning_rate = learning_rate
+        optimizer = _prepare(optimizer, config)
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
         make_iterations_atomic(optimizer)
     if strategy.num_replicas_in_sync > 1 and config.cluster.sum == "fast":
         draw_per_replica(model)
@@ -66,7 +96,37 @@ def make_state(config: RunConfig, dataset: PreparedDataset, strategy: tf.distrib
         load_keras_file(weights, model)
     elif config.model.weights not in FRESH_WEIGHTS and weights.is_dir():
         load_model_weights(weights, model)
-    return TrainingState(model=model, optimizer=optimizer, step=step, learning_rate=learning_rate)
+    return TrainingState(
+        model=model,
+        optimizer=optimizer,
+        step=step,
+        learning_rate=learning_rate,
+        objective=_make_objective(config, dataset, compiled_with),
+        compiled_with=compiled_with,
+        swap=make_swap(optimizer, strategy),
+    )
+
+
+def _make_objective(config: RunConfig, dataset: PreparedDataset, compiled_with: CompiledWith | None) -> Objective:
+    """What the study says; loss and metrics that the model is compiled with go before."""
+    loss, metrics, one_hot = make_cross_entropy(config.loss.label_smoothing), make_metrics(config.metrics), False
+    if compiled_with and compiled_with.loss:
+        loss = compiled_with.loss
+    if compiled_with and compiled_with.metrics is not None:
+        metrics, one_hot = compiled_with.metrics, compiled_with.one_hot
+    weights = make_class_weights(config, dataset.labels("train"), len(dataset.class_names))
+    return Objective(loss, metrics, one_hot=one_hot, class_weights=weights)
+
+
+def _prepare(optimizer: keras.optimizers.Optimizer, config: RunConfig) -> keras.optimizers.Optimizer:
+    """What an optimizer of Keras needs to be fast, and the same for any number of replicas."""
+    fuse_update(optimizer)
+    whole = LossScaleOptimizer(optimizer) if config.precision == "mixed_float16" else optimizer
+    if config.cluster.sum == "exact":
+        # What it gets is the sum already, see `logical_replicas`.
+        whole._all_reduce_sum_gradients = list
+    clip_the_sum(optimizer)
+    return whole
 
 
 def _first_replica() -> tf.VariableAggregation:

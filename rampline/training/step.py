@@ -9,18 +9,14 @@ import keras
 import tensorflow as tf
 
 from rampline.data.compiled import compiled, repeat
+from rampline.training.objective import Batch
 from rampline.training.state import TrainingState
-
-Batch = dict[str, tf.Tensor]
-
-LOSS_SUM, CORRECT, EXAMPLES, PENALTY_SUM = range(4)
-SUMS = 4
 
 
 def make_train_step(
     state: TrainingState, *, num_replicas_in_sync: int, xla: bool, micro_batch: int | None = None
 ) -> Callable[[Batch], tf.Tensor]:
-    """A function of one replica's batch that updates the weights and returns its sums, see `sums_of`.
+    """A function of one replica's batch that updates the weights and returns its sums, see `Objective.sums`.
 
     See `loss_and_sums` for the loss, and `accumulate` for `micro_batch`.
     """
@@ -38,17 +34,16 @@ def make_loss_gradients(
     state: TrainingState, *, num_replicas_in_sync: int, xla: bool, micro_batch: int | None = None
 ) -> Callable[[Batch], tuple[list[tf.Tensor], tf.Tensor]]:
     """A function of one replica's batch that returns the gradients of its scaled loss, and its sums."""
-    model, optimizer = state.model, state.optimizer
-    variables = [v.value for v in model.trainable_variables]
+    optimizer, variables = state.optimizer, [v.value for v in state.model.trainable_variables]
 
     def gradients_of(part: Batch, parts: int | tf.Tensor, _: list) -> tuple[list[tf.Tensor | None], tf.Tensor, list]:
         with tf.GradientTape() as tape:
-            loss, sums = loss_and_sums(model, part, num_replicas_in_sync * parts)
+            loss, sums = loss_and_sums(state, part, num_replicas_in_sync * parts)
             scaled = optimizer.scale_loss(loss)
         return tape.gradient(scaled, variables), sums, []
 
     def loss_gradients(batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
-        return accumulate(gradients_of, batch, micro_batch, variables)[:2]
+        return accumulate(gradients_of, batch, micro_batch, variables, width=state.objective.width)[:2]
 
     return compiled(loss_gradients, jit_compile=xla or None, reduce_retracing=True)
 
@@ -59,6 +54,8 @@ def accumulate(
     micro_batch: int | None,
     variables: Sequence[Any],
     carried: Sequence[tf.Tensor] = (),
+    *,
+    width: int,
 ) -> tuple[list[tf.Tensor | None], tf.Tensor, list[tf.Tensor]]:
     """The sums of the gradients, and of the sums, of a batch's parts, which are computed one after the other.
 
@@ -69,6 +66,7 @@ def accumulate(
         micro_batch: rows of a part at most; `None`: the batch is one part.
         variables: what the gradients are of: their shapes and dtypes.
         carried: what the first part gets.
+        width: of the sums.
     """
     if micro_batch is None:
         return gradients_of(batch, 1, list(carried))
@@ -86,23 +84,23 @@ def accumulate(
         return added, sums + more, carried
 
     zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
-    sums = tf.zeros((SUMS,), keras.config.floatx())
+    sums = tf.zeros((width,), keras.config.floatx())
     # One at a time: memory holds the work of one.
     totals, sums, last = repeat(parts, add_part, zeros, sums, list(carried), at_once=1)
     return [None if number in missing else total for number, total in enumerate(totals)], sums, last
 
 
-def loss_and_sums(model: keras.Model, batch: Batch, shares: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The loss, a scalar, of one replica's batch in training, and its sums, see `sums_of`.
+def loss_and_sums(state: TrainingState, batch: Batch, shares: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The loss, a scalar, of one replica's batch in training, and its sums, see `Objective.sums`.
 
     The loss is the sum over the replica's examples divided by the examples of the whole global batch, so that the sum
     of the replicas' gradients is the gradient of the mean over what was really there, also in a partial last batch.
     `shares` is how many such losses are added: each has its part of the penalty.
     """
-    logits = model(batch["images"], training=True)
-    losses, penalty = losses_of(logits, batch), penalty_of(model)
+    objective, logits = state.objective, state.model(batch["images"], training=True)
+    losses, penalty = objective.losses(logits, batch, training=True), penalty_of(state.model)
     loss = tf.reduce_sum(losses) / tf.cast(batch["global_examples"], losses.dtype)
-    return loss + penalty / tf.cast(shares, penalty.dtype), sums_of(logits, losses, batch, penalty)
+    return loss + penalty / tf.cast(shares, penalty.dtype), objective.sums(logits, losses, batch, penalty)
 
 
 def penalty_of(model: keras.Model) -> tf.Tensor:
@@ -111,38 +109,13 @@ def penalty_of(model: keras.Model) -> tf.Tensor:
     return tf.add_n([tf.cast(term, dtype) for term in model.losses] or [tf.zeros((), dtype)])
 
 
-def make_evaluation_step(model: keras.Model) -> Callable[[Batch], tf.Tensor]:
-    """A function of one replica's padded batch that returns its sums, see `sums_of`; no penalty is counted."""
+def make_evaluation_step(state: TrainingState) -> Callable[[Batch], tf.Tensor]:
+    """A function of one replica's padded batch that returns its sums, see `Objective.sums`; no penalty is counted."""
+    model, objective = state.model, state.objective
 
     def evaluation_step(batch: Batch) -> tf.Tensor:
         logits = model(batch["images"], training=False)
-        losses = losses_of(logits, batch)
-        return sums_of(logits, losses, batch, tf.zeros((), losses.dtype))
+        losses = objective.losses(logits, batch, training=False)
+        return objective.sums(logits, losses, batch, tf.zeros((), losses.dtype))
 
     return evaluation_step
-
-
-def losses_of(logits: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """(n,) losses as `keras.config.floatx()`: float32 under mixed precision too, float64 in the parity check.
-
-    Labels are (n,) classes, or (n, classes) shares.
-    """
-    labels, dtype = batch["labels"], keras.config.floatx()
-    if labels.shape.rank == 1:
-        losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-    else:
-        losses = keras.losses.categorical_crossentropy(tf.cast(labels, dtype), logits, from_logits=True)
-    return tf.cast(losses, dtype) * tf.cast(batch["weights"], dtype)
-
-
-def sums_of(logits: tf.Tensor, losses: tf.Tensor, batch: Batch, penalty: tf.Tensor) -> tf.Tensor:
-    """(4,) of the losses' dtype: sum of losses, correct predictions, examples, penalty times examples.
-
-    Rows of weight 0 count for nothing. Of a label that is shares, the largest counts.
-    """
-    weights, labels = tf.cast(batch["weights"], losses.dtype), batch["labels"]
-    if labels.shape.rank > 1:
-        labels = tf.argmax(labels, axis=-1, output_type=tf.int32)
-    correct = tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == labels, losses.dtype) * weights
-    examples = tf.reduce_sum(weights)
-    return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(correct), examples, penalty * examples])

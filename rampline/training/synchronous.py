@@ -23,8 +23,9 @@ from rampline.training.batch_norm import make_average, make_gather, write_statis
 from rampline.training.controller import ExamplesLog
 from rampline.training.engine import TRAIN, CallPacer, StepCallback, StepsDone, StopRequested
 from rampline.training.logical_replicas import LogicalReplicas, add_sums, range_of
+from rampline.training.objective import Batch
 from rampline.training.state import TrainingState
-from rampline.training.step import SUMS, Batch, make_evaluation_step, make_train_step
+from rampline.training.step import make_evaluation_step, make_train_step
 from rampline.training.timings import CACHED, PIPELINE, UPDATE
 
 
@@ -61,7 +62,7 @@ class SynchronousSteps:
         self._logical, self._workers = logical, workers_of(config, strategy)
         self._is_plain = logical is not None or "GPU" not in strategy.extended.worker_devices[0]
         # Of what a step returns: its sums, of each logical replica where there are some.
-        self._width = SUMS * (replicas.total if logical else 1)
+        self._width = state.objective.width * (replicas.total if logical else 1)
         self.train = self._make_train()
         self.evaluate = self._make_evaluate()
         self.fetch = self._make_fetch()
@@ -137,7 +138,7 @@ class SynchronousSteps:
 
     def _make_evaluate(self) -> tf.types.experimental.GenericFunction:
         strategy, logical = self._strategy, self._logical
-        evaluation_step = logical.make_evaluation_step() if logical else make_evaluation_step(self._state.model)
+        evaluation_step = logical.make_evaluation_step() if logical else make_evaluation_step(self._state)
 
         def evaluate(batches: Iterator, steps: tf.Tensor, note: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             def evaluate_once(_: tf.Tensor, sums: tf.Tensor) -> tuple[tf.Tensor]:
@@ -186,10 +187,11 @@ class SynchronousSteps:
         return tf.concat([tf.pad(s, [[0, rows - tf.size(s)]], constant_values=-1) for s in shares], axis=0)
 
     def _sum_with_notes(self, sums: tf.Tensor, note: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """(n, 4) and (3,), summed over all workers in one collective."""
+        """(n, width) and (3,), summed over all workers in one collective."""
         row = tf.pad(note[None], [[0, 0], [0, self._width - note.shape[0]]])
         reduced = self.sum_over_workers(tf.concat([sums, row], axis=0))
-        return add_sums(reduced[:-1]) if self._logical else reduced[:-1], reduced[-1, : note.shape[0]]
+        width = self._state.objective.width
+        return add_sums(reduced[:-1], width) if self._logical else reduced[:-1], reduced[-1, : note.shape[0]]
 
     def _local_sum(self, per_replica: tf.Tensor) -> tf.Tensor:
         return tf.add_n(self._strategy.experimental_local_results(per_replica))
@@ -301,7 +303,7 @@ class SynchronousEngine:
         size = {"total_examples": examples, "batch_size": batch_size, "replicas": replicas}
         batches = self._steps.iterate(make_evaluation_dataset(self._open(split), **size))
         steps = evaluation_steps(replicas=replicas.total, batch_size=batch_size, examples=examples)
-        total = np.zeros(SUMS)
+        total = np.zeros(self.state.objective.width)
         for start in range(0, steps, EVALUATION_STEPS_PER_CALL):
             count = min(EVALUATION_STEPS_PER_CALL, steps - start)
             self._callback.advance("evaluate")

@@ -57,7 +57,7 @@ class ScalarWriter:
                 self._open(epoch)
             for run, writer in self._writers.items():
                 with writer.as_default(step=epoch):
-                    for metric in from_source(Source.EPOCH):
+                    for metric in from_source(Source.EPOCH, metrics):
                         folder, _, tag = metric.tensorboard.partition("/")
                         value = metrics.get(metric.told_as)
                         if folder == run and value is not None:

@@ -95,6 +95,12 @@ def _tell_start(
     workers: int,
     **figures: Any,
 ) -> None:
+    curve, compiled_with = (
+        learning_rate_curve(state.learning_rate.rate, config.epochs, steps_per_epoch),
+        state.compiled_with,
+    )
+    if compiled_with:
+        figures |= {"compiled_with": dict(compiled_with.words)}
     if config.stop.is_set:
         figures |= {"stops": describe_stop(config)}
     if config.micro_batch_size:
@@ -109,12 +115,12 @@ def _tell_start(
         per_replica_batch_size=config.per_replica_batch_size,
         global_batch_size=config.global_batch_size,
         steps_per_epoch=steps_per_epoch,
-        peak_learning_rate=config.peak_learning_rate,
+        peak_learning_rate=max(rate for _, rate in curve) if compiled_with else config.peak_learning_rate,
         epochs=config.epochs,
         first_epoch=controller.progress.epoch + 1,
         first_step=controller.progress.step,
         train_examples=dataset.splits["train"],
         validation_examples=dataset.splits["validation"],
         parameters=state.model.count_params(),
-        learning_rate_curve=learning_rate_curve(config, steps_per_epoch),
+        learning_rate_curve=curve,
     )

@@ -6,7 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rampline.config import BatchConfig, ClusterConfig, ExplainConfig, LearningRateConfig, OptimizerConfig, RunConfig
+from rampline.config import (
+    BatchConfig,
+    ClusterConfig,
+    ExplainConfig,
+    LearningRateConfig,
+    LossConfig,
+    OptimizerConfig,
+    RunConfig,
+)
 
 SUPPORT = Path(__file__).parent
 
@@ -27,6 +35,18 @@ def make_config(strategy: str, *, model: str = "convnet", batch: int = 28, **clu
         explain=ExplainConfig(steps=0),
     )
     return dataclasses.replace(config, model=dataclasses.replace(config.model, name=model))
+
+
+def with_recipe(config: RunConfig) -> RunConfig:
+    """The run with a key of each kind that is beside the network: clipped, averaged, smoothed, weighed, measured."""
+    return dataclasses.replace(
+        config,
+        # Below the norms of the gradients: what is clipped shows.
+        optimizer=dataclasses.replace(config.optimizer, clipnorm=0.2, ema=0.8),
+        loss=LossConfig(label_smoothing=0.1),
+        metrics=("top_3",),
+        data=dataclasses.replace(config.data, class_weights="balanced"),
+    )
 
 
 def set_version(checkpoint: Path, version: int | None, *, without: tuple[str, ...] = ()) -> None:

@@ -1,5 +1,7 @@
 """The learning rate at chosen steps, against values worked out by hand; ten steps are an epoch."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -19,6 +21,11 @@ def make_config(epochs: int = 10, replicas: int = 1, batch: int = 64, **rate) ->
         batch=BatchConfig(size=batch),
         learning_rate=LearningRateConfig(**rate),
     )
+
+
+def rate_of(config: RunConfig):
+    """The rate at steps."""
+    return partial(learning_rate_at, config, STEPS_PER_EPOCH)
 
 
 def rates(config: RunConfig, steps: list[int]) -> list[float]:
@@ -77,26 +84,26 @@ def test_scaling_lifts_the_peak_alone(schedule, scale_with, peak):
 
 def test_the_curve_goes_from_the_first_step_to_the_last():
     config = make_config(**RAMP)
-    curve = learning_rate_curve(config, STEPS_PER_EPOCH, points=50)
+    curve = learning_rate_curve(rate_of(config), config.epochs, STEPS_PER_EPOCH, points=50)
     assert len(curve) == 50
     assert curve[0] == pytest.approx([0.0, 1e-4])
     assert curve[-1] == pytest.approx([9.9, rates(config, [99])[0]])
     epochs = [epoch for epoch, _ in curve]
     assert epochs == sorted(set(epochs))
-    short = learning_rate_curve(make_config(epochs=1), 3)
+    short = learning_rate_curve(rate_of(make_config()), 1, 3)
     assert [epoch for epoch, _ in short] == pytest.approx([0, 1 / 3, 2 / 3])
 
 
 def test_the_schedule_follows_our_counter_or_the_optimizers():
     config = make_config(**RAMP)
     step = tf.Variable(20, dtype=tf.int64)
-    ours = StepLearningRate(config, STEPS_PER_EPOCH, step)
-    keras_own = StepLearningRate(config, STEPS_PER_EPOCH)
+    ours = StepLearningRate(rate_of(config), step)
+    keras_own = StepLearningRate(rate_of(config))
     assert float(ours(tf.constant(0))) == pytest.approx(1e-2)
     assert float(keras_own(tf.constant(30))) == pytest.approx(5.5e-3)
     step.assign(40)
     assert float(ours(tf.constant(0))) == pytest.approx(3.25e-3)
-    with pytest.raises(TypeError, match="rebuilt from the RunConfig"):
+    with pytest.raises(TypeError, match="rebuilt from the run"):
         ours.get_config()
 
 

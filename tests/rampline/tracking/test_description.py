@@ -19,7 +19,7 @@ from rampline.record.attempts import Attempts
 from rampline.record.delivery_state import RUNNING, mark_undelivered
 from rampline.record.provenance import process_identity
 from rampline.tracking.description import EPOCHS, RunReader, describe, make_dataset
-from rampline.tracking.reconciliation import Record
+from rampline.tracking.reconciliation import NOTE_TAG, Record
 
 RESULT = {"status": "complete", "epochs": 3, "best_epoch": 2, "best_val_accuracy": 0.42}
 RESULT |= {"train_seconds": 4.5, "wall_seconds": 12.0, "attempts": 2}
@@ -57,6 +57,30 @@ def test_params_are_every_leaf_of_the_configuration_and_what_the_chief_derived(
     assert set(flatten(directory.read_config())) <= set(params)
     derived = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch", "peak_learning_rate")
     assert [params[name] for name in derived] == [2, 32, 64, 21, 0.002]
+
+
+def test_a_compiled_model_has_its_words_in_place_of_the_settings_that_are_not_used(
+    make_run_directory, started, append_events
+):
+    directory = make_run_directory(model={"name": "my_models:tuned"}, metrics=["top_5"])
+    # Until a role has built the model nobody knows.
+    unsettled = {
+        key for key in flatten(directory.read_config()) if key.startswith(("optimizer", "learning", "loss", "met"))
+    }
+    assert not unsettled & set(describe(directory).params)
+    brought = {"optimizer": "SGD(clipnorm=1)", "learning_rate": "CosineDecay(decay_steps=9)", "loss": "halved"}
+    append_events(directory, started(compiled_with=brought, peak_learning_rate=0.5))
+    record = describe(directory)
+    assert {key: record.params[key] for key in brought} == brought
+    assert (record.params["metrics"], record.params["peak_learning_rate"]) == (("top_5",), 0.5)
+    assert not unsettled - {"metrics"} & set(record.params)
+    assert "optimizer SGD(clipnorm=1), learning rate CosineDecay(decay_steps=9), loss halved" in record.tags[NOTE_TAG]
+
+
+def test_a_model_of_the_users_that_is_not_compiled_has_the_studys_settings(make_run_directory, started, append_events):
+    directory = make_run_directory(model={"name": "my_models:plain"})
+    append_events(directory, started())
+    assert set(flatten(directory.read_config())) <= set(describe(directory).params)
 
 
 def test_tags_are_those_of_the_contract(make_run_directory):

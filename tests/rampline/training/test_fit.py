@@ -26,10 +26,11 @@ BATCH, STEPS = 59, 3
 def train_epoch(config: RunConfig, digits: PreparedDataset) -> dict[str, float | None]:
     """The metrics of one epoch by the engine of `config`."""
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    engine = make_engine(config, digits, strategy, make_state(config, digits, strategy), ALONE)
+    state = make_state(config, digits, strategy)
+    engine = make_engine(config, digits, strategy, state, ALONE)
     sums = np.concatenate([done.sums for done in engine.run_steps(0, STEPS)]).sum(axis=0)
     progress = Progress(step=STEPS, epoch_sums=tuple(sums), epoch_seconds=1.0)
-    return epoch_metrics(config, STEPS, progress, engine.evaluate("validation"))
+    return epoch_metrics(state, progress, engine.evaluate("validation"))
 
 
 def keras_loss(config: RunConfig, digits: PreparedDataset) -> float:

@@ -108,7 +108,7 @@ def test_a_layer_that_cannot_be_made_is_refused_before_anything_is_prepared(
     assert not Home.from_environment().data.exists()
 
 
-def test_a_loss_that_is_not_used_is_told_of(
+def test_what_a_model_is_compiled_with_is_told_of(
     digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(digits.class_names) == 10
@@ -116,7 +116,10 @@ def test_a_loss_that_is_not_used_is_told_of(
     names = ("users_networks:logits", "users_networks:with_a_loss")
     check_models(make_study(tmp_path, monkeypatch, *names), log=lines.append)
     (line,) = lines
-    assert line.startswith("model.name='users_networks:with_a_loss': what it is compiled with is not used")
+    assert line == (
+        "model.name='users_networks:with_a_loss' is compiled, and trains with that instead of the study's: optimizer "
+        "SGD(momentum=0), learning rate 0.01, loss mse"
+    )
 
 
 def test_models_of_ours_need_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,15 @@ import pytest
 import tensorflow as tf
 
 from rampline.config import OptimizerConfig
-from rampline.training.optimizers import LossScaleOptimizer, make_iterations_atomic, make_optimizer
+from rampline.training.optimizers import (
+    LossScaleOptimizer,
+    averages_of,
+    clip_the_sum,
+    fuse_update,
+    make_iterations_atomic,
+    make_optimizer,
+    make_swap,
+)
 
 OWN = {
     "adam": lambda: keras.optimizers.Adam(0.1, weight_decay=0.01),
@@ -87,6 +95,7 @@ def test_updates_are_those_of_keras(name):
     draw = np.random.default_rng(0)
     gradients = [draw.normal(scale=10.0 ** -(i % 4), size=(3, 4)) for i in range(20)]
     ours = make_optimizer(OptimizerConfig(name=name, momentum=0.8, weight_decay=0.01), 0.1)
+    fuse_update(ours)
     weights, variables = train(ours, gradients)
     expected, expected_variables = train(OWN[name](), gradients)
     assert isinstance(ours, type(OWN[name]()))
@@ -102,6 +111,7 @@ def test_updates_are_those_of_keras(name):
 )
 def test_an_update_is_one_operation_per_variable(name, kernel):
     optimizer = make_optimizer(OptimizerConfig(name=name), 0.1)
+    fuse_update(optimizer)
     variables = [keras.Variable(np.ones(3)), keras.Variable(np.ones(4))]
     optimizer.build(variables)
 
@@ -109,6 +119,52 @@ def test_an_update_is_one_operation_per_variable(name, kernel):
         optimizer.apply([tf.ones(3), tf.ones(4)], variables)
 
     assert operations(update).count(kernel) == 2
+
+
+def train_mirrored(optimizer: keras.optimizers.Optimizer, gradients: list[float]) -> list[float]:
+    """A weight that begins at 0 after a step in which each replica has one of these gradients."""
+    strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(len(gradients))])
+    with strategy.scope():
+        variable = keras.Variable([0.0, 0.0])
+        optimizer._distribution_strategy = strategy
+        clip_the_sum(optimizer)
+        optimizer.build([variable])
+    own = tf.constant(gradients)
+
+    @tf.function
+    def update():
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        optimizer.apply([tf.stack([own[replica], 0.0])], [variable])
+
+    strategy.run(update)
+    return variable.numpy().tolist()
+
+
+def test_the_sum_of_the_replicas_gradients_is_clipped_and_not_each_of_them():
+    # 3 - 2 + 0.5 is 1.5, and 1 is allowed; clipped one by one it would be 1 - 1 + 0.5.
+    assert train_mirrored(keras.optimizers.SGD(1.0, clipnorm=1.0), [3.0, -2.0, 0.5]) == [-1.0, 0.0]
+
+
+def test_an_average_is_exchanged_with_its_weight_bit_by_bit():
+    variable = keras.Variable([0.1, 0.7])
+    optimizer = make_optimizer(OptimizerConfig(name="sgd", momentum=0.0, ema=0.75), 1.0)
+    optimizer.build([variable])
+    for _ in range(2):
+        optimizer.apply([tf.constant([0.3, -0.2])], [variable])
+    gradient = np.array([0.3, -0.2], np.float32)
+    weight = np.array([0.1, 0.7], np.float32) - gradient
+    ((_, average),) = averages_of(optimizer)
+    # The first step begins the average, the second moves it by a quarter.
+    expected = 0.75 * weight + 0.25 * (weight - gradient)
+    np.testing.assert_allclose(average.numpy(), expected, rtol=1e-6)
+    before = [variable.numpy().tobytes(), average.numpy().tobytes()]
+    swap = make_swap(optimizer, tf.distribute.get_strategy())
+    assert swap is not None
+    swap()
+    assert [average.numpy().tobytes(), variable.numpy().tobytes()] == before
+    swap()
+    assert [variable.numpy().tobytes(), average.numpy().tobytes()] == before
+    assert make_swap(make_optimizer(OptimizerConfig(), 0.1), tf.distribute.get_strategy()) is None
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd"])
@@ -122,6 +178,7 @@ def test_a_sparse_gradient_updates_its_rows_as_in_keras(name):
 
     own = {"adam": keras.optimizers.Adam(0.1), "sgd": keras.optimizers.SGD(0.1, momentum=0.9)}[name]
     ours = make_optimizer(OptimizerConfig(name=name), 0.1)
+    fuse_update(ours)
     np.testing.assert_allclose(row_after(ours), row_after(own), rtol=1e-6)
 
 

@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from rampline.config import OptimizerConfig
 from rampline.training import parameter_server as remote_step
-from rampline.training.optimizers import make_optimizer
+from rampline.training.objective import Objective, make_cross_entropy, make_metrics
+from rampline.training.optimizers import fuse_update, make_optimizer
 from rampline.training.parameter_server import PackedVariables, make_remote_evaluation_step, make_remote_train_step
 from rampline.training.random_draws import seed_generators
 from rampline.training.state import TrainingState
@@ -30,9 +31,10 @@ def make_state(optimizer: str) -> TrainingState:
         ]
     )
     made = make_optimizer(OptimizerConfig(name=optimizer), 0.1)
+    fuse_update(made)
     made.build(model.trainable_variables)
-    step = tf.Variable(0, dtype=tf.int64)
-    return TrainingState(model=model, optimizer=made, step=step, learning_rate=lambda step: 0.1)
+    step, objective = tf.Variable(0, dtype=tf.int64), Objective(make_cross_entropy(0.1), make_metrics(["top_2"]))
+    return TrainingState(model=model, optimizer=made, step=step, learning_rate=lambda step: 0.1, objective=objective)
 
 
 def make_batch(step: int = 0) -> dict[str, tf.Tensor]:
@@ -56,7 +58,7 @@ def test_weights_statistics_and_sums_are_those_of_the_plain_step(optimizer, micr
         make_train_step(plain, num_replicas_in_sync=1, xla=False, micro_batch=micro_batch),
         make_remote_train_step(remote, micro_batch),
     )
-    evaluations = (make_evaluation_step(plain.model), make_remote_evaluation_step(remote.model))
+    evaluations = (make_evaluation_step(plain), make_remote_evaluation_step(remote))
     before, (drawn,) = [v.numpy() for v in plain.model.variables], seed_generators(plain.model)
     steps = [tf.function(step) for step in steps]
     for number in range(3):
