@@ -82,8 +82,8 @@ def test_lists_of_layers_and_options_are_leaves_that_come_back():
     [
         ({"epoch": 3}, "unknown key epoch: did you mean epochs?"),
         ({"batch": {"sizes": 3}}, "unknown key batch.sizes: did you mean batch.size?"),
-        ({"batch": {"zzz": 3}}, "unknown key batch.zzz: known: batch.size, batch.per"),
-        ({"batch": {1: 3}}, "unknown key batch.1: known: batch.size, batch.per"),
+        ({"batch": {"zzz": 3}}, "unknown key batch.zzz: known: batch.size, batch.per, batch.accumulate"),
+        ({"batch": {1: 3}}, "unknown key batch.1: known: batch.size, batch.per, batch.accumulate"),
         ({"batch": 64}, "batch=64 is not allowed: it must be a mapping of keys, such as batch: {…}"),
         ({"data": None}, "data=None is not allowed: it must be a mapping of keys, such as data: {…}"),
     ],

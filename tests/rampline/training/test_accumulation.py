@@ -17,6 +17,7 @@ from rampline.jobs.supervisor import supervise
 from rampline.parity.check import check_parity
 from rampline.record.attempts import Attempts
 from rampline.record.run_directory import RunDirectory, RunIdentity
+from rampline.training.objective import Objective, make_cross_entropy
 from rampline.training.optimizers import make_optimizer
 from rampline.training.state import TrainingState
 from rampline.training.step import make_loss_gradients
@@ -53,7 +54,13 @@ def test_gradients_and_sums_are_those_of_the_whole_batch(double: None, micro_bat
     model = keras.Model(inputs, WithUnused(3)(x))
     optimizer = make_optimizer(OptimizerConfig(name="sgd"), 0.1)
     optimizer.build(model.trainable_variables)
-    state = TrainingState(model=model, optimizer=optimizer, step=tf.Variable(0), learning_rate=lambda step: 0.1)  # type: ignore[arg-type]
+    state = TrainingState(
+        model=model,
+        optimizer=optimizer,
+        step=tf.Variable(0),
+        learning_rate=lambda step: 0.1,  # type: ignore[arg-type]
+        objective=Objective(make_cross_entropy(0.0)),
+    )
     rng = np.random.default_rng(0)
     batch = {
         "images": tf.constant(rng.integers(0, 255, (rows, 4, 4, 1), np.uint8)),
