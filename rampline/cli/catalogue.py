@@ -30,7 +30,7 @@ LIST_WIDTH = 120
 
 def models(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Build these, and tell how large they are.")
+        list[str] | None, typer.Argument(metavar="NAME", help="Build these, and tell how large they are.")
     ] = None,
     image_size: Annotated[
         int | None, typer.Option(min=8, help="Height and width of an image; by default that of the network's weights.")

@@ -177,8 +177,8 @@ class DataConfig(Settings):
     def augmentations(self) -> tuple[tuple[str, Options], ...]:
         """What is done to a training image, in this order: entries of `AUGMENTATIONS` or Keras layers, with options."""
         entries = (self.augment,) if isinstance(self.augment, str) else self.augment
-        pairs = ((entry, Options()) if isinstance(entry, str) else next(iter(entry.items())) for entry in entries)
-        return tuple((name, options) for name, options in pairs if name != "none")
+        pairs = ((entry, None) if isinstance(entry, str) else next(iter(entry.items())) for entry in entries)
+        return tuple((name, Options(options or {})) for name, options in pairs if name != "none")
 
 
 @settings("model")

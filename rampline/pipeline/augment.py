@@ -80,8 +80,8 @@ class Augmented:
         if labels.shape.rank == 1:
             labels = tf.one_hot(labels, self.examples.classes)
         own, other = tf.split(places, 2)
-        pairs = [tf.stack([tf.gather(part, own), tf.gather(part, other)], axis=1) for part in (images, labels)]
-        return _mix(layer, *pairs, self._seeds(place, rows))
+        images, labels = (tf.stack([tf.gather(x, own), tf.gather(x, other)], axis=1) for x in (images, labels))
+        return _mix(layer, images, labels, self._seeds(place, rows))
 
     @property
     def _seed(self) -> tf.Tensor:
@@ -159,9 +159,24 @@ def _transform(layer: keras.layers.Layer, images: tf.Tensor, seeds: tf.Tensor) -
     def transform(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         _draw_from(layer, seed)
         with _float32():
-            return tf.ensure_shape(layer(tf.cast(image, tf.float32)[None], training=True)[0], shape)
+            return tf.ensure_shape(_call(layer, tf.cast(image, tf.float32)[None])[0], shape)
 
     return _map(transform, (images, seeds), tf.TensorSpec(shape, tf.float32))
+
+
+def _call(layer: keras.layers.Layer, images: tf.Tensor) -> tf.Tensor:
+    """One float32 image, (1, …), after a layer."""
+    if not isinstance(layer, keras.layers.RandAugment):
+        return layer(images, training=True)
+    # Keras carries out all its operations, and takes the results of those that were drawn: ten times the work.
+    if not layer.built:
+        layer.build(images.shape)
+    drawn, shape = layer.get_random_transformation(images), images.shape
+    for number in tf.unstack(drawn["layer_idxes"]):
+        changes = drawn["transforms"].items()
+        branches = [functools.partial(getattr(layer, name).transform_images, images, how) for name, how in changes]
+        images = tf.ensure_shape(tf.switch_case(number, branches), shape)
+    return images
 
 
 def _mix(layer: keras.layers.Layer, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor) -> Pair:

@@ -135,7 +135,7 @@ def test_a_list_gives_the_same_images_and_labels_whatever_the_number_of_replicas
     [
         ("RandomRotation", {"factor": 0.2}),
         ("RandomErasing", {"factor": [1.0, 1.0]}),
-        pytest.param("RandAugment", {"factor": 0.5}, marks=pytest.mark.long),
+        ("RandAugment", {"factor": 0.5}),
     ],
 )
 def test_an_image_is_what_the_layer_of_keras_makes_of_it_from_the_same_seed(name, options):

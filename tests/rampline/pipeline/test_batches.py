@@ -120,7 +120,7 @@ def test_whole_steps_are_the_batches_of_one_replica(train, order, train_batches,
     def labels(first_step, steps):
         """As on a parameter-server worker: the dataset is made inside."""
         dataset = make_steps_dataset(train, order=order, data=data, first_step=first_step, steps=steps)
-        return dataset.reduce(tf.constant(0, tf.int64), lambda n, batch: n + tf.size(batch["labels"], tf.int64))
+        return dataset.reduce(tf.constant(0, tf.int64), lambda n, batch: n + tf.size(batch["weights"], tf.int64))
 
     first_step, steps = tf.constant(3, tf.int64), tf.constant(6, tf.int64)
     dataset = make_steps_dataset(train, order=order, data=data, first_step=first_step, steps=steps)
