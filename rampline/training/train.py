@@ -115,7 +115,10 @@ def _tell_start(
         per_replica_batch_size=config.per_replica_batch_size,
         global_batch_size=config.global_batch_size,
         steps_per_epoch=steps_per_epoch,
-        peak_learning_rate=max(rate for _, rate in curve) if compiled_with else config.peak_learning_rate,
+        # float32 has no more digits.
+        peak_learning_rate=float(f"{max(rate for _, rate in curve):.6g}")
+        if compiled_with
+        else config.peak_learning_rate,
         epochs=config.epochs,
         first_epoch=controller.progress.epoch + 1,
         first_step=controller.progress.step,

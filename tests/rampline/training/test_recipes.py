@@ -68,7 +68,7 @@ def test_figures_are_those_of_one_replica(
 def test_a_resumed_training_has_the_same_bits_and_its_checkpoints_the_averages(
     run_roles: RunRoles, tmp_path: Path
 ) -> None:
-    config = with_recipe(make_config("mirrored", replicas=2, virtual_devices=2))
+    config = with_recipe(make_config("mirrored", model="small_models:with_all_state", replicas=2, virtual_devices=2))
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     run_roles(train_on, config, whole, 6)
     run_roles(train_on, config, parts, 3)
