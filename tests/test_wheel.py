@@ -101,6 +101,7 @@ def test_the_notebook_runs_from_it(programs, work, monkeypatch):
     notebook = nbformat.read(ROOT / "docs" / "notebook.ipynb", as_version=4)
     monkeypatch.setenv("RAMPLINE_HOME", str(work / "home"))
     kernel = KernelManager(kernel_name="python3")
+    assert kernel.kernel_spec
     kernel.kernel_spec.argv[0] = str(programs / "python")
     NotebookClient(notebook, km=kernel, timeout=280, resources={"metadata": {"path": str(work)}}).execute()
     told = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -108,7 +109,9 @@ def _remarks(study: Study, runs: list[PlannedRun]) -> list[str]:
         remarks.append(f"{sure}; from {' and '.join(SOURCES[source] for source in sorted(sources))}")
     remarks += _price_remarks(runs)
     remarks += [
-        f"{run.name} starts from the best weights of {run.starts_from}" for run in study.runs if run.starts_from
+        f"{run.name} starts from the best weights of {run.starts_from}"
+        for run in study.runs
+        if run.starts_from and not run.repeat_of
     ]
     remarks += [_import_remark(name) for name in sorted({run.config.model.name for run in runs}) if ":" in name]
     times = [run.expected_seconds for run in runs]
@@ -121,7 +124,7 @@ def _remarks(study: Study, runs: list[PlannedRun]) -> list[str]:
 def _schedule_remarks(runs: list[PlannedRun]) -> list[str]:
     by_schedule: dict[str, list[str]] = {}
     for run in runs:
-        if run.config.learning_rate.schedule != "constant":  # the column of the peak says that
+        if run.config.learning_rate.schedule != "constant" and not run.repeat_of:  # the column of the peak says that
             by_schedule.setdefault(describe_schedule(run.config), []).append(run.name)
     return [f"learning rate {schedule} ({', '.join(names)})" for schedule, names in by_schedule.items()]
 
@@ -129,7 +132,7 @@ def _schedule_remarks(runs: list[PlannedRun]) -> list[str]:
 def _stop_remarks(runs: list[PlannedRun]) -> list[str]:
     by_stop: dict[str, list[str]] = {}
     for run in runs:
-        if run.stops:
+        if run.stops and not run.repeat_of:
             by_stop.setdefault(run.stops, []).append(run.name)
     return [f"stops before its last epoch {stop} ({', '.join(names)})" for stop, names in by_stop.items()]
 
@@ -250,13 +253,17 @@ def studies(
     if study is None:
         _print_list(console)
     else:
-        _print_card(load_study(study), console)
+        _print_card(_without_repeats(load_study(study)), console)
+
+
+def _without_repeats(study: Study) -> Study:
+    return dataclasses.replace(study, runs=tuple(run for run in study.runs if not run.repeat_of))
 
 
 def _print_list(console: Console) -> None:
     table = _make_table("study", "runs", "teaches", "takes", numbers=("runs",))
     for name in built_in_studies():
-        study = load_study(name)
+        study = _without_repeats(load_study(name))
         table.add_row(study.name, str(len(study.runs)), study.teaches or study.description, study.expected_hours)
     console.print(table)
     console.print("`rampline studies STUDY` shows one, `rampline plan STUDY` what would run here", highlight=False)

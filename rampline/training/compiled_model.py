@@ -81,13 +81,13 @@ class _NotTaken(Exception):
 
 
 def _read(model: keras.Model, classes: int) -> CompiledWith:
+    for method in ("compile", "train_step", "compute_loss"):
+        if getattr(type(model), method) is not getattr(keras.Model, method):
+            raise _NotTaken(f"a {method} of its own, which nothing would call")
     given: dict[str, Any] = {**model._compile_config.config, "jit_compile": model.jit_compile}
     for argument, instead in _NOT_TAKEN.items():
         if given[argument]:
             raise _NotTaken(f"{argument}={given[argument]!r}, which is not possible: {instead}")
-    for method in ("train_step", "compute_loss"):
-        if getattr(type(model), method) is not getattr(keras.Model, method):
-            raise _NotTaken(f"a {method} of its own, which nothing would call")
     examples = _Examples(classes)
     loss, one_hot = _read_loss(given["loss"], examples)
     metrics = _read_metrics(given["metrics"], examples, one_hot=one_hot)

@@ -95,12 +95,14 @@ def _tell_start(
     workers: int,
     **figures: Any,
 ) -> None:
-    curve, compiled_with = (
+    curve, peak = (
         learning_rate_curve(state.learning_rate.rate, config.epochs, steps_per_epoch),
-        state.compiled_with,
+        config.peak_learning_rate,
     )
-    if compiled_with:
-        figures |= {"compiled_with": dict(compiled_with.words)}
+    if state.compiled_with:
+        # float32 has no more digits.
+        peak = float(f"{max(rate for _, rate in curve):.6g}")
+        figures |= {"compiled_with": dict(state.compiled_with.words)}
     if config.stop.is_set:
         figures |= {"stops": describe_stop(config)}
     if config.micro_batch_size:
@@ -115,10 +117,7 @@ def _tell_start(
         per_replica_batch_size=config.per_replica_batch_size,
         global_batch_size=config.global_batch_size,
         steps_per_epoch=steps_per_epoch,
-        # float32 has no more digits.
-        peak_learning_rate=float(f"{max(rate for _, rate in curve):.6g}")
-        if compiled_with
-        else config.peak_learning_rate,
+        peak_learning_rate=peak,
         epochs=config.epochs,
         first_epoch=controller.progress.epoch + 1,
         first_step=controller.progress.step,

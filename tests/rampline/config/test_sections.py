@@ -1,6 +1,7 @@
 """Every value that is not allowed gives one line with the field, the value and what is allowed."""
 
 import math
+import re
 from datetime import date
 
 import pytest
@@ -10,8 +11,10 @@ from rampline.config import (
     ClusterConfig,
     DataConfig,
     LearningRateConfig,
+    LossConfig,
     ModelConfig,
     OptimizerConfig,
+    RunConfig,
     StopConfig,
 )
 from rampline.errors import ConfigError
@@ -87,6 +90,10 @@ WRONG = [
     (OptimizerConfig, "optimizer.name", "adagrad", "one of adam, adamw, sgd, rmsprop"),
     (OptimizerConfig, "optimizer.momentum", 1, "a number at least 0 and less than 1"),
     (OptimizerConfig, "optimizer.weight_decay", -1e-4, "a number at least 0"),
+    (OptimizerConfig, "optimizer.clipnorm", 0, "a number greater than 0 or null"),
+    (OptimizerConfig, "optimizer.ema", 1, "a number greater than 0 and less than 1 or null"),
+    (LossConfig, "loss.label_smoothing", 1, "a number at least 0 and less than 1"),
+    (DataConfig, "data.class_weights", "even", "one of none, balanced"),
     (StopConfig, "stop.target_accuracy", 0, SHARE),
     (StopConfig, "stop.target_accuracy", 95, SHARE),
     (StopConfig, "stop.target_accuracy", "high", SHARE),
@@ -119,6 +126,13 @@ def test_a_wrong_value_is_named_with_what_is_allowed(section, key, value, allowe
 def test_a_boundary_that_is_no_number_is_named():
     with pytest.raises(ConfigError, match=r"^learning_rate\.step_epochs=0 is not allowed: .* greater than 0$"):
         LearningRateConfig(step_epochs=(0, 3))
+
+
+@pytest.mark.parametrize("name", ["top_1", "top_05", "f1"])
+def test_a_metric_that_is_none_is_named(name):
+    message = f"metrics={name!r} is not allowed: it must be a list of top_K, such as [top_5]"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        RunConfig(metrics=("top_10", name))
 
 
 @pytest.mark.parametrize("name", ["convnet", "convnet7", "my.models:net"])

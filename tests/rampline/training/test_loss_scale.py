@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from role_functions import Arrays, RunRoles, overflow_once
-from runs import make_config
+from runs import make_config, with_recipe
 
 CLUSTERS = {
     "mirrored-2": {"strategy": "mirrored", "replicas": 2, "virtual_devices": 2},
@@ -49,6 +49,20 @@ def test_an_overflow_in_one_replica_skips_the_step_in_all(cluster, single, train
     assert weights.shape[1] == 2
     np.testing.assert_array_equal(weights[:, 0], weights[:, 1])
     np.testing.assert_allclose(roles[0]["losses"], single["losses"], rtol=1e-2)
+
+
+@pytest.mark.long
+def test_with_averages_and_clipping_too(run_roles: RunRoles) -> None:
+    def run(**cluster) -> Arrays:
+        config = with_recipe(make_config(model="small_models:smooth", **cluster))
+        return run_roles(overflow_once, dataclasses.replace(config, precision="mixed_float16"))[0]
+
+    one, two = run(strategy="single"), run(**CLUSTERS["mirrored-2"])
+    for role in (one, two):
+        check(role)
+    # Clipped with the scale of 2 ** 10 on them, the gradients of a step would be next to nothing.
+    np.testing.assert_allclose(two["weights"][-1, 0], one["weights"][-1, 0], atol=2e-3)
+    assert np.abs(one["weights"][-1] - one["weights"][0]).max() > 2e-2
 
 
 @pytest.mark.long
