@@ -16,11 +16,10 @@ from rich.table import Table
 
 from rampline.config.choices import MODELS
 from rampline.config.keras_names import APPLICATIONS, keras_names
+from rampline.config.setting import check
 from rampline.errors import RunFailed
 from rampline.jobs.job import Job, JobFailed, run_job
 from rampline.jobs.local import LOCAL
-from rampline.study.preflight import check_model
-from rampline.training.model_contract import NO_GPU
 
 # Keras keeps weights that it has downloaded there.
 _CACHE = Path("~/.keras").expanduser()
@@ -46,7 +45,8 @@ def models(
         _print_list(console, applications, cached)
         return
     for name in names:
-        check_model(name, {})
+        allowed = "one of those that `rampline models` lists"
+        check(name in MODELS or name in applications, "model.name", name, allowed)
     table = _make_table("network", "parameters", "image", "memory per image", "ImageNet weights", numbers=(1, 2, 3))
     for found in _measure(names, image_size):
         memory = f"{found['bytes_per_image'] / 2**20:.1f} MiB"
@@ -84,6 +84,8 @@ def cached_weights(folder: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def _measure(names: Sequence[str], image_size: int | None) -> list[dict[str, Any]]:
+    from rampline.training.model_contract import NO_GPU  # brings in pandas
+
     with tempfile.TemporaryDirectory() as folder:
         job = Job(
             function="networks",

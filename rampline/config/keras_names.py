@@ -16,7 +16,9 @@ from rampline.errors import ConfigError
 APPLICATIONS, IMAGE_LAYERS = "keras.src.applications.", "keras.src.layers.preprocessing.image_preprocessing."
 
 
-def check_options(options: Mapping[str, Any], module: str, function: str, section: str, given: Sequence[str]) -> None:
+def check_parameters(
+    options: Mapping[str, Any], module: str, function: str, section: str, given: Sequence[str]
+) -> None:
     """Refuse options that a function or class of Keras' module does not have, or that are `given` by us."""
     known = [name for name in keras_parameters(module, function) if name not in given]
     for name in options:

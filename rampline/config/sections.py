@@ -22,7 +22,7 @@ from rampline.config.setting import (
     Text,
     Whole,
     check,
-    check_options,
+    check_plain,
     setting,
     settings,
 )
@@ -88,7 +88,7 @@ Prefetch = Annotated[
 def _check_layer(entry: dict[str, Any]) -> Options:
     if len(entry) != 1:
         raise ValueError(entry)
-    return Options({name: check_options(options or {}) for name, options in entry.items()})
+    return Options({name: check_plain(options or {}) for name, options in entry.items()})
 
 
 Layer = Annotated[dict[str, dict[str, Any] | None], AfterValidator(_check_layer)]
@@ -196,7 +196,7 @@ class ModelConfig(Settings):
         changes_epoch_time=False,
         allowed=WEIGHTS,
     )
-    options: Annotated[dict[str, Any], AfterValidator(check_options)] = setting(
+    options: Annotated[dict[str, Any], AfterValidator(check_plain)] = setting(
         Options,
         "options of the function of `keras.applications`, such as `{alpha: 0.35}` of `MobileNetV2`",
         allowed="a mapping of names to plain values",

@@ -62,7 +62,7 @@ class Options(dict[str, Any]):
         return hash(frozenset(self))
 
 
-def check_options(options: dict[str, Any]) -> Options:
+def check_plain(options: dict[str, Any]) -> Options:
     """Refuse values that JSON does not have, such as a date of YAML's."""
     try:
         json.dumps(options, allow_nan=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rampline.config import DataConfig
 from rampline.config.choices import AUGMENTATIONS, MODELS
-from rampline.config.keras_names import APPLICATIONS, IMAGE_LAYERS, check_options, keras_names
+from rampline.config.keras_names import APPLICATIONS, IMAGE_LAYERS, check_parameters, keras_names
 from rampline.config.setting import unknown_key
 from rampline.devices import resolve_virtual_devices
 from rampline.errors import ConfigError, InputError
@@ -79,7 +79,7 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
             places = f"{Path.cwd()}, PYTHONPATH and what is installed"
             raise ConfigError(f"model.name={name!r} is not found: looked in {places}")
     elif name in applications:
-        check_options(options, applications[name], name, "model.options", GIVEN_TO_MODELS)
+        check_parameters(options, applications[name], name, "model.options", GIVEN_TO_MODELS)
     elif name not in MODELS:
         known = ", ".join(MODELS)
         allowed = f"{known}, a keras.applications name, or package.module:function"
@@ -108,4 +108,4 @@ def check_augmentations(data: DataConfig) -> None:
         if name not in layers:
             known, otherwise = [*AUGMENTATIONS, *layers], "an image layer of keras.layers, such as RandomRotation, fits"
             raise ConfigError(unknown_key(name, known, "data.augment", otherwise))
-        check_options(options, layers[name], name, f"data.augment.{name}", GIVEN_TO_LAYERS)
+        check_parameters(options, layers[name], name, f"data.augment.{name}", GIVEN_TO_LAYERS)

@@ -40,17 +40,9 @@ def _measure(name: str, image_size: int | None) -> dict[str, Any]:
 
 
 def activation_bytes(model: keras.Model) -> int:
-    """Bytes of what all layers put out for one image, in their own precision: what the backward pass needs again.
+    """Bytes of what all layers put out for one image in float32: what the backward pass needs again.
 
     An estimate: operations that are put together keep less, convolutions need room to work in.
     """
-    outputs = [output for layer in model.layers for output in _flatten(layer.output)]
-    return sum(int(np.prod(output.shape[1:])) * np.dtype(_plain(output.dtype)).itemsize for output in outputs)
-
-
-def _flatten(output: Any) -> list[keras.KerasTensor]:
-    return keras.tree.flatten(output)
-
-
-def _plain(dtype: str) -> str:
-    return "float16" if dtype == "bfloat16" else dtype
+    outputs = [output for layer in model.layers for output in keras.tree.flatten(layer.output)]
+    return sum(int(np.prod(output.shape[1:])) * np.dtype(output.dtype).itemsize for output in outputs)

@@ -43,4 +43,4 @@ def test_a_named_network_is_built_in_a_process_of_its_own(rampline, home):
     assert cells["convnet"][1:3] == ["822,922", "64 px"]
     refused = rampline("models", "MobileNetV9")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "model.name='MobileNetV9' is not known" in refused.stderr
+    assert "model.name='MobileNetV9' is not allowed: it must be one of those that `rampline models`" in refused.stderr

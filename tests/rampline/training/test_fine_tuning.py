@@ -13,6 +13,7 @@ from executions import begin
 
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
+from rampline.data.preparation import prepare_dataset
 from rampline.execution import train_run
 from rampline.parity.check import ParityResult, result_file
 from rampline.record.checkpoints import find_checkpoints
@@ -62,7 +63,9 @@ def test_only_what_is_to_be_trained_changes_in_each_phase(
     for run in study["runs"].values():
         run["set"] |= {"epochs": 1}
     file.write_text(yaml.safe_dump(study))
-    execution = begin(file, Home(root=rampline_home), f"x-{tmp_path.name}")
+    home = Home(root=rampline_home)
+    prepare_dataset(load_study(str(file)).data[0], home)
+    execution = begin(file, home, f"x-{tmp_path.name}")
     values = {}
     for name in ("head", "last-layers"):
         train_run(execution, name, on_event=lambda event: None, log=print)
