@@ -74,7 +74,9 @@ def test_a_compiled_model_has_its_words_in_place_of_the_settings_that_are_not_us
     assert {key: record.params[key] for key in brought} == brought
     assert (record.params["metrics"], record.params["peak_learning_rate"]) == (("top_5",), 0.5)
     assert not unsettled - {"metrics"} & set(record.params)
-    assert "optimizer SGD(clipnorm=1), learning rate CosineDecay(decay_steps=9), loss halved" in record.tags[NOTE_TAG]
+    assert "optimizer SGD(clipnorm=1), learning rate CosineDecay(decay_steps=9), loss halved" in str(
+        record.tags[NOTE_TAG]
+    )
 
 
 def test_a_model_of_the_users_that_is_not_compiled_has_the_studys_settings(make_run_directory, started, append_events):
