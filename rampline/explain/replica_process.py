@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,10 @@ class Meeting:
                     raise RunFailed(f"process {index} did not come to {occasion}")
                 time.sleep(POLL_SECONDS)
 
+    def end(self) -> None:
+        """Leave nothing: no process waits any more."""
+        shutil.rmtree(self._folder)
+
 
 def probe_replicas(folder: Path, index: int, works: list[dict[str, Any]], processes: int) -> None:
     """Do the part of one process of all `works`, in a folder of its own beside those of the others.
@@ -95,6 +100,7 @@ def _probe(
         meeting.wait("measured", range(1, processes))
         parts = [read_json(_part(out.with_suffix(""), other)) for other in range(1, processes)]
         at_once = mean_timings([Timings(milliseconds=tuple(part), steps=steps * rounds) for part in parts])
+    meeting.end()
     ReplicaProbes(
         alone=timings["alone"],
         half=timings.get("half"),
