@@ -16,8 +16,8 @@ from rampline.jobs.tf_config import ALONE, Task
 from rampline.record.checkpoints import Progress
 from rampline.training.checkpoint import save_checkpoint
 from rampline.training.engine import Engine
+from rampline.training.objective import EXAMPLES
 from rampline.training.state import make_state
-from rampline.training.step import EXAMPLES
 from rampline.training.strategy import configure_devices, make_strategy
 from rampline.training.train import make_engine
 

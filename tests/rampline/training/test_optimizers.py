@@ -145,6 +145,17 @@ def test_the_sum_of_the_replicas_gradients_is_clipped_and_not_each_of_them():
     assert train_mirrored(keras.optimizers.SGD(1.0, clipnorm=1.0), [3.0, -2.0, 0.5]) == [-1.0, 0.0]
 
 
+@pytest.mark.parametrize("scale", [0.0, 0.01, 100.0])
+def test_a_gradient_is_clipped_as_by_keras(scale):
+    gradient = tf.constant(np.random.default_rng(0).normal(scale=scale, size=(3, 4)), tf.float32)
+    optimizer = keras.optimizers.SGD(0.1, clipnorm=1.5)
+    (expected,) = optimizer._clip_gradients([gradient])
+    clip_the_sum(optimizer)
+    (clipped,) = optimizer._clip_gradients([gradient])
+    np.testing.assert_allclose(clipped.numpy(), expected.numpy(), rtol=1e-6)
+    assert np.linalg.norm(clipped) <= 1.5 * (1 + 1e-6)
+
+
 def test_an_average_is_exchanged_with_its_weight_bit_by_bit():
     variable = keras.Variable([0.1, 0.7])
     optimizer = make_optimizer(OptimizerConfig(name="sgd", momentum=0.0, ema=0.75), 1.0)
