@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
 import traceback
 import zipfile
 from collections.abc import Callable
@@ -78,7 +77,7 @@ def load_keras_file(path: Path, model: keras.Model) -> None:
 def _count_weights(path: Path) -> int:
     """Of the model in a file of Keras', without those of its optimizer."""
     names: list[str] = []
-    with zipfile.ZipFile(path) as archive, h5py.File(io.BytesIO(archive.read("model.weights.h5"))) as weights:
+    with zipfile.ZipFile(path) as archive, h5py.File(archive.open("model.weights.h5")) as weights:
         weights.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
     return sum(not name.startswith("optimizer/") for name in names)
 

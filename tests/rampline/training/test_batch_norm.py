@@ -121,6 +121,18 @@ def test_a_model_without_batch_norm_has_no_statistics():
     assert make_gather(model, tf.distribute.OneDeviceStrategy("/cpu:0")) is None
 
 
+def test_frozen_layers_have_no_statistics_to_exchange_also_where_an_older_version_wrote_some():
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    frozen, trained = keras.layers.BatchNormalization(trainable=False), keras.layers.BatchNormalization()
+    model = keras.Sequential([keras.Input((3,)), frozen, trained])
+    assert [v.path for v in moving_variables(model)] == [v.path for v in (trained.moving_mean, trained.moving_variance)]
+    write_statistics(model, strategy, np.full((2, 12), 7, np.float32))
+    assert np.asarray(trained.moving_mean.value).tolist() == [0, 0, 0]
+    write_statistics(model, strategy, np.full((2, 6), 7, np.float32))
+    assert np.asarray(trained.moving_mean.value).tolist() == [7, 7, 7]
+    assert np.asarray(frozen.moving_mean.value).tolist() == [0, 0, 0]
+
+
 def test_the_mean_does_not_overflow_and_keeps_the_type():
     mean = mean_statistics(np.full((4, 2), 3e38, np.float32))
     assert mean.dtype == np.float32
