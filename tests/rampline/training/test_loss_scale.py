@@ -60,9 +60,10 @@ def test_with_averages_and_clipping_too(run_roles: RunRoles) -> None:
     one, two = run(strategy="single"), run(**CLUSTERS["mirrored-2"])
     for role in (one, two):
         check(role)
-    # Clipped with the scale of 2 ** 10 on them, the gradients of a step would be next to nothing.
-    np.testing.assert_allclose(two["weights"][-1, 0], one["weights"][-1, 0], atol=2e-3)
-    assert np.abs(one["weights"][-1] - one["weights"][0]).max() > 2e-2
+    # Clipped with the scale of 2 ** 10 on them, the gradients of all steps together would be less than 1e-4.
+    change = np.abs(one["weights"][-1] - one["weights"][0]).max()
+    assert change > 2e-3
+    np.testing.assert_allclose(two["weights"][-1, 0], one["weights"][-1, 0], atol=0.1 * change)
 
 
 @pytest.mark.long
