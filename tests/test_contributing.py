@@ -56,8 +56,7 @@ ADDITIONS = [
         "rampline/plain.py",
         "",
         "import keras\n\n\n"
-        "def make_plain(config, learning_rate, **settings):\n"
-        "    return keras.optimizers.SGD(learning_rate, **settings)\n\n\n"
+        "def make_plain(config, learning_rate):\n    return keras.optimizers.SGD(learning_rate)\n\n\n"
         "def turn_over(images, draws):\n    return 255 - images\n",
     ),
     (

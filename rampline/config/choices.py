@@ -38,7 +38,7 @@ MODELS = {
     "convnet7": Choice(about="five convolutions, a dense layer and dropout", at="rampline.training.models:convnet7"),
 }
 
-# Functions of OptimizerConfig, learning rate, and the arguments of all Keras optimizers: decay, clipping, averages.
+# Functions of (OptimizerConfig, learning rate).
 OPTIMIZERS = {
     "adam": Choice(about="Adam", at="rampline.training.optimizers:make_adam"),
     "adamw": Choice(about="Adam, with the decay applied before the step", at="rampline.training.optimizers:make_adamw"),
