@@ -17,7 +17,7 @@ from rampline.errors import ConfigError
 from rampline.record.run_directory import RunDirectory
 from rampline.training import evaluation
 from rampline.training.checkpoint import load_model_weights
-from rampline.training.models import make_model
+from rampline.training.models import load_keras_file, make_model
 
 DATASET = {".h5": "conv1/conv1/kernel", ".weights.h5": "layers/batch_normalization/vars/0"}
 SHAPE = (32, 32, 3)
@@ -89,8 +89,14 @@ def test_a_lambda_in_a_model_file_is_never_built(weights, tmp_path):
     with pytest.raises(ConfigError, match="cannot be loaded"):
         load(path)
     shutil.copy(path, tmp_path / "model.keras")
-    with pytest.raises(ConfigError, match=r"cannot be found: it must be none, imagenet, a .h5 weight file"):
-        load(tmp_path / "model.keras")
+    plain = keras.Model(inputs, keras.layers.Dense(2)(inputs))
+    with pytest.raises(ConfigError, match=r"model\.keras cannot be loaded into \w+: File is not a zip file"):
+        load_keras_file(tmp_path / "model.keras", plain)
+    dense = keras.layers.Dense(2)
+    keras.Model(inputs, dense(keras.layers.Lambda(eval(code), output_shape=(4,))(inputs))).save(tmp_path / "good.keras")
+    executed.unlink(missing_ok=True)
+    load_keras_file(tmp_path / "good.keras", plain)
+    np.testing.assert_array_equal(plain.layers[-1].get_weights()[0], dense.get_weights()[0])
     assert not executed.exists()
 
 
