@@ -70,7 +70,7 @@ def check_models(study: Study, *, log: Callable[[str], None]) -> bool:
             raise RunFailed(f"{failure.label} {failure.how}") from failure
     for note in notes:
         log(note)
-    is_seen = all(_locate(study, data)[0] for data in study.data) or not layers
+    is_seen = not layers or all(_locate(study, data)[0] for data in study.data)
     return is_seen and all(model["classes"] for model in models)
 
 

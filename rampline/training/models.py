@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import traceback
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +186,7 @@ def _import_factory(name: str) -> Callable[..., keras.Model]:
         raise ConfigError(f"model.name={name!r} cannot be imported: {error}") from error
 
 
-def check_own_models(_folder: Path, models: list[dict[str, Any]], layers: list[dict[str, Any]]) -> list[str]:
+def check_own_models(_folder: Path, models: list[dict[str, Any]], layers: Sequence[dict[str, Any]] = ()) -> list[str]:
     """The job that looks at models and image layers before anything is prepared: the notes on all models."""
     for layer in layers:
         check_layer(**layer)

@@ -62,7 +62,7 @@ def test_parameter_servers_train(make_run, cluster: str) -> None:
 def test_a_job_of_a_run_is_on_a_node_whose_actor_has_stayed(cluster: str, tmp_path: Path) -> None:
     model = {"name": "small_models:out_of_memory", "image_shape": [8, 8, 1], "classes": 3}
     job = Job(function="models", what="the look", folder=tmp_path / "job", arguments={"models": [model]})
-    with pytest.raises(JobFailed, match=f"^the look on {socket.gethostname()} ended with status 1: MemoryError: 3 GiB"):
+    with pytest.raises(JobFailed, match=f"^the look on {socket.gethostname()} has no memory: MemoryError: 3 GiB"):
         run_job(job, launcher=launcher_of_jobs(on_ray(SERVERS)))
     assert len(actors(psutil.Process())) == 1
 

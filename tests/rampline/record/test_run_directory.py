@@ -26,7 +26,7 @@ def test_what_was_created_is_read_back(directory):
     assert directory.read_config() == CONFIG
     assert directory.read_identity() == IDENTITY
     assert sorted(path.name for path in directory.path.iterdir()) == ["config.json", "run.json"]
-    assert json.loads(directory.config_file.read_text())["batch"] == {"size": 64, "per": "replica"}
+    assert json.loads(directory.config_file.read_text())["batch"] == {"size": 64, "per": "replica", "accumulate": 1}
 
 
 def test_creating_the_same_run_again_changes_nothing(directory):
