@@ -14,7 +14,7 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3 python; d
 	"$$name" -c '$(IS_RIGHT)' >/dev/null 2>&1 && command -v "$$name" && break; done)
 
 # More processes than cores: many tests wait for others to start or to end. tests/support/stack.py says which run in one process.
-PYTEST := .venv/bin/pytest -n 4 --dist loadgroup --no-loadscope-reorder --reruns 1 --durations=40
+PYTEST := .venv/bin/pytest -n 3 --dist loadgroup --no-loadscope-reorder --reruns 1 --durations=40
 
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv

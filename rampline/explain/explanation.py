@@ -27,8 +27,8 @@ def _parts_of(whole: str) -> tuple[tuple[str, str], ...]:
 
 STEP_PARTS, RUN_PARTS = _parts_of("step"), _parts_of("run")
 NOISE_NOTE = (
-    "\N{PLUS-MINUS SIGN} is half of what a part ranges over in the rounds of the probes, the least and the greatest of "
-    "nine left out. A part that is not above it has no share: its neighbours may hold it, or it them."
+    "\N{PLUS-MINUS SIGN} is half of the interval that the median of the rounds of the probes lies in. A part that is "
+    "not above it has no share: its neighbours may hold it, or it them."
 )
 
 
@@ -189,7 +189,7 @@ class Explanation:
         verdict: what holds the run back.
         ceiling_images_per_second: what as many independent replicas reach at once on this machine, with no all-reduce
             and no pipeline; `None` where it was not measured.
-        noise: milliseconds by part of `step`: half of what the part ranges over in the rounds, see `noise_of_parts`.
+        noise: milliseconds by part of `step`: see `noise_of_parts`.
         slowdown: the usual step divided by the probed one: away from 1, the machine was busier, or idler, while the run
             trained than while it was probed.
     """

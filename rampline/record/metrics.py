@@ -53,10 +53,7 @@ def _explained(name: str, told_as: str, about: str, unit: Unit, heading: str = "
 
 
 def _noise_of(part: str) -> Metric:
-    about = (
-        f"The noise of `step_ms_{part}`: half of what it ranges over in the rounds of the probes, the least and the "
-        "greatest of nine left out."
-    )
+    about = f"The noise of `step_ms_{part}`: half of the interval that the median of the rounds of the probes lies in."
     return _explained(f"step_ms_{part}_noise", f"noise.{part}", about, MILLISECONDS, in_csv=False)
 
 

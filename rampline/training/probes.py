@@ -15,6 +15,7 @@ from rampline.training.timings import (
     CACHED,
     FEWEST_ROUNDS,
     KINDS,
+    MOST_ROUNDS,
     PIPELINE,
     REAL,
     ROUNDS,
@@ -25,6 +26,8 @@ from rampline.training.timings import (
 LONGEST_ROUND_SECONDS = 1.5
 # A round as short as a tick of the scheduler says nothing.
 SHORTEST_ROUND_SECONDS = 0.02
+# All rounds of a probe whose steps are quick.
+ENOUGH_SECONDS = 1.0
 
 PROFILED_STEPS = 5
 
@@ -69,7 +72,7 @@ def measure_in_turns(
     config: RunConfig,
     average: Callable[[float], float],
     *,
-    rounds: int = ROUNDS,
+    rounds: int | None = None,
     longest_seconds: float = LONGEST_ROUND_SECONDS,
 ) -> dict[str, Timings]:
     """Rounds in which the probes take turns, each with as many steps in every round, after it has compiled.
@@ -79,13 +82,14 @@ def measure_in_turns(
         config: the run, whose `explain.steps` are spread over the rounds in whole calls of `steps_per_call`; where they
             are quick, there are more.
         average: the mean over all roles, which must agree on the number of steps.
-        rounds: how many; fewer where a single step takes longer than a round.
+        rounds: how many; by default more where steps are quick. Fewer where a single step takes longer than a round.
         longest_seconds: of one round of one probe: a slow network is measured on fewer steps.
     """
     seconds = {name: _seconds_per_step(probe, config, average) for name, probe in probes.items()}
     steps = {name: _steps_per_round(config, seconds[name], longest_seconds) for name in probes}
     slowest = max(seconds[name] * steps[name] for name in probes)
-    rounds = min(rounds, max(FEWEST_ROUNDS, int(rounds * longest_seconds / slowest)))
+    wanted = rounds or min(MOST_ROUNDS, max(ROUNDS, int(ENOUGH_SECONDS / slowest)))
+    rounds = min(wanted, max(FEWEST_ROUNDS, int((rounds or ROUNDS) * longest_seconds / slowest)))
     made = [{name: average(probe(steps[name])) for name, probe in probes.items()} for _ in range(rounds)]
     return {
         name: Timings(milliseconds=tuple(1000 * round_[name] for round_ in made), steps=rounds * steps[name])

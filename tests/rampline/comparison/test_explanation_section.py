@@ -115,7 +115,7 @@ def test_a_part_that_is_not_told_apart_from_noise_has_its_size_and_no_share(clie
     _, steps, _, whole = section.tables
     assert steps.rows[1][3:] == ("4.0 (20 %)", f"3.5 {PLUS_MINUS}4.0", f"0.50 {PLUS_MINUS}0.75", "20.0")
     assert steps.rows[2][4] == "8.0 (33 %)"
-    assert steps.note.startswith(f"{PLUS_MINUS} is half of what a part ranges over")
+    assert steps.note.startswith(f"{PLUS_MINUS} is half of the interval that the median")
     assert whole.note == ""
     # The sync's 3.5 ms are no loss that was shown.
     assert section.sentences[0].endswith(

@@ -18,8 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forks")]
 
 def explain(config: RunConfig, dataset: PreparedDataset, folder: Path) -> Explanation:
     directory = RunDirectory(folder / "run")
-    # Enough that a round outlasts what else the machine does.
-    config = dataclasses.replace(config, explain=ExplainConfig(steps=900 if "tiny" in config.model.name else 20))
+    config = dataclasses.replace(config, explain=ExplainConfig())
     directory.create(config, RunIdentity(study="test", name="run", dataset=str(dataset.directory)))
     supervise(directory, on_event=lambda event: None, log=print)
     measure_replicas([directory], folder / "explain", log=print)

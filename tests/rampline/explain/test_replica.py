@@ -127,8 +127,8 @@ def test_equal_work_is_measured_once_also_where_a_gpu_is_fewer_than_the_replicas
     assert found.half is not None
     assert found.at_once is not None
     for timings in (found.alone, found.half, found.at_once):
-        assert len(timings.milliseconds) == ROUNDS
-        assert timings.steps % (ROUNDS * 8) == 0, "whole calls of 8 steps in each round"
+        assert len(timings.milliseconds) >= ROUNDS
+        assert timings.steps % (len(timings.milliseconds) * 8) == 0, "whole calls of 8 steps in each round"
         assert min(timings.milliseconds) > 0
     assert found.half.median < 1.5 * found.alone.median
     assert {file.name for file in (tmp_path / "explain" / "2-virtual").glob("*.log")} == {"0.log", "1.log", "2.log"}

@@ -15,7 +15,7 @@ from rampline.jobs.supervisor import supervise
 from rampline.record.checkpoints import last_checkpoint
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.training.probes import LONGEST_ROUND_SECONDS, SHORTEST_ROUND_SECONDS, measure_in_turns
-from rampline.training.timings import ROUNDS, StrategyProbes
+from rampline.training.timings import MOST_ROUNDS, ROUNDS, StrategyProbes
 
 Train = Callable[..., RunDirectory]
 # Batch normalisation and dropout: moving statistics and a random generator that a probe would move on.
@@ -40,10 +40,10 @@ def steps_of_a_round(directory: RunDirectory) -> int:
     """Of each probe, after checking that all have as many figures as there are rounds."""
     probes = StrategyProbes.read(directory.probes_file)
     for timings in (probes.pipeline, probes.cached, probes.real):
-        assert len(timings.milliseconds) == ROUNDS
+        assert ROUNDS <= len(timings.milliseconds) <= MOST_ROUNDS
         assert min(timings.milliseconds) > 0
     assert probes.pipeline.median < probes.real.median
-    return probes.cached.steps // ROUNDS
+    return probes.cached.steps // len(probes.cached.milliseconds)
 
 
 def assert_equal_bits(ours: RunDirectory, theirs: RunDirectory) -> None:
@@ -68,7 +68,10 @@ def assert_wall_time_without_probes(directory: RunDirectory) -> None:
     """Start-up and training make the wall time; what comes after the last checkpoint does not."""
     events = {event["event"]: event for event in directory.read_events()}
     probes = StrategyProbes.read(directory.probes_file)
-    measured = sum(sum(t.milliseconds) * t.steps / ROUNDS / 1000 for t in (probes.pipeline, probes.cached, probes.real))
+    measured = sum(
+        sum(t.milliseconds) * t.steps / len(t.milliseconds) / 1000
+        for t in (probes.pipeline, probes.cached, probes.real)
+    )
     probing = events["finished"]["time"] - events["checkpoint"]["time"]
     assert probing > measured
     in_training = events["checkpoint"]["time"] - events["started"]["time"]
@@ -166,6 +169,9 @@ def test_probes_take_turns_in_whole_calls_and_slow_ones_make_fewer_steps() -> No
     assert calls == [("fast", 1)] * 2 + [("slow", 1)] * 2 + [("fast", 24), ("slow", 1)] * 4
     assert (found["fast"].milliseconds, found["fast"].steps) == ((1.0, 2.0, 4.0, 5.0), 4 * 24)
     assert (found["slow"].milliseconds, found["slow"].steps) == ((1000.0, 2000.0, 3000.0, 4000.0), 4)
+    # Quick ones fill a second, with 21 rounds at most.
+    quick = {"fast": make("fast", [9.0, 0.001, *[0.001] * 21])}
+    assert len(measure_in_turns(quick, config, average=lambda s: s)["fast"].milliseconds) == MOST_ROUNDS
     # However slow they are, there are three rounds.
     found = measure_in_turns({"slow": make("slow", [9.0, 60.0, 1.0, 2.0, 3.0])}, config, average=lambda s: s)
     assert found["slow"].steps == 3
