@@ -265,22 +265,23 @@ def _check_metric(metric: Any, examples: _Examples, *, one_hot: bool) -> None:
 
 
 def _describe_optimizer(optimizer: keras.optimizers.Optimizer) -> str:
-    try:
-        config = optimizer.get_config()
-    except (NotImplementedError, TypeError):  # a schedule of the user's that cannot be written
-        config = {}
+    config = _settings_of(optimizer)
     unset = {"name", "learning_rate"} | (set() if config.get("use_ema") else {"ema_momentum"})
     return _write(type(optimizer).__name__, {name: value for name, value in config.items() if name not in unset})
 
 
 def _describe(thing: Any) -> str:
     """Its class, and its settings where it tells them."""
-    try:
-        config = thing.get_config()
-    except (NotImplementedError, TypeError):
-        config = {}
     untold = ("name", "reduction", "axis")
-    return _write(type(thing).__name__, {name: value for name, value in config.items() if name not in untold})
+    settings = {name: value for name, value in _settings_of(thing).items() if name not in untold}
+    return _write(type(thing).__name__, settings)
+
+
+def _settings_of(thing: Any) -> dict[str, Any]:
+    try:
+        return thing.get_config()
+    except (NotImplementedError, TypeError):  # the user's, which does not say how it is made again
+        return {}
 
 
 def _describe_loss(given: Any) -> str:
