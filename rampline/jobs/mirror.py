@@ -8,7 +8,7 @@ import os
 import tarfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from rampline.files import complete_directory, remove
@@ -173,7 +173,15 @@ def pack_run(folder: Path) -> bytes:
 def unpack(content: bytes, folder: Path) -> None:
     """Fill a folder from a tar archive; nothing is written outside of it."""
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        archive.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(folder, filter="data")
+            return
+        # Python before 3.11.4, as Debian 12 has it.
+        for member in archive.getmembers():
+            parts = PurePosixPath(member.name).parts
+            if not (member.isfile() or member.isdir()) or ".." in parts or parts[:1] == ("/",):
+                raise tarfile.ReadError(f"{member.name} is refused: it is no file or folder below the copy")
+        archive.extractall(folder)
 
 
 def replace_run(content: bytes, folder: Path) -> None:
