@@ -71,7 +71,8 @@ def test_cancelling_ends_every_role_and_a_retry_goes_on_from_there(stack: Flows)
     assert stack.slots_in_use() == 1
     stack.cancel(flow_run)
     assert wait_until(lambda: not stack.roles(), 20) < 20
-    assert stack.until(flow_run, *ENDED)["state_type"] == "CANCELLED"
+    # Where the process does not hear within a second that it is cancelled, it ends as crashed; Prefect corrects that.
+    stack.until(flow_run, "CANCELLED")
     assert stack.children(flow_run)["multi-worker"]["state_type"] == "CANCELLED"
     log = stack.log(flow_run)
     assert "stopping: the run saves a checkpoint first" in "\n".join(log)

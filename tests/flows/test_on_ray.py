@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from command_line import UNHURRIED, wait_until
-from flow_runs import ENDED, Flows
+from flow_runs import Flows
 from ray_node import actors, ray_node
 
 from rampline.record.run_directory import RunDirectory
@@ -30,4 +30,5 @@ def test_cancelling_ends_every_role_and_every_actor(stack: Flows, node: psutil.P
     gone = wait_until(lambda: not stack.roles() and not actors(node), GONE_SECONDS)
     print(f"no role and no actor {gone:.1f} s after the request")  # noqa: T201
     assert [event["event"] for event in directory.read_events("stopped")] == ["stopped"]
-    assert stack.until(flow_run, *ENDED)["state_type"] == "CANCELLED", stack.log(flow_run)
+    # Where the process does not hear within a second that it is cancelled, it ends as crashed; Prefect corrects that.
+    stack.until(flow_run, "CANCELLED")

@@ -22,7 +22,8 @@ def make_state(optimizer: str) -> TrainingState:
         [
             keras.Input((4, 4, 1), dtype="uint8"),
             keras.layers.Rescaling(1 / 255),
-            keras.layers.Conv2D(3, 2, kernel_regularizer=keras.regularizers.L2(0.1)),
+            # No bias: the normalisation takes it away, so that its gradient is nothing but rounding.
+            keras.layers.Conv2D(3, 2, use_bias=False, kernel_regularizer=keras.regularizers.L2(0.1)),
             keras.layers.BatchNormalization(momentum=0.5),
             keras.layers.Dropout(0.5, seed=1),
             keras.layers.Flatten(),
