@@ -31,12 +31,12 @@ UNHURRIED = str(SUPPORT / "unhurried.yaml")
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float) -> float:
+def wait_until(is_so: Callable[[], bool], seconds: float, *, every: float = 0.1) -> float:
     """Wait for a condition; returns the seconds it took."""
     began = time.monotonic()
     while not is_so():
         assert time.monotonic() < began + seconds
-        time.sleep(0.1)
+        time.sleep(every)
     return time.monotonic() - began
 
 
