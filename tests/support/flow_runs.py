@@ -42,7 +42,7 @@ class Flows(UpServers):
             found.update(self.flow_run(flow_run))
             return bool({found["state_name"], found["state_type"]} & set(states))
 
-        # An answer of Prefect's server costs 15 ms of a core that the flow run has need of.
+        # Each answer takes Prefect's server time of a core that the flow run has need of.
         wait_until(is_there, FLOW_SECONDS, every=0.4)
         return found
 
