@@ -1,15 +1,23 @@
-"""`rampline promote RUN_ID`: a run's model becomes the champion of its study, if it passes the gate."""
+"""`rampline evaluate`, `promote` and `predict`: a run is scored, its model becomes the champion, and labels images."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from rampline.progress import describe
+from rampline.record.checkpoints import Which
 from rampline.record.home import Home
+from rampline.record.units import NONE, write_accuracy, write_count
+
+MOST_CLASSES = 40  # rows
 
 
 class Alias(StrEnum):
@@ -77,11 +85,58 @@ def evaluate(
             help="Other images: digits, tfds:NAME, folder:PATH, url:URL or csv:PATH; their test split, else all.",
         ),
     ] = None,
+    checkpoint: Annotated[
+        Which, typer.Option(help="That of the best epoch, or the last one, whose scores are kept apart.")
+    ] = "best",
 ) -> None:
-    """Load the best checkpoint of a run and score it on a test set; by default that of its own data."""
+    """Score a run's best checkpoint on a test set, by default that of its own data: per class, and with intervals."""
     from rampline.registry.scoring import evaluate_one  # brings in MLflow: too slow for the other commands
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    scores = evaluate_one(run_id, data, home=Home.from_environment(), log=console.print)
+    scores = evaluate_one(run_id, data, which=checkpoint, home=Home.from_environment(), log=console.print)
+    console.print(f"checkpoint  {scores['checkpoint']} ({scores['which']}, epoch {scores['epoch']})")
     console.print(describe({"event": "evaluated", **scores}, epochs=None))
-    console.print(f"checkpoint  {scores['checkpoint']} (epoch {scores['best_epoch']})")
+    console.print("", _class_table(scores), "", sep="\n", soft_wrap=False)
+    for line in _summary(scores):
+        console.print(line)
+
+
+def _class_table(scores: Mapping[str, Any]) -> Table:
+    """A row per class, the lowest recall on top."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, show_edge=False, header_style="dim")
+    table.add_column("class", overflow="fold")
+    for title in ("images", "precision", "recall (95 % interval)", "F1 (95 % interval)"):
+        table.add_column(title, justify="right", no_wrap=True)
+    report, intervals = scores["classification_report"], scores["intervals"]
+    answers = [sum(column) for column in zip(*scores["confusion_matrix"], strict=True)]
+    rows = list(zip(scores["class_names"], answers, intervals["recall"], intervals["f1-score"], strict=True))
+    rows.sort(key=lambda row: (row[2] is None, report[row[0]]["recall"]))
+    for name, answered, recall, f1 in rows[:MOST_CLASSES]:
+        found = report[name]
+        table.add_row(
+            Text(name if name.isprintable() else repr(name)),
+            write_count(found["support"]),
+            f"{found['precision']:.3f}" if answered else NONE,
+            _with_interval(found["recall"], recall, ".3f"),
+            _with_interval(found["f1-score"], f1, ".3f"),
+        )
+    if len(rows) > MOST_CLASSES:
+        table.caption = f"… and {len(rows) - MOST_CLASSES} classes of a higher recall, or without images"
+    return table
+
+
+def _summary(scores: Mapping[str, Any]) -> list[str]:
+    intervals = scores["intervals"]
+    accuracy, balanced = (
+        _with_interval(scores[name], intervals[name], ".4f") for name in ("test_accuracy", "test_balanced_accuracy")
+    )
+    lines = [f"accuracy           {accuracy}", f"balanced accuracy  {balanced}: the mean recall of the classes"]
+    if scores["test_calibration_error"] is not None:
+        error, certainty = write_accuracy(scores["test_calibration_error"]), write_accuracy(scores["mean_certainty"])
+        lines.append(f"calibration error  {error}: mean certainty {certainty}, accuracy {scores['test_accuracy']:.4f}")
+    return lines
+
+
+def _with_interval(value: float, bounds: Sequence[float] | None, form: str) -> str:
+    """`0.972 (0.917 to 1.000)`; a dash for a class without images."""
+    return NONE if bounds is None else f"{value:{form}} ({bounds[0]:{form}} to {bounds[1]:{form}})"

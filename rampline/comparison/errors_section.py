@@ -25,6 +25,7 @@ EVALUATION, ERRORS = "evaluation.json", "worst_errors.json"
 MOST_CELLS = 60  # classes of a confusion matrix, beyond which no reader finds a cell
 MOST_COUNTS = 16  # classes, up to which its cells have room for their numbers
 MOST_PAIRS = 3
+UNBALANCED = 2  # times as many images as the smallest class: then the accuracy is that of the largest ones
 MOST_CLASSES = 40  # rows; those of the lowest accuracy
 CELL = 22  # pixels
 SHORT = 4  # characters of a name that fits below its column
@@ -103,6 +104,9 @@ def _tell(scores: Scores) -> str:
     matrix, names = scores.matrix, scores.class_names
     wrong = matrix - np.diag(matrix.diagonal())
     told = f"{scores.run}: {write_count(matrix.trace())} of {write_count(matrix.sum())} answers are right"
+    some = [count for count in matrix.sum(axis=1).tolist() if count]
+    if max(some, default=0) > UNBALANCED * min(some, default=0):
+        told += f" (balanced accuracy {write_accuracy(float(np.nanmean(scores.accuracies)))})"
     places = [divmod(int(place), len(names)) for place in np.argsort(-wrong, axis=None, kind="stable")[:MOST_PAIRS]]
     images = [write_count(count) for count in matrix.sum(axis=1)]
     pairs = [

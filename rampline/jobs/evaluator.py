@@ -1,4 +1,4 @@
-"""One process that scores the best checkpoints of several runs: TensorFlow is imported once."""
+"""One process that scores the checkpoints of several runs: TensorFlow is imported once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from rampline.jobs.exit_status import MACHINE_LOST
 from rampline.jobs.job import Job, JobFailed, run_job
 from rampline.jobs.launchers import launcher_of_jobs
+from rampline.record.checkpoints import Which
 from rampline.record.run_directory import RunDirectory
 
 RESTARTS = 2
@@ -19,16 +20,19 @@ def run_evaluation(
     log_file: Path,
     *,
     other_data: Path | None = None,
+    which: Which = "best",
     on_evaluated: Callable[[Path], None] | None = None,
 ) -> None:
-    """Score the best checkpoint of each run directory, in this order; whatever ends the call, the process is gone.
+    """Score a checkpoint of each run directory, in this order; whatever ends the call, the process is gone.
 
     A process that a signal ended, or whose machine was lost, is started again for those that are left.
 
     Args:
-        run_directories: each gets its `evaluation.json`.
+        run_directories: each gets its `evaluation.json`, or, as other data or the last checkpoint are asked for, its
+            `evaluation-other.json`.
         log_file: gets what the process prints; the job's folder is beside it, without its suffix.
         other_data: prepared dataset to score on instead of each run's own.
+        which: the checkpoint.
         on_evaluated: is called with a run directory as soon as it is scored.
 
     Raises:
@@ -53,7 +57,11 @@ def run_evaluation(
             folders=[log_file.with_suffix(""), *left],
             datasets=sorted({*own_data, *([other_data] if other_data else [])}),
             gpus=range(1),
-            arguments={"run_directories": list(map(str, left)), "data": str(other_data) if other_data else None},
+            arguments={
+                "run_directories": list(map(str, left)),
+                "data": str(other_data) if other_data else None,
+                "which": which,
+            },
         )
         try:
             run_job(job, launcher=launcher, on_event=hear)

@@ -7,11 +7,13 @@ import json
 import re
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rampline.errors import ConfigError
 from rampline.files import read_json, refuse_newer
 
+# A checkpoint of a run: that of its best epoch, or the newest one.
+Which = Literal["best", "last"]
 PROGRESS = "progress.json"
 VERSION = 2
 # Fields of `Progress` that version 1 has not: its runs do not stop by them.

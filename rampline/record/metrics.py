@@ -144,6 +144,21 @@ METRICS: tuple[Metric, ...] = (
         },
     ),
     Metric("test_loss", "Mean loss of the best checkpoint on the same images.", Source.EVALUATION, better="lower"),
+    Metric(
+        "test_balanced_accuracy",
+        "Mean over the classes of the share of correct answers on the images of each, so that each counts the same.",
+        Source.EVALUATION,
+        unit=ACCURACY,
+        better="higher",
+    ),
+    Metric(
+        "test_calibration_error",
+        "Expected calibration error on the same images, over 15 bins: how far the probability of an answer is from the "
+        "share of correct answers.",
+        Source.EVALUATION,
+        unit=ACCURACY,
+        better="lower",
+    ),
     Metric("test_examples", "How many images those are.", Source.EVALUATION, told_as="examples", unit=COUNT),
     Metric("epochs", "Epochs that the run has completed.", Source.COMPARISON, unit=COUNT, logged=False),
     Metric(

@@ -11,6 +11,7 @@ from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import prepare_dataset
 from rampline.files import read_json
 from rampline.jobs.evaluator import run_evaluation
+from rampline.record.checkpoints import Which
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.registry.candidate import directory_of, find_mlflow_run, open_run_directory
@@ -20,14 +21,17 @@ from rampline.tracking.store import open_tracking
 Log = Callable[[str], None]
 
 
-def evaluate_one(run: str, data: str | None, *, home: Home, log: Log) -> dict[str, Any]:
-    """Score the best checkpoint of one run on its own or on another test set.
+def evaluate_one(run: str, data: str | None, *, which: Which = "best", home: Home, log: Log) -> dict[str, Any]:
+    """Score the best or the last checkpoint of one run on its own or on another test set.
+
+    MLflow gets the scores of the best one on the run's own data.
 
     Args:
         run: an MLflow run id, the path of a run directory, or a registered model such as
             `models:/rampline-digits@champion` (`models:/` may be left out).
         data: a data source such as `folder:PATH`, with some or all of the run's classes. Every image of its test split
             is scored; without one, of its validation split; without either, every image. `None`: the run's own data.
+        which: the checkpoint of the best epoch, or the newest one.
         home: where prepared data lies.
         log: gets lines for the user.
 
@@ -42,11 +46,13 @@ def evaluate_one(run: str, data: str | None, *, home: Home, log: Log) -> dict[st
         where = {"source": data, "manual_dir": None, "checksum": None, "mirrors": (), "limit": None}
         config = dataclasses.replace(directory.read_config().data, **where, channels=own.image_shape[2])
         other = prepare_dataset(config, home, scored_classes=own.class_names, log=log).directory
-    run_evaluation([directory.path], directory.path / "evaluation.log", other_data=other)
-    if other:
-        return read_json(directory.path / "evaluation-other.json")
-    deliver_run(open_tracking(home), directory)
-    return read_json(directory.evaluation_file)
+    run_evaluation([directory.path], directory.path / "evaluation.log", other_data=other, which=which)
+    is_other = other is not None or which == "last"
+    if not is_other:
+        deliver_run(open_tracking(home), directory)
+    scores = directory.path / "evaluation-other.json" if is_other else directory.evaluation_file
+    log(f"scores      {scores}")
+    return read_json(scores)
 
 
 def _find_run_directory(run: str, home: Home) -> RunDirectory:

@@ -1,4 +1,4 @@
-"""Scores of a run's best checkpoint on a test set; runs in a TensorFlow process, on one device."""
+"""Scores of a run's best or last checkpoint on a test set; runs in a TensorFlow process, on one device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import csv
 import dataclasses
 import io
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,94 +21,40 @@ from rampline.files import csv_cell, read_json, write_json, write_text
 from rampline.jobs.job import EVENTS
 from rampline.pipeline.batches import ReplicaRange, make_evaluation_dataset
 from rampline.pipeline.examples import open_examples
-from rampline.record.checkpoints import best_checkpoint, read_progress
+from rampline.record.checkpoints import Which, best_checkpoint, last_checkpoint, read_progress
 from rampline.record.events import EventWriter, finite
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.training.checkpoint import load_model_weights
 from rampline.training.models import make_model
-
-
-def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
-    """How often each class was taken for each.
-
-    Args:
-        labels: `(examples,) int`, the right classes.
-        predictions: `(examples,) int`.
-        classes: how many there are.
-
-    Returns:
-        `(classes, classes) int64`, a row per right class and a column per predicted one.
-    """
-    cells = labels.astype(np.int64) * classes + predictions
-    return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
-
-
-def classification_report(matrix: np.ndarray, class_names: Sequence[str]) -> dict[str, Any]:
-    """Precision, recall, F1 score and support by class name, their averages, and the accuracy.
-
-    As `sklearn.metrics.classification_report(…, output_dict=True, zero_division=0)`: what would be divided by 0 is 0.
-    Only where a class is called as an average is, the average has another name: `accuracy (all classes)`.
-
-    Args:
-        matrix: from `confusion_matrix`.
-        class_names: of its rows.
-    """
-    right, support = matrix.diagonal(), matrix.sum(axis=1)
-    predicted = matrix.sum(axis=0)
-    scores = {
-        "precision": _ratio(right, predicted),
-        "recall": _ratio(right, support),
-        "f1-score": _ratio(2 * right, predicted + support),
-    }
-    examples = float(support.sum())
-    by_class = {
-        name: {**{score: float(values[i]) for score, values in scores.items()}, "support": float(support[i])}
-        for i, name in enumerate(class_names)
-    }
-    macro = {score: float(values.mean()) for score, values in scores.items()}
-    weighted = {score: float(np.average(values, weights=support)) for score, values in scores.items()}
-    averages = {
-        "accuracy": float(right.sum() / examples),
-        "macro avg": {**macro, "support": examples},
-        "weighted avg": {**weighted, "support": examples},
-    }
-    return by_class | {_free_name(name, by_class): values for name, values in averages.items()}
-
-
-def _free_name(name: str, taken: Container[str]) -> str:
-    while name in taken:
-        name += " (all classes)"
-    return name
-
-
-def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    return np.divide(above, below, out=np.zeros(len(above)), where=below > 0)
-
+from rampline.training.scores import score_answers
 
 BATCH_SIZE = 256
 # Of the wrong answers that are shown: how many, and the longer side of their images in pixels.
 MOST_ERRORS, LONGEST_SIDE = 12, 96
 
 
-def evaluate_all(folder: Path, run_directories: Sequence[str], data: str | None) -> None:
+def evaluate_all(folder: Path, run_directories: Sequence[str], data: str | None, which: Which) -> None:
     """The job of an evaluation: score these run directories, and tell of each as soon as it is scored."""
     events = EventWriter(folder / EVENTS)
     for path in run_directories:
-        evaluate_run_directory(RunDirectory(Path(path)), Path(data) if data else None)
+        evaluate_run_directory(RunDirectory(Path(path)), Path(data) if data else None, which)
         events.write("evaluated", run_directory=path)
 
 
-def evaluate_run_directory(run_directory: RunDirectory, other_data: Path | None = None) -> dict[str, Any]:
-    """Score the best checkpoint and write `evaluation.json` and what belongs to it.
+def evaluate_run_directory(
+    run_directory: RunDirectory, other_data: Path | None = None, which: Which = "best"
+) -> dict[str, Any]:
+    """Score a checkpoint; of the best one on the run's own data write `evaluation.json` and what belongs to it.
 
     That is `predictions.csv` (path, label, answer and its probability of every image), `worst_errors.json` (the wrong
-    answers that are most certain, with their images), `model/` and `model_summary.txt`.
+    answers that are most certain, with their images), `model/` and `model_summary.txt`. Scores of other data, or of the
+    last checkpoint, go to `evaluation-other.json` and `predictions-other.csv` alone.
 
     Args:
         run_directory: a run with at least one checkpoint.
-        other_data: another prepared dataset with the same classes; its scores go to `evaluation-other.json` and
-            `predictions-other.csv` alone.
+        other_data: another prepared dataset with the same classes.
+        which: the checkpoint of the best epoch, or the newest one.
 
     Returns:
         the content of the JSON file.
@@ -117,25 +63,29 @@ def evaluate_run_directory(run_directory: RunDirectory, other_data: Path | None 
         ConfigError: when the run has no checkpoint.
         DatasetError: when the other dataset has other classes or another image shape.
     """
-    checkpoint = best_checkpoint(run_directory.checkpoints)
+    checkpoint = (best_checkpoint if which == "best" else last_checkpoint)(run_directory.checkpoints)
     if checkpoint is None:
         raise ConfigError(f"{run_directory.path} has no checkpoint to evaluate")
     own = PreparedDataset.open(Path(run_directory.read_identity().dataset))
     dataset = PreparedDataset.open(other_data) if other_data else own
     _check_same_classes(own, dataset)
-    if other_data is None and _is_evaluated(run_directory, checkpoint):
+    is_other = other_data is not None or which == "last"
+    if not is_other and _is_evaluated(run_directory, checkpoint):
         return read_json(run_directory.evaluation_file)
     model = load_model(run_directory, own, checkpoint)
     labels, probabilities = predict(model, dataset, dataset.evaluation_split)
+    progress = read_progress(checkpoint)
     content = {
         "split": dataset.evaluation_split,
         "source": dataset.source,
         "dataset": dataset.directory.name,
         "checkpoint": str(checkpoint),
-        "best_epoch": read_progress(checkpoint).best_epoch,
-        **finite(_scores(labels, probabilities, dataset.class_names)),
+        "which": which,
+        "epoch": progress.epoch,
+        "best_epoch": progress.best_epoch,
+        **finite(score_answers(labels, probabilities, dataset.class_names)),
     }
-    if other_data:
+    if is_other:
         scores = run_directory.path / "evaluation-other.json"
         scores.unlink(missing_ok=True)  # never beside the answers on other images
         _write_predictions(dataset, labels, probabilities, run_directory.path / "predictions-other.csv")
@@ -189,7 +139,10 @@ def predict(model: keras.Model, dataset: PreparedDataset, split: str) -> tuple[n
 
 def _is_evaluated(run_directory: RunDirectory, checkpoint: Path) -> bool:
     file = run_directory.evaluation_file
-    return file.is_file() and run_directory.model.is_dir() and read_json(file)["checkpoint"] == str(checkpoint)
+    if not (file.is_file() and run_directory.model.is_dir()):
+        return False
+    content = read_json(file)
+    return content["checkpoint"] == str(checkpoint) and "intervals" in content  # which earlier versions have not found
 
 
 def _check_same_classes(own: PreparedDataset, other: PreparedDataset) -> None:
@@ -200,20 +153,6 @@ def _check_same_classes(own: PreparedDataset, other: PreparedDataset) -> None:
         raise DatasetError(
             f"{other.source} has images of {other.image_shape}; the run was trained on {own.image_shape}"
         )
-
-
-def _scores(labels: np.ndarray, probabilities: np.ndarray, class_names: tuple[str, ...]) -> dict[str, Any]:
-    predictions = probabilities.argmax(axis=1)
-    matrix = confusion_matrix(labels, predictions, len(class_names))
-    likelihood = np.clip(probabilities[np.arange(len(labels)), labels], 1e-12, 1.0)
-    return {
-        "examples": len(labels),
-        "test_loss": float(-np.log(likelihood).mean()),
-        "test_accuracy": float((predictions == labels).mean()),
-        "class_names": list(class_names),
-        "confusion_matrix": matrix.tolist(),
-        "classification_report": classification_report(matrix, class_names),
-    }
 
 
 def _write_predictions(dataset: PreparedDataset, labels: np.ndarray, probabilities: np.ndarray, path: Path) -> None:

@@ -11,6 +11,7 @@ from rampline.errors import DatasetError
 
 # Takes lines for the user while a source is opened.
 Tell = Callable[[str], None]
+MOST_NAMED = 20  # classes, of which an error names all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +80,8 @@ def as_test_images(source: Source, class_names: tuple[str, ...], origin: str) ->
     """
     unknown = [name for name in source.class_names if name not in class_names]
     if unknown:
-        known = ", ".join(class_names)
+        more = f" and {len(class_names) - MOST_NAMED} others" if len(class_names) > MOST_NAMED else ""
+        known = ", ".join(class_names[:MOST_NAMED]) + more
         raise DatasetError(f"{origin} has the class {unknown[0]!r}, which the run was not trained on: it knows {known}")
     name = next(name for name in ("test", "validation", "train") if name in source.splits)
     labels = [class_names.index(name) for name in source.class_names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rampline.comparison.errors_section import make_errors_section, read_scores
+from rampline.comparison.errors_section import Scores, make_errors_section, read_scores
 from rampline.comparison.runs import read_comparison
 
 EVALUATION = {"class_names": ["cat", "dog", "fox"], "confusion_matrix": [[8, 2, 0], [0, 9, 1], [0, 0, 0]]}
@@ -32,6 +32,23 @@ def test_the_recommended_run_and_the_reference_are_told_of(client, log_study, fo
     )
     assert len(section.charts[0].spec["data"]["values"]) == 4
     assert section.pictures[0].lines == ("dog instead of cat", "98.7 % certain", "test/cat/1.png")
+
+
+def test_the_balanced_accuracy_is_told_of_unbalanced_classes():
+    scores = [
+        Scores(
+            run="a", class_names=("cat", "dog", "fox"), matrix=np.array([[20, 1, 0], [5, 5, 0], [0, 0, 0]]), errors=()
+        ),
+        Scores(
+            run="b", class_names=("cat", "dog", "fox"), matrix=np.array([[20, 0, 0], [5, 5, 0], [0, 0, 0]]), errors=()
+        ),
+    ]
+    section = make_errors_section(scores)
+    assert section is not None
+    balanced = f"{(20 / 21 + 5 / 10) / 2:.4f}"
+    told = f"a: 25 of 31 answers are right (balanced accuracy {balanced}); most often it takes dog for cat (5 of 10), "
+    assert section.sentences[0] == f"{told}cat for dog (1 of 21)."
+    assert section.sentences[1].startswith("b: 25 of 30 answers are right; most")
 
 
 def test_many_classes_have_no_matrix_and_few_rows(client, log_study, four_runs):

@@ -1,6 +1,7 @@
-"""`rampline evaluate --data`: other images with labels, scored with a run that was trained before."""
+"""`rampline evaluate`: other images with labels, or another checkpoint, of a run that was trained before."""
 
 import base64
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
+from command_line import Rampline
 from trained_runs import write_test_images
 
 from rampline.data.dataset import PreparedDataset
@@ -48,12 +50,49 @@ def test_every_image_of_a_folder_is_scored(trained: Path, rampline_home: Path, t
     assert scores["examples"] == 2 * chosen.sum()
     assert scores["test_accuracy"] == pytest.approx((table["label"] == table["prediction"])[chosen].mean())
     assert scores["classification_report"]["3"]["support"] == 0
-    assert lines[-1].startswith(f"test: {2 * chosen.sum()} images: 0 ({2 * (labels == 0).sum()}), ")
+    right = [(table["prediction"] == digit)[table["label"] == digit].mean() for digit in range(10) if digit != 3]
+    assert scores["test_balanced_accuracy"] == pytest.approx(np.mean(right))
+    assert [label for label, bounds in enumerate(scores["intervals"]["recall"]) if bounds is None] == [3]
+    assert lines[-1] == f"scores      {run.path}/evaluation-other.json"
+    assert lines[-2].startswith(f"test: {2 * chosen.sum()} images: 0 ({2 * (labels == 0).sum()}), ")
     assert read_json(run.evaluation_file)["examples"] == len(labels)
 
     (tmp_path / "sorted/test/5").rename(tmp_path / "sorted/test/five")
     with pytest.raises(InputError, match=r"has the class 'five', which the run was not trained on: it knows 0, 1, 2"):
         evaluate_one(str(run.path), f"folder:{tmp_path}/sorted", home=home, log=lines.append)
+
+
+def test_the_last_checkpoint_is_scored_apart(trained: Path, rampline: Rampline, tmp_path: Path) -> None:
+    """Here it is one that takes each image for a 4, and is certain of it."""
+    run = RunDirectory(Path(shutil.copytree(trained / "better", tmp_path / "run")))
+    best = best_checkpoint(run.checkpoints)
+    assert best
+    progress, arrays = read_checkpoint(best)
+    arrays[max(key for key in arrays if key.startswith("model/"))][4] = 1e6
+    later = dataclasses.replace(progress, step=progress.step + 1000, epoch=progress.epoch + 7)
+    write_checkpoint(run.checkpoints, later, arrays, read_manifest(best).model_variables, keep=9)
+    own = [run.evaluation_file, run.path / "predictions.csv", run.worst_errors_file, *run.model.rglob("*.keras")]
+    before = [path.read_bytes() for path in own]
+
+    done = rampline("evaluate", str(run.path), "--checkpoint", "last")
+    assert done.returncode == 0, done.stderr
+    assert len(own) == 4
+    assert [path.read_bytes() for path in own] == before
+    scores = read_json(run.path / "evaluation-other.json")
+    assert (scores["which"], scores["epoch"], scores["best_epoch"]) == ("last", later.epoch, progress.best_epoch)
+    fours = (PreparedDataset.open(Path(run.read_identity().dataset)).labels("test") == 4).mean()
+    assert scores["test_accuracy"] == pytest.approx(fours)
+    assert scores["test_balanced_accuracy"] == pytest.approx(0.1)
+    assert scores["test_calibration_error"] == pytest.approx(1 - fours)
+    answers = pd.read_csv(run.path / "predictions-other.csv")
+    assert set(answers["prediction"]) == {4}
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"scores      {run.path}/evaluation-other.json"
+    assert lines[1].endswith(f"(last, epoch {later.epoch})")
+    assert [line.split()[0] for line in lines[6:16]] == ["0", "1", "2", "3", "5", "6", "7", "8", "9", "4"]
+    assert lines[15].split()[3:7] == ["1.000", "(1.000", "to", "1.000)"]
+    assert lines[18].startswith("balanced accuracy  0.1000 (0.1000 to 0.1000)")
+    assert max(map(len, lines[2:])) <= 80
 
 
 def _check_answers(run: RunDirectory, dataset: PreparedDataset) -> None:
