@@ -10,8 +10,8 @@ from rampline.config import DataConfig
 from rampline.data.sources.source import Tell
 from rampline.errors import DatasetError
 
-# The first draw that comes near enough is taken, else the best of these.
-_DRAWS = 10
+# The first draw that comes near enough is taken, else the best of as many as go through 10,000 groups, or of 10.
+_GROUPS_DRAWN, _LEAST_DRAWS = 10_000, 10
 # Costs are whole numbers: their sums are exact, and the same in any order.
 _UNIT = 2**20
 
@@ -41,10 +41,11 @@ def draw_validation_groups(
     for group, label in images:
         groups[group][label] += 1
     _check_groups(groups, class_names, config)
-    draws: list[_Draw] = []
-    while len(draws) < _DRAWS and not any(draw.is_near for draw in draws):
-        draws.append(_Draw(groups, config, len(draws)))
-    best = min(draws, key=lambda draw: draw.cost)
+    best = _Draw(groups, config, 0)
+    for number in range(1, max(_LEAST_DRAWS, _GROUPS_DRAWN // max(len(groups), 1))):
+        if best.is_near:
+            break
+        best = min(best, _Draw(groups, config, number), key=lambda draw: draw.cost)
     if best.one_sided:
         raise DatasetError(
             f"data.group={config.group!r}: no way was found to split the {len(groups)} groups of {config.source} so "

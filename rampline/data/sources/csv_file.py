@@ -93,12 +93,12 @@ def _read_table(path: Path, group: str | None) -> pd.DataFrame:
         raise DatasetError(
             f"csv {path} has no column {absent[0]!r} (it has {has}): the columns must be path,label[,split]"
         )
-    if "split" not in table.columns:
-        table["split"] = "train"
     if group and group not in table.columns:
         raise DatasetError(
             f"data.group={group!r} is not allowed: csv {path} has the columns {', '.join(table.columns)}"
         )
+    if "split" not in table.columns:
+        table["split"] = "train"
     for column in dict.fromkeys(("path", "label", "split", group or "path")):
         table[column] = table[column].str.strip()
         _check_cells(path, table, column, table[column] != "", "a non-empty text")
