@@ -23,7 +23,7 @@ from rampline.record.units import NONE
 ROWS = 40  # longer tables are cut, with a line that says so
 PICTURES, CLASSES = 12, 100  # of a contact sheet
 LONGEST_SIDE = 128  # pixels
-LEAK = "A network that has seen an image in training has no merit in knowing it: see the table below."
+LEAK = "A network has no merit in knowing what it has seen in training: see the tables below."
 
 
 def make_data_section(reports: Sequence[DataReport]) -> Section | None:
@@ -59,6 +59,8 @@ def _data_tables(reports: Sequence[DataReport]) -> dict[str, pd.DataFrame]:
         tables[f"Images by split and class{source}"] = _by_class(report.summary)
         tables[f"Files that do not decode{source}"] = report.undecodable
         tables[f"Images in more than one split{source}"] = _shorten(report.repeated("across"))
+        if len(report.groups):
+            tables[f"Groups in more than one split{source}"] = report.shared_groups
         tables[f"Images more than once in one split{source}"] = _shorten(report.repeated("within"))
     return tables
 
@@ -89,12 +91,12 @@ def _shorten(duplicates: Any) -> pd.DataFrame:
 
 def write_data_page(dataset: PreparedDataset, report: DataReport, path: Path) -> None:
     """Write a page with the report of a dataset, and a contact sheet of each class; it loads nothing else."""
-    is_leaking = len(report.repeated("across")) > 0
+    leaks = report.leak_lines()
     section = make_data_section([report])
     page = open_template("data.html.j2").render(
         source=dataset.source,
         fingerprint=dataset.fingerprint,
-        warning=f"{report.duplicate_lines()[0]}. {LEAK}" if is_leaking else "",
+        warnings=[*leaks, LEAK] if leaks else [],
         css=Markup((TEMPLATES / "report.css").read_text()),
         light=declare_colors(LIGHT, LIGHT_PARTS),
         dark=declare_colors(DARK, DARK_PARTS),

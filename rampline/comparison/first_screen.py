@@ -6,7 +6,7 @@ before it was trained, see `docs/parity.md`. Of a run that was trained several t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +92,7 @@ def make_first_screen(comparison: Comparison, reports: Iterable[DataReport]) -> 
         answers=tuple(Answer(question=q, sentences=tuple(filter(None, told))) for q, told in answers.items()),
         certificates=tuple(list_certificates(comparison)),
         warnings=(
-            *filter(None, map(_tell_leaks, reports)),
+            *(leak for report in reports for leak in _tell_leaks(report)),
             *list_warnings(comparison),
             *([] if is_repeated else [repeats]),
         ),
@@ -122,15 +122,20 @@ def _figures(status: str, trainings: Sequence[dict[str, Any]]) -> str:
     return tell_parity(rows)
 
 
-def _tell_leaks(report: DataReport) -> str:
+def _tell_leaks(report: DataReport) -> Iterator[str]:
     by_image: dict[int, list[str]] = {}
     for copy in report.repeated("across").to_dict("records"):
         by_image.setdefault(copy["group"], []).append(copy["name"])
-    if not by_image:
-        return ""
-    images, names = len(by_image), " and ".join(next(iter(by_image.values()))[:2])
-    are = "image is" if images == 1 else "images are"
-    return (
-        f"{images:,} {are} in more than one split of {report.source}, such as {names}: accuracy on them is no "
-        "accuracy on new images."
-    )
+    if by_image:
+        images, names = len(by_image), " and ".join(next(iter(by_image.values()))[:2])
+        are = "image is" if images == 1 else "images are"
+        yield (
+            f"{images:,} {are} in more than one split of {report.source}, such as {names}: accuracy on them is no "
+            "accuracy on new images."
+        )
+    if len(groups := report.shared_groups["group"].unique()):
+        are = "group is" if len(groups) == 1 else "groups are"
+        yield (
+            f"{len(groups):,} {are} in more than one split of {report.source}, such as {groups[0]}: accuracy on their "
+            "images is no accuracy on new groups."
+        )

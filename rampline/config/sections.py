@@ -61,6 +61,14 @@ def _check_checksum(checksum: str) -> str:
     return checksum
 
 
+def _capture_groups(pattern: str) -> int:
+    """How many a regular expression has; 0 where it is none."""
+    try:
+        return re.compile(pattern).groups
+    except (re.error, OverflowError, RecursionError):
+        return 0
+
+
 def _count_replicas(replicas: Any, info: ValidationInfo) -> Any:
     """The number for `auto`; all else is left as it is, to be checked."""
     if replicas != AUTO:
@@ -138,6 +146,14 @@ class DataConfig(Settings):
         0,
         "seed of that split and of `limit`; apart from `seed`, so that runs with other seeds keep the same split",
     )
+    group: Text | None = setting(
+        None,
+        "which images belong together, such as those of a patient or a burst: the split by `validation_fraction` "
+        "divides no group. For `csv:` a column of the table; for `folder:` and `url:` a regular expression that is "
+        "searched for in the path below the folder: the group is its first capture group that matches. `null`: every "
+        "image is on its own",
+        allowed="a column of the table, a regular expression with a capture group, or null",
+    )
     max_undecodable_share: Number = setting(
         0.01,
         "preparation fails if a larger share of the files does not decode; up to it they are left out and listed",
@@ -172,6 +188,12 @@ class DataConfig(Settings):
         for key, value in (("checksum", self.checksum), ("mirrors", self.mirrors)):
             fits = not value or self.source.startswith("url:")
             check(fits, f"data.{key}", value, "left out unless data.source is url:URL")
+        if self.group is not None:
+            kind = self.source.partition(":")[0]
+            needed = "left out unless data.source is csv:PATH, folder:PATH or url:URL"
+            check(kind in ("csv", "folder", "url"), "data.group", self.group, needed)
+            needed = f"a regular expression with a capture group, such as '([^/]+)_', for {kind}:"
+            check(kind == "csv" or _capture_groups(self.group) > 0, "data.group", self.group, needed)
 
     @property
     def augmentations(self) -> tuple[tuple[str, Options], ...]:

@@ -54,6 +54,8 @@ def describe_preprocessing(
         values["split_seed"] = config.split_seed
     if not is_upright:
         values["orientation"] = "turned upright by EXIF"
+    if config.group is not None:
+        values["group"] = config.group
     return values
 
 

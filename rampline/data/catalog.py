@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rampline.config import DataConfig
+from rampline.data.groups import draw_validation_groups, validation_share
 from rampline.data.orientation import UPRIGHT, read_orientation
 from rampline.data.parallel import MapInOrder, in_chunks
-from rampline.data.sources.source import Example, Source
+from rampline.data.sources.source import Example, Source, Tell
 from rampline.errors import DatasetError
 
 _CHUNK = 64
@@ -26,6 +27,7 @@ class CatalogEntry:
         label: see `Example`.
         sha256: of the encoded image, hex.
         orientation: see `read_orientation`.
+        group: see `Example`.
     """
 
     split: str
@@ -33,6 +35,7 @@ class CatalogEntry:
     label: int
     sha256: str
     orientation: int = UPRIGHT
+    group: str = ""
 
 
 def read_catalog(source: Source, on_progress: Callable[[int], None], map_in_order: MapInOrder) -> list[CatalogEntry]:
@@ -47,43 +50,49 @@ def read_catalog(source: Source, on_progress: Callable[[int], None], map_in_orde
     for split, examples in source.splits.items():
         for chunk in map_in_order(_digest_chunk, in_chunks(examples.iterate(), _CHUNK)):
             catalog += (
-                CatalogEntry(split=split, name=name, label=label, sha256=sha256, orientation=orientation)
-                for name, label, sha256, orientation in chunk
+                CatalogEntry(split=split, name=name, label=label, sha256=sha256, orientation=orientation, group=group)
+                for name, label, sha256, orientation, group in chunk
             )
             on_progress(len(catalog))
     return catalog
 
 
-def _digest_chunk(examples: list[Example]) -> list[tuple[str, int, str, int]]:
+def _digest_chunk(examples: list[Example]) -> list[tuple[str, int, str, int, str]]:
     contents = ((example, example.read()) for example in examples)
     return [
-        (example.name, example.label, hashlib.sha256(content).hexdigest(), read_orientation(content))
+        (example.name, example.label, hashlib.sha256(content).hexdigest(), read_orientation(content), example.group)
         for example, content in contents
     ]
 
 
 def fingerprint_catalog(catalog: Iterable[CatalogEntry], class_names: tuple[str, ...]) -> str:
-    """sha256 over split, class, name and content of every example, and over the class names in order."""
+    """sha256 over split, class, name, content and any group of every example, and over the class names in order."""
     digest = hashlib.sha256("\0".join(class_names).encode())
     for entry in catalog:
-        line = "\0".join((entry.split, class_names[entry.label], entry.name, entry.sha256)) + "\n"
-        digest.update(line.encode())
+        parts = (entry.split, class_names[entry.label], entry.name, entry.sha256, *filter(None, [entry.group]))
+        digest.update("\0".join(parts).encode() + b"\n")
     return digest.hexdigest()
 
 
-def select(catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config: DataConfig) -> list[str]:
+def select(catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config: DataConfig, tell: Tell) -> list[str]:
     """The split of every example of `catalog`, `""` for those left out by `data.limit`.
 
     Both choices are drawn by the digest of (`split_seed`, content): they do not depend on the order of the files,
-    adding an example moves few others, and byte-identical images stay side by side, mostly in the same split.
+    adding an example moves few others, and byte-identical images stay side by side, mostly in the same split. With
+    `data.group` whole groups become validation, see `draw_validation_groups`, which `tell` gets a line of.
 
     Raises:
-        DatasetError: when a class has too few training examples to give one to validation and keep one.
+        DatasetError: when a class has too few training examples, or groups, to give one to validation and keep one.
     """
     drawn = sorted(range(len(catalog)), key=lambda index: _rank(config.split_seed, catalog[index]))
     splits = [entry.split for entry in catalog]
     if "validation" not in splits:
-        for index in _validation_examples(catalog, drawn, class_names, config):
+        chosen = (
+            _validation_of_groups(catalog, class_names, config, tell)
+            if config.group
+            else _validation_examples(catalog, drawn, class_names, config)
+        )
+        for index in chosen:
             splits[index] = "validation"
     taken: Counter[tuple[str, int]] = Counter()
     for index in drawn:
@@ -96,6 +105,15 @@ def select(catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config
 
 def _rank(seed: int, entry: CatalogEntry) -> tuple[bytes, str]:
     return hashlib.sha256(f"{seed} {entry.sha256}".encode()).digest(), entry.name
+
+
+def _validation_of_groups(
+    catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config: DataConfig, tell: Tell
+) -> list[int]:
+    trained = [index for index, entry in enumerate(catalog) if entry.split == "train"]
+    images = [(catalog[index].group, catalog[index].label) for index in trained]
+    chosen = draw_validation_groups(images, class_names, config, tell)
+    return [index for index in trained if catalog[index].group in chosen]
 
 
 def _validation_examples(
@@ -113,6 +131,5 @@ def _validation_examples(
                 f"class {class_names[label]!r} of {config.source} has 1 training image: "
                 "at least 2 are needed, one of them for validation"
             )
-        share = int(len(members) * config.validation_fraction + 0.5)
-        chosen += members[: min(max(share, 1), len(members) - 1)]
+        chosen += members[: validation_share(len(members), config.validation_fraction)]
     return chosen

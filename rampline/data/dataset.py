@@ -138,7 +138,8 @@ def labels_file(directory: Path, split: str) -> Path:
 
 
 def split_file(directory: Path, split: str) -> Path:
-    """Table of a split's images, in their order: `path`, relative to the source, and `label`, the name of the class."""
+    """Table of a split's images, in their order: `path`, relative to the source, `label`, the name of the class, and
+    with `data.group` their `group`."""
     return directory / f"{split}.csv"
 
 

@@ -97,8 +97,9 @@ def fill(directory: Path, plan: Plan, on_progress: Callable[[int, int], None]) -
     rows, images = _write_images(directory, plan, on_progress)
     _check(plan, rows)
     for split in images:
-        stored = [(row.name, row.class_name) for row in rows if row.split == split and not row.problem]
-        write_csv(split_file(directory, split), pd.DataFrame(stored, columns=["path", "label"]))
+        stored = [(row.name, row.class_name, row.group) for row in rows if row.split == split and not row.problem]
+        table = pd.DataFrame(stored, columns=["path", "label", "group"])
+        write_csv(split_file(directory, split), table if plan.config.group else table.drop(columns="group"))
     write_report(directory, make_report(rows, source=plan.config.source, fingerprint=plan.fingerprint))
     undecodable = sum(bool(row.problem) for row in rows)
     write_json(directory / "manifest.json", seal(_manifest(directory, plan, images, undecodable=undecodable)))
@@ -134,6 +135,7 @@ def _report_row(plan: Plan, split: str, entry: CatalogEntry, image: _Image) -> R
         width=image.width,
         height=image.height,
         problem=image.problem,
+        group=entry.group,
     )
 
 
@@ -353,7 +355,7 @@ def _store_source(
     directory = dataset_directory(home, name, fingerprint, preprocessing)
     if fetch_dataset(directory, reporter.log):
         return _accept_present(config, directory, reporter)
-    splits = select(catalog, source.class_names, config)
+    splits = select(catalog, source.class_names, config, reporter.log)
     plan = Plan(
         config=config,
         source=source,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from rampline.files import read_csv, read_json, write_csv, write_json
 # Of width and height, in pixels before resizing.
 _STATISTICS = ("min", "median", "max")
 _LISTED = 20
+_GROUPS = ("group", "split", "images")
 
 
 class ReportRow(NamedTuple):
@@ -29,6 +31,7 @@ class ReportRow(NamedTuple):
     width: int
     height: int
     problem: str
+    group: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +46,7 @@ class DataReport:
         undecodable: `split class name problem` of the examples that were left out.
         duplicates: `group kind split class name sha256` of every example whose bytes another one has too; `group`
             numbers the images, `kind` is `across` where an image is in more than one split (leakage), else `within`.
+        groups: `group split images` of every group of `data.group`, a row per split that it is in; empty without.
     """
 
     source: str
@@ -50,6 +54,12 @@ class DataReport:
     summary: pd.DataFrame
     undecodable: pd.DataFrame
     duplicates: pd.DataFrame
+    groups: pd.DataFrame
+
+    @property
+    def shared_groups(self) -> pd.DataFrame:
+        """The rows of `groups` whose group is in more than one split."""
+        return self.groups.loc[self.groups.duplicated("group", keep=False)]
 
     def repeated(self, kind: str) -> pd.DataFrame:
         """The duplicates of one kind, `across` or `within`."""
@@ -64,21 +74,33 @@ class DataReport:
             lines.append(f"{split}: {rows['examples'].sum():,} images: " + ", ".join(counts[:_LISTED] + more))
         if len(self.undecodable):
             lines.append(f"{len(self.undecodable)} images do not decode and are left out, see undecodable.csv")
+        if len(self.groups):
+            of_split = {split: _count_groups(self.groups[self.groups["split"] == split]) for split in SPLITS}
+            counts = ", ".join(f"{number:,} in {split}" for split, number in of_split.items() if number)
+            lines.append(f"groups: {counts}; {_count_groups(self.shared_groups) or 'none'} in more than one split")
         return lines
 
+    def leak_lines(self) -> list[str]:
+        """How many images, and how many groups, are in more than one split; nothing where there are none."""
+        across, shared = self.repeated("across"), self.shared_groups["group"].unique()
+        where = "in more than one split, a leak"
+        return [
+            *_tell("image", _count_groups(across), where, across["name"], more=1),
+            *_tell("group", len(shared), where, shared, more=2),
+        ]
+
     def duplicate_lines(self) -> list[str]:
-        """How many images are in more than one split, and more than once in one; nothing where there are none."""
-        lines = []
-        for kind, where in (("across", "in more than one split, a leak"), ("within", "more than once in one split")):
-            rows = self.repeated(kind)
-            if count := _count_groups(rows):
-                images = "1 image is" if count == 1 else f"{count:,} images are"
-                lines.append(f"{images} {where}: {' and '.join(rows['name'].head(2))}{', …' if count > 1 else ''}")
-        return lines
+        """`leak_lines`, and how many images are more than once in one split."""
+        within = self.repeated("within")
+        return [
+            *self.leak_lines(),
+            *_tell("image", _count_groups(within), "more than once in one split", within["name"], more=1),
+        ]
 
     def to_markdown(self) -> str:
         """The whole report as GitHub markdown; long lists are cut, with a line that says so."""
-        across, within = self.repeated("across"), self.repeated("within")
+        across, within, shared = self.repeated("across"), self.repeated("within"), self.shared_groups
+        of_groups = f"## Groups in more than one split (leakage): {_count_groups(shared)}"
         parts = [
             f"# Data report: {self.source}",
             f"Fingerprint `{self.fingerprint}`. Sizes are pixels before resizing.",
@@ -87,6 +109,8 @@ class DataReport:
             _markdown_list(self.undecodable),
             f"## Images in more than one split (leakage): {_count_groups(across)}",
             _markdown_list(across),
+            of_groups if len(self.groups) else "",
+            _markdown_list(shared),
             f"## Images more than once in one split: {_count_groups(within)}",
             _markdown_list(within),
         ]
@@ -109,6 +133,7 @@ def make_report(rows: Sequence[ReportRow], *, source: str, fingerprint: str) -> 
         summary=_summarise(decoded),
         undecodable=broken.reindex(columns=["split", "class", "name", "problem"]).reset_index(drop=True),
         duplicates=_find_duplicates(decoded),
+        groups=_count_by_split(decoded),
     )
 
 
@@ -132,12 +157,23 @@ def _find_duplicates(decoded: Any) -> pd.DataFrame:
     )
 
 
+def _count_by_split(decoded: Any) -> pd.DataFrame:
+    ordered = decoded[decoded["group"] != ""].assign(split=pd.Categorical(decoded["split"], SPLITS))
+    return ordered.groupby(["group", "split"], observed=True).size().reset_index(name="images").astype({"split": str})
+
+
+def _tell(noun: str, count: int, where: str, names: Iterable[str], *, more: int) -> list[str]:
+    """A line with the first two `names`, which are those of `more` of the images or groups; none without any."""
+    are = f"1 {noun} is" if count == 1 else f"{count:,} {noun}s are"
+    return [f"{are} {where}: {' and '.join(islice(names, 2))}{', …' if count > more else ''}"] if count else []
+
+
 def _count_groups(duplicates: Any) -> int:
     return int(duplicates["group"].nunique())
 
 
 def write_report(directory: Path, report: DataReport) -> None:
-    """Write `data_report.{json,csv}`, `undecodable.csv` and `duplicates.csv`."""
+    """Write `data_report.{json,csv}`, `undecodable.csv`, `duplicates.csv`, and `groups.csv` where there are groups."""
     examples: Any = report.summary.groupby("split", sort=False)["examples"].sum()
     overview = {
         "source": report.source,
@@ -147,6 +183,10 @@ def write_report(directory: Path, report: DataReport) -> None:
         "duplicates_across_splits": _count_groups(report.repeated("across")),
         "duplicates_within_splits": _count_groups(report.repeated("within")),
     }
+    if len(report.groups):
+        overview["groups"] = _count_groups(report.groups)
+        overview["groups_across_splits"] = _count_groups(report.shared_groups)
+        write_csv(directory / "groups.csv", report.groups)
     write_json(directory / "data_report.json", overview)
     write_csv(directory / "data_report.csv", report.summary)
     write_csv(directory / "undecodable.csv", report.undecodable)
@@ -160,22 +200,23 @@ def read_report(directory: Path) -> DataReport:
         DatasetError: when it has none.
     """
     try:
-        overview = read_json(directory / "data_report.json")
+        overview, groups = read_json(directory / "data_report.json"), directory / "groups.csv"
         return DataReport(
             source=overview["source"],
             fingerprint=overview["fingerprint"],
             summary=_read_table(directory / "data_report.csv"),
             undecodable=_read_table(directory / "undecodable.csv"),
             duplicates=_read_table(directory / "duplicates.csv"),
+            groups=_read_table(groups, group=str) if groups.is_file() else pd.DataFrame(columns=_GROUPS),
         )
     except (OSError, ValueError) as error:
         raise DatasetError(f"{directory} holds no data report: {error}") from error
 
 
-def _read_table(path: Path) -> pd.DataFrame:
+def _read_table(path: Path, **types: Any) -> pd.DataFrame:
     # Classes and names are texts, even those that look like numbers or like "NA".
     texts: Any = dict.fromkeys(("split", "class", "name", "problem", "kind", "sha256"), str)
-    return read_csv(path, dtype=texts, keep_default_na=False)
+    return read_csv(path, dtype=texts | types, keep_default_na=False)
 
 
 def _markdown_list(table: pd.DataFrame) -> str:

@@ -104,7 +104,7 @@ def check_model(client: MlflowClient, candidate: Candidate, model_id: str | None
 
 
 def check_data(candidate: Candidate) -> Check:
-    """The data report has no unreadable file, no image in two splits, and none with two labels."""
+    """The data report has no unreadable file, no image or group in two splits, and no image with two labels."""
     try:
         report = read_report(candidate.dataset_directory)
     except DatasetError as error:
@@ -113,6 +113,7 @@ def check_data(candidate: Candidate) -> Check:
     findings = {
         "files that do not decode": len(report.undecodable),
         "images in more than one split": across,
+        "groups in more than one split": report.shared_groups["group"].nunique(),
         "images with more than one label": conflicting,
     }
     found = _list(findings)

@@ -43,7 +43,7 @@ def evaluate_one(run: str, data: str | None, *, which: Which = "best", home: Hom
     if data:
         own = PreparedDataset.open(Path(directory.read_identity().dataset))
         # What belongs to the source of the training is left out.
-        where = {"source": data, "manual_dir": None, "checksum": None, "mirrors": (), "limit": None}
+        where = {"source": data, "manual_dir": None, "checksum": None, "mirrors": (), "limit": None, "group": None}
         config = dataclasses.replace(directory.read_config().data, **where, channels=own.image_shape[2])
         other = prepare_dataset(config, home, scored_classes=own.class_names, log=log).directory
     run_evaluation([directory.path], directory.path / "evaluation.log", other_data=other, which=which)

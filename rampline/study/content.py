@@ -105,7 +105,7 @@ def _with_price(config: RunConfig, prices: Mapping[str, float]) -> RunConfig:
 
 
 # With another value of these, there are other training images than the study says.
-SIZE_OF_DATA = ("data.source", "data.limit", "data.validation_fraction")
+SIZE_OF_DATA = ("data.source", "data.limit", "data.validation_fraction", "data.group")
 
 Keys = TypeVar("Keys", bound=Settings)
 

@@ -75,8 +75,8 @@ class RunTexts(Settings):
     train_examples: Count | None = setting(
         None,
         "number of images in the training split. With it, `rampline plan` shows the steps per epoch before the data is "
-        "prepared, marked with `*`. It is not used with `--set data.source`, `data.limit` or "
-        "`data.validation_fraction`",
+        "prepared, marked with `*`. It is not used with `--set data.source`, `data.limit`, "
+        "`data.validation_fraction` or `data.group`",
     )
 
 

@@ -50,7 +50,7 @@ PARITY_TAG, VERDICT_TAG, BOUND_TAG = "rampline.parity", "rampline.verdict", "ram
 ANSWERS_TAG, GPU_TAG = "rampline.answers", "rampline.gpu."
 # Every epoch, and every sample of a role, has these.
 EPOCHS, SAMPLES = "elapsed_seconds", "system/{node}/cpu_utilization_percentage"
-DATA_REPORT = ("data_report.json", "data_report.csv", "undecodable.csv", "duplicates.csv")
+DATA_REPORT = ("data_report.json", "data_report.csv", "undecodable.csv", "duplicates.csv", "groups.csv")
 DRAWN = ("learning_rate.png", "confusion_matrix.png", "classification_report.csv", "classification_report.json")
 CONTEXT = "training"
 BYTES_PER_MEGABYTE = 10**6

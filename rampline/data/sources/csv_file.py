@@ -1,11 +1,12 @@
-"""`csv:PATH`: a table with the columns `path,label[,split]`; the images lie in the table's folder or below.
+"""`csv:PATH`: a table with the columns `path,label[,split]`, and another one where `data.group` names it.
 
-Paths are relative to the table, or absolute. A table is often somebody else's: it must not make other files of this
-machine part of a dataset.
+The images lie in the table's folder or below. Paths are relative to the table, or absolute. A table is often somebody
+else's: it must not make other files of this machine part of a dataset.
 """
 
 from __future__ import annotations
 
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def directory_name(config: DataConfig) -> str:
 
 def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
     """A digest of the table's rows and of the sizes and times of the files that it names."""
-    return files_fingerprint(_list_files(_table_path(config)))
+    return files_fingerprint(_list_files(_table_path(config), config.group))
 
 
 def open_source(
@@ -44,17 +45,18 @@ def open_source(
             outside its folder.
     """
     table = _table_path(config)
-    return files_source(_list_files(table), origin=f"csv {table}", for_training=for_training)
+    return files_source(_list_files(table, config.group), origin=f"csv {table}", for_training=for_training)
 
 
 def _table_path(config: DataConfig) -> Path:
     return Path(config.source.partition(":")[2]).expanduser().absolute()
 
 
-def _list_files(path: Path) -> list[ImageFile]:
-    table = _read_table(path)
+def _list_files(path: Path, group: str | None) -> list[ImageFile]:
+    table = _read_table(path, group)
     files, missing, boundary = [], [], Boundary(path.parent)
-    for name, label, split in zip(table["path"], table["label"], table["split"], strict=True):
+    groups = table[group] if group else repeat("", len(table))
+    for name, label, split, held in zip(table["path"], table["label"], table["split"], groups, strict=True):
         image = path.parent / name
         try:
             stat = boundary.stat(image)
@@ -69,6 +71,7 @@ def _list_files(path: Path) -> list[ImageFile]:
                 path=str(image),
                 size_bytes=stat.st_size,
                 modified_nanoseconds=stat.st_mtime_ns,
+                group=held,
             )
         )
     if missing:
@@ -76,8 +79,8 @@ def _list_files(path: Path) -> list[ImageFile]:
     return files
 
 
-def _read_table(path: Path) -> pd.DataFrame:
-    """Columns path, label, split (ours: train, validation, test), all texts and none empty."""
+def _read_table(path: Path, group: str | None) -> pd.DataFrame:
+    """Columns path, label, split (ours: train, validation, test) and `group`, all texts and none empty."""
     try:
         # Texts as they stand: a class may be called "NA" or "007".
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
@@ -90,9 +93,13 @@ def _read_table(path: Path) -> pd.DataFrame:
         raise DatasetError(
             f"csv {path} has no column {absent[0]!r} (it has {has}): the columns must be path,label[,split]"
         )
+    if group and group not in table.columns:
+        raise DatasetError(
+            f"data.group={group!r} is not allowed: csv {path} has the columns {', '.join(table.columns)}"
+        )
     if "split" not in table.columns:
         table["split"] = "train"
-    for column in ("path", "label", "split"):
+    for column in dict.fromkeys(("path", "label", "split", group or "path")):
         table[column] = table[column].str.strip()
         _check_cells(path, table, column, table[column] != "", "a non-empty text")
     called: Any = {name: split_called(name) for name in table["split"].unique()}

@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rampline.config import DataConfig
@@ -40,7 +41,7 @@ def directory_name(config: DataConfig) -> str:
 def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
     """A digest of names, sizes and times of all image files, or of those of the archive."""
     root = _root(config)
-    return _archive_fingerprint(root) if _is_archive(root) else files_fingerprint(_list_files(root)[0])
+    return _archive_fingerprint(root) if _is_archive(root) else files_fingerprint(_list_files(root, config.group)[0])
 
 
 def open_source(
@@ -54,19 +55,19 @@ def open_source(
     """
     root = _root(config)
     if _is_archive(root):
-        return open_archive(root, tfds_directory, for_training=for_training)
-    return _open_folder(root, for_training=for_training)
+        return open_archive(root, config.group, tfds_directory, for_training=for_training)
+    return _open_folder(root, config.group, for_training=for_training)
 
 
-def open_archive(archive: Path, tfds_directory: Path, *, for_training: bool) -> Source:
-    """The folder in `archive`, which is unpacked unless it was before; see `open_source`."""
+def open_archive(archive: Path, group: str | None, tfds_directory: Path, *, for_training: bool) -> Source:
+    """The folder in `archive`, which is unpacked unless it was before; see `open_source`. `group` is `data.group`."""
     fingerprint = _archive_fingerprint(archive)
     folder = _enter(unpack_once(archive, tfds_directory.parent / "unpacked"))
-    return dataclasses.replace(_open_folder(folder, for_training=for_training), stat_fingerprint=fingerprint)
+    return dataclasses.replace(_open_folder(folder, group, for_training=for_training), stat_fingerprint=fingerprint)
 
 
-def _open_folder(root: Path, *, for_training: bool) -> Source:
-    files, others = _list_files(root)
+def _open_folder(root: Path, group: str | None, *, for_training: bool) -> Source:
+    files, others = _list_files(root, group)
     notes = (f"{others} files below {root} are no images by their names and are left alone",) if others else ()
     return files_source(files, origin=f"folder {root}", notes=notes, for_training=for_training)
 
@@ -97,7 +98,7 @@ def _root(config: DataConfig) -> Path:
     return Path(config.source.partition(":")[2]).expanduser().absolute()
 
 
-def _list_files(root: Path) -> tuple[list[ImageFile], int]:
+def _list_files(root: Path, group: str | None) -> tuple[list[ImageFile], int]:
     """The image files in order, and how many other files there are."""
     if not root.is_dir():
         found = "is a file" if root.exists() else "does not exist"
@@ -124,7 +125,24 @@ def _list_files(root: Path) -> tuple[list[ImageFile], int]:
         raise DatasetError(
             f"folder {root} holds no images: they are looked for in a sub-folder per class (.jpg, .png, .gif, .bmp)"
         )
-    return files, others
+    return _with_groups(files, group, root) if group else files, others
+
+
+def _with_groups(files: Sequence[ImageFile], pattern: str, root: Path) -> list[ImageFile]:
+    """Each with the first capture group of `pattern` that takes part in a match and is not empty."""
+    search = re.compile(pattern).search
+    found = ((file, search(file.name)) for file in files)
+    grouped = [
+        dataclasses.replace(file, group=sys.intern(next(filter(None, match.groups()), "") if match else ""))
+        for file, match in found
+    ]
+    without = [file.name for file in grouped if not file.group]
+    if without:
+        raise DatasetError(
+            f"data.group={pattern!r} finds no group in {len(without)} of {len(files)} paths of folder {root}, the "
+            f"first is {without[0]!r}"
+        )
+    return grouped
 
 
 def _split_folders(root: Path) -> list[tuple[str, Path]]:

@@ -44,6 +44,7 @@ class ImageFile:
     path: str
     size_bytes: int
     modified_nanoseconds: int
+    group: str = ""
 
 
 def files_fingerprint(files: Iterable[ImageFile]) -> str:
@@ -51,7 +52,7 @@ def files_fingerprint(files: Iterable[ImageFile]) -> str:
     digest = hashlib.sha256()
     for file in files:
         parts = (file.split, file.class_name, file.name, str(file.size_bytes), str(file.modified_nanoseconds))
-        digest.update("\0".join(parts).encode() + b"\n")
+        digest.update("\0".join((*parts, *filter(None, [file.group]))).encode() + b"\n")
     return digest.hexdigest()
 
 
@@ -121,7 +122,7 @@ def _refuse_splits_as_classes(class_names: Sequence[str], origin: str) -> None:
 
 def _iterate(files: Sequence[ImageFile], labels: dict[str, int]) -> Iterator[Example]:
     for file in files:
-        yield Example(name=file.name, label=labels[file.class_name], read=partial(_read, file.path))
+        yield Example(name=file.name, label=labels[file.class_name], read=partial(_read, file.path), group=file.group)
 
 
 def _read(path: str) -> bytes:

@@ -23,11 +23,13 @@ class Example:
         label: index into the source's class names.
         read: gives the encoded image (JPEG, PNG, …), so that others can do the reading: threads, or worker processes
             where the source says so.
+        group: of the images that `data.group` keeps together; `""` without.
     """
 
     name: str
     label: int
     read: Callable[[], bytes]
+    group: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

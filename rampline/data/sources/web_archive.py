@@ -42,7 +42,7 @@ def open_source(config: DataConfig, tfds_directory: Path, *, for_training: bool 
     for url in urls:
         _check(url)
     download(urls, archive, checksum=checksum, tell=tell)
-    source = open_archive(archive, tfds_directory, for_training=for_training)
+    source = open_archive(archive, config.group, tfds_directory, for_training=for_training)
     return dataclasses.replace(source, stat_fingerprint=stat_fingerprint(config, tfds_directory))
 
 

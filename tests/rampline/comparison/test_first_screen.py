@@ -23,7 +23,7 @@ def test_it_answers_and_warns(client, log_study, four_runs):
         checked(failed, "not_applicable", mean_staleness=1.25, max_staleness=3),
     ]
     log_study("screen", runs, reference="baseline")
-    rows = [ReportRow(split, "cat", 0, f"{split}/1.png", "aa", 8, 9, "") for split in ("train", "test")]
+    rows = [ReportRow(split, "cat", 0, f"{split}/1.png", "aa", 8, 9, "", "patient 7") for split in ("train", "test")]
     report = make_report(rows, source="folder:pets", fingerprint="f" * 64)
     screen = make_first_screen(read_comparison(client, "screen"), [report])
     assert screen.headline.startswith("mirrored is the fastest: 1,500 images/s")
@@ -47,6 +47,8 @@ def test_it_answers_and_warns(client, log_study, four_runs):
     assert screen.warnings == (
         "1 image is in more than one split of folder:pets, such as test/1.png and train/1.png: accuracy on them is no "
         "accuracy on new images.",
+        "1 group is in more than one split of folder:pets, such as patient 7: accuracy on their images is no accuracy "
+        "on new groups.",
         "multi-worker did not finish (failed): worker 1 ended with exit status -9",
         f"mirrored does not train what one replica would: {failure}.",
         "The replicas of mirrored are virtual devices that share one processor.",

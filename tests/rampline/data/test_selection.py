@@ -24,7 +24,7 @@ def count(catalog, splits):
 
 def test_validation_is_stratified():
     catalog = catalog_of({("train", 0): 100, ("train", 1): 40, ("train", 2): 3, ("test", 0): 5})
-    splits = select(catalog, CLASSES, DataConfig(validation_fraction=0.2))
+    splits = select(catalog, CLASSES, DataConfig(validation_fraction=0.2), print)
     assert count(catalog, splits) == {
         ("train", 0): 80,
         ("validation", 0): 20,
@@ -39,19 +39,19 @@ def test_validation_is_stratified():
 @pytest.mark.parametrize("fraction", [0.001, 0.999])
 def test_every_class_keeps_one_on_either_side(fraction):
     catalog = catalog_of({("train", 0): 2, ("train", 1): 9})
-    counted = count(catalog, select(catalog, CLASSES, DataConfig(validation_fraction=fraction)))
+    counted = count(catalog, select(catalog, CLASSES, DataConfig(validation_fraction=fraction), print))
     assert min(counted.values()) == 1
     assert len(counted) == 4
 
 
 def test_a_validation_split_of_the_source_is_kept():
     catalog = catalog_of({("train", 0): 9, ("validation", 0): 4})
-    assert select(catalog, CLASSES, DataConfig()) == ["train"] * 9 + ["validation"] * 4
+    assert select(catalog, CLASSES, DataConfig(), print) == ["train"] * 9 + ["validation"] * 4
 
 
 def test_limit_counts_per_class_and_split():
     catalog = catalog_of({("train", 0): 100, ("train", 1): 6, ("test", 0): 30, ("test", 1): 2})
-    splits = select(catalog, CLASSES, DataConfig(limit=5, validation_fraction=0.1))
+    splits = select(catalog, CLASSES, DataConfig(limit=5, validation_fraction=0.1), print)
     assert count(catalog, splits) == {
         ("train", 0): 5,
         ("train", 1): 5,
@@ -67,7 +67,7 @@ def test_the_choice_depends_on_the_seed_alone():
     chosen = {}
     for seed in (0, 0, 1):
         random.Random(len(chosen)).shuffle(catalog)
-        splits = select(catalog, CLASSES, DataConfig(limit=20, split_seed=seed))
+        splits = select(catalog, CLASSES, DataConfig(limit=20, split_seed=seed), print)
         names = {(entry.name, split) for entry, split in zip(catalog, splits, strict=True)}
         assert chosen.setdefault(seed, names) == names
     assert chosen[0] != chosen[1]
@@ -76,4 +76,4 @@ def test_the_choice_depends_on_the_seed_alone():
 def test_one_training_image_is_not_enough():
     catalog = catalog_of({("train", 0): 5, ("train", 1): 1})
     with pytest.raises(DatasetError, match=r"class 'b' of digits has 1 training image: at least 2 are needed"):
-        select(catalog, CLASSES, DataConfig())
+        select(catalog, CLASSES, DataConfig(), print)

@@ -155,6 +155,11 @@ def test_a_data_report_that_is_not_clean_is_refused(registry: MlflowClient, prom
     ):
         promote("fair", "challenger")
     with (
+        replaced(dataset / "groups.csv", "group,split,images\np,train,1\np,test,1\n"),
+        pytest.raises(NotPromoted, match="not clean: 1 groups in more than one split"),
+    ):
+        promote("fair")
+    with (
         replaced(dataset / "duplicates.csv", head + "1,within,train,1,a.png,ff\n1,within,train,7,b.png,ff\n"),
         pytest.raises(NotPromoted, match="not clean: 1 images with more than one label"),
     ):
