@@ -142,7 +142,7 @@ def _doubled(config: RunConfig) -> RunConfig | None:
 def _read(home: Home, config: RunConfig, dataset: PreparedDataset, replicas: int) -> Reading | None:
     file = file_of(home, key_of(config, dataset, replicas))
     try:
-        return Reading.from_dict(read_json(file))
+        return Reading.read(file)
     except (OSError, *UNREADABLE):
         return None
 

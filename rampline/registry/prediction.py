@@ -19,7 +19,7 @@ from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
 from rampline.errors import InputError
-from rampline.files import make_directory, read_json, sync_directory
+from rampline.files import JsonData, make_directory, read_json, sync_directory
 from rampline.jobs.job import Job, JobFailed, ignore, run_job
 from rampline.jobs.local import LOCAL
 from rampline.record.home import Home
@@ -32,7 +32,7 @@ SUFFIXES = (".csv", ".parquet")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(JsonData):
     """One folder to label.
 
     Attributes:
@@ -65,16 +65,6 @@ class Request:
         if not Path(self.images).is_dir():
             found = "is a file" if Path(self.images).exists() else "does not exist"
             raise InputError(f"images {self.images} {found}: give a folder of image files")
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Request:
-        """The inverse of `to_dict`."""
-        tuples: dict[str, Any] = {name: tuple(values[name]) for name in ("class_names", "image_shape")}
-        return cls(**values | tuples)
 
 
 LINE_SECONDS = 10.0
@@ -259,7 +249,7 @@ def _run(request: Request, model: Path, folder: Path, log: Log) -> dict[str, Any
         function="label",
         what="prediction",
         folder=folder / "job",
-        arguments={"model": str(model), "request": request.to_dict()},
+        arguments={"model": str(model), "request": dataclasses.asdict(request)},
         environment=ENVIRONMENT,
     )
     try:

@@ -30,7 +30,7 @@ from rampline.servers.processes import (
     has_flow_runs,
     hold_lock,
 )
-from rampline.servers.running import POOL, Servers, write_state
+from rampline.servers.running import POOL, Servers, state_file
 from rampline.servers.secret import client_login, make_login, open_prefect, tighten
 from rampline.servers.server_plan import PREFECT_YAML, Plan, Request, check_servers, make_plan
 from rampline.servers.services import Service, mlflow_service, prefect_service, worker_environment, worker_service
@@ -170,7 +170,7 @@ class Supervisor:
             processes={service.name: service.state for service in self._services if service.state is not None},
             with_secret=plan.with_secret,
         )
-        write_state(self._home, servers)
+        servers.write(state_file(self._home))
 
 
 class Watch:
