@@ -311,8 +311,7 @@ def _train(execution: Execution, directory: RunDirectory, on_event: OnEvent, log
 
     def handle(event: dict[str, Any]) -> None:
         tracking.tell()
-        if execution.keeper:
-            execution.keeper.tell(log)
+        execution.tell_store(log)
         on_event(event)
 
     goal = directory.read_goal()

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rampline.config import RunConfig, to_dict
-from rampline.devices import check_devices
 from rampline.errors import ClusterConfigError, Preempted, RamplineError, RunFailed
 from rampline.jobs.exit_status import MACHINE_LOST
 from rampline.jobs.heartbeat import HeartbeatWatch
@@ -28,7 +27,7 @@ from rampline.jobs.job import Job
 from rampline.jobs.launcher import KILL_SECONDS, Node, wait_until
 from rampline.jobs.local import LOCAL, LocalPlacement
 from rampline.jobs.role_output import telling_line
-from rampline.jobs.roles import network_warning, role_counts
+from rampline.jobs.roles import check_devices, network_warning, role_counts
 from rampline.jobs.tf_config import Task
 from rampline.record.run_directory import RunDirectory
 

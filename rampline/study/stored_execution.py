@@ -329,13 +329,16 @@ def open_checkpoints(folder: Path) -> Iterator[Sequence[tuple[Path, BinaryIO]]]:
 @contextmanager
 def kept(execution: Execution, log: Log) -> Iterator[None]:
     """In the block the execution goes into the store, where there is one; see `Keeper`."""
-    if store := ObjectStore.from_environment():
-        execution.keeper = Keeper(store, execution)
+    store = ObjectStore.from_environment()
+    if store is None:
+        yield
+        return
+    keeper = Keeper(store, execution)
+    execution.tell_store = keeper.tell
     try:
         yield
     finally:
-        if execution.keeper:
-            execution.keeper.close(log)
+        keeper.close(log)
 
 
 def fetch_execution(store: ObjectStore, study: str, home: Home, name: str | None, log: Log) -> None:
