@@ -22,7 +22,7 @@ from rampline.errors import InputError
 from rampline.imports import importing, locate_own
 from rampline.record.home import Home
 from rampline.record.units import GIBIBYTE, write_dollars, write_percent
-from rampline.study import Study, built_in_studies, load_study
+from rampline.study import Study, built_in_studies, load_study, study_name
 from rampline.study.halving import ETA, FIRST_RUNG, describe_rungs
 from rampline.study.preflight import check_study
 
@@ -169,8 +169,7 @@ def compare(study: StudyArgument) -> None:
     home = Home.from_environment()
     if not os.environ.get("MLFLOW_TRACKING_URI") and not home.tracking_database.is_file():
         raise InputError(f"there are no runs in {home.root}: `rampline run {study}` makes some")
-    name = load_study(study).name if study.endswith((".yaml", ".yml")) else study
-    show_comparison(find_comparison(name, home), home, Console())
+    show_comparison(find_comparison(study_name(study), home), home, Console())
 
 
 def find_comparison(study: str, home: Home, parent_run_id: str | None = None) -> Comparison:

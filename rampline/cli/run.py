@@ -33,7 +33,7 @@ from rampline.record.home import Home
 from rampline.record.object_store import ObjectStore
 from rampline.record.run_directory import RunDirectory
 from rampline.servers.prefect_server import flush_logs, prefect_answers, start_prefect
-from rampline.study import Study, load_study
+from rampline.study import Study, load_study, study_name
 from rampline.study.execution_file import Execution, at_hand, is_begun, new_execution
 from rampline.study.preflight import check_study
 from rampline.tracking.pages import shorten
@@ -81,12 +81,12 @@ def run(
     short = [*(["profile=true"] if profile else []), *([f"cluster.launcher={launcher}"] if launcher else [])]
     overrides = all_overrides(file, [*(set_ or []), *short])
     _meet_store(study, name, home, console, continues=resume or name is not None)
-    begun = _named(load_study(study).name, name, home) if name else None
+    begun = home.runs / load_study(study).name / name if name else None
     # One that is continued has the settings that it was started with, which were checked then.
     if resume:
         execution = _unfinished(load_study(study).name, home, settings_given=bool(only or overrides))
-    elif begun:
-        execution = begun
+    elif begun and is_begun(begun):
+        execution = Execution.open(begun)
     else:
         checked = check_study(study, home=home, only=only or [], overrides=overrides)
         execution = Execution(folder=home.runs / checked.name / (name or new_execution()), study=checked, home=home)
@@ -170,7 +170,7 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: E
             stack.enter_context(forks())
         if wait:
             wait()
-    with BarProgress(console) if console.is_terminal else nullcontext(LineProgress(_print)) as progress:
+    with BarProgress(console) if console.is_terminal else nullcontext(LineProgress(typer.echo)) as progress:
         token = TERMINAL.set(progress)
         # While the API is away, Prefect's log handler would write to the terminal for every line that it cannot send.
         before, logging.raiseExceptions = logging.raiseExceptions, False
@@ -245,16 +245,6 @@ def _unfinished(study: str, home: Home, *, settings_given: bool) -> Execution:
     return execution
 
 
-def _named(study: str, name: str, home: Home) -> Execution | None:
-    """The execution of that name, if it has begun."""
-    folder = home.runs / study / name
-    return Execution.open(folder) if is_begun(folder) else None
-
-
-def _print(text: str) -> None:
-    print(text, flush=True)  # noqa: T201
-
-
 def worker(run_directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run directory.")]) -> None:
     """Run one role of a run; TF_CONFIG says which. It is started again when it, or one of its peers, is lost."""
     from rampline.jobs.local import Local
@@ -316,14 +306,10 @@ def _executions(what: str | None, home: Home) -> list[tuple[Path, tuple[str, ...
         return [(path, ())]
     if (path / "config.json").is_file() and is_begun(path.parent):
         return [(path.parent, (path.name,))]
-    found = [(folder, ()) for folder in executions(home.runs) if folder.parent.name == _name(what)]
+    found = [(folder, ()) for folder in executions(home.runs) if folder.parent.name == study_name(what)]
     if not found:
         raise InputError(
             f"nothing to deliver: {what!r} is neither a study with executions in {home.runs}, "
             "nor the folder of an execution or of a run"
         )
     return found
-
-
-def _name(what: str) -> str:
-    return load_study(what).name if what.endswith((".yaml", ".yml")) else what

@@ -18,14 +18,15 @@ from typing import Any
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
+from rampline.credentials import first_line
 from rampline.errors import InputError
 from rampline.files import JsonData, make_directory, read_json, sync_directory
 from rampline.jobs.job import Job, JobFailed, ignore, run_job
 from rampline.jobs.local import LOCAL
 from rampline.record.home import Home
 from rampline.registry.candidate import CHAMPION, ModelReference, get_version, registered_name
-from rampline.study import load_study
-from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, open_tracking
+from rampline.study import load_study, study_name
+from rampline.tracking.store import STORE_ERRORS, TrackingError, open_tracking
 from rampline.training.saved_model import ModelMetadata
 
 SUFFIXES = (".csv", ".parquet")
@@ -141,7 +142,7 @@ def predict_folder(
     """
     if not str(images):
         raise InputError("images is empty: give the folder of the image files to label")
-    name = load_study(study).name if study.endswith((".yaml", ".yml")) else study
+    name = study_name(study)
     path = Path(output or home.predictions / name / f"{time.strftime('%Y%m%d-%H%M%S')}.csv").absolute()
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     folder = Path(images).expanduser().absolute()

@@ -25,13 +25,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rampline.credentials import first_line
 from rampline.data.stored_dataset import fetch_dataset
 from rampline.errors import InputError, TakenOver
 from rampline.files import complete_directory, read_json, write_json
 from rampline.jobs.lock import hold, locked
 from rampline.record.events import drop_half_line
 from rampline.record.home import Home
-from rampline.record.object_store import ObjectStore, StoreDamaged, at_once, first_line, inside
+from rampline.record.object_store import ObjectStore, StoreDamaged, at_once, inside
 from rampline.record.provenance import process_identity
 from rampline.study.execution_file import FILE, Execution, is_begun
 
