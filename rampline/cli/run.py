@@ -1,14 +1,15 @@
-"""`rampline run STUDY`: a study through its flow, with progress in the terminal and the comparison at the end."""
+"""Running a study: `rampline run`, `submit` as a job, one role by `worker`, and `sync` of what MLflow has not got."""
 
 from __future__ import annotations
 
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -20,6 +21,7 @@ from rampline.cli.arguments import (
     StudyArgument,
     all_overrides,
 )
+from rampline.cli.console import line_console
 from rampline.cli.look import find_comparison, show_comparison
 from rampline.config.sections import Launcher
 from rampline.credentials import mask
@@ -245,6 +247,54 @@ def _unfinished(study: str, home: Home, *, settings_given: bool) -> Execution:
     return execution
 
 
+OptionsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- OPTION...]", help="Options of sbatch, such as --partition=gpu --time=8:00:00."),
+]
+
+
+def submit(
+    study: StudyArgument,
+    options: OptionsArgument = None,
+    launcher: Annotated[Literal["slurm"], typer.Option(help="Whose job it becomes.")] = "slurm",
+    only: OnlyOption = None,
+    set_: SetOption = None,
+    file: OverridesOption = None,
+    spares: Annotated[int, typer.Option(min=0, help="Further nodes, to replace those that are lost.")] = 0,
+) -> None:
+    """Hand a study in as a job: it runs as by `rampline run` as soon as there are nodes for it.
+
+    A job that is preempted, or that loses a node it has no spare for, is queued again and goes on where it was.
+    """
+    from rampline.jobs.batch_job import BatchJob, Resources
+
+    home, console = Home.from_environment(), line_console()
+    loaded = load_study(study, only=only or [], overrides=all_overrides(file, set_ or []))
+    folder, given = home.runs / loaded.name / new_execution(), options or []
+    chosen = [part for run in only or [] for part in ("--only", run)]
+    chosen += [part for assignment in set_ or [] for part in ("--set", assignment)]
+    chosen += ["--overrides", str(file.absolute())] if file else []
+    resources = Resources.of([run.config for run in loaded.runs], given)
+    job = BatchJob(
+        study=loaded.name,
+        folder=folder,
+        command=[
+            str(Path(sys.executable).with_name("rampline")),
+            *("run", study, "--launcher", launcher, "--execution", folder.name, *chosen),
+        ],
+        environment={"RAMPLINE_HOME": str(home.root)},
+        nodes=resources.nodes + spares,
+        cores=resources.cores,
+        gpus=resources.gpus,
+        options=given,
+    )
+    number = job.submit()
+    gpus = f" and {job.gpus} GPUs" if job.gpus else ""
+    console.print(f"job {number}: {job.nodes} nodes, {job.cores} cores{gpus} each")
+    console.print(f"script {shorten(job.script)}")
+    console.print(f"output {shorten(job.log)}")
+
+
 def worker(run_directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run directory.")]) -> None:
     """Run one role of a run; TF_CONFIG says which. It is started again when it, or one of its peers, is lost."""
     from rampline.jobs.local import Local
@@ -278,7 +328,7 @@ def sync(what: What = None) -> None:
     from rampline.tracking.store import open_tracking
     from rampline.tracking.sync import sync_execution
 
-    home, console = Home.from_environment(), Console(highlight=False, markup=False, soft_wrap=True)
+    home, console = Home.from_environment(), line_console()
     chosen = _executions(what, home)
     client, delivered = open_tracking(home), 0
     for folder, runs in chosen:
