@@ -31,7 +31,7 @@ FUNCTIONS = {
     "forecast": "rampline.forecast.reading_process:read_role",
     "label": "rampline.registry.labelling:label_folder",
     "models": "rampline.training.models:check_own_models",
-    "networks": "rampline.training.network_sizes:measure_networks",
+    "networks": "rampline.training.models:measure_networks",
     "parity": "rampline.parity.check_process:check_role",
     "prepare": "rampline.data.ingest:prepare",
     "probe": "rampline.explain.replica_process:probe_replicas",

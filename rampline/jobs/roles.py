@@ -14,7 +14,7 @@ from rampline.devices import available_cores, find_devices
 from rampline.errors import ClusterConfigError
 from rampline.jobs.job import Job
 from rampline.jobs.private_network import SHARED, Network, other_users, private_network
-from rampline.jobs.tf_config import Task
+from rampline.jobs.tf_config import Task, tasks_of
 
 LOOPBACK = "127.0.0.1"
 # Without them a parameter server's chief waits for ever for a worker behind a dead network: gRPC's clients get a
@@ -59,20 +59,18 @@ def check_devices(config: RunConfig) -> None:
 
 def local_tasks(config: RunConfig, workers: int | None = None) -> list[Task]:
     """One task per role, with free loopback ports; the chief, or worker 0, comes first."""
-    counts = role_counts(config)
-    if workers is not None:
-        counts["worker"] = workers
+    counts = role_counts(config, workers)
     ports = iter(free_ports(sum(counts.values())))
-    cluster = {role: tuple(f"{LOOPBACK}:{next(ports)}" for _ in range(count)) for role, count in counts.items()}
-    return [Task(cluster=cluster, role=role, index=i) for role, count in counts.items() for i in range(count)]
+    return tasks_of({role: tuple(f"{LOOPBACK}:{next(ports)}" for _ in range(n)) for role, n in counts.items()})
 
 
-def role_counts(config: RunConfig) -> dict[str, int]:
-    """Number of processes by role, such as `{"chief": 1, "worker": 2, "ps": 1}`."""
+def role_counts(config: RunConfig, workers: int | None = None) -> dict[str, int]:
+    """Number of processes by role, such as `{"chief": 1, "worker": 2, "ps": 1}`; of an elastic run with `workers`."""
+    workers = config.cluster.workers if workers is None else workers
     if config.strategy == "parameter_server":
-        return {"chief": 1, "worker": config.cluster.workers, "ps": config.cluster.parameter_servers}
+        return {"chief": 1, "worker": workers, "ps": config.cluster.parameter_servers}
     if config.strategy == "multi_worker":
-        return {"worker": config.cluster.workers}
+        return {"worker": workers}
     return {"chief": 1}
 
 
