@@ -97,16 +97,7 @@ def from_readings(
 def tell_doubled(
     home: Home, run: str, config: RunConfig, dataset: PreparedDataset, speedup: float, calibration: Calibration
 ) -> str:
-    """How fast a run would be with twice as many replicas and the same global batch; empty where nothing says so.
-
-    Args:
-        home: with the readings.
-        run: its name.
-        config: the run, which was measured.
-        dataset: that it was trained on.
-        speedup: of the run, as measured.
-        calibration: of the home.
-    """
+    """How fast a run would be with twice as many replicas and the same global batch; empty where nothing says so."""
     doubled = _doubled(config)
     if doubled is None or not math.isfinite(speedup):
         return ""
