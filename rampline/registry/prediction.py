@@ -172,13 +172,6 @@ def predict_folder(
 def try_model(client: MlflowClient, model_id: str, study: str, log_folder: Path, *, home: Home) -> None:
     """Load a logged model and label an image with it, as `predict_folder` would once it is registered.
 
-    Args:
-        client: where it was logged.
-        model_id: of the logged model.
-        study: its name.
-        log_folder: gets `promotion.log` when the process fails.
-        home: whose runs may name code to import.
-
     Raises:
         InputError: when it cannot be loaded.
         RunFailed: when the process fails.
