@@ -31,7 +31,7 @@ from rampline.forecast.reading import (
 )
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
-from rampline.record.units import write_range, write_ratio
+from rampline.record.units import write_number_of, write_range, write_ratio
 
 Log = Callable[[str], None]
 
@@ -51,7 +51,7 @@ def take_readings(runs: Sequence[tuple[RunConfig, PreparedDataset]], home: Home,
     for (key, replicas), (config, dataset, sizes) in wanted.items():
         most = max(1, dataset.splits["train"] // replicas)
         chosen = chosen_batch_sizes([min(size, most) for size in sizes])
-        what = f"{config.model.name}, {replicas} replica{'s' if replicas > 1 else ''}"
+        what = f"{config.model.name}, {write_number_of('replica', replicas)}"
         what += f" ({config.strategy})" if replicas > 1 else ""
         started = time.monotonic()
         try:
