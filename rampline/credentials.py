@@ -44,6 +44,11 @@ def mask(text: str) -> str:
     return text
 
 
+def first_line(error: Exception) -> str:
+    """The first line of an error's text, without secrets, for a message of one line."""
+    return mask((str(error).strip().splitlines() or [type(error).__name__])[0])
+
+
 def without_user(uri: str) -> str:
     """A URI without its `USER:PASSWORD@`: still an address to open."""
     return _USER.sub(r"\g<scheme>", uri)

@@ -1,20 +1,13 @@
-"""What this machine has to train on, found without TensorFlow, and whether a run fits on it."""
+"""What this machine has to train on, found without TensorFlow."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from rampline.errors import ClusterConfigError
-
-if TYPE_CHECKING:
-    from rampline.config import RunConfig
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/gpus")
 NVIDIA_SMI_TIMEOUT_SECONDS = 20
@@ -50,7 +43,7 @@ class Devices:
 
 def find_devices() -> Devices:
     """The GPUs of this machine that `CUDA_VISIBLE_DEVICES` leaves visible, in its order."""
-    gpus = _installed_gpus()
+    gpus = _gpus_of_driver() or _gpus_of_smi()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return Devices(gpus=gpus)
@@ -61,44 +54,6 @@ def find_devices() -> Devices:
             break
         chosen.append(gpus[int(entry)] if entry.isdigit() else entry)
     return Devices(gpus=tuple(chosen) if gpus else ())
-
-
-def resolve_virtual_devices(config: RunConfig) -> RunConfig:
-    """`config` with a number for `cluster.virtual_devices: auto`: what this machine needs to hold the replicas.
-
-    That is `cluster.replicas` for `mirrored` on a machine without a GPU, else 0: the other strategies have one device
-    per process on the CPU, which is there anyway.
-    """
-    if config.cluster.virtual_devices != "auto":
-        return config
-    on_cpu = config.strategy == "mirrored" and not find_devices().gpus
-    virtual = config.cluster.replicas if on_cpu else 0
-    return dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, virtual_devices=virtual))
-
-
-def check_devices(config: RunConfig) -> None:
-    """Refuse a run whose replicas do not fit on this machine's devices.
-
-    What counts is one process: worker processes without a GPU of their own share the CPU. Virtual devices always fit;
-    `auto` must be resolved before.
-
-    Raises:
-        ClusterConfigError: naming what is asked for, what there is and the way out.
-    """
-    cluster = config.cluster
-    if int(cluster.virtual_devices) >= cluster.replicas:
-        return
-    devices = find_devices()
-    if cluster.replicas > devices.count:
-        raise ClusterConfigError(
-            f"cluster.replicas={cluster.replicas} needs {cluster.replicas} devices: this machine has {devices}; "
-            f"set cluster.virtual_devices={cluster.replicas} to run them as virtual devices on the CPU"
-        )
-
-
-def _installed_gpus() -> tuple[str, ...]:
-    by_driver = _gpus_of_driver()
-    return by_driver or _gpus_of_smi()
 
 
 def _gpus_of_driver() -> tuple[str, ...]:

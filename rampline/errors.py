@@ -6,6 +6,10 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
+# Before the line that says why a process of ours failed: on the standard error of a command, in the log of a role.
+ERROR_MARK = "rampline: error: "
+
+
 class RamplineError(Exception):
     """Base of every error that is shown to the user as one line, without a traceback. Exit status 1."""
 

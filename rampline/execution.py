@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mlflow import MlflowClient
 
 from rampline.config import RunConfig
-from rampline.credentials import mask
+from rampline.credentials import first_line, mask
 from rampline.data.dataset import PreparedDataset
 from rampline.data.integrity import check_intact
 from rampline.data.preparation import prepare_dataset
@@ -44,7 +44,7 @@ from rampline.study.stored_execution import kept
 from rampline.tracking.delivery import Delivery, deliver_news, is_delivered
 from rampline.tracking.experiment import begin_run, continue_run, open_experiment, study_tags
 from rampline.tracking.reconciliation import Known, Moment, Record, reconcile
-from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, open_tracking
+from rampline.tracking.store import STORE_ERRORS, TrackingError, open_tracking
 from rampline.tracking.sync import end_execution, find_parent, sync_execution
 
 if TYPE_CHECKING:
@@ -311,8 +311,7 @@ def _train(execution: Execution, directory: RunDirectory, on_event: OnEvent, log
 
     def handle(event: dict[str, Any]) -> None:
         tracking.tell()
-        if execution.keeper:
-            execution.keeper.tell(log)
+        execution.tell_store(log)
         on_event(event)
 
     goal = directory.read_goal()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
+import functools
 import json
 import os
 import re
@@ -11,12 +13,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from rampline.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pydantic import TypeAdapter
 
 # Of a role: the folder that is there as long as its attempt, see `rampline.jobs.fence`. What it writes or removes in
 # the run directory is renamed through it.
@@ -54,6 +57,37 @@ def write_json(path: Path, value: Any, *, mode: int = 0o666) -> None:
 def read_json(path: Path) -> Any:
     """The value of a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+class JsonData:
+    """Base of a frozen dataclass that JSON can hold: of plain values, tuples, mappings and dataclasses of these."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @classmethod
+    def from_dict(cls, values: Any) -> Self:
+        """From `dataclasses.asdict`, also read back from JSON; fields that the class does not have are passed over.
+
+        Raises:
+            ValueError: when it is not that.
+        """
+        return _adapter(cls).validate_python(values)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """What `write` has written."""
+        return cls.from_dict(read_json(path))
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON, complete or not at all."""
+        write_json(path, dataclasses.asdict(self))
+
+
+@functools.cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter  # most readers of files need none
+
+    return TypeAdapter(kind)
 
 
 def refuse_newer(path: Path, content: dict[str, Any], *, version: int) -> None:

@@ -14,6 +14,7 @@ from rich.progress import Progress as RichProgress
 
 from rampline.record.metric import Metric, Output
 from rampline.record.metrics import shown_in
+from rampline.record.units import write_number_of
 
 Event = Mapping[str, Any]
 
@@ -140,7 +141,7 @@ def describe(event: Event, *, epochs: int | None) -> str | None:
     """The line for an event; `None` for those that need none. Images per second are global, times are in seconds."""
     kind = event["event"]
     if kind == "started":
-        replicas = f"{event['replicas']} replica" + "s" * (event["replicas"] > 1)
+        replicas = write_number_of("replica", event["replicas"])
         each = f"{event['per_replica_batch_size']} per replica"
         each += f", {event['micro_batch_size']} at once" if event.get("micro_batch_size") else ""
         batch = f"global batch {event['global_batch_size']} ({each})"

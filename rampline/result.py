@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from rampline.errors import ConfigError, InputError, RunFailed
+from rampline.errors import ERROR_MARK, ConfigError, InputError, RunFailed
 from rampline.files import read_csv, write_text
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import keras
     import pandas as pd
 
-ERROR, WRONG_INPUT = "rampline: error: ", 2
 MODULE = """\"\"\"A function of a notebook, for the processes that train its model.\"\"\"
 
 import base64
@@ -178,14 +177,14 @@ def _command(arguments: Sequence[str], env: Mapping[str, str]) -> None:
         for line in process.stdout:
             # Not the file descriptor: a notebook shows what is printed.
             print(line, end="", flush=True)  # noqa: T201
-            said = line.removeprefix(ERROR).strip() if line.startswith(ERROR) else said
+            said = line.removeprefix(ERROR_MARK).strip() if line.startswith(ERROR_MARK) else said
     except BaseException:
         process.send_signal(signal.SIGINT)
         raise
     finally:
         status = process.wait()
     if status:
-        kind = InputError if status == WRONG_INPUT else RunFailed
+        kind = InputError if status == InputError.exit_status else RunFailed
         raise kind(said or f"rampline {arguments[0]} ended with status {status}")
 
 

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from rampline.errors import InputError, Preempted, RamplineError
+from rampline.errors import ERROR_MARK, InputError, Preempted, RamplineError
 from rampline.files import read_json, write_json
 from rampline.imports import import_tensorflow, importing
-from rampline.jobs.exit_status import ERROR_MARK, FAILED, NO_MEMORY, PEER_LOST, STOPPED, WILL_REPEAT, leave, one_line
+from rampline.jobs.exit_status import FAILED, NO_MEMORY, PEER_LOST, STOPPED, WILL_REPEAT, leave, one_line
 from rampline.jobs.fork_server import FORK_SERVER, serve
 from rampline.jobs.job import ANSWER, JOB
 from rampline.jobs.memory import be_first_to_end, is_out_of_memory
@@ -31,7 +31,7 @@ FUNCTIONS = {
     "forecast": "rampline.forecast.reading_process:read_role",
     "label": "rampline.registry.labelling:label_folder",
     "models": "rampline.training.models:check_own_models",
-    "networks": "rampline.training.network_sizes:measure_networks",
+    "networks": "rampline.training.models:measure_networks",
     "parity": "rampline.parity.check_process:check_role",
     "prepare": "rampline.data.ingest:prepare",
     "probe": "rampline.explain.replica_process:probe_replicas",

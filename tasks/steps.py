@@ -13,7 +13,6 @@ from prefect import Task, get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
-from prefect.context import FlowRunContext
 from prefect.events import emit_event
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
@@ -30,7 +29,7 @@ from rampline.record.provenance import process_identity
 from rampline.registry.prediction import predict_folder
 from rampline.servers.watchdog import start_watchdog
 from rampline.study.execution_file import Execution, at_hand
-from rampline.tasks.flow_run import flow_run_address
+from rampline.tasks.flow_run import current_flow_run, flow_run_address
 from rampline.tasks.page import (
     artifact_key,
     comparison_rows,
@@ -246,8 +245,5 @@ def publish_counts(study: str, prediction: dict[str, Any]) -> None:
 
 def _flow_run_time() -> str:
     """When the flow run was to start: a retry writes to the same file."""
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
-        raise RuntimeError("label_images is a step of a flow: call it from one")
-    flow_run = context.flow_run
+    flow_run = current_flow_run()
     return f"{flow_run.expected_start_time or flow_run.created:%Y%m%d-%H%M%S}-{flow_run.id.hex[-6:]}"

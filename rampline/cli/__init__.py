@@ -10,17 +10,15 @@ from typing import Annotated
 import typer
 
 import rampline
-from rampline.cli.catalogue import models
+from rampline.cli.catalogue import init, models, nodes, studies
 from rampline.cli.champion import evaluate, predict, promote
 from rampline.cli.doctor import doctor
-from rampline.cli.init import init
-from rampline.cli.look import compare, data, nodes, plan, studies
+from rampline.cli.look import compare, data, plan
 from rampline.cli.measure import explain, forecast, parity, tune
-from rampline.cli.run import run, sync, worker
+from rampline.cli.run import run, submit, sync, worker
 from rampline.cli.stack import down, status, up
-from rampline.cli.submit import submit
 from rampline.credentials import mask
-from rampline.errors import NO_SPACE, NOT_ALLOWED, RamplineError
+from rampline.errors import ERROR_MARK, NO_SPACE, NOT_ALLOWED, RamplineError
 from rampline.jobs.parent import end_with_parent
 from rampline.record.home import Home, keep_private
 from rampline.servers.environments import make_quiet
@@ -114,7 +112,7 @@ def _describe(error: OSError) -> str:
 
 def _fail(message: str, status: int) -> int:
     if message:  # none with the help that a bare `rampline` shows
-        print(f"rampline: error: {mask(' '.join(message.split()))}", file=sys.stderr)  # noqa: T201
+        print(f"{ERROR_MARK}{mask(' '.join(message.split()))}", file=sys.stderr)  # noqa: T201
     return status
 
 

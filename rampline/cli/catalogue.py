@@ -1,30 +1,41 @@
-"""`rampline models`: the networks that `model.name` may name."""
+"""What there is: `rampline studies`, `models` and `nodes`; and a project to begin with, `rampline init`."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from rampline.cli.console import make_table, table_console
+from rampline.config import RunConfig
 from rampline.config.choices import MODELS
 from rampline.config.keras_names import APPLICATIONS, keras_names
+from rampline.config.sections import Launcher
 from rampline.config.setting import check
-from rampline.errors import RunFailed
+from rampline.errors import InputError, RunFailed
+from rampline.files import write_text
 from rampline.jobs.job import Job, JobFailed, run_job
 from rampline.jobs.local import LOCAL
+from rampline.record.units import GIBIBYTE
+from rampline.study import Study, built_in_studies, load_study
+
+if TYPE_CHECKING:
+    from rampline.jobs.launcher import Node
 
 # Keras keeps weights that it has downloaded there.
 _CACHE = Path("~/.keras").expanduser()
 HERE, NOT_HERE = "here", "to be downloaded"
-LIST_WIDTH = 120
 
 
 def models(
@@ -36,18 +47,17 @@ def models(
     ] = None,
 ) -> None:
     """List the networks that come with Rampline and Keras, or tell how large some of them are."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(width=LIST_WIDTH, highlight=False)
+    console = table_console()
     applications = sorted(keras_names("applications", APPLICATIONS), key=str.lower)
     cached = cached_weights(Path(os.environ.get("KERAS_HOME", _CACHE)) / "models", applications)
     if not names:
-        _print_list(console, applications, cached)
+        _print_models(console, applications, cached)
         return
     for name in names:
         allowed = "one of those that `rampline models` lists"
         check(name in MODELS or name in applications, "model.name", name, allowed)
-    table = _make_table("network", "parameters", "image", "memory per image", "ImageNet weights", numbers=(1, 2, 3))
+    figures = ("parameters", "image", "memory per image")
+    table = make_table("network", *figures, "ImageNet weights", numbers=figures)
     for found in _measure(names, image_size):
         memory = f"{found['bytes_per_image'] / 2**20:.1f} MiB"
         weights = "" if found["name"] in MODELS else _where(found["name"], cached)
@@ -57,8 +67,8 @@ def models(
     console.print("weights, gradients and Adam's moments take 16 bytes a parameter besides")
 
 
-def _print_list(console: Console, applications: Sequence[str], cached: Mapping[str, str]) -> None:
-    table = _make_table("network", "what it is", "ImageNet weights")
+def _print_models(console: Console, applications: Sequence[str], cached: Mapping[str, str]) -> None:
+    table = make_table("network", "what it is", "ImageNet weights")
     for name, model in MODELS.items():
         table.add_row(name, model.about, "")
     for name in applications:
@@ -100,8 +110,119 @@ def _measure(names: Sequence[str], image_size: int | None) -> list[dict[str, Any
             raise RunFailed(f"{failure.label} {failure.how}") from failure
 
 
-def _make_table(*titles: str, numbers: Sequence[int] = ()) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
-    for place, title in enumerate(titles):
-        table.add_column(title, justify="right" if place in numbers else "left", no_wrap=True)
+def studies(
+    study: Annotated[
+        str | None, typer.Argument(metavar="[STUDY]", help="Show all about one: its name, or the path of a study file.")
+    ] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of study files, for an editor.")
+    ] = False,
+) -> None:
+    """List the studies that come with Rampline, or show one: what it teaches, its runs, what others have measured."""
+    if schema:
+        from rampline.study.schema import study_schema
+
+        typer.echo(json.dumps(study_schema(), indent=2))
+        return
+    console = table_console()
+    if study is None:
+        _print_studies(console)
+    else:
+        _print_card(_without_repeats(load_study(study)), console)
+
+
+def _without_repeats(study: Study) -> Study:
+    return dataclasses.replace(study, runs=tuple(run for run in study.runs if not run.repeat_of))
+
+
+def _print_studies(console: Console) -> None:
+    table = make_table("study", "runs", "teaches", "takes", numbers=("runs",))
+    for name in built_in_studies():
+        study = _without_repeats(load_study(name))
+        table.add_row(study.name, str(len(study.runs)), study.teaches or study.description, study.expected_hours)
+    console.print(table)
+    console.print("`rampline studies STUDY` shows one, `rampline plan STUDY` what would run here")
+
+
+def _print_card(study: Study, console: Console) -> None:
+    card = Table.grid(padding=(0, 2))
+    for title, text in _card(study).items():
+        if text:
+            card.add_row(Text(title, style="dim"), Text(text))
+    console.print(card)
+    console.print(_runs_table(study))
+    if study.published_metrics:
+        console.print(Text("published by others, on other hardware"))
+        console.print(_published_table(study))
+
+
+def _card(study: Study) -> dict[str, str]:
+    deadline = "" if study.deadline_hours is None else f", in {study.deadline_hours:g} hours at most"
+    accuracy = f"whose accuracy is at most {study.accuracy_tolerance:g} below that of the most accurate one"
+    return {
+        study.name: study.description,
+        "teaches": study.teaches,
+        "hardware": study.hardware,
+        "takes": study.expected_hours,
+        "recommends": f"the cheapest and the fastest run {accuracy}{deadline}",
+        "prices": "\n".join(f"{machine}: ${price:g} per hour" for machine, price in study.prices.items()),
+        "published in": study.published_source,
+    }
+
+
+def _runs_table(study: Study) -> Table:
+    table = make_table(
+        "run", "strategy", "replicas", "global batch", "description", numbers=("replicas", "global batch")
+    )
+    for run in study.runs:
+        config = run.config
+        strategy = config.strategy.replace("_", " ") + (", fit" if config.engine == "fit" else "")
+        name = f"{run.name} (reference)" if run.name == study.reference else run.name
+        table.add_row(name, strategy, str(config.replicas), str(config.global_batch_size), run.description)
     return table
+
+
+def _published_table(study: Study) -> Table:
+    metrics = study.published_metrics
+    table = make_table("run", *metrics, numbers=metrics)
+    for run in study.runs:
+        if run.published:
+            table.add_row(run.name, *(f"{run.published[m]:g}" if m in run.published else "" for m in metrics))
+    return table
+
+
+def nodes(launcher: Annotated[Launcher, typer.Option(help="Whose machines.")] = "local") -> None:
+    """List the machines that a launcher has, with what of them is free."""
+    from rampline.jobs.launchers import LAUNCHERS
+
+    columns = [_resources(node) for node in LAUNCHERS[launcher](RunConfig()).nodes()]
+    told = [name for name in columns[0] if any(column[name] for column in columns)] if columns else []
+    table = make_table(*(told or ["node"]), numbers=("cores", "free cores", "GPUs", "free GPUs", "memory"))
+    for column in columns:
+        table.add_row(*(column[name] for name in told))
+    table_console().print(table)
+
+
+def _resources(node: Node) -> dict[str, str]:
+    return {
+        "node": node.name,
+        "state": node.state,
+        "cores": str(node.cores),
+        "free cores": "" if node.free_cores is None else str(node.free_cores),
+        "GPUs": str(node.gpus),
+        "free GPUs": str(node.free_gpus) if node.gpus and node.free_gpus is not None else "",
+        "kind": node.gpu_kind,
+        "memory": "" if node.memory_bytes is None else f"{node.memory_bytes / GIBIBYTE:.0f} GiB",
+        "groups": ", ".join(node.groups),
+    }
+
+
+def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; made if it is not there.")]) -> None:
+    """Write a small project of one's own: a study, its network, a test and a deployment."""
+    templates = sorted((each for each in files("rampline").joinpath("project").iterdir() if each.is_file()), key=str)
+    if there := [each.name for each in templates if (folder / each.name).exists()]:
+        raise InputError(f"{folder} has {', '.join(there)} already: choose another folder")
+    for template in templates:
+        write_text(folder / template.name, template.read_text(encoding="utf-8"))
+        typer.echo(f"wrote {folder / template.name}")
+    typer.echo(f"now: cd {folder} && rampline run study.yaml")

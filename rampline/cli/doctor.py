@@ -25,7 +25,7 @@ from rampline.errors import InputError
 from rampline.jobs.private_network import SHARED, other_users, private_network
 from rampline.record.home import Home
 from rampline.record.object_store import VARIABLE, ObjectStore
-from rampline.record.units import GIBIBYTE
+from rampline.record.units import GIBIBYTE, write_number_of
 from rampline.servers.running import running_servers
 
 PACKAGES = ("tensorflow", "keras", "prefect", "mlflow", "tensorflow-datasets", "pandas", "fastapi", "sqlalchemy")
@@ -97,7 +97,7 @@ def _packages() -> Iterator[Finding]:
 def _devices() -> Finding:
     devices = find_devices()
     cores = available_cores()
-    text = f"{', '.join(devices.gpus) or 'no GPU'}, {cores} CPU core{'s' * (cores != 1)}"
+    text = f"{', '.join(devices.gpus) or 'no GPU'}, {write_number_of('CPU core', cores)}"
     if devices.gpus and not _has_cuda():
         remedy = "TensorFlow will not see the GPU: install its CUDA libraries with `uv sync --extra gpu`"
         return Finding(

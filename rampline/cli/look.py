@@ -1,35 +1,28 @@
-"""`rampline plan STUDY`: what would run; starts nothing."""
+"""Looking at a study before and after its runs: `rampline plan`, `data` and `compare`."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
-from rampline.config import RunConfig
+from rampline.cli.console import line_console, make_table, table_console
 from rampline.config.learning_rate import describe_schedule
-from rampline.config.sections import Launcher
 from rampline.errors import InputError
 from rampline.imports import importing, locate_own
 from rampline.record.home import Home
-from rampline.record.units import GIBIBYTE, write_dollars, write_percent
-from rampline.study import Study, built_in_studies, load_study
+from rampline.record.units import write_dollars, write_percent
+from rampline.study import Study, study_name
 from rampline.study.halving import ETA, FIRST_RUNG, describe_rungs
 from rampline.study.preflight import check_study
 
 if TYPE_CHECKING:
     from rampline.comparison.runs import Comparison
     from rampline.forecast.plan import PlannedRun
-    from rampline.jobs.launcher import Node
 
 UNKNOWN = "?"
 FROM_STUDY = "*"
@@ -45,23 +38,18 @@ def plan(study: StudyArgument, only: OnlyOption = None, set_: SetOption = None, 
     from rampline.forecast.plan import plan_study  # brings in pandas: a wrong study should be told of before
 
     runs = plan_study(checked, home)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PLAN_WIDTH)
-    console.print(f"study {checked.name}: {checked.description}", highlight=False, markup=False, soft_wrap=True)
+    console = table_console(PLAN_WIDTH)
+    console.print(f"study {checked.name}: {checked.description}", soft_wrap=True)
     console.print(_table(runs))
     for line in _remarks(checked, runs):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 def _table(runs: list[PlannedRun]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
-    table.add_column("run", style="bold", no_wrap=True)
     shown = [run for run in runs if not run.repeat_of] or runs
     columns = [_figures(run) for run in shown]
     kept = [name for name in columns[0] if any(figures.get(name) for figures in columns)]
-    for name in kept:
-        table.add_column(name, justify="left" if name in TEXTS else "right")
+    table = make_table("run", *kept, numbers=tuple(name for name in kept if name not in TEXTS))
     for run, figures in zip(shown, columns, strict=True):
         table.add_row(run.name, *(figures.get(name, "") for name in kept))
     return table
@@ -169,8 +157,7 @@ def compare(study: StudyArgument) -> None:
     home = Home.from_environment()
     if not os.environ.get("MLFLOW_TRACKING_URI") and not home.tracking_database.is_file():
         raise InputError(f"there are no runs in {home.root}: `rampline run {study}` makes some")
-    name = load_study(study).name if study.endswith((".yaml", ".yml")) else study
-    show_comparison(find_comparison(name, home), home, Console())
+    show_comparison(find_comparison(study_name(study), home), home, Console())
 
 
 def find_comparison(study: str, home: Home, parent_run_id: str | None = None) -> Comparison:
@@ -201,12 +188,9 @@ def show_comparison(comparison: Comparison, home: Home, console: Console) -> Non
     console.print(f"MLflow  {how_to_open_mlflow(home)}", highlight=False, soft_wrap=True, markup=False)
 
 
-LIST_WIDTH = 120
-
-
 def data(study: StudyArgument, set_: SetOption = None) -> None:
     """Prepare the data of a study, and show what is in it: counts, sizes, duplicates, leaks, and a page of pictures."""
-    home, console = Home.from_environment(), Console(highlight=False, markup=False, soft_wrap=True)
+    home, console = Home.from_environment(), line_console()
     checked = check_study(study, home=home, overrides=all_overrides(None, set_ or []))
     # pandas: a wrong study should be told of before
     from rampline.comparison.data_section import write_data_page
@@ -231,121 +215,3 @@ def data(study: StudyArgument, set_: SetOption = None) -> None:
         page = home.reports / checked.name / "data" / f"{dataset.directory.name}.html"
         write_data_page(dataset, report, page)
         console.print(f"page    {shorten(page)}")
-
-
-def studies(
-    study: Annotated[
-        str | None, typer.Argument(metavar="[STUDY]", help="Show all about one: its name, or the path of a study file.")
-    ] = None,
-    schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON schema of study files, for an editor.")
-    ] = False,
-) -> None:
-    """List the studies that come with Rampline, or show one: what it teaches, its runs, what others have measured."""
-    if schema:
-        from rampline.study.schema import study_schema
-
-        typer.echo(json.dumps(study_schema(), indent=2))
-        return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=LIST_WIDTH)
-    if study is None:
-        _print_list(console)
-    else:
-        _print_card(_without_repeats(load_study(study)), console)
-
-
-def _without_repeats(study: Study) -> Study:
-    return dataclasses.replace(study, runs=tuple(run for run in study.runs if not run.repeat_of))
-
-
-def _print_list(console: Console) -> None:
-    table = _make_table("study", "runs", "teaches", "takes", numbers=("runs",))
-    for name in built_in_studies():
-        study = _without_repeats(load_study(name))
-        table.add_row(study.name, str(len(study.runs)), study.teaches or study.description, study.expected_hours)
-    console.print(table)
-    console.print("`rampline studies STUDY` shows one, `rampline plan STUDY` what would run here", highlight=False)
-
-
-def _print_card(study: Study, console: Console) -> None:
-    card = Table.grid(padding=(0, 2))
-    for title, text in _card(study).items():
-        if text:
-            card.add_row(Text(title, style="dim"), Text(text))
-    console.print(card)
-    console.print(_runs_table(study))
-    if study.published_metrics:
-        console.print(Text("published by others, on other hardware"))
-        console.print(_published_table(study))
-
-
-def _card(study: Study) -> dict[str, str]:
-    deadline = "" if study.deadline_hours is None else f", in {study.deadline_hours:g} hours at most"
-    accuracy = f"whose accuracy is at most {study.accuracy_tolerance:g} below that of the most accurate one"
-    return {
-        study.name: study.description,
-        "teaches": study.teaches,
-        "hardware": study.hardware,
-        "takes": study.expected_hours,
-        "recommends": f"the cheapest and the fastest run {accuracy}{deadline}",
-        "prices": "\n".join(f"{machine}: ${price:g} per hour" for machine, price in study.prices.items()),
-        "published in": study.published_source,
-    }
-
-
-def _runs_table(study: Study) -> Table:
-    table = _make_table(
-        "run", "strategy", "replicas", "global batch", "description", numbers=("replicas", "global batch")
-    )
-    for run in study.runs:
-        config = run.config
-        strategy = config.strategy.replace("_", " ") + (", fit" if config.engine == "fit" else "")
-        name = f"{run.name} (reference)" if run.name == study.reference else run.name
-        table.add_row(name, strategy, str(config.replicas), str(config.global_batch_size), run.description)
-    return table
-
-
-def _published_table(study: Study) -> Table:
-    metrics = study.published_metrics
-    table = _make_table("run", *metrics, numbers=metrics)
-    for run in study.runs:
-        if run.published:
-            table.add_row(run.name, *(f"{run.published[m]:g}" if m in run.published else "" for m in metrics))
-    return table
-
-
-def nodes(launcher: Annotated[Launcher, typer.Option(help="Whose machines.")] = "local") -> None:
-    """List the machines that a launcher has, with what of them is free."""
-    from rampline.jobs.launchers import LAUNCHERS
-
-    columns = [_resources(node) for node in LAUNCHERS[launcher](RunConfig()).nodes()]
-    told = [name for name in columns[0] if any(column[name] for column in columns)] if columns else []
-    table = _make_table(*(told or ["node"]), numbers=("cores", "free cores", "GPUs", "free GPUs", "memory"))
-    for column in columns:
-        table.add_row(*(column[name] for name in told))
-    console = Console()
-    (console if console.is_terminal else Console(width=LIST_WIDTH)).print(table)
-
-
-def _resources(node: Node) -> dict[str, str]:
-    return {
-        "node": node.name,
-        "state": node.state,
-        "cores": str(node.cores),
-        "free cores": "" if node.free_cores is None else str(node.free_cores),
-        "GPUs": str(node.gpus),
-        "free GPUs": str(node.free_gpus) if node.gpus and node.free_gpus is not None else "",
-        "kind": node.gpu_kind,
-        "memory": "" if node.memory_bytes is None else f"{node.memory_bytes / GIBIBYTE:.0f} GiB",
-        "groups": ", ".join(node.groups),
-    }
-
-
-def _make_table(first: str, *others: str, numbers: tuple[str, ...] = ()) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
-    table.add_column(first, style="bold", no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="right" if name in numbers else "left")
-    return table

@@ -1,4 +1,4 @@
-"""`rampline parity STUDY --run NAME`: whether a run's replicas train as one would; trains nothing."""
+"""What measures without training a study: `rampline parity`, `explain`, `forecast` and `tune`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
+from rampline.cli.console import line_console, make_table, table_console
 from rampline.config import (
     ExplainConfig,
     ParityConfig,
@@ -56,7 +55,7 @@ def parity(
     from rampline.data.preparation import prepare_dataset
     from rampline.training.model_contract import checked_models
 
-    home, console = Home.from_environment(), Console(highlight=False, markup=False, soft_wrap=True)
+    home, console = Home.from_environment(), line_console()
     if origin:
         also = "the check starts from fresh weights, that run is not trained here"
         console.print(f"note     model.weights=run:{origin}: {also}")
@@ -108,7 +107,7 @@ def explain(
     study: StudyArgument, only: OnlyOption = None, set_: SetOption = None, measure: MeasureOption = False
 ) -> None:
     """Show where the time of a study's latest execution went, run by run, or measure it now."""
-    home, console = Home.from_environment(), Console()
+    home, console = Home.from_environment(), table_console(WIDTH_WITHOUT_TERMINAL)
     if measure:
         checked = check_study(study, home=home, only=only or [], overrides=parse_overrides(set_ or []))
         folder = _measure(checked, home, console)
@@ -139,7 +138,7 @@ def _measure(study: Study, home: Home, console: Console) -> Path:
     from rampline.training.model_contract import checked_models
 
     def log(line: str) -> None:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
     name = f"explain-{new_execution()}"
     folder, directories = home.runs / study.name / name, []
@@ -178,7 +177,6 @@ def _read(folder: Path, only: list[str]) -> dict[str, Explanation]:
 def _show(explanations: dict[str, Explanation], console: Console) -> None:
     from rampline.explain.explanation import NOISE_NOTE, RUN_PARTS, STEP_PARTS, with_share, write_milliseconds
 
-    console = console if console.is_terminal else Console(width=WIDTH_WITHOUT_TERMINAL)
     steps = {name: dataclasses.asdict(explanation.step) for name, explanation in explanations.items()}
     runs = {name: dataclasses.asdict(explanation.run) for name, explanation in explanations.items()}
     noise = {name: explanation.noise for name, explanation in explanations.items()}
@@ -186,10 +184,8 @@ def _show(explanations: dict[str, Explanation], console: Console) -> None:
         ("milliseconds of one training step", STEP_PARTS, steps, noise),
         ("seconds of the whole run", RUN_PARTS, runs, {}),
     ):
-        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
-        table.add_column("run", style="bold", no_wrap=True)
-        for column in [*(words for _, words in parts), "total"]:
-            table.add_column(column, justify="right")
+        columns = (*(words for _, words in parts), "total")
+        table = make_table("run", *columns, numbers=columns, title=title)
         for name, row in rows.items():
             own = noisy.get(name, {})
             cells = (with_share(row[key], row, own.get(key, math.nan)) for key, _ in parts)
@@ -215,7 +211,7 @@ def forecast(
     on: OnOption = None,
 ) -> None:
     """Measure for a minute what is at hand, and tell what each run of a study would take, with the interval of 90 %."""
-    home, console = Home.from_environment(), Console(highlight=False, markup=False, soft_wrap=True)
+    home, console = Home.from_environment(), line_console()
     checked = check_study(study, home=home, only=only or [], overrides=all_overrides(file, set_ or []))
     # pandas: a wrong study should be told of before
     from rampline.data.preparation import prepare_dataset
@@ -248,9 +244,7 @@ def _show_forecasts(
 ) -> None:
     from rampline.forecast.forecast import faster
 
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
-    table.add_column("run", style="bold", no_wrap=True)
-    columns = (
+    figures = (
         "replicas",
         "per-replica batch",
         "images/s",
@@ -259,10 +253,8 @@ def _show_forecasts(
         "cost",
         "within",
         "speed-up",
-        "bound by",
     )
-    for column in columns:
-        table.add_column(column, justify="left" if column == "bound by" else "right")
+    table = make_table("run", *figures, "bound by", numbers=figures, title=title)
     for name, found in forecasts.items():
         config, price = runs[name], runs[name].cluster.price_per_hour
         if machine:
@@ -281,8 +273,7 @@ def _show_forecasts(
             "" if gain is None else write_range(*gain, write_ratio),
             found.bound,
         )
-    console = Console()
-    (console if console.is_terminal else Console(width=WIDTH_WITHOUT_TERMINAL)).print(table)
+    table_console(WIDTH_WITHOUT_TERMINAL).print(table)
 
 
 BudgetOption = Annotated[float, typer.Option("--budget", min=1, metavar="SECONDS", help="Time for all trials.")]
@@ -319,7 +310,7 @@ def tune(
     from rampline.tuning.space import Limits
 
     name, config = checked.name, checked.run(run).config
-    home, console = Home.from_environment(), Console(highlight=False, markup=False, soft_wrap=True)
+    home, console = Home.from_environment(), line_console()
     with checked_models(checked, log=console.print):
         dataset = prepare_dataset(config.data, home, log=console.print)
     limits = Limits(

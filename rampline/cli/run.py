@@ -1,14 +1,15 @@
-"""`rampline run STUDY`: a study through its flow, with progress in the terminal and the comparison at the end."""
+"""Running a study: `rampline run`, `submit` as a job, one role by `worker`, and `sync` of what MLflow has not got."""
 
 from __future__ import annotations
 
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -20,6 +21,7 @@ from rampline.cli.arguments import (
     StudyArgument,
     all_overrides,
 )
+from rampline.cli.console import line_console
 from rampline.cli.look import find_comparison, show_comparison
 from rampline.config.sections import Launcher
 from rampline.credentials import mask
@@ -33,7 +35,7 @@ from rampline.record.home import Home
 from rampline.record.object_store import ObjectStore
 from rampline.record.run_directory import RunDirectory
 from rampline.servers.prefect_server import flush_logs, prefect_answers, start_prefect
-from rampline.study import Study, load_study
+from rampline.study import Study, load_study, study_name
 from rampline.study.execution_file import Execution, at_hand, is_begun, new_execution
 from rampline.study.preflight import check_study
 from rampline.tracking.pages import shorten
@@ -81,12 +83,12 @@ def run(
     short = [*(["profile=true"] if profile else []), *([f"cluster.launcher={launcher}"] if launcher else [])]
     overrides = all_overrides(file, [*(set_ or []), *short])
     _meet_store(study, name, home, console, continues=resume or name is not None)
-    begun = _named(load_study(study).name, name, home) if name else None
+    begun = home.runs / load_study(study).name / name if name else None
     # One that is continued has the settings that it was started with, which were checked then.
     if resume:
         execution = _unfinished(load_study(study).name, home, settings_given=bool(only or overrides))
-    elif begun:
-        execution = begun
+    elif begun and is_begun(begun):
+        execution = Execution.open(begun)
     else:
         checked = check_study(study, home=home, only=only or [], overrides=overrides)
         execution = Execution(folder=home.runs / checked.name / (name or new_execution()), study=checked, home=home)
@@ -170,7 +172,7 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: E
             stack.enter_context(forks())
         if wait:
             wait()
-    with BarProgress(console) if console.is_terminal else nullcontext(LineProgress(_print)) as progress:
+    with BarProgress(console) if console.is_terminal else nullcontext(LineProgress(typer.echo)) as progress:
         token = TERMINAL.set(progress)
         # While the API is away, Prefect's log handler would write to the terminal for every line that it cannot send.
         before, logging.raiseExceptions = logging.raiseExceptions, False
@@ -245,14 +247,52 @@ def _unfinished(study: str, home: Home, *, settings_given: bool) -> Execution:
     return execution
 
 
-def _named(study: str, name: str, home: Home) -> Execution | None:
-    """The execution of that name, if it has begun."""
-    folder = home.runs / study / name
-    return Execution.open(folder) if is_begun(folder) else None
+OptionsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- OPTION...]", help="Options of sbatch, such as --partition=gpu --time=8:00:00."),
+]
 
 
-def _print(text: str) -> None:
-    print(text, flush=True)  # noqa: T201
+def submit(
+    study: StudyArgument,
+    options: OptionsArgument = None,
+    launcher: Annotated[Literal["slurm"], typer.Option(help="Whose job it becomes.")] = "slurm",
+    only: OnlyOption = None,
+    set_: SetOption = None,
+    file: OverridesOption = None,
+    spares: Annotated[int, typer.Option(min=0, help="Further nodes, to replace those that are lost.")] = 0,
+) -> None:
+    """Hand a study in as a job: it runs as by `rampline run` as soon as there are nodes for it.
+
+    A job that is preempted, or that loses a node it has no spare for, is queued again and goes on where it was.
+    """
+    from rampline.jobs.batch_job import BatchJob, Resources
+
+    home, console = Home.from_environment(), line_console()
+    loaded = load_study(study, only=only or [], overrides=all_overrides(file, set_ or []))
+    folder, given = home.runs / loaded.name / new_execution(), options or []
+    chosen = [part for run in only or [] for part in ("--only", run)]
+    chosen += [part for assignment in set_ or [] for part in ("--set", assignment)]
+    chosen += ["--overrides", str(file.absolute())] if file else []
+    resources = Resources.of([run.config for run in loaded.runs], given)
+    job = BatchJob(
+        study=loaded.name,
+        folder=folder,
+        command=[
+            str(Path(sys.executable).with_name("rampline")),
+            *("run", study, "--launcher", launcher, "--execution", folder.name, *chosen),
+        ],
+        environment={"RAMPLINE_HOME": str(home.root)},
+        nodes=resources.nodes + spares,
+        cores=resources.cores,
+        gpus=resources.gpus,
+        options=given,
+    )
+    number = job.submit()
+    gpus = f" and {job.gpus} GPUs" if job.gpus else ""
+    console.print(f"job {number}: {job.nodes} nodes, {job.cores} cores{gpus} each")
+    console.print(f"script {shorten(job.script)}")
+    console.print(f"output {shorten(job.log)}")
 
 
 def worker(run_directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run directory.")]) -> None:
@@ -288,7 +328,7 @@ def sync(what: What = None) -> None:
     from rampline.tracking.store import open_tracking
     from rampline.tracking.sync import sync_execution
 
-    home, console = Home.from_environment(), Console(highlight=False, markup=False, soft_wrap=True)
+    home, console = Home.from_environment(), line_console()
     chosen = _executions(what, home)
     client, delivered = open_tracking(home), 0
     for folder, runs in chosen:
@@ -316,14 +356,10 @@ def _executions(what: str | None, home: Home) -> list[tuple[Path, tuple[str, ...
         return [(path, ())]
     if (path / "config.json").is_file() and is_begun(path.parent):
         return [(path.parent, (path.name,))]
-    found = [(folder, ()) for folder in executions(home.runs) if folder.parent.name == _name(what)]
+    found = [(folder, ()) for folder in executions(home.runs) if folder.parent.name == study_name(what)]
     if not found:
         raise InputError(
             f"nothing to deliver: {what!r} is neither a study with executions in {home.runs}, "
             "nor the folder of an execution or of a run"
         )
     return found
-
-
-def _name(what: str) -> str:
-    return load_study(what).name if what.endswith((".yaml", ".yml")) else what

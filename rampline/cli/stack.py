@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
+from rampline.cli.console import line_console
 from rampline.record.home import Home
 from rampline.servers.secret import sign_in_lines
 from rampline.servers.status import Part, look
@@ -44,22 +44,22 @@ def up(
     ports = {"prefect_port": prefect_port, "mlflow_port": mlflow_port}
     idle = {"when_idle": when_idle, "idle_minutes": idle_minutes}
     request = Request(home=Home.from_environment(), host=host, cpu_slots=cpu_slots, **ports, **idle)
-    start_servers(request, _console(), detach=detach)
+    start_servers(request, line_console(), detach=detach)
 
 
 def status() -> None:
     """Show each process of `rampline up`: address, process id, since when, log; exit status 1 if one is not well."""
-    home, console = Home.from_environment(), Console(highlight=False, soft_wrap=True)
+    home, console = Home.from_environment(), line_console()
     parts = look(home)
     if not parts:
-        console.print(f"nothing is up in {home.root}: `rampline up` starts it", markup=False)
+        console.print(f"nothing is up in {home.root}: `rampline up` starts it")
         raise typer.Exit(1)
     for part in parts:
         condition = Text(f"{part.condition:<11}", style="green" if part.is_well else "red")
         console.print(Text(f"{part.name:<9}"), condition, part.where, *_details(part), sep="")
     if console.is_terminal:
         for line in sign_in_lines(home, with_secret=True):
-            console.print(line, markup=False)
+            console.print(line)
     if not all(part.is_well for part in parts):
         raise typer.Exit(1)
 
@@ -75,10 +75,6 @@ def down() -> None:
     """End the servers and the worker of `rampline up`; flow runs in progress save a checkpoint first."""
     from rampline.servers.up import end_servers, say, waiting
 
-    console = _console()
+    console = line_console()
     with waiting(console, "ending the worker and its flow runs, then the servers"):
         say(console, end_servers(Home.from_environment()))
-
-
-def _console() -> Console:
-    return Console(highlight=False, markup=False, soft_wrap=True)

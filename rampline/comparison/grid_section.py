@@ -9,7 +9,7 @@ from rampline.comparison.mlflow_reader import COMPARABLE
 from rampline.comparison.repeats import figure_of
 from rampline.comparison.runs import Comparison, is_missing
 from rampline.comparison.section import ReportTable, Section
-from rampline.record.units import NONE, write_accuracy, write_count, write_quantity
+from rampline.record.units import NONE, write_accuracy, write_count, write_number_of, write_quantity
 
 BATCHES = {"global_batch_size": "global batch", "per_replica_batch_size": "batch per replica"}
 # What is in the cells: by name the words, and how a figure is written.
@@ -51,7 +51,7 @@ def _matrices(rows: list[Row]) -> list[ReportTable]:
     return [
         ReportTable(
             title=words,
-            head=(BATCHES[batch], *(f"{count} replica{'' if count == 1 else 's'}" for count in replicas)),
+            head=(BATCHES[batch], *(write_number_of("replica", count) for count in replicas)),
             rows=tuple(
                 (write_count(size), *(_cell(fastest.get((size, count)), name) for count in replicas)) for size in sizes
             ),

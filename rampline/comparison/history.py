@@ -65,14 +65,7 @@ class _Conditions:
 
 
 def read_trends(client: MlflowClient, parent: Run, children: Sequence[Run], runs: pd.DataFrame) -> tuple[Trend, ...]:
-    """The trends of the finished runs that an execution before has finished, too.
-
-    Args:
-        client: of the store.
-        parent: the MLflow run of the execution.
-        children: those of its runs.
-        runs: their figures, a row per run.
-    """
+    """The trends of the finished runs that an execution before has finished, too."""
     study, began = parent.info.experiment_id, parent.info.start_time
     before = f"tags.`rampline.kind` = 'study' and attributes.start_time < {began}"
     earlier = list(islice(find_runs(client, study, before, "DESC", MOST_EXECUTIONS), MOST_EXECUTIONS))[::-1]

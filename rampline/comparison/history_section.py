@@ -9,7 +9,6 @@ from rampline.comparison.charts import axis, curve_chart, pick_drawn, points, ru
 from rampline.comparison.history import Trend
 from rampline.comparison.runs import Comparison
 from rampline.comparison.section import Chart, ReportTable, Section
-from rampline.record.metric import Metric
 from rampline.record.units import ACCURACY, NONE
 
 HEAD = ("run", "figure", "newest", "usual", "as usual from", "to", "executions", "trend", "judged")
@@ -107,9 +106,6 @@ def _charts(comparison: Comparison) -> list[Chart]:
             axis("value", lines[0].metric.heading, scale={"zero": False}, format="~g"),
         )
         spec = curve_chart(rows, x, y, run_lines(rows, x, y, styles), points(x, y))
-        charts.append(Chart(title=_title(lines[0].metric), caption="A point for each execution.", spec=spec))
+        title = lines[0].metric.heading.capitalize()
+        charts.append(Chart(title=title, caption="A point for each execution.", spec=spec))
     return charts
-
-
-def _title(metric: Metric) -> str:
-    return metric.heading.capitalize()

@@ -18,7 +18,7 @@ from scipy.stats import ttest_ind
 from rampline.comparison.repeats import Figure, figure_of
 from rampline.comparison.runs import Comparison, is_missing
 from rampline.comparison.section import ReportTable, Section
-from rampline.record.units import NONE, write_accuracy, write_count, write_dollars, write_duration
+from rampline.record.units import NONE, write_accuracy, write_count, write_dollars, write_duration, write_number_of
 from rampline.registry.candidate import Predictions
 from rampline.registry.paired_test import PairedComparison, compare_predictions, difference_interval
 
@@ -364,11 +364,6 @@ def _tolerance(comparison: Comparison, candidates: Sequence[Candidate]) -> str:
     return f"{_points_of(comparison)} of the best {split or 'test'} accuracy ({run}, {accuracy})"
 
 
-def _points_of(comparison: Comparison) -> str:
-    points = round(100 * comparison.accuracy_tolerance, 3)
-    return f"{points:g} point{'' if points == 1 else 's'}"
-
-
 def _name(candidate: Candidate, reference: str) -> str:
     return f"the reference {reference}" if candidate.run == reference else candidate.run
 
@@ -389,6 +384,10 @@ def _interval(candidate: Candidate) -> str:
     if candidate.interval == SAME:
         return "same answers"
     return NONE if candidate.interval is None else " to ".join(_points(bound) for bound in candidate.interval)
+
+
+def _points_of(comparison: Comparison) -> str:
+    return write_number_of("point", round(100 * comparison.accuracy_tolerance, 3))
 
 
 def _points(share: float) -> str:

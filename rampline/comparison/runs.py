@@ -166,7 +166,7 @@ class Comparison:
 
     def epochs_of(self, run: str) -> pd.DataFrame:
         """The rows of `epochs` of one run, in order."""
-        return select_run(self.epochs, run)
+        return pd.DataFrame(self.epochs[self.epochs["run"] == run])
 
     @property
     def published_metrics(self) -> tuple[str, ...]:
@@ -262,11 +262,6 @@ def csv_columns() -> list[str]:
     first_sum = next(number for number, metric in enumerate(metrics) if metric.sum_of)
     names = [metric.name for metric in metrics]
     return [*IDENTITY, *names[:first_sum], "starts_from", *names[first_sum:], "bound", "verdict"]
-
-
-def select_run(epochs: pd.DataFrame, run: str) -> pd.DataFrame:
-    """The epochs of one run."""
-    return pd.DataFrame(epochs[epochs["run"] == run])
 
 
 def _tag_number(tags: Mapping[str, str], tag: str) -> float | None:

@@ -164,7 +164,9 @@ def list_warnings(comparison: Comparison) -> list[str]:
             "equal time."
         )
     failed = [row for row in comparison.trainings.to_dict("records") if row["parity"] == "fail"]
-    remarks += [f"{row['run']} does not train what one replica would: {_tell_failure(row)}." for row in failed]
+    for row in failed:
+        why = tell_parity([row]) or "the parity check failed"
+        remarks.append(f"{row['run']} does not train what one replica would: {why}.")
     virtual = [row["run"] for row in comparison.runs.query("virtual_devices > 0").to_dict("records")]
     if virtual:
         remarks.append(f"The replicas of {list_names(virtual)} are virtual devices that share one processor.")
@@ -175,10 +177,6 @@ def unequal_epochs(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Epochs by run, where they differ because a run was stopped; else nothing."""
     epochs = {row["run"]: row["epochs"] for row in rows}
     return epochs if len(set(epochs.values())) > 1 and any(row["stopped"] for row in rows) else {}
-
-
-def _tell_failure(training: dict[str, Any]) -> str:
-    return tell_parity([training]) or "the parity check failed"
 
 
 def tell_parity(trainings: Sequence[dict[str, Any]]) -> str:

@@ -248,7 +248,11 @@ def find_balances(system: pd.DataFrame) -> list[Balance]:
         load = row["utilization_percent_mean" if is_gpu else "cpu_percent_mean"]
         if not math.isnan(load):
             groups.setdefault((row["run"], is_gpu, kind), []).append(load)
-    return [_balance(*group, loads) for group, loads in groups.items() if len(loads) > 1]
+    return [
+        Balance(run=run, parts=kind, is_gpu=is_gpu, count=len(loads), lowest=min(loads), highest=max(loads))
+        for (run, is_gpu, kind), loads in groups.items()
+        if len(loads) > 1
+    ]
 
 
 def describe_uneven(balances: Iterable[Balance]) -> list[str]:
@@ -259,10 +263,6 @@ def describe_uneven(balances: Iterable[Balance]) -> list[str]:
 def write_load(balance: Balance, percent: float) -> str:
     """A load in its unit: `96 %` of a GPU's time, `1.42 cores` of CPU."""
     return f"{percent:.0f} %" if balance.is_gpu else f"{percent / 100:.2f} cores"
-
-
-def _balance(run: str, is_gpu: bool, parts: str, loads: list[float]) -> Balance:
-    return Balance(run=run, parts=parts, is_gpu=is_gpu, count=len(loads), lowest=min(loads), highest=max(loads))
 
 
 def _describe(balance: Balance) -> str:

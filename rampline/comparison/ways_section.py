@@ -20,7 +20,7 @@ from rampline.comparison.charts import dumbbell, finite, pick_drawn, style_runs,
 from rampline.comparison.mlflow_reader import SAME_DATA
 from rampline.comparison.runs import Comparison, is_missing
 from rampline.comparison.section import Chart, ReportTable, Section
-from rampline.record.units import NONE, write_accuracy, write_count, write_duration, write_percent
+from rampline.record.units import NONE, write_accuracy, write_count, write_duration, write_number_of, write_percent
 
 TARGET = 0.99
 
@@ -147,7 +147,7 @@ def _sentences(views: Views) -> list[str]:
 
 
 def _after(views: Views) -> str:
-    return f"after {views.epochs} epoch{'' if views.epochs == 1 else 's'}"
+    return f"after {write_number_of('epoch', views.epochs)}"
 
 
 def _leaders(values: dict[str, float]) -> str:

@@ -7,12 +7,11 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rampline.config import RunConfig
 from rampline.explain.parts import RunParts, StepParts, noise_of_parts, run_parts, step_parts
-from rampline.files import read_json, write_json
+from rampline.files import JsonData, read_json
 from rampline.record.metric import Source
 from rampline.record.metrics import from_source, to_log
 from rampline.record.run_directory import RunDirectory
@@ -180,7 +179,7 @@ def _overlap(probes: StrategyProbes) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explanation:
+class Explanation(JsonData):
     """Content of `explanation.json`.
 
     Attributes:
@@ -204,17 +203,6 @@ class Explanation:
     def figures(self) -> dict[str, float | None]:
         """The figures by the names they have in MLflow."""
         return to_log(Source.EXPLANATION, dataclasses.asdict(self))
-
-    def write(self, path: Path) -> None:
-        """Write it as JSON, complete or not at all."""
-        write_json(path, dataclasses.asdict(self))
-
-    @classmethod
-    def read(cls, path: Path) -> Explanation:
-        """The explanation in that file."""
-        values: dict[str, Any] = read_json(path)
-        kinds = {"step": StepParts, "run": RunParts, "verdict": Verdict}
-        return cls(**values | {name: kind(**values[name]) for name, kind in kinds.items()})
 
 
 def explain_run(run_directory: RunDirectory) -> Explanation:

@@ -153,13 +153,7 @@ def _divided(timings: Timings, by: int) -> Timings:
 
 
 def run_parts(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any], *, step_milliseconds: float) -> RunParts:
-    """The parts of a run's wall time.
-
-    Args:
-        events: of `events.jsonl`.
-        result: content of `result.json`.
-        step_milliseconds: the usual step.
-    """
+    """The parts of a run's wall time."""
     epochs = {event["epoch"]: event["metrics"] for event in events if event["event"] == "epoch"}
     seconds = [epochs[number]["epoch_seconds"] for number in sorted(epochs)]
     steps_per_epoch = result["steps"] / result["epochs"]

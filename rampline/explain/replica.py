@@ -109,17 +109,14 @@ def measure_replicas(run_directories: Iterable[RunDirectory], folder: Path, *, l
     Raises:
         RunFailed: when a process fails, naming its log.
     """
-    wanted = _wanted(run_directories)
+    lacking = (directory for directory in run_directories if not directory.replica_file.is_file())
+    wanted = [(directory, work_of(directory)) for directory in lacking]
     for (processes, is_virtual, _), works in _launches(wanted).items():
         log(f"explain: one replica's work, alone{f' and {processes} at once' if processes > 1 else ''}")
-        results = _launch(works, processes, is_virtual, _launch_folder(folder, processes, is_virtual))
+        results = _launch(works, processes, is_virtual, folder / f"{processes}{'-virtual' * is_virtual}")
         for directory, work in wanted:
             if work.key in results:
                 results[work.key].write(directory.replica_file)
-
-
-def _wanted(run_directories: Iterable[RunDirectory]) -> list[tuple[RunDirectory, Work]]:
-    return [(directory, work_of(directory)) for directory in run_directories if not directory.replica_file.is_file()]
 
 
 def _launches(wanted: Iterable[tuple[RunDirectory, Work]]) -> dict[tuple[int, bool, str], list[Work]]:
@@ -131,10 +128,6 @@ def _launches(wanted: Iterable[tuple[RunDirectory, Work]]) -> dict[tuple[int, bo
     for work in {work.key: work for _, work in wanted}.values():
         launches.setdefault((work.processes, work.is_virtual, work.config.cluster.launcher), []).append(work)
     return dict(sorted(launches.items()))
-
-
-def _launch_folder(folder: Path, processes: int, is_virtual: bool) -> Path:
-    return folder / f"{processes}{'-virtual' if is_virtual else ''}"
 
 
 def _count(processes: int) -> int:

@@ -8,7 +8,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from scipy import stats
@@ -17,7 +16,7 @@ from rampline.config import RunConfig
 from rampline.devices import available_cores, find_devices
 from rampline.explain.explanation import BOUNDS
 from rampline.explain.parts import RunParts, StepParts
-from rampline.files import read_json, write_json
+from rampline.files import JsonData
 from rampline.forecast.machine_types import MachineType
 from rampline.forecast.reading import Reading
 from rampline.forecast.scaling_law import Place, between
@@ -45,7 +44,7 @@ RANGE_OF_FIVE = 2.33
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast:
+class Forecast(JsonData):
     """Content of `forecast.json`, which is written before the run.
 
     Attributes:
@@ -104,16 +103,6 @@ class Forecast:
         told = dataclasses.asdict(self) | {"wall_seconds": self.wall_seconds, "within": self.factor - 1}
         cost = self.cost_usd(price_per_hour)
         return to_log(Source.FORECAST, told | ({} if cost is None else {"cost_usd": cost}))
-
-    def write(self, path: Path) -> None:
-        """Write it as JSON."""
-        write_json(path, dataclasses.asdict(self))
-
-    @classmethod
-    def read(cls, path: Path) -> Forecast:
-        """The forecast in that file."""
-        values: dict[str, Any] = read_json(path)
-        return cls(**values | {"step": StepParts(**values["step"]), "run": RunParts(**values["run"])})
 
 
 def faster(forecast: Forecast, reference: Forecast) -> tuple[float, float]:

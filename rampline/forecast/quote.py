@@ -31,7 +31,7 @@ from rampline.forecast.reading import (
 )
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
-from rampline.record.units import write_range, write_ratio
+from rampline.record.units import write_number_of, write_range, write_ratio
 
 Log = Callable[[str], None]
 
@@ -51,7 +51,7 @@ def take_readings(runs: Sequence[tuple[RunConfig, PreparedDataset]], home: Home,
     for (key, replicas), (config, dataset, sizes) in wanted.items():
         most = max(1, dataset.splits["train"] // replicas)
         chosen = chosen_batch_sizes([min(size, most) for size in sizes])
-        what = f"{config.model.name}, {replicas} replica{'s' if replicas > 1 else ''}"
+        what = f"{config.model.name}, {write_number_of('replica', replicas)}"
         what += f" ({config.strategy})" if replicas > 1 else ""
         started = time.monotonic()
         try:
@@ -97,16 +97,7 @@ def from_readings(
 def tell_doubled(
     home: Home, run: str, config: RunConfig, dataset: PreparedDataset, speedup: float, calibration: Calibration
 ) -> str:
-    """How fast a run would be with twice as many replicas and the same global batch; empty where nothing says so.
-
-    Args:
-        home: with the readings.
-        run: its name.
-        config: the run, which was measured.
-        dataset: that it was trained on.
-        speedup: of the run, as measured.
-        calibration: of the home.
-    """
+    """How fast a run would be with twice as many replicas and the same global batch; empty where nothing says so."""
     doubled = _doubled(config)
     if doubled is None or not math.isfinite(speedup):
         return ""
@@ -142,7 +133,7 @@ def _doubled(config: RunConfig) -> RunConfig | None:
 def _read(home: Home, config: RunConfig, dataset: PreparedDataset, replicas: int) -> Reading | None:
     file = file_of(home, key_of(config, dataset, replicas))
     try:
-        return Reading.from_dict(read_json(file))
+        return Reading.read(file)
     except (OSError, *UNREADABLE):
         return None
 

@@ -20,7 +20,7 @@ from typing import Any
 from rampline.config import ClusterConfig, ExplainConfig, RunConfig, to_dict
 from rampline.data.dataset import PreparedDataset
 from rampline.explain.replica import needs_virtual_device, replica_config
-from rampline.files import read_json, write_json
+from rampline.files import JsonData, read_json
 from rampline.jobs.job import Job, run_together
 from rampline.jobs.launchers import launcher_of_jobs
 from rampline.record.home import Home
@@ -39,7 +39,7 @@ MANY_STEPS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class Reading(JsonData):
     """What was read of one training.
 
     Attributes:
@@ -74,16 +74,6 @@ class Reading:
     checkpoint_seconds: float
     logging_seconds: float
     gradient_bytes: int
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Reading:
-        """A reading as JSON has it."""
-        read: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-        }
-        read |= {name: tuple(Timings.from_dict(each) for each in values[name]) for name in ("real", "cached")}
-        read["update"] = values["update"] and Timings.from_dict(values["update"])
-        return cls(**read)
 
 
 def few_replicas(config: RunConfig) -> int:
@@ -165,6 +155,6 @@ def take_reading(
     placement = launcher.place(chosen)
     started, ready = time.monotonic(), []
     run_together(placement, [(task, job) for task in placement.tasks], lambda _: ready.append(time.monotonic()))
-    values = read_json(file) | {"replicas": replicas, "startup_seconds": ready[0] - started}
-    write_json(file, values)
-    return Reading.from_dict(values)
+    reading = Reading.from_dict(read_json(file) | {"replicas": replicas, "startup_seconds": ready[0] - started})
+    reading.write(file)
+    return reading

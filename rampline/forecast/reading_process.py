@@ -38,14 +38,7 @@ STEPS_SECONDS, STEPS_OF_A_SIZE = 60.0, 14
 
 
 def read_role(folder: Path, config: dict[str, Any], dataset: str, batch_sizes: list[int]) -> NoReturn:
-    """Do this role's part and end: the chief writes the reading, the others wait for it.
-
-    Args:
-        folder: of the job.
-        config: as `config_of_reading` gives it.
-        dataset: its directory.
-        batch_sizes: of one replica.
-    """
+    """Do this role's part and end: the chief writes the reading, the others wait for it."""
     run = from_dict(config)
     task, strategy = take_part(run)
     values = _read(run, task, PreparedDataset.open(Path(dataset)), strategy, folder, batch_sizes)

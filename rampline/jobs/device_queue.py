@@ -25,6 +25,7 @@ from rampline.errors import ClusterConfigError
 from rampline.jobs.lock import locked
 from rampline.jobs.roles import visible_gpu_ids
 from rampline.record.home import Home
+from rampline.record.units import write_number_of
 
 QUEUE, POLL_SECONDS = "queue.lock", 0.5
 
@@ -128,14 +129,11 @@ def _wait(folder: Path, path: Path, ticket: Ticket, slots: int, log: Log) -> tup
                 _write(path, dataclasses.replace(ticket, granted=granted))
                 return granted
         others = [other.name for other in tickets.values() if other.granted] or [other.name for other in earlier]
-        waits_for = f"waiting for {_count(ticket.devices)}: {', '.join(sorted(set(others)))} has the machine"
+        wanted = write_number_of("device", ticket.devices)
+        waits_for = f"waiting for {wanted}: {', '.join(sorted(set(others)))} has the machine"
         if waits_for != told:
             log(told := waits_for)
         time.sleep(POLL_SECONDS)
-
-
-def _count(devices: int) -> str:
-    return f"{devices} {'device' if devices == 1 else 'devices'}"
 
 
 def _living_tickets(folder: Path) -> dict[str, Ticket]:

@@ -23,8 +23,6 @@ MACHINE_LOST = 6
 STOPPED = 128 + signal.SIGTERM
 # It was asked again, seconds later, and ended where it was.
 ENDED_AT_ONCE = 128 + signal.SIGINT
-# Before the line of the log that says why.
-ERROR_MARK = "rampline: error: "
 
 
 def leave(status: int) -> NoReturn:

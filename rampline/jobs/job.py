@@ -124,11 +124,6 @@ class JobFailed(RunFailed):
 def run_job(job: Job, *, launcher: Launcher, on_event: OnEvent = ignore) -> Any:
     """Run a job to its end; whatever ends this call, its process is gone.
 
-    Args:
-        job: what to do.
-        launcher: where.
-        on_event: gets its events as they come.
-
     Returns:
         what its function returned.
 
@@ -167,11 +162,6 @@ def run_together(placement: Placement, jobs: Sequence[tuple[Task, Job]], on_even
 
 def follow(roles: Sequence[Role], job: Job, on_event: OnEvent = ignore) -> None:
     """Wait until the first of the processes of a job has done it: it leads the others.
-
-    Args:
-        roles: all that do the job together.
-        job: what they do.
-        on_event: gets its events as they come.
 
     Raises:
         InputError: when one of them found its input wrong.

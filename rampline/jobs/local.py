@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from rampline.config import RunConfig
-from rampline.devices import available_cores, check_devices, find_devices
+from rampline.devices import available_cores, find_devices
 from rampline.jobs.fork_server import Process, fork_worker
 from rampline.jobs.heartbeat import HeartbeatWatch
 from rampline.jobs.job import Job
@@ -24,6 +24,7 @@ from rampline.jobs.launcher import Node
 from rampline.jobs.private_network import SHARED, Network
 from rampline.jobs.role_output import telling_line
 from rampline.jobs.roles import (
+    check_devices,
     job_environment,
     local_tasks,
     network_of,

@@ -30,7 +30,7 @@ from rampline.jobs.launcher import Node, wait_until
 from rampline.jobs.ray_roles import ACTOR_SECONDS, SILENT_SECONDS, RayHost, RayNode, RayPlacement, Share, answers
 from rampline.jobs.role_host import RoleHost
 from rampline.jobs.roles import LOOPBACK, role_counts
-from rampline.jobs.tf_config import ALONE, Task
+from rampline.jobs.tf_config import ALONE, Task, tasks_of
 from rampline.record.home import Home
 
 # What TensorFlow, NCCL and Rampline read: a node's environment is not the command's.
@@ -273,8 +273,7 @@ def _own_gpus() -> list[str]:
 
 
 def _roles(config: RunConfig | None, workers: int) -> list[tuple[str, int]]:
-    counts = role_counts(config) if config else {ALONE.role: 1}
-    counts |= {"worker": workers} if "worker" in counts else {}
+    counts = role_counts(config, workers) if config else {ALONE.role: 1}
     return [(role, index) for role, count in counts.items() for index in range(count)]
 
 
@@ -283,7 +282,7 @@ def _tasks(roles: Sequence[tuple[str, int]], chosen: Sequence[RayNode], ports: S
     cluster: dict[str, tuple[str, ...]] = {}
     for (role, _), node, port in zip(roles, chosen, ports, strict=True):
         cluster[role] = (*cluster.get(role, ()), f"{LOOPBACK if is_one else node.address}:{port}")
-    return [Task(cluster=cluster, role=role, index=index) for role, index in roles]
+    return tasks_of(cluster)
 
 
 def _shares(config: RunConfig, workers: int, nodes: Collection[RayNode]) -> list[Share]:

@@ -64,13 +64,7 @@ class RoleHost:
         self._starter.submit(self._forks.__enter__).result()
 
     def begin(self, environment: Mapping[str, str], ports: int, gpus: Sequence[str]) -> tuple[list[int], int]:
-        """For the next placement: ports that nobody listens on at the moment, and the number of cores.
-
-        Args:
-            environment: as above.
-            ports: how many.
-            gpus: that its roles have to share.
-        """
+        """For the next placement: ports that nobody listens on at the moment, and the number of cores."""
         os.environ.update(environment)
         if gpus or "CUDA_VISIBLE_DEVICES" in os.environ:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus) or "-1"

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from rampline.devices import find_devices
-from rampline.jobs.exit_status import ERROR_MARK
+from rampline.errors import ERROR_MARK
 
 Line = tuple[int, str]
 
@@ -19,7 +19,7 @@ _NAMED = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s*:")
 # An error by its level, and what every machine without a GPU says.
 _NO_CUDA = "failed call to cuInit"
 _FIRST_NOISE = "WARNING: All log messages before absl::InitializeLog()"
-_TRACEBACK, _OUR_ERROR = "Traceback (most recent call last):", "rampline: error: "
+_TRACEBACK = "Traceback (most recent call last):"
 _INDENTED = (" ", "\t")
 
 
@@ -51,7 +51,7 @@ class RoleOutput:
             self._level = logging.DEBUG
         elif named := _NAMED.match(text):
             self._level = logging.getLevelNamesMapping()[named[1]]
-        elif text.startswith((_TRACEBACK, _OUR_ERROR)):
+        elif text.startswith((_TRACEBACK, ERROR_MARK)):
             self._level = logging.ERROR
         elif not text.startswith(_INDENTED):
             # What follows the frames of a traceback is the error itself.

@@ -1,17 +1,20 @@
-"""Which roles a run has on this machine, with addresses, threads and GPUs for each."""
+"""Which roles a run has on this machine, with addresses, threads and GPUs for each, and whether they fit on it."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from rampline.config import RunConfig
 from rampline.devices import available_cores, find_devices
+from rampline.errors import ClusterConfigError
 from rampline.jobs.job import Job
 from rampline.jobs.private_network import SHARED, Network, other_users, private_network
-from rampline.jobs.tf_config import Task
+from rampline.jobs.tf_config import Task, tasks_of
 
 LOOPBACK = "127.0.0.1"
 # Without them a parameter server's chief waits for ever for a worker behind a dead network: gRPC's clients get a
@@ -21,22 +24,53 @@ KEEPALIVE = ("grpc.keepalive_time_ms=10000", "grpc.keepalive_timeout_ms=10000", 
 LARGE_FRAMES = ("grpc.http2.max_frame_size=16777215", "grpc.http2.lookahead_bytes=4194304")
 
 
+def resolve_virtual_devices(config: RunConfig) -> RunConfig:
+    """`config` with a number for `cluster.virtual_devices: auto`: what this machine needs to hold the replicas.
+
+    That is `cluster.replicas` for `mirrored` on a machine without a GPU, else 0: the other strategies have one device
+    per process on the CPU, which is there anyway.
+    """
+    if config.cluster.virtual_devices != "auto":
+        return config
+    on_cpu = config.strategy == "mirrored" and not find_devices().gpus
+    virtual = config.cluster.replicas if on_cpu else 0
+    return dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, virtual_devices=virtual))
+
+
+def check_devices(config: RunConfig) -> None:
+    """Refuse a run whose replicas do not fit on this machine's devices.
+
+    What counts is one process: worker processes without a GPU of their own share the CPU. Virtual devices always fit;
+    `auto` must be resolved before.
+
+    Raises:
+        ClusterConfigError: naming what is asked for, what there is and the way out.
+    """
+    cluster = config.cluster
+    if int(cluster.virtual_devices) >= cluster.replicas:
+        return
+    devices = find_devices()
+    if cluster.replicas > devices.count:
+        raise ClusterConfigError(
+            f"cluster.replicas={cluster.replicas} needs {cluster.replicas} devices: this machine has {devices}; "
+            f"set cluster.virtual_devices={cluster.replicas} to run them as virtual devices on the CPU"
+        )
+
+
 def local_tasks(config: RunConfig, workers: int | None = None) -> list[Task]:
     """One task per role, with free loopback ports; the chief, or worker 0, comes first."""
-    counts = role_counts(config)
-    if workers is not None:
-        counts["worker"] = workers
+    counts = role_counts(config, workers)
     ports = iter(free_ports(sum(counts.values())))
-    cluster = {role: tuple(f"{LOOPBACK}:{next(ports)}" for _ in range(count)) for role, count in counts.items()}
-    return [Task(cluster=cluster, role=role, index=i) for role, count in counts.items() for i in range(count)]
+    return tasks_of({role: tuple(f"{LOOPBACK}:{next(ports)}" for _ in range(n)) for role, n in counts.items()})
 
 
-def role_counts(config: RunConfig) -> dict[str, int]:
-    """Number of processes by role, such as `{"chief": 1, "worker": 2, "ps": 1}`."""
+def role_counts(config: RunConfig, workers: int | None = None) -> dict[str, int]:
+    """Number of processes by role, such as `{"chief": 1, "worker": 2, "ps": 1}`; of an elastic run with `workers`."""
+    workers = config.cluster.workers if workers is None else workers
     if config.strategy == "parameter_server":
-        return {"chief": 1, "worker": config.cluster.workers, "ps": config.cluster.parameter_servers}
+        return {"chief": 1, "worker": workers, "ps": config.cluster.parameter_servers}
     if config.strategy == "multi_worker":
-        return {"worker": config.cluster.workers}
+        return {"worker": workers}
     return {"chief": 1}
 
 
@@ -71,14 +105,11 @@ def _has_servers(config: RunConfig) -> bool:
 
 def free_ports(count: int, host: str = LOOPBACK) -> list[int]:
     """Ports of an address, or of all with an empty one, that nobody listens on at the moment; all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind((host, 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((host, 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 def role_environment(task: Task, config: RunConfig) -> dict[str, str]:

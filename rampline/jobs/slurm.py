@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rampline.config import RunConfig, to_dict
-from rampline.devices import check_devices
 from rampline.errors import ClusterConfigError, Preempted, RamplineError, RunFailed
 from rampline.jobs.exit_status import MACHINE_LOST
 from rampline.jobs.heartbeat import HeartbeatWatch
@@ -28,8 +27,8 @@ from rampline.jobs.job import Job
 from rampline.jobs.launcher import KILL_SECONDS, Node, wait_until
 from rampline.jobs.local import LOCAL, LocalPlacement
 from rampline.jobs.role_output import telling_line
-from rampline.jobs.roles import network_warning, role_counts
-from rampline.jobs.tf_config import Task
+from rampline.jobs.roles import check_devices, network_warning, role_counts
+from rampline.jobs.tf_config import Task, tasks_of
 from rampline.record.run_directory import RunDirectory
 
 # Slurm may be busy, and a step of a node that has just died is tried for as long.
@@ -280,10 +279,7 @@ def nodes_of(config: RunConfig) -> int:
 
 
 def _placement(job: str, config: RunConfig, agents: Sequence[NodeAgent], lost: set[str]) -> SlurmPlacement:
-    counts = role_counts(config)
-    if "worker" in counts:
-        counts["worker"] = len(agents)
-    places = [(role, i) for role, count in counts.items() for i in range(count)]
+    places = [(role, i) for role, count in role_counts(config, len(agents)).items() for i in range(count)]
     where = {place: agents[place[1] % len(agents)] for place in places}
     cluster: dict[str, tuple[str, ...]] = {}
     for (role, _), agent in where.items():
@@ -291,7 +287,7 @@ def _placement(job: str, config: RunConfig, agents: Sequence[NodeAgent], lost: s
         taken = {address for addresses in cluster.values() for address in addresses}
         found = (f"{agent.address}:{port}" for port in agent.ports)
         cluster[role] = (*cluster.get(role, ()), next(address for address in found if address not in taken))
-    tasks = [Task(cluster=cluster, role=role, index=i) for role, i in places]
+    tasks = tasks_of(cluster)
     by_name = {task.name: where[task.role, task.index] for task in tasks}
     return SlurmPlacement(job=job, config=config, tasks=tasks, agents=by_name, lost=lost)
 

@@ -52,11 +52,7 @@ class RoomFound(Exception):
 
 
 class Restarts:
-    """The restarts of one launch: of the whole run, and of single parameter-server workers in place.
-
-    Args:
-        limit: `cluster.max_restarts`.
-    """
+    """The restarts of one launch: of the whole run, and of single parameter-server workers in place."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._used = limit, 0
@@ -70,10 +66,6 @@ class Restarts:
 
     def take_for_run(self, lost: RoleLost, step: int) -> float:
         """Use one up for the whole run; returns the pause before it, which doubles while no step is won.
-
-        Args:
-            lost: why the attempt ended.
-            step: what the newest checkpoint holds.
 
         Raises:
             RunFailed: when none is left, or the next attempt would end the same way.

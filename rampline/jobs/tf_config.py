@@ -94,6 +94,11 @@ class Task:
         return json.dumps({"cluster": dict(self.cluster), "task": {"type": self.role, "index": self.index}})
 
 
+def tasks_of(cluster: Mapping[str, tuple[str, ...]]) -> list[Task]:
+    """The place of each process of a cluster, in its order."""
+    return [Task(cluster=cluster, role=role, index=i) for role, own in cluster.items() for i in range(len(own))]
+
+
 # A process that is a whole run.
 ALONE = Task(cluster={"chief": ("127.0.0.1:0",)}, role="chief", index=0)
 

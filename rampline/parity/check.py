@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rampline.config import BatchConfig, RunConfig, to_dict
-from rampline.files import read_json, write_json
+from rampline.files import JsonData
 from rampline.jobs.job import Job, JobFailed, run_together
 from rampline.jobs.launchers import launcher_of_jobs
 from rampline.jobs.roles import visible_gpu_ids
@@ -42,7 +41,7 @@ class Neutralised:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParityResult:
+class ParityResult(JsonData):
     """What the check has found; the content of `parity.json`.
 
     Attributes:
@@ -103,17 +102,6 @@ class ParityResult:
         if self.mean_staleness is not None:
             text += f"; updates are {self.mean_staleness:.1f} steps stale on average, {self.max_staleness} at most"
         return text
-
-    def write(self, path: Path) -> None:
-        """Write it as JSON, complete or not at all."""
-        write_json(path, dataclasses.asdict(self))
-
-    @classmethod
-    def read(cls, path: Path) -> ParityResult:
-        """The result in that file."""
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in read_json(path).items()}
-        values["neutralised"] = tuple(Neutralised(**entry) for entry in values["neutralised"])
-        return cls(**values)
 
 
 def parity_config(config: RunConfig) -> RunConfig:

@@ -56,12 +56,7 @@ class Attempts:
         return next((e["accumulate"] for e in reversed(self._past) if "accumulate" in e), 1)
 
     def begin(self, workers: int, accumulate: int | None = None) -> Attempt:
-        """Write down that the run is started (again), on which machine, with how many workers and micro-batches.
-
-        Args:
-            workers: that train.
-            accumulate: micro-batches, where `batch.accumulate` is `auto`.
-        """
+        """Write down that the run is started (again), on which machine, with how many workers and micro-batches."""
         number = 1 + sum(event["event"] == "attempt" for event in self._past)
         before = sum(event["seconds"] for event in self._past if event["event"] == "ended")
         self._began_at = time.monotonic()

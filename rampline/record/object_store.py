@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
-from rampline.credentials import check_no_credentials, mask
+from rampline.credentials import check_no_credentials, first_line
 from rampline.errors import ConfigError, InputError, RamplineError
 from rampline.files import complete_directory, write_text
 
@@ -209,11 +209,6 @@ def inside(folder: Path, name: str) -> Path:
     if not path.resolve().is_relative_to(folder.resolve()):
         raise StoreDamaged(f"{name} is outside of {folder}")
     return path
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's text, without secrets."""
-    return mask((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
 def _open(url: str) -> FileSystem:

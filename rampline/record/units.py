@@ -49,6 +49,11 @@ def write_count(value: float) -> str:
     return f"{int(value):,}"
 
 
+def write_number_of(things: str, count: float) -> str:
+    """`1 epoch`, `2.5 minutes`, of few things."""
+    return f"{count:g} {things}{'' if count == 1 else 's'}"
+
+
 def write_bytes(value: float) -> str:
     """`812 bytes`, `42.0 MB` or `3.60 GB`, by powers of ten as disks and downloads have them."""
     for unit, size in (("GB", 1e9), ("MB", 1e6)):

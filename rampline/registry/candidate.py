@@ -14,13 +14,13 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from rampline.data.dataset import PreparedDataset
+from rampline.credentials import first_line
 from rampline.errors import InputError
 from rampline.files import read_json
 from rampline.record.run_directory import RunDirectory
 from rampline.tracking.delivery import find_run
 from rampline.tracking.reconciliation import MODEL_NAME
-from rampline.tracking.store import TrackingError, first_line
+from rampline.tracking.store import TrackingError
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous-champion"
 PREFIX = "rampline-"
@@ -127,10 +127,6 @@ class Candidate:
     def predictions_file(self) -> Path:
         """Its answers on its own test images."""
         return self.directory.path / PREDICTIONS
-
-    def open_dataset(self) -> PreparedDataset:
-        """The prepared dataset."""
-        return PreparedDataset.open(self.dataset_directory)
 
     def read_evaluation(self) -> dict[str, Any] | None:
         """Scores of its best checkpoint; `None` before they were made."""

@@ -18,21 +18,22 @@ from typing import Any
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
+from rampline.credentials import first_line
 from rampline.errors import InputError
-from rampline.files import make_directory, read_json, sync_directory
+from rampline.files import JsonData, make_directory, read_json, sync_directory
 from rampline.jobs.job import Job, JobFailed, ignore, run_job
 from rampline.jobs.local import LOCAL
 from rampline.record.home import Home
 from rampline.registry.candidate import CHAMPION, ModelReference, get_version, registered_name
-from rampline.study import load_study
-from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, open_tracking
+from rampline.study import load_study, study_name
+from rampline.tracking.store import STORE_ERRORS, TrackingError, open_tracking
 from rampline.training.saved_model import ModelMetadata
 
 SUFFIXES = (".csv", ".parquet")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(JsonData):
     """One folder to label.
 
     Attributes:
@@ -65,16 +66,6 @@ class Request:
         if not Path(self.images).is_dir():
             found = "is a file" if Path(self.images).exists() else "does not exist"
             raise InputError(f"images {self.images} {found}: give a folder of image files")
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Request:
-        """The inverse of `to_dict`."""
-        tuples: dict[str, Any] = {name: tuple(values[name]) for name in ("class_names", "image_shape")}
-        return cls(**values | tuples)
 
 
 LINE_SECONDS = 10.0
@@ -151,7 +142,7 @@ def predict_folder(
     """
     if not str(images):
         raise InputError("images is empty: give the folder of the image files to label")
-    name = load_study(study).name if study.endswith((".yaml", ".yml")) else study
+    name = study_name(study)
     path = Path(output or home.predictions / name / f"{time.strftime('%Y%m%d-%H%M%S')}.csv").absolute()
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     folder = Path(images).expanduser().absolute()
@@ -180,13 +171,6 @@ def predict_folder(
 
 def try_model(client: MlflowClient, model_id: str, study: str, log_folder: Path, *, home: Home) -> None:
     """Load a logged model and label an image with it, as `predict_folder` would once it is registered.
-
-    Args:
-        client: where it was logged.
-        model_id: of the logged model.
-        study: its name.
-        log_folder: gets `promotion.log` when the process fails.
-        home: whose runs may name code to import.
 
     Raises:
         InputError: when it cannot be loaded.
@@ -259,7 +243,7 @@ def _run(request: Request, model: Path, folder: Path, log: Log) -> dict[str, Any
         function="label",
         what="prediction",
         folder=folder / "job",
-        arguments={"model": str(model), "request": request.to_dict()},
+        arguments={"model": str(model), "request": dataclasses.asdict(request)},
         environment=ENVIRONMENT,
     )
     try:

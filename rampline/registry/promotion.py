@@ -14,6 +14,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from rampline.credentials import first_line
 from rampline.errors import RamplineError
 from rampline.jobs.lock import locked
 from rampline.record.home import Home
@@ -41,7 +42,7 @@ from rampline.registry.checks import (
     check_run,
 )
 from rampline.registry.paired_test import LEVEL, PairedComparison
-from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line, open_tracking
+from rampline.tracking.store import STORE_ERRORS, TrackingError, open_tracking
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

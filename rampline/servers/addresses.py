@@ -73,11 +73,6 @@ def own_addresses() -> list[str]:
 def check_free(address: str, port: int, *, flag: str) -> None:
     """Refuse a port that somebody else listens on.
 
-    Args:
-        address: where a server of ours is to listen.
-        port: as above.
-        flag: the option that chooses another.
-
     Raises:
         InputError: saying who has the port, as far as that can be found out, and what to do.
     """

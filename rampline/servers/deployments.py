@@ -28,6 +28,7 @@ from rampline.devices import CPU_SLOTS, find_devices
 from rampline.errors import RamplineError
 from rampline.files import read_json
 from rampline.record.home import Home
+from rampline.record.units import write_number_of
 from rampline.servers.processes import start
 from rampline.servers.running import POOL, servers_folder
 from rampline.servers.server_plan import PREFECT_YAML
@@ -142,15 +143,12 @@ def ensure_device_limit(client: SyncPrefectClient, *, cpu_slots: int | None = No
     except ObjectNotFound:
         size = asked or devices.count
         client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=devices.slots, limit=size))
-        return [f"made the concurrency limit {devices.slots}, with {_slots(size)} to train on"]
+        return [f"made the concurrency limit {devices.slots}, with {write_number_of('slot', size)} to train on"]
     if asked and found.limit != asked:
         client.update_global_concurrency_limit(devices.slots, GlobalConcurrencyLimitUpdate(limit=asked))
-        return [f"changed the concurrency limit {devices.slots} from {found.limit} to {_slots(asked)}"]
+        change = f"from {found.limit} to {write_number_of('slot', asked)}"
+        return [f"changed the concurrency limit {devices.slots} {change}"]
     return []
-
-
-def _slots(number: int) -> str:
-    return f"{number} slot{'s' if number != 1 else ''}"
 
 
 def _prefect_yaml() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rampline.errors import InputError
-from rampline.record.home import Home
+from rampline.record.home import Home, tracking_uri
 from rampline.servers.addresses import ALLOWED_HOSTS, LOCALHOST, given_hosts, is_loopback, own_names
 from rampline.servers.running import client_credentials, servers_folder
 from rampline.servers.secret import LOGIN, make_login
@@ -130,11 +130,10 @@ def prefect_environment(home: Home, address: str, port: int, access: Access) -> 
 
 def mlflow_environment(home: Home, address: str, port: int, access: Access) -> dict[str, str]:
     """Of the MLflow server: the store of `home`, or of `MLFLOW_TRACKING_URI`; passwords, if there are any."""
-    store = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home.tracking_database}"
     hosts = _allowed_hosts(address)
     own = {
         "RAMPLINE_HOME": str(home.root),
-        "MLFLOW_BACKEND_STORE_URI": store,
+        "MLFLOW_BACKEND_STORE_URI": tracking_uri(home),
         "MLFLOW_DEFAULT_ARTIFACT_ROOT": home.artifacts.as_uri(),
         "MLFLOW_ARTIFACTS_DESTINATION": home.artifacts.as_uri(),
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",

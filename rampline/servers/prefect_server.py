@@ -12,13 +12,10 @@ import atexit
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from argparse import ArgumentParser
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -28,6 +25,7 @@ from rampline.errors import RamplineError
 from rampline.imports import importing
 from rampline.jobs.lock import locked
 from rampline.jobs.parent import end_with_parent
+from rampline.jobs.roles import free_ports
 from rampline.record.home import Home
 from rampline.servers.environments import PREFECT_AUTH, private_prefect
 from rampline.servers.running import answers, running_servers
@@ -68,7 +66,7 @@ def start_prefect(home: Home) -> Callable[[], None] | None:
     # Two servers that migrate the same fresh database at once fail: the second waits until the first answers.
     lock = ExitStack()
     lock.enter_context(locked(folder / "start.lock"))
-    port = _free_port()
+    (port,) = free_ports(1)
     login = f"{USER}:{secrets.token_urlsafe(BYTES)}"
     server = _start(port, login, folder / "server.log")
     atexit.register(_stop, server)
@@ -119,11 +117,9 @@ def _start(port: int, login: str, log: Path) -> subprocess.Popen[bytes]:
 def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     while time.monotonic() < deadline and server.poll() is None:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.1)
+        if answers(url):
+            return
+        time.sleep(0.1)
     raise RamplineError(f"the Prefect server did not start: see {log}, or run `rampline doctor`")
 
 
@@ -134,12 +130,6 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         server.kill()
         server.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def main() -> None:

@@ -189,7 +189,7 @@ def end_all(home: Home, *, is_urgent: Callable[[], bool] = lambda: False) -> Non
     _end(home, _flow_runs, seconds=FLOW_RUNS_SECONDS, is_urgent=is_urgent)
     # They tell Prefect and MLflow of flow runs that had to be killed, so they go before the servers.
     _wait(home, _watchdogs, seconds=WATCHDOGS_SECONDS, is_urgent=is_urgent)
-    _end(home, _everything, seconds=SERVERS_SECONDS, is_urgent=is_urgent)
+    _end(home, lambda _process, _part: True, seconds=SERVERS_SECONDS, is_urgent=is_urgent)
     state_file(home).unlink(missing_ok=True)
 
 
@@ -230,10 +230,6 @@ def _flow_runs(process: psutil.Process, part: str) -> bool:
 
 def _watchdogs(process: psutil.Process, part: str) -> bool:
     return part == "worker" and "rampline.servers.watchdog" in process.cmdline()
-
-
-def _everything(_process: psutil.Process, _part: str) -> bool:
-    return True
 
 
 def _end(home: Home, selection: Selection, *, seconds: float, is_urgent: Callable[[], bool]) -> None:

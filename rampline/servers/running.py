@@ -5,12 +5,12 @@ Small on purpose: every `rampline run` asks for it.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from rampline.files import JsonData
 from rampline.record.home import Home
 
 HEALTH_TIMEOUT_SECONDS = 5.0
@@ -34,7 +34,7 @@ class ProcessState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Servers:
+class Servers(JsonData):
     """The servers of one home.
 
     Attributes:
@@ -85,7 +85,7 @@ def servers_folder(home: Home) -> Path:
 
 
 def state_file(home: Home) -> Path:
-    """What `write_state` writes."""
+    """Which servers there are: `Servers` as JSON."""
     return servers_folder(home) / "state.json"
 
 
@@ -104,19 +104,9 @@ def running_servers(home: Home) -> Servers | None:
 def read_state(home: Home) -> Servers | None:
     """What the state file says, whether or not it is still so; `None` without one that can be read."""
     try:
-        content = json.loads(state_file(home).read_text(encoding="utf-8"))
-        processes = {name: ProcessState(**process) for name, process in content.pop("processes").items()}
-        with_secret = tuple(content.pop("with_secret", ()))
-        return Servers(**content, processes=processes, with_secret=with_secret)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return Servers.read(state_file(home))
+    except (OSError, ValueError):
         return None
-
-
-def write_state(home: Home, servers: Servers) -> None:
-    """Replace the state file."""
-    from rampline.files import write_json
-
-    write_json(state_file(home), asdict(servers))
 
 
 def is_process(pid: int, created: float) -> bool:

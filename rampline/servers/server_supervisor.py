@@ -18,7 +18,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from rampline.credentials import mask
-from rampline.errors import InputError, RamplineError
+from rampline.errors import ERROR_MARK, InputError, RamplineError
 from rampline.jobs.device_queue import owners
 from rampline.record.home import Home
 from rampline.servers.processes import (
@@ -30,15 +30,13 @@ from rampline.servers.processes import (
     has_flow_runs,
     hold_lock,
 )
-from rampline.servers.running import POOL, Servers, write_state
+from rampline.servers.running import POOL, Servers, state_file
 from rampline.servers.secret import client_login, make_login, open_prefect, tighten
 from rampline.servers.server_plan import PREFECT_YAML, Plan, Request, check_servers, make_plan
 from rampline.servers.services import Service, mlflow_service, prefect_service, worker_environment, worker_service
 
 # Written to its standard input; without it the end of the pipe means that nobody follows any more.
 STAY = "stay\n"
-# Begins the line that says why it could not go on.
-ERROR = "rampline: error: "
 POLL_SECONDS = 0.5
 # So many ends of a service within so many seconds are too often; the pause before another start doubles with each.
 MOST_ENDS = 5
@@ -170,7 +168,7 @@ class Supervisor:
             processes={service.name: service.state for service in self._services if service.state is not None},
             with_secret=plan.with_secret,
         )
-        write_state(self._home, servers)
+        servers.write(state_file(self._home))
 
 
 class Watch:
@@ -289,7 +287,7 @@ def main() -> int:
     try:
         supervise(Request(home=Home.from_environment(), **json.loads(sys.argv[1])))
     except (RamplineError, OSError) as error:
-        say(f"{ERROR}{mask(' '.join(str(error).split()))}")
+        say(f"{ERROR_MARK}{mask(' '.join(str(error).split()))}")
         return error.exit_status if isinstance(error, RamplineError) else RamplineError.exit_status
     return 0
 

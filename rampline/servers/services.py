@@ -110,39 +110,31 @@ class Service:
 
 def prefect_service(plan: Plan) -> Service:
     """The Prefect server with its UI."""
-    request = plan.request
-    return Service(
-        name="prefect",
-        title="the Prefect server",
-        home=request.home,
-        command=("rampline.servers.prefect_server", "--host", plan.address, "--port", str(request.prefect_port)),
-        environment=prefect_environment(request.home, plan.address, request.prefect_port, plan.access),
-        folder=servers_folder(request.home),
-        health=lambda _created: answers(f"{plan.prefect_api_url}/health"),
-        port=request.prefect_port,
-    )
+    environment = prefect_environment(plan.request.home, plan.address, plan.request.prefect_port, plan.access)
+    return _server(plan, "prefect", "the Prefect server", plan.request.prefect_port, environment, plan.prefect_api_url)
 
 
 def mlflow_service(plan: Plan) -> Service:
     """The MLflow server with its UI: two processes, the one that starts and the one that serves."""
-    request = plan.request
+    environment = mlflow_environment(plan.request.home, plan.address, plan.request.mlflow_port, plan.access)
+    port = plan.request.mlflow_port
+    return _server(plan, "mlflow", "the MLflow server", port, environment, plan.mlflow_url, "--workers", "1")
+
+
+def _server(
+    plan: Plan, name: str, title: str, port: int, environment: Mapping[str, str], url: str, *more: str
+) -> Service:
+    """The module `NAME_server` with `more` arguments; it answers at `url/health`."""
+    home = plan.request.home
     return Service(
-        name="mlflow",
-        title="the MLflow server",
-        home=request.home,
-        command=(
-            "rampline.servers.mlflow_server",
-            "--host",
-            plan.address,
-            "--port",
-            str(request.mlflow_port),
-            "--workers",
-            "1",
-        ),
-        environment=mlflow_environment(request.home, plan.address, request.mlflow_port, plan.access),
-        folder=servers_folder(request.home),
-        health=lambda _created: answers(f"{plan.mlflow_url}/health"),
-        port=request.mlflow_port,
+        name=name,
+        title=title,
+        home=home,
+        command=(f"rampline.servers.{name}_server", "--host", plan.address, "--port", str(port), *more),
+        environment=environment,
+        folder=servers_folder(home),
+        health=lambda _created: answers(f"{url}/health"),
+        port=port,
     )
 
 

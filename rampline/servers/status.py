@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rampline.record.home import Home
+from rampline.record.units import write_number_of
 from rampline.servers.processes import lock_holder
 from rampline.servers.running import POOL, ProcessState, Servers, answers, is_process, read_state
 from rampline.servers.secret import open_prefect
@@ -65,7 +66,7 @@ def _worker(home: Home, servers: Servers) -> Part:
     online, where = False, f"pool {POOL}"
     if found := _pool(home, servers):
         online, running = found
-        where += f", {running} flow run{'s' * (running != 1)} running"
+        where += f", {write_number_of('flow run', running)} running"
     process = servers.processes.get("worker")
     if process is None:
         return Part(name="worker", is_well=False, condition="not running", where=where)

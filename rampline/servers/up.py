@@ -16,14 +16,14 @@ from typing import TextIO
 import psutil
 from rich.console import Console
 
-from rampline.errors import InputError, RamplineError
+from rampline.errors import ERROR_MARK, InputError, RamplineError
 from rampline.record.home import Home
 from rampline.servers.addresses import is_any, is_loopback
 from rampline.servers.processes import counting_signals, end_leftovers, is_ending, is_gone, lock_holder, send
 from rampline.servers.running import read_state, running_servers, servers_folder
 from rampline.servers.secret import sign_in_lines
 from rampline.servers.server_plan import Plan, Request, make_plan
-from rampline.servers.server_supervisor import ERROR, STAY
+from rampline.servers.server_supervisor import STAY
 
 POLL_SECONDS = 0.1
 # Longer than the orderly way takes.
@@ -133,8 +133,8 @@ class _Follower:
 
     def _show_lines(self) -> None:
         for line in self._lines:
-            if line.startswith(ERROR):
-                self._error = line.removeprefix(ERROR)
+            if line.startswith(ERROR_MARK):
+                self._error = line.removeprefix(ERROR_MARK)
             else:
                 say(self._console, line.rstrip("\n"))
 

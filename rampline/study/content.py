@@ -306,6 +306,15 @@ def load_study(
         raise ConfigError(_readable(str(error))) from error
 
 
+def study_name(name_or_path: str) -> str:
+    """The name of a study that is given by it, or by the path of its file; one that is not there may have runs still.
+
+    Raises:
+        ConfigError: when the file is not that of a study.
+    """
+    return load_study(name_or_path).name if name_or_path.endswith((".yaml", ".yml")) else name_or_path
+
+
 def _read_file(path: Path, only: Sequence[str], overrides: Mapping[str, str], strategy: str | None) -> Study:
     content = read_yaml(path)
     try:

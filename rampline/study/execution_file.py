@@ -6,7 +6,7 @@ import dataclasses
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -24,7 +24,6 @@ from rampline.study.definition import Study, StudyRun
 if TYPE_CHECKING:
     from rampline.comparison.runs import Comparison
     from rampline.data.dataset import PreparedDataset
-    from rampline.study.stored_execution import Keeper
 
 FILE = "execution.json"
 VERSION = 1
@@ -43,7 +42,7 @@ class Execution:
         home: where it is kept.
         parent_run_id: its MLflow run; empty until it has begun.
         comparison: of its runs, once this process has made it.
-        keeper: puts it into the object store, while this process works on it and there is one.
+        tell_store: logs what there is to say of the object store, where there is one; raises `TakenOver`.
     """
 
     folder: Path
@@ -51,7 +50,7 @@ class Execution:
     home: Home
     parent_run_id: str = ""
     comparison: Comparison | None = field(default=None, compare=False)
-    keeper: Keeper | None = field(default=None, compare=False)
+    tell_store: Callable[[Callable[[str], None]], None] = field(default=lambda log: None, compare=False)
 
     @classmethod
     def open(cls, folder: Path) -> Execution:

@@ -11,10 +11,10 @@ from rampline.config import DataConfig
 from rampline.config.choices import AUGMENTATIONS, MODELS
 from rampline.config.keras_names import APPLICATIONS, IMAGE_LAYERS, check_parameters, keras_names
 from rampline.config.setting import unknown_key
-from rampline.devices import resolve_virtual_devices
 from rampline.errors import ConfigError, InputError
 from rampline.imports import locate_own
 from rampline.jobs.launchers import launcher_of
+from rampline.jobs.roles import resolve_virtual_devices
 from rampline.record.home import Home
 from rampline.study.content import load_study
 from rampline.study.definition import Study

@@ -25,13 +25,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rampline.credentials import first_line
 from rampline.data.stored_dataset import fetch_dataset
 from rampline.errors import InputError, TakenOver
 from rampline.files import complete_directory, read_json, write_json
 from rampline.jobs.lock import hold, locked
 from rampline.record.events import drop_half_line
 from rampline.record.home import Home
-from rampline.record.object_store import ObjectStore, StoreDamaged, at_once, first_line, inside
+from rampline.record.object_store import ObjectStore, StoreDamaged, at_once, inside
 from rampline.record.provenance import process_identity
 from rampline.study.execution_file import FILE, Execution, is_begun
 
@@ -329,13 +330,16 @@ def open_checkpoints(folder: Path) -> Iterator[Sequence[tuple[Path, BinaryIO]]]:
 @contextmanager
 def kept(execution: Execution, log: Log) -> Iterator[None]:
     """In the block the execution goes into the store, where there is one; see `Keeper`."""
-    if store := ObjectStore.from_environment():
-        execution.keeper = Keeper(store, execution)
+    store = ObjectStore.from_environment()
+    if store is None:
+        yield
+        return
+    keeper = Keeper(store, execution)
+    execution.tell_store = keeper.tell
     try:
         yield
     finally:
-        if execution.keeper:
-            execution.keeper.close(log)
+        keeper.close(log)
 
 
 def fetch_execution(store: ObjectStore, study: str, home: Home, name: str | None, log: Log) -> None:

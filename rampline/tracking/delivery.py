@@ -15,6 +15,7 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from rampline.credentials import first_line
 from rampline.errors import says_disk_full
 from rampline.files import read_json, write_json
 from rampline.record.delivery_state import (
@@ -30,7 +31,7 @@ from rampline.record.run_directory import RunDirectory
 from rampline.tracking.artifacts import draw_artifacts
 from rampline.tracking.description import EPOCHS, RunReader
 from rampline.tracking.reconciliation import DATASET, FAILURE_TAG, PARENT_TAG, PROCESS_TAG, Known, reconcile
-from rampline.tracking.store import STORE_ERRORS, TrackingError, first_line
+from rampline.tracking.store import STORE_ERRORS, TrackingError
 
 INTERVAL_SECONDS = 3.0
 # What a run waits at its end for MLflow to take the rest. One that was asked to leave has no minute.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from rampline.credentials import mask
+from rampline.credentials import first_line, mask
 from rampline.record.delivery_state import GONE, RUNNING
 from rampline.record.home import Home
 from rampline.record.provenance import (
@@ -22,7 +22,7 @@ from rampline.record.provenance import (
 from rampline.study import Study, StudyRun
 from rampline.tracking.pages import renew_views
 from rampline.tracking.reconciliation import NOTE_TAG, PROCESS_TAG, STATUS_TAG, Known, Record, ending, reconcile
-from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id, first_line
+from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id
 
 # Characters; the server checks for more, a PostgreSQL behind it refuses more.
 LONGEST_TAG = 5000

@@ -12,7 +12,7 @@ from mlflow.tracking import MlflowClient
 from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
 from sqlalchemy.exc import SQLAlchemyError
 
-from rampline.credentials import mask
+from rampline.credentials import first_line, mask
 from rampline.errors import RamplineError
 from rampline.files import sync_directory
 from rampline.jobs.lock import locked
@@ -61,11 +61,6 @@ def experiment_id(client: MlflowClient, study: str, home: Home) -> str:
         if found is None:
             raise TrackingError(f"MLflow experiment {study} cannot be created: {first_line(error)}") from error
         return found
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's text, without secrets, for a message of one line."""
-    return mask((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
 def _connect(uri: str) -> MlflowClient:

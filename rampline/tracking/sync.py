@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mlflow.tracking import MlflowClient
 
+from rampline.credentials import first_line
 from rampline.record.delivery_state import (
     GONE,
     RUNNING,
@@ -22,7 +23,7 @@ from rampline.study.execution_file import FILE, Execution
 from rampline.tracking.delivery import CLOSE_SECONDS, OpenClient, Projection, deliver_within, find_run
 from rampline.tracking.experiment import begin_run, open_experiment, study_tags
 from rampline.tracking.reconciliation import PROCESS_TAG, Known, Record, ending, reconcile
-from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id, first_line
+from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id
 
 Log = Callable[[str], None]
 

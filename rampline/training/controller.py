@@ -45,11 +45,7 @@ class Launch:
 
 
 class RunClock:
-    """Starts when it is made; `resume` adds what a checkpoint says of the attempts before.
-
-    Args:
-        launch: of this attempt.
-    """
+    """Starts when it is made; `resume` adds what a checkpoint says of the attempts before."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch, self._started_at = launch, time.monotonic()

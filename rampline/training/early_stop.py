@@ -10,7 +10,7 @@ import math
 
 from rampline.config import RunConfig
 from rampline.record.checkpoints import Progress
-from rampline.record.units import write_dollars
+from rampline.record.units import write_dollars, write_number_of
 
 
 def decide(config: RunConfig, progress: Progress, wall_seconds: float) -> str | None:
@@ -37,7 +37,7 @@ def _why(config: RunConfig, progress: Progress, wall_seconds: float) -> str | No
     if stop.target_accuracy is not None and accuracy is not None and accuracy >= stop.target_accuracy:
         return f"target accuracy {stop.target_accuracy:g} reached"
     if stop.patience is not None and progress.epoch - progress.best_loss_epoch >= stop.patience:
-        return f"no better validation loss for {_epochs(stop.patience)}"
+        return f"no better validation loss for {write_number_of('epoch', stop.patience)}"
     seconds, limit = time_limit(config)
     return f"limit of {limit} reached" if wall_seconds >= seconds else None
 
@@ -47,7 +47,7 @@ def time_limit(config: RunConfig) -> tuple[float, str]:
     stop, price = config.stop, config.cluster.price_per_hour
     limits = [(math.inf, "")]
     if stop.max_minutes is not None:
-        limits.append((60 * stop.max_minutes, _minutes(stop.max_minutes)))
+        limits.append((60 * stop.max_minutes, write_number_of("minute", stop.max_minutes)))
     if stop.max_cost_usd is not None and price:
         limits.append((3600 * stop.max_cost_usd / price, write_dollars(stop.max_cost_usd)))
     return min(limits)
@@ -61,18 +61,10 @@ def describe_stop(config: RunConfig, otherwise: str = "") -> str:
     stop = config.stop
     parts = {
         "at a validation accuracy of {:g}": stop.target_accuracy,
-        "after {} without a better validation loss": stop.patience and _epochs(stop.patience),
-        "after {}": stop.max_minutes and _minutes(stop.max_minutes),
+        "after {} without a better validation loss": stop.patience and write_number_of("epoch", stop.patience),
+        "after {}": stop.max_minutes and write_number_of("minute", stop.max_minutes),
         "at a cost of {}": stop.max_cost_usd and write_dollars(stop.max_cost_usd),
     }
     told = [text.format(value) for text, value in parts.items() if value]
     *first, last = [*told, *filter(None, [otherwise])] or [""]
     return f"{', '.join(first)} or {last}" if first else last
-
-
-def _epochs(count: int) -> str:
-    return f"{count} epoch{'' if count == 1 else 's'}"
-
-
-def _minutes(count: float) -> str:
-    return f"{count:g} minute{'' if count == 1 else 's'}"

@@ -111,10 +111,6 @@ def _ignore(_call: str) -> None:
     pass
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(frozen=True, kw_only=True)
 class StepCallback:
     """What an engine calls between its steps: it tells that it goes on, and asks whether to stop.
@@ -125,7 +121,7 @@ class StepCallback:
     """
 
     advance: Callable[[str], None] = _ignore
-    should_stop: Callable[[], bool] = _never
+    should_stop: Callable[[], bool] = lambda: False
 
 
 # What a call is for, beside the kinds of probes.

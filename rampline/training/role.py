@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NoReturn
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.data.integrity import check_intact
-from rampline.errors import ClusterConfigError, Preempted
+from rampline.errors import ERROR_MARK, ClusterConfigError, Preempted
 from rampline.imports import import_tensorflow
-from rampline.jobs.exit_status import ERROR_MARK, PEER_LOST, STOPPED, leave, one_line
+from rampline.jobs.exit_status import PEER_LOST, STOPPED, leave, one_line
 from rampline.jobs.heartbeat import Heartbeat
 from rampline.jobs.launcher import POLL_SECONDS, wait_until
 from rampline.jobs.stop import StopRequest

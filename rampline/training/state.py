@@ -73,7 +73,8 @@ def make_state(config: RunConfig, dataset: PreparedDataset, strategy: tf.distrib
     classes = len(dataset.class_names)
     with strategy.scope():
         model = make_model(config.model, image_shape=dataset.image_shape, classes=classes)
-        step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step", aggregation=_first_replica())
+        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step", aggregation=first)
         if config.engine != "fit":
             fuse_batch_norm(model)
     compiled_with = read_compiled(model, name=config.model.name, classes=classes)
@@ -127,7 +128,3 @@ def _prepare(optimizer: keras.optimizers.Optimizer, config: RunConfig) -> keras.
         whole._all_reduce_sum_gradients = list
     clip_the_sum(optimizer)
     return whole
-
-
-def _first_replica() -> tf.VariableAggregation:
-    return tf.VariableAggregation.ONLY_FIRST_REPLICA

@@ -14,14 +14,11 @@ half the batch, and in as many processes at once as the run has replicas here, w
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from rampline.files import read_json, write_json
+from rampline.files import JsonData
 
 PIPELINE, CACHED, REAL = "pipeline", "cached", "real"
 UPDATE = "update"
@@ -37,11 +34,6 @@ class Timings:
     milliseconds: tuple[float, ...]
     steps: int
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Timings:
-        """Timings as JSON has them."""
-        return cls(milliseconds=tuple(values["milliseconds"]), steps=values["steps"])
-
     @property
     def median(self) -> float:
         """The figure that counts."""
@@ -49,25 +41,16 @@ class Timings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrategyProbes:
+class StrategyProbes(JsonData):
     """The probes on the full strategy; a step is an update of the weights."""
 
     pipeline: Timings
     cached: Timings
     real: Timings
 
-    def write(self, path: Path) -> None:
-        """Write them as JSON."""
-        write_json(path, dataclasses.asdict(self))
-
-    @classmethod
-    def read(cls, path: Path) -> StrategyProbes:
-        """The probes in that file."""
-        return cls(**{kind: Timings.from_dict(value) for kind, value in read_json(path).items()})
-
 
 @dataclass(frozen=True, kw_only=True)
-class ReplicaProbes:
+class ReplicaProbes(JsonData):
     """The work of one replica, in processes of their own.
 
     Attributes:
@@ -83,17 +66,6 @@ class ReplicaProbes:
     at_once: Timings | None
     processes: int
     batch_size: int
-
-    def write(self, path: Path) -> None:
-        """Write them as JSON."""
-        write_json(path, dataclasses.asdict(self))
-
-    @classmethod
-    def read(cls, path: Path) -> ReplicaProbes:
-        """The probes in that file."""
-        values = read_json(path)
-        timings = {name: values[name] and Timings.from_dict(values[name]) for name in ("alone", "half", "at_once")}
-        return cls(**values | timings)
 
 
 def mean_timings(timings: Sequence[Timings]) -> Timings:

@@ -59,12 +59,6 @@ class Variant:
 def measure_trial(folder: Path, before: dict[str, Any], after: dict[str, Any], dataset: str) -> dict[str, Any]:
     """The job of the tuner; tells `ready` when the settings before run.
 
-    Args:
-        folder: for `events.jsonl`.
-        before: the settings that `after` is compared with.
-        after: the candidate.
-        dataset: directory of the prepared dataset.
-
     Returns:
         `status`, and `rounds` or the `reason` why there are none.
     """

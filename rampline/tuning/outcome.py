@@ -11,10 +11,11 @@ from typing import Any
 from mlflow.tracking import MlflowClient
 
 from rampline.config import RunConfig, flatten
+from rampline.credentials import first_line
 from rampline.record.home import Home
 from rampline.record.provenance import commit_tags, git_commit, source_tags
 from rampline.tracking.reconciliation import PARENT_TAG, Known, Moment, Record, ending, reconcile
-from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id, first_line, open_tracking
+from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id, open_tracking
 from rampline.tuning.space import BATCH, describe_rule
 from rampline.tuning.trial import DOES_NOT_FIT, FAILED, MEASURED, NOT_TRIED, Rounds, Trial, with_changes, write_value
 

@@ -25,7 +25,8 @@ def scaled_learning_rate(before: RunConfig, after: RunConfig) -> dict[str, Any]:
     factor = after.global_batch_size / before.global_batch_size
     if factor == 1 or rate.scale_with == "global_batch":
         return {}
-    peak = _rounded(rate.peak * (factor if before.optimizer.name == "sgd" else math.sqrt(factor)))
+    peak = rate.peak * (factor if before.optimizer.name == "sgd" else math.sqrt(factor))
+    peak = float(f"{peak:.4g}")
     floor = {"learning_rate.floor": peak} if rate.floor > peak else {}
     return {"learning_rate.peak": peak, **floor}
 
@@ -36,10 +37,6 @@ def describe_rule(config: RunConfig) -> str:
         return "linearly with the batch, by the run's own learning_rate.scale_with"
     name = config.optimizer.name
     return f"linearly with the batch ({name})" if name == "sgd" else f"with the square root of the batch ({name})"
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
 
 
 BATCH, PRECISION, XLA = "batch", "precision", "xla"

@@ -10,6 +10,7 @@ from typing import Any
 
 from rampline.config import RunConfig, apply_overrides, from_dict, to_dict
 from rampline.explain.replica import replica_config
+from rampline.files import JsonData
 
 # Below this a difference is not worth a setting, however well it is measured.
 SMALLEST_GAIN = 0.02
@@ -18,7 +19,7 @@ DEVIATIONS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rounds:
+class Rounds(JsonData):
     """Images per second of a candidate and of what it is compared with, measured in turns in one process.
 
     Attributes:
@@ -30,11 +31,6 @@ class Rounds:
     before: tuple[float, ...]
     after: tuple[float, ...]
     memory_bytes: int | None = None
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Rounds:
-        """From `dataclasses.asdict`, read back from JSON."""
-        return cls(**{**values, "before": tuple(values["before"]), "after": tuple(values["after"])})
 
     @property
     def ratios(self) -> tuple[float, ...]:

@@ -3,8 +3,9 @@ import pytest
 from rampline import devices
 from rampline.config import ClusterConfig, RunConfig, from_dict
 from rampline.config.formats import to_dict
-from rampline.devices import Devices, check_devices, find_devices, resolve_virtual_devices
+from rampline.devices import Devices, find_devices
 from rampline.errors import ClusterConfigError
+from rampline.jobs.roles import check_devices, resolve_virtual_devices
 
 INFORMATION = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 11\n"
 

@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from rampline.files import (
+    JsonData,
     complete_directory,
     delete_unfinished,
     read_csv,
@@ -283,3 +286,32 @@ def test_all_of_a_directory_is_synced_before_it_is_renamed(tmp_path, order, repl
     before = {path for what, path in order[:renamed] if what == "sync"}
     assert before == {aside, aside / "file", aside / "deep", aside / "deep" / "file"}
     assert order[renamed + 1] == ("sync", tmp_path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    milliseconds: tuple[float, ...]
+    why: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(JsonData):
+    readings: tuple[Reading, ...]
+    by_name: Mapping[str, Reading] = field(default_factory=dict)
+    steps: int = 1
+
+
+def test_a_dataclass_comes_back_from_json_with_all_that_is_in_it(tmp_path):
+    one = Reading(milliseconds=(0.1, 2.0))
+    measured = Measured(readings=(one, Reading(milliseconds=(), why="late")), by_name={"first": one}, steps=3)
+    measured.write(tmp_path / "measured.json")
+    assert Measured.read(tmp_path / "measured.json") == measured
+    content = read_json(tmp_path / "measured.json")
+    assert Measured.from_dict(content | {"of_a_newer_version": 1}) == measured
+    assert Measured.from_dict({"readings": []}) == Measured(readings=())
+
+
+@pytest.mark.parametrize("content", [[], {}, None, {"readings": 1}, {"readings": [{}]}, {"readings": [], "steps": "x"}])
+def test_json_of_something_else_is_no_dataclass(content):
+    with pytest.raises(ValueError, match="Measured"):
+        Measured.from_dict(content)

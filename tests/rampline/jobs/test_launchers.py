@@ -41,7 +41,7 @@ def test_by_hand_a_run_of_several_processes_needs_tf_config(monkeypatch: pytest.
 
 @pytest.mark.parametrize("launcher", ["local", "hand"])
 def test_this_machine_is_the_only_node(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rampline.devices._installed_gpus", lambda: ("NVIDIA H100", "NVIDIA H100"))
+    monkeypatch.setattr("rampline.devices._gpus_of_driver", lambda: ("NVIDIA H100", "NVIDIA H100"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (node,) = LAUNCHERS[launcher](RunConfig()).nodes()
     assert (node.name, node.gpus, node.gpu_kind) == (socket.gethostname(), 2, "NVIDIA H100")

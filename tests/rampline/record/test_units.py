@@ -2,7 +2,14 @@
 
 import pytest
 
-from rampline.record.units import write_accuracy, write_dollars, write_duration, write_quantity, write_ratio
+from rampline.record.units import (
+    write_accuracy,
+    write_dollars,
+    write_duration,
+    write_number_of,
+    write_quantity,
+    write_ratio,
+)
 
 
 @pytest.mark.parametrize(
@@ -26,3 +33,8 @@ def test_written_figures(write, value, text):
 )
 def test_durations(seconds, text):
     assert write_duration(seconds) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 minutes"), (1, "1 minute"), (2, "2 minutes"), (2.5, "2.5 minutes")])
+def test_numbers_of_things(count, text):
+    assert write_number_of("minute", count) == text

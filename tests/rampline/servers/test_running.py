@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from rampline.record.home import Home
-from rampline.servers.running import ProcessState, Servers, read_state, running_servers, state_file, write_state
+from rampline.servers.running import ProcessState, Servers, read_state, running_servers, state_file
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def servers_of(created: float) -> Servers:
 
 
 def test_what_is_written_is_read(home):
-    write_state(home, servers_of(1.5))
+    servers_of(1.5).write(state_file(home))
     assert read_state(home) == servers_of(1.5)
     assert set(json.loads(state_file(home).read_text())["processes"]["worker"]) == {"pid", "created", "log"}
 
@@ -48,18 +48,18 @@ def test_a_damaged_file_is_none(home, text):
 def test_another_process_with_the_number_is_not_it(home, http_server):
     created = psutil.Process().create_time()
     there = {"prefect_api_url": http_server, "mlflow_url": http_server}
-    write_state(home, dataclasses.replace(servers_of(created), **there))
+    dataclasses.replace(servers_of(created), **there).write(state_file(home))
     assert running_servers(home) is not None
-    write_state(home, dataclasses.replace(servers_of(created - 60), **there))
+    dataclasses.replace(servers_of(created - 60), **there).write(state_file(home))
     assert running_servers(home) is None
 
 
 def test_servers_that_do_not_answer_or_are_starting_do_not_run(home, http_server):
     created = psutil.Process().create_time()
-    write_state(home, servers_of(created))
+    servers_of(created).write(state_file(home))
     assert running_servers(home) is None
     there = {"prefect_api_url": http_server, "mlflow_url": http_server, "ready": False}
-    write_state(home, dataclasses.replace(servers_of(created), **there))
+    dataclasses.replace(servers_of(created), **there).write(state_file(home))
     assert running_servers(home) is None
 
 

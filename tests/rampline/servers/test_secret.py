@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from rampline.record.home import Home
-from rampline.servers.running import Servers, write_state
+from rampline.servers.running import Servers, state_file
 from rampline.servers.secret import log_in, make_login, secret_file, sign_in_lines
 
 PREFECT, MLFLOW = "http://127.0.0.1:4200", "http://127.0.0.1:5000"
@@ -16,7 +16,7 @@ PREFECT, MLFLOW = "http://127.0.0.1:4200", "http://127.0.0.1:5000"
 @pytest.fixture
 def home(tmp_path):
     home = Home(root=tmp_path)
-    write_state(home, SERVERS)
+    SERVERS.write(state_file(home))
     make_login(home)
     return home
 
@@ -50,7 +50,7 @@ def test_commands_log_in_to_the_servers_that_their_environment_leads_to(home):
 
 @pytest.mark.parametrize("change", [{"created": SERVERS.created - 60}, {"with_secret": ("mlflow",)}])
 def test_servers_that_are_gone_or_have_passwords_of_their_own_are_not_told(home, change):
-    write_state(home, dataclasses.replace(SERVERS, **change))
+    dataclasses.replace(SERVERS, **change).write(state_file(home))
     assert log_in(home, {"PREFECT_API_URL": f"{PREFECT}/api"}) == {}
 
 
