@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rampline.cli.console import line_console
 from rampline.progress import describe
 from rampline.record.checkpoints import Which
 from rampline.record.home import Home
@@ -41,7 +41,7 @@ def promote(
     """Register a run's model in MLflow as rampline-STUDY, if it is complete, as accurate as the champion, and sound."""
     from rampline.registry.promotion import promote as promote_run  # MLflow: too slow for the other commands
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = line_console()
     promotion = promote_run(run_id, alias=alias.value, home=Home.from_environment(), log=console.print)
     console.print(promotion.sentence())
     console.print(f"model  models:/{promotion.model}@{promotion.alias}")
@@ -61,7 +61,7 @@ def predict(
     """Label the images of a folder with a study's champion, into a CSV or Parquet file."""
     from rampline.registry.prediction import predict_folder  # MLflow: too slow for the other commands
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = line_console()
     home = Home.from_environment()
     made = predict_folder(
         study, folder, home=home, output=output, batch_size=batch_size, with_all=probabilities, log=console.print
@@ -92,7 +92,7 @@ def evaluate(
     """Score a run's best checkpoint on a test set, by default that of its own data: per class, and with intervals."""
     from rampline.registry.scoring import evaluate_one  # brings in MLflow: too slow for the other commands
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = line_console()
     scores = evaluate_one(run_id, data, which=checkpoint, home=Home.from_environment(), log=console.print)
     console.print(f"checkpoint  {scores['checkpoint']} ({scores['which']}, epoch {scores['epoch']})")
     console.print(describe({"event": "evaluated", **scores}, epochs=None))
