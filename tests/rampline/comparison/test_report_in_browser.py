@@ -168,7 +168,9 @@ def test_every_section_is_there_and_shown(browser, report):
         assert (page.locator("#runs a").get_attribute("href") or "").startswith("https://example.org/an/")
 
 
-@pytest.mark.parametrize("width", [PHONE, 768, 1121, 1280])
+@pytest.mark.parametrize(
+    "width", [PHONE, *(pytest.param(width, marks=pytest.mark.long) for width in (768, 1121)), 1280]
+)
 def test_nothing_overflows(browser, report, width):
     with open_report(browser, report, width=width) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= width

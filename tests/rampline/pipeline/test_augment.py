@@ -120,7 +120,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize("kinds", LISTS.values(), ids=LISTS)
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_a_list_gives_the_same_images_and_labels_whatever_the_number_of_replicas(kinds, replicas):
     pixels, labels = augmented_pairs(kinds, step=3, before=images()[:13])
     assert (pixels.shape, pixels.dtype) == ((13, 16, 24, 3), np.uint8)

@@ -53,7 +53,7 @@ def test_batch_sizes_of_two_epochs(train_batches):
 MIXED = ("flip", {"RandomBrightness": {"factor": 0.2}}, "MixUp")
 
 
-@pytest.mark.parametrize("first_step", [1, 4, 5, 9])
+@pytest.mark.parametrize("first_step", [*(pytest.param(step, marks=pytest.mark.long) for step in (1, 4)), 5, 9])
 @pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("augment", ["none", "flip_crop", pytest.param(MIXED, id="mixed")])
 def test_starting_at_a_step_gives_the_tail_of_the_whole_sequence(
