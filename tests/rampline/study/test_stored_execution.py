@@ -255,23 +255,24 @@ def test_an_execution_of_this_home_that_is_as_new_stays(store, execution, tmp_pa
     assert fetch(store, tmp_path / "b", "e1") != []
 
 
+def has_said(execution: Execution, said: list[str], *, lines: int) -> bool:
+    execution.tell_store(said.append)
+    return len(said) >= lines
+
+
 def test_an_outage_is_told_of_and_then_has_what_is_newest(s3: S3, store, execution) -> None:
     said: list[str] = []
     with kept(execution, said.append):
-        keeper = execution.keeper
-        assert keeper
         save(execution, 10)
         wait_until(lambda: newest_steps(store) == [10])
         s3.stop()
         try:
             for step in (20, 30, 40):
                 save(execution, step)
-            wait_until(lambda: keeper._lines)
-            keeper.tell(said.append)
+            wait_until(lambda: has_said(execution, said, lines=1))
         finally:
             s3.start()
-        wait_until(lambda: keeper._lines)
-        keeper.tell(said.append)
+        wait_until(lambda: has_said(execution, said, lines=2))
         assert newest_steps(store) == [30, 40]
     assert said[0].startswith(f"warning: {store.url} takes nothing, training goes on: ")
     assert said[1].startswith(f"{store.url} answers again after ")
@@ -285,9 +286,7 @@ def test_the_end_does_not_wait_long_for_a_store_that_is_away(s3: S3, store, exec
         began = time.monotonic()
         with kept(execution, said.append):
             save(execution, 10)
-            keeper = execution.keeper
-            assert keeper
-            wait_until(lambda: keeper._away_since)
+            wait_until(lambda: has_said(execution, said, lines=1))
             ended = time.monotonic()
         assert time.monotonic() - ended < 10
         assert time.monotonic() - began < 30
