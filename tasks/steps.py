@@ -43,7 +43,7 @@ from rampline.tasks.turns import in_turn, slots
 from rampline.tracking.pages import mlflow_links, model_version_link
 from rampline.training.model_contract import checked_models
 
-# What the automation "train after new data" waits for (rampline/servers/automations.yaml).
+# What the automation "train after new data" waits for (servers/automations.yaml).
 PREPARED = "rampline.data.prepared"
 # What the automation "notify of changes" waits for.
 CHANGED = "rampline.study.changed"

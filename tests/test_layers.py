@@ -33,7 +33,7 @@ def sources(folder: str) -> list[Path]:
     return found
 
 
-ALL = [path for folder in ("rampline", "flows", "tasks") for path in sources(folder)]
+ALL = [path for folder in ("rampline", *sorted(WITH_PREFECT)) for path in sources(folder)]
 
 
 def package_of(path: Path) -> str:
@@ -125,11 +125,11 @@ def test_importing_every_flow_loads_no_tensorflow(modules_of_all_flows: dict[str
 
 
 def test_no_file_of_ours_is_imported_under_two_names(modules_of_all_flows: dict[str, str]) -> None:
-    ours = [file for name, file in modules_of_all_flows.items() if name.split(".")[0] in ("rampline", "flows", "tasks")]
+    ours = [file for name, file in modules_of_all_flows.items() if name.split(".")[0] in ("rampline", *WITH_PREFECT)]
     assert {str(path) for path in sources("flows")} < set(ours)
     assert len(ours) == len(set(ours))
-    for folder in ("rampline", "flows", "tasks", "benchmarks"):
-        assert [str(path) for path in sources(folder) if imports(path) & {"flows", "tasks"}] == []
+    for folder in ("rampline", *WITH_PREFECT, "benchmarks"):
+        assert [str(path) for path in sources(folder) if imports(path) & WITH_PREFECT] == []
 
 
 @pytest.mark.parametrize("path", sources("tasks"), ids=lambda path: path.name)
@@ -175,7 +175,9 @@ def test_nothing_is_imported_in_a_circle(depth: int | None) -> None:
 
 
 def test_a_file_name_stands_once_in_the_library() -> None:
-    names = Counter(path.stem for path in sources("rampline") if path.stem not in ("__init__", "__main__"))
+    names = Counter(
+        path.stem for path in sources("rampline") + sources("servers") if path.stem not in ("__init__", "__main__")
+    )
     assert [name for name, count in names.items() if count > 1] == []
 
 

@@ -64,7 +64,7 @@ def work(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["flows", "tasks", "prefect.yaml"])
+@pytest.mark.parametrize("name", ["flows", "tasks", "servers", "prefect.yaml"])
 def test_the_package_has_links_to_what_stands_at_the_top(name):
     assert (ROOT / "rampline" / name).samefile(ROOT / name)
 

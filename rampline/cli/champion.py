@@ -7,11 +7,10 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from rampline.cli.console import line_console
+from rampline.cli.console import line_console, make_table
 from rampline.progress import describe
 from rampline.record.checkpoints import Which
 from rampline.record.home import Home
@@ -96,17 +95,19 @@ def evaluate(
     scores = evaluate_one(run_id, data, which=checkpoint, home=Home.from_environment(), log=console.print)
     console.print(f"checkpoint  {scores['checkpoint']} ({scores['which']}, epoch {scores['epoch']})")
     console.print(describe({"event": "evaluated", **scores}, epochs=None))
-    console.print("", _class_table(scores), "", sep="\n", soft_wrap=False)
+    console.print(_class_table(scores), soft_wrap=False)
     for line in _summary(scores):
         console.print(line)
 
 
 def _class_table(scores: Mapping[str, Any]) -> Table:
     """A row per class, the lowest recall on top."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, show_edge=False, header_style="dim")
-    table.add_column("class", overflow="fold")
-    for title in ("images", "precision", "recall (95 % interval)", "F1 (95 % interval)"):
-        table.add_column(title, justify="right", no_wrap=True)
+    figures = ("images", "precision", "recall (95 % interval)", "F1 (95 % interval)")
+    table = make_table("class", *figures, numbers=figures)
+    # Of what is too wide, names are broken, and figures are not.
+    table.columns[0].overflow = "fold"
+    for number, column in enumerate(table.columns):
+        column.no_wrap = number > 0
     report, intervals = scores["classification_report"], scores["intervals"]
     answers = [sum(column) for column in zip(*scores["confusion_matrix"], strict=True)]
     rows = list(zip(scores["class_names"], answers, intervals["recall"], intervals["f1-score"], strict=True))

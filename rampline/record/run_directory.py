@@ -126,6 +126,21 @@ class RunDirectory:
         return self.path / "evaluation.json"
 
     @property
+    def predictions_file(self) -> Path:
+        """What the best checkpoint answered on each image of the test split."""
+        return self.path / "predictions.csv"
+
+    @property
+    def other_evaluation_file(self) -> Path:
+        """Scores of the last evaluation of other images, or of the last checkpoint."""
+        return self.path / "evaluation-other.json"
+
+    @property
+    def other_predictions_file(self) -> Path:
+        """The answers of that evaluation."""
+        return self.path / "predictions-other.csv"
+
+    @property
     def worst_errors_file(self) -> Path:
         """The wrong answers that the best checkpoint is most certain of, with their images."""
         return self.path / "worst_errors.json"

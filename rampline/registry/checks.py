@@ -209,7 +209,7 @@ def _recorded_predictions(client: MlflowClient, run_id: str, dataset: Path, name
 
 def _score(directory: RunDirectory, dataset: Path) -> Predictions:
     """Answers on another dataset; those that are there from the last time are not made again."""
-    scores, answers = directory.path / "evaluation-other.json", directory.path / "predictions-other.csv"
+    scores, answers = directory.other_evaluation_file, directory.other_predictions_file
     found = read_json(scores) if answers.is_file() and scores.is_file() else {}
     if (found.get("dataset"), found.get("which")) != (dataset.name, "best"):
         run_evaluation([directory.path], directory.path / "evaluation.log", other_data=dataset)

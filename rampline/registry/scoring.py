@@ -50,7 +50,7 @@ def evaluate_one(run: str, data: str | None, *, which: Which = "best", home: Hom
     is_other = other is not None or which == "last"
     if not is_other:
         deliver_run(open_tracking(home), directory)
-    scores = directory.path / "evaluation-other.json" if is_other else directory.evaluation_file
+    scores = directory.other_evaluation_file if is_other else directory.evaluation_file
     log(f"scores      {scores}")
     return read_json(scores)
 

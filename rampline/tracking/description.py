@@ -288,7 +288,7 @@ def _evaluation_part(directory: RunDirectory) -> Record:
     file = directory.evaluation_file
     if not file.is_file():
         return Record()
-    evaluation, predictions = read_json(file), directory.path / "predictions.csv"
+    evaluation, predictions = read_json(file), directory.predictions_file
     tags = {"rampline.test_split": evaluation["split"]}
     if predictions.is_file():
         # Two runs of one digest answer alike on every image, with the same probabilities.

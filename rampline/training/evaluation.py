@@ -86,13 +86,13 @@ def evaluate_run_directory(
         **finite(score_answers(labels, probabilities, dataset.class_names)),
     }
     if is_other:
-        scores = run_directory.path / "evaluation-other.json"
+        scores = run_directory.other_evaluation_file
         scores.unlink(missing_ok=True)  # never beside the answers on other images
-        _write_predictions(dataset, labels, probabilities, run_directory.path / "predictions-other.csv")
+        _write_predictions(dataset, labels, probabilities, run_directory.other_predictions_file)
         write_json(scores, content)
         return content
     _write_model(model, run_directory, own)
-    _write_predictions(dataset, labels, probabilities, run_directory.path / "predictions.csv")
+    _write_predictions(dataset, labels, probabilities, run_directory.predictions_file)
     write_json(run_directory.worst_errors_file, _worst_errors(dataset, labels, probabilities))
     write_json(run_directory.evaluation_file, content)
     return content

@@ -45,7 +45,17 @@ def test_everything_else_stays_out_of_the_image():
     kept = [rule.removeprefix("!") for rule in rules if rule.startswith("!")]
     for rule in kept:
         assert list(ROOT.glob(rule)), rule
-    needed = ("pyproject.toml", "uv.lock", "README.md", "LICENSE", "prefect.yaml", "rampline", "flows", "tasks")
+    needed = (
+        "pyproject.toml",
+        "uv.lock",
+        "README.md",
+        "LICENSE",
+        "prefect.yaml",
+        "rampline",
+        "flows",
+        "tasks",
+        "servers",
+    )
     assert set(needed) < set(kept)
     assert not any(name in rule for rule in kept for name in (".env", ".venv", ".git", "tests"))
 

@@ -6,7 +6,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 # Where servers, browsers and whole commands are tested, and what a test elsewhere asks for to have some.
-STACK = ("flows", "tasks", "deployments", "rampline/servers", "rampline/cli", "test_demo.py", "test_wheel.py")
+STACK = ("flows", "tasks", "deployments", "servers", "rampline/cli", "test_demo.py", "test_wheel.py")
 FIXTURES = {
     "stack": {"stack", "prefect_server", "browser", "rampline", "rampline_process", "command", "mlflow_server", "s3"},
     "roles": {"forks"},

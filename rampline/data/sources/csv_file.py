@@ -99,7 +99,7 @@ def _read_table(path: Path, group: str | None) -> pd.DataFrame:
         )
     if "split" not in table.columns:
         table["split"] = "train"
-    for column in dict.fromkeys(("path", "label", "split", group or "path")):
+    for column in dict.fromkeys(filter(None, ("path", "label", "split", group))):
         table[column] = table[column].str.strip()
         _check_cells(path, table, column, table[column] != "", "a non-empty text")
     called: Any = {name: split_called(name) for name in table["split"].unique()}

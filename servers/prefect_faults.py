@@ -18,7 +18,7 @@ it while that waits for the database. What a trigger `expects` then comes before
 nothing, and a flow run that was suspended or has ended is taken for one that fell silent. Seen with the memory broker,
 Prefect's default on any database (https://github.com/PrefectHQ/prefect/issues/21932). The way around: one consumer.
 
-`tests/rampline/servers/test_prefect_faults.py` fails once a library has lost its fault.
+`tests/servers/test_prefect_faults.py` fails once a library has lost its fault.
 """
 
 from __future__ import annotations

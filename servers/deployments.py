@@ -31,13 +31,13 @@ from rampline.record.home import Home
 from rampline.record.units import write_number_of
 from rampline.servers.processes import start
 from rampline.servers.running import POOL, servers_folder
-from rampline.servers.server_plan import PREFECT_YAML
+from rampline.servers.server_plan import PACKAGE, PREFECT_YAML
 
 DEPLOY_SECONDS = 300
 COMMIT_DIGITS = 12
 POOL_TYPE = "process"
 # Prefect's own lets whoever starts a flow run say which command is run, where, and with which environment.
-TEMPLATE = Path(__file__).with_name("process-job-template.json")
+TEMPLATE = PACKAGE / "process-job-template.json"
 COMMAND = "command"
 
 
