@@ -292,19 +292,27 @@ class Controller:
             raise RunFailed(f"the loss is {done.losses[bad[0]]} at {where}: try a lower learning_rate.peak")
         waited, more = self.progress.epoch_input_wait_seconds, done.input_wait_seconds
         sums = done.sums.sum(axis=0, dtype=np.float64)
-        sums[: len(self.progress.epoch_sums)] += self.progress.epoch_sums
+        if len(done.sums):
+            self.tell_progress(len(done.sums), sums, seconds)
+        self.progress = self._after(len(done.sums), sums)
         self._update(
-            step=self.progress.step + len(done.sums),
-            epoch_sums=tuple(float(value) for value in sums),
             epoch_seconds=self.progress.epoch_seconds + seconds,
             epoch_input_wait_seconds=None if waited is None or more is None else waited + more,
         )
-        if self.events and len(done.sums):
-            images = float(done.sums[:, EXAMPLES].sum())
-            figures = progress_figures(
-                self.progress, self.steps_per_epoch, images_per_second=images / max(seconds, 1e-9)
-            )
-            self.events.progress(**figures)
+
+    def tell_progress(self, steps: int, sums: np.ndarray, seconds: float) -> None:
+        """Tell of steps that are not counted yet, with their sums, (width,), and how long they took together."""
+        if self.events:
+            images_per_second = float(sums[EXAMPLES]) / max(seconds, 1e-9)
+            after = self._after(steps, sums)
+            self.events.progress(**progress_figures(after, self.steps_per_epoch, images_per_second=images_per_second))
+
+    def _after(self, steps: int, sums: np.ndarray) -> Progress:
+        """Where the training is after further steps of the epoch, with their sums."""
+        whole = sums.astype(np.float64)
+        whole[: len(self.progress.epoch_sums)] += self.progress.epoch_sums
+        epoch_sums = tuple(float(value) for value in whole)
+        return dataclasses.replace(self.progress, step=self.progress.step + steps, epoch_sums=epoch_sums)
 
     @property
     def _epoch_end(self) -> int:

@@ -16,7 +16,7 @@ from rampline.pipeline.batches import make_train_dataset
 from rampline.pipeline.order import EpochOrder
 from rampline.training.controller import Controller
 from rampline.training.engine import StepCallback, StepsDone, StopRequested
-from rampline.training.objective import CORRECT, EXAMPLES, LOSS_SUM, PENALTY_SUM, Batch, Objective
+from rampline.training.objective import PENALTY_SUM, Batch, Objective
 from rampline.training.step import penalty_of
 from rampline.training.synchronous import KeepIterators, SynchronousEngine
 from rampline.training.timings import CACHED, PIPELINE, UPDATE
@@ -204,16 +204,9 @@ class _Bridge(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         self._callback.advance("train")
         self._steps += 1
-        progress, per_epoch = self._controller.progress, self._controller.steps_per_epoch
         if self._controller.events:
-            sums = np.asarray(logs["sums"])
-            self._controller.events.progress(
-                epoch=progress.epoch + 1,
-                step=(progress.step + self._steps - 1) % per_epoch + 1,
-                steps_per_epoch=per_epoch,
-                loss=float(sums[LOSS_SUM] / sums[EXAMPLES]),
-                accuracy=float(sums[CORRECT] / sums[EXAMPLES]),
-            )
+            seconds = time.perf_counter() - self._started
+            self._controller.tell_progress(self._steps, np.asarray(logs["sums"]), seconds)
         if self._callback.should_stop():
             self._record(logs)
             raise StopRequested

@@ -103,7 +103,7 @@ def test_a_study_is_a_job_and_trains_as_on_one_machine(submit: Submit, forks: No
     script = (submitted.directory.path.parent / "job.sh").read_text()
     assert "\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --cpus-per-task=2\n" in script
     assert "\n#SBATCH --partition=low\n" in script
-    here = submitted.cluster.await_state(submitted.job, *ENDED)
+    here = submitted.cluster.await_state(submitted.job, *ENDED, seconds=150)
     assert here == "COMPLETED", submitted.printed
     assert "report " in submitted.printed
     assert "multi-worker: workers on n1, n2" in submitted.printed
