@@ -188,6 +188,7 @@ def test_the_plan_has_the_schedule_in_its_words(scratch: Path) -> None:
     assert "falling: 0.5, falling" in rampline(scratch, "plan", "own.yaml")
 
 
+@pytest.mark.long
 def test_a_run_is_made_of_them(run: Path) -> None:
     config = read(run / "config.json")
     assert config["batch"]["repeats"] == 2
@@ -202,6 +203,7 @@ def test_a_run_is_made_of_them(run: Path) -> None:
     assert read(run / "evaluation.json")["class_names"] == ["black", "white"]
 
 
+@pytest.mark.long
 def test_the_report_has_the_section(run: Path) -> None:
     (report,) = run.parents[3].glob("reports/own/*/report.html")
     assert "Hello from own." in report.read_text()

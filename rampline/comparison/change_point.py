@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 FALSE_ALARMS = 0.01  # of a night, over all of its figures
 FEWEST = 3  # figures that have a spread
@@ -110,4 +110,4 @@ def _compare(newest: Sequence[float], earlier: Sequence[float], level: float) ->
 @cache
 def _quantile(share: float, degrees: int) -> float:
     """Above which Student's t is with this chance."""
-    return float(student.isf(share, degrees))
+    return -float(stdtrit(degrees, share))

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from scipy.stats import ttest_ind
-
 from rampline.comparison.repeats import Figure, figure_of
 from rampline.comparison.runs import Comparison, is_missing
 from rampline.comparison.section import ReportTable, Section
@@ -189,6 +187,8 @@ def _interval_to_best(
     accuracies = [comparison.accuracies_of(each["run"]) for each in (row, best)]
     if over_images is None or min(map(len, accuracies)) < 2 or max(map(len, map(set, accuracies))) == 1:
         return over_images, is_paired
+    from scipy.stats import ttest_ind  # 1 s to import, which trainings that are not repeated do without
+
     with warnings.catch_warnings():
         # Of one that has the same accuracy with every seed: its variance is 0, as it should be.
         warnings.simplefilter("ignore", RuntimeWarning)

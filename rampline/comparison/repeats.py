@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from scipy.stats import quantile_test
 
 from rampline.record.metric import Metric, Source
 from rampline.record.metrics import metrics_of_run
@@ -34,6 +33,8 @@ Row = Mapping[str, Any]
 
 def interval_of_median(values: Sequence[float]) -> Interval:
     """Bounds of the median of what these values, at least two, are drawn from."""
+    from scipy.stats import quantile_test  # 1 s to import, which trainings that are not repeated do without
+
     found = quantile_test(values, q=0, p=0.5).confidence_interval(CONFIDENCE)
     is_found = math.isfinite(found.low) and math.isfinite(found.high)
     return (float(found.low), float(found.high)) if is_found else (min(values), max(values))

@@ -10,8 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scipy import stats
-
 from rampline.config import RunConfig
 from rampline.devices import available_cores, find_devices
 from rampline.explain.explanation import BOUNDS
@@ -91,7 +89,9 @@ class Forecast(JsonData):
     @property
     def factor(self) -> float:
         """A figure lies, with a probability of 90 %, between itself divided by this and itself times this."""
-        quantile = stats.t.ppf((1 + CONFIDENCE) / 2, PRIOR_RUNS + self.forecasts)
+        from scipy.special import stdtrit  # no part of SciPy should delay the first step of a study
+
+        quantile = float(stdtrit(PRIOR_RUNS + self.forecasts, (1 + CONFIDENCE) / 2))
         return math.exp(float(quantile) * self.scale * self.deviation)
 
     def cost_usd(self, price_per_hour: float | None) -> float | None:

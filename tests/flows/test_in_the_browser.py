@@ -81,6 +81,7 @@ def flow_runs_of_study(stack: Flows) -> list[dict[str, Any]]:
     return stack.api.post("/flow_runs/filter", body)
 
 
+@pytest.mark.long
 def test_a_study_from_the_form_to_the_comparison_in_mlflow(stack: Flows, page: Page):
     log_earlier_run(stack)
     server, before = stack.state.prefect_url, flow_runs_of_study(stack)

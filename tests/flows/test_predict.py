@@ -50,6 +50,7 @@ def artifact(api: PrefectApi, key: str) -> dict[str, Any]:
     return api.request("GET", f"/artifacts/{key}/latest")
 
 
+@pytest.mark.long
 def test_over_http_the_alias_moves_and_the_folder_is_labelled_with_the_model_of_the_server(
     home: Home, api: PrefectApi, tmp_path: Path
 ) -> None:

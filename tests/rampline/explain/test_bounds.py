@@ -25,6 +25,7 @@ def explain(config: RunConfig, dataset: PreparedDataset, folder: Path) -> Explan
     return explain_run(directory)
 
 
+@pytest.mark.long
 def test_a_slow_decoder_is_found_in_the_input(digits_by_cache: dict[str, PreparedDataset], tmp_path: Path) -> None:
     config = make_config("single", model="bound_models:slow_to_decode", batch=8)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, cache="none", prefetch="off"))

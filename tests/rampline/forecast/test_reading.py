@@ -57,13 +57,13 @@ def test_a_reading_of_real_roles(
     strategy: Strategy, cluster: dict[str, int], digits: PreparedDataset, forks: None, tmp_path: Path
 ) -> None:
     found = take_reading(run_of(strategy, **cluster), digits, 2, [4, 16], tmp_path / "reading" / "reading.json")
-    # A busy machine may afford the smaller batch alone.
+    # A busy machine may afford the smaller batch, and an evaluation of some images, alone.
     assert (found.replicas, found.batch_sizes[0]) == (2, 4)
     assert all(timings.median > 0 for timings in (*found.real, *found.cached))
     assert (found.update is not None) == (strategy != "parameter_server")
     assert (found.latency_ms > 0) == (strategy == "multi_worker")
     assert min(found.startup_seconds, found.tracing_seconds, *found.evaluation_seconds, found.checkpoint_seconds) > 0
-    assert found.evaluation_images[-1] == digits.splits["validation"]
+    assert 0 < found.evaluation_images[-1] <= digits.splits["validation"]
     assert found.gradient_bytes % 4 == 0
     assert not (tmp_path / "reading" / "checkpoints").exists()
 
