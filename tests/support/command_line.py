@@ -1,6 +1,7 @@
 """The command as a user runs it, in this process or in one of its own; what it leaves behind, and what it can lose."""
 
 import contextlib
+import importlib
 import io
 import os
 import shutil
@@ -123,6 +124,9 @@ def rampline(home: Path, tmp_path: Path) -> Rampline:
 
     def call(*arguments: str, prefect: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         output, errors = io.StringIO(), io.StringIO()
+        # It sets up logging when it is imported, and absl (TensorFlow's) then closes its stream if that is not
+        # `sys.stderr` at the time: the file of pytest.
+        importlib.import_module("prefect.main")
         with contextlib.ExitStack() as stack:
             stack.enter_context(_as_a_program(arguments, tmp_path, environment_with(home, prefect)))
             stack.enter_context(contextlib.redirect_stdout(output))

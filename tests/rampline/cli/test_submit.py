@@ -199,7 +199,7 @@ def test_a_job_is_preempted(submit: Submit, held: str, forks: None, tmp_path: Pa
     submitted.await_starts(2)
     trains = time.time() - began
 
-    assert cluster.await_state(submitted.job, *ENDED) == "COMPLETED", submitted.printed
+    assert cluster.await_state(submitted.job, *ENDED, seconds=180) == "COMPLETED", submitted.printed
     assert cluster.job(submitted.job)["Restarts"] == "1"
     sys.stdout.write(
         f"preempted: checkpoint after {saved:.1f} s, runs again after {runs:.1f} s, trains after {trains:.1f} s\n"
