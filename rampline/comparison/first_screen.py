@@ -6,7 +6,7 @@ before it was trained, see `docs/parity.md`. Of a run that was trained several t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from rampline.data.quality import DataReport
 
 # The worst first; without a status the check was left out.
 STATUSES = {"fail": "failed", "": "not checked", "not_applicable": "not applicable", "pass": "passed"}
+LEAK = "accuracy on such images is no accuracy on new ones"
 MOST_CERTIFICATES = 8  # lines; of more runs, those of one result are one line
 
 
@@ -92,7 +93,7 @@ def make_first_screen(comparison: Comparison, reports: Iterable[DataReport]) -> 
         answers=tuple(Answer(question=q, sentences=tuple(filter(None, told))) for q, told in answers.items()),
         certificates=tuple(list_certificates(comparison)),
         warnings=(
-            *(leak for report in reports for leak in _tell_leaks(report)),
+            *(f"{report.source}: {leak}; {LEAK}" for report in reports for leak in report.leak_lines()),
             *list_warnings(comparison),
             *([] if is_repeated else [repeats]),
         ),
@@ -120,22 +121,3 @@ def _figures(status: str, trainings: Sequence[dict[str, Any]]) -> str:
     if status == "not_applicable" and all(row["strategy"] == "single" for row in rows):
         return "one replica"
     return tell_parity(rows)
-
-
-def _tell_leaks(report: DataReport) -> Iterator[str]:
-    by_image: dict[int, list[str]] = {}
-    for copy in report.repeated("across").to_dict("records"):
-        by_image.setdefault(copy["group"], []).append(copy["name"])
-    if by_image:
-        images, names = len(by_image), " and ".join(next(iter(by_image.values()))[:2])
-        are = "image is" if images == 1 else "images are"
-        yield (
-            f"{images:,} {are} in more than one split of {report.source}, such as {names}: accuracy on them is no "
-            "accuracy on new images."
-        )
-    if len(groups := report.shared_groups["group"].unique()):
-        are = "group is" if len(groups) == 1 else "groups are"
-        yield (
-            f"{len(groups):,} {are} in more than one split of {report.source}, such as {groups[0]}: accuracy on their "
-            "images is no accuracy on new groups."
-        )

@@ -42,9 +42,10 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHosts]:
 @pytest.fixture
 def run_on(bed: RayHosts, uninterrupted, chaos_dataset: Path, request: pytest.FixtureRequest) -> Callable[..., RayRun]:
     """`run_on(host)`: the run, supervised on a host of a whole cluster, once it has trained for two epochs."""
+    # Before the test names a host: the head may be another one afterwards.
+    bed.mend()
 
     def start(host: Host, **changes: object) -> RayRun:
-        bed.mend()
         at, dataset = bed.disk / request.node.name / "run", bed.disk / "data"
         if not host.see(dataset).exists():
             put(chaos_dataset, host, dataset)
@@ -176,7 +177,6 @@ def test_all_that_runs_tensorflow_for_a_run_is_on_the_nodes(bed: RayHosts, table
 
 def test_the_head_is_lost(bed, run_on, uninterrupted, table: Table) -> None:
     """One line says so; the run goes on under another head."""
-    bed.mend()
     driver = bed.nodes[-1]
     run = run_on(driver)
     hit = time.time()

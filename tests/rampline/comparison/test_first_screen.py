@@ -45,10 +45,10 @@ def test_it_answers_and_warns(client, log_study, four_runs):
         ("multi-worker", "not applicable: updates are 1.2 steps stale on average, 3 at most"),
     ]
     assert screen.warnings == (
-        "1 image is in more than one split of folder:pets, such as test/1.png and train/1.png: accuracy on them is no "
-        "accuracy on new images.",
-        "1 group is in more than one split of folder:pets, such as patient 7: accuracy on their images is no accuracy "
-        "on new groups.",
+        "folder:pets: 1 image is in more than one split, a leak: test/1.png and train/1.png; accuracy on such images "
+        "is no accuracy on new ones",
+        "folder:pets: 1 group is in more than one split, a leak: patient 7; accuracy on such images is no accuracy "
+        "on new ones",
         "multi-worker did not finish (failed): worker 1 ended with exit status -9",
         f"mirrored does not train what one replica would: {failure}.",
         "The replicas of mirrored are virtual devices that share one processor.",
