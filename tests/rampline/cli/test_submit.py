@@ -103,6 +103,7 @@ def test_a_study_is_a_job_and_trains_as_on_one_machine(submit: Submit, forks: No
     script = (submitted.directory.path.parent / "job.sh").read_text()
     assert "\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --cpus-per-task=2\n" in script
     assert "\n#SBATCH --partition=low\n" in script
+    assert "--no-kill" not in script
     here = submitted.cluster.await_state(submitted.job, *ENDED, seconds=150)
     assert here == "COMPLETED", submitted.printed
     assert "report " in submitted.printed
@@ -206,6 +207,32 @@ def test_a_job_is_preempted(submit: Submit, held: str, forks: None, tmp_path: Pa
     )
     assert saved < 2
     assert runs < 20
+    assert_bit_equal(submitted.directory, trained_here(submitted, tmp_path))
+
+
+@pytest.mark.long
+def test_the_time_limit_comes_near(submit: Submit, held: str, forks: None, tmp_path: Path) -> None:
+    """A minute before it, or up to two: as often as it takes to the end."""
+    submitted = submit(held, "--set", "epochs=400", "--", "--time=3")
+    state = submitted.cluster.await_state(submitted.job, *ENDED, seconds=540)
+    assert state == "COMPLETED", submitted.printed
+    assert len(submitted.times("stopped")) == len(submitted.times("started")) - 1 > 0
+    assert_bit_equal(submitted.directory, trained_here(submitted, tmp_path))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("spares", ["0", "1"])
+def test_the_first_node_is_lost(spares: str, submit: Submit, held: str, forks: None, tmp_path: Path) -> None:
+    """With it the command of the job: Slurm queues the job again, or another node does; it then waits two minutes."""
+    submitted = submit(held, "--spares", spares)
+    hold = Hold(submitted.directory, "worker-1", step=20)
+    hold.await_stop()
+    lost = submitted.node_of("worker-0")
+    submitted.cluster.power_off(lost)
+    hold.let_go()
+    wait_until(lambda: len(submitted.times("started")) == 2, 300)
+    assert lost not in [role["host"] for role in read_json(submitted.directory.roles_file)["roles"]]
+    assert submitted.cluster.await_state(submitted.job, *ENDED) == "COMPLETED", submitted.printed
     assert_bit_equal(submitted.directory, trained_here(submitted, tmp_path))
 
 
