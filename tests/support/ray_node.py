@@ -32,16 +32,18 @@ def make_address() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def ray_node(environment: Mapping[str, str], cpus: int) -> Iterator[psutil.Process]:
-    """The node's processes are below the one that is yielded; nothing of it is left after the block."""
+def ray_node(environment: Mapping[str, str], cpus: int, *options: str) -> Iterator[psutil.Process]:
+    """The node's processes are below the one that is yielded; nothing of it is left after the block.
+
+    `options` are further ones of `ray start`.
+    """
     port = environment["RAY_ADDRESS"].rpartition(":")[2]
     # In the default folder others find its address; paths of sockets must be short.
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    command = [str(Path(sys.executable).with_name("ray")), "start", f"--port={port}", f"--num-cpus={cpus}", *OPTIONS]
+    command = [str(Path(sys.executable).with_name("ray")), "start", f"--port={port}", f"--num-cpus={cpus}"]
+    command += [*OPTIONS, *options, f"--temp-dir={folder}"]
     with open(Path(folder) / "start.log", "wb") as log:
-        started = subprocess.Popen(
-            [*command, f"--temp-dir={folder}"], env=environment, stdout=log, stderr=log, start_new_session=True
-        )
+        started = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
         wait_until(lambda: _count(environment) == 1, UP_SECONDS)
         yield psutil.Process(started.pid)
