@@ -52,7 +52,7 @@ lint: setup
 	.venv/bin/ruff check .
 	.venv/bin/pyright $(TYPED)
 
-# Lint and types beside the tests: about 10 minutes on two cores. The types of the tests are half of all: test-all's.
+# Lint and types beside the tests: about 10 minutes on two cores. Half of the types are those of the tests: test-all has them.
 test: setup
 	@$(MAKE) --no-print-directory --jobs=2 lint pytest TYPED="rampline flows tasks servers"
 

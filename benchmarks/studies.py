@@ -1,7 +1,7 @@
 """The studies on real images, and `docs/results.md` from what they measured: `python -m benchmarks.studies DATA`.
 
 DATA holds `fashion_mnist/` and `mnist/` (the original .gz files), `cats_dogs/` (a folder per split and class),
-`cifar10/cifar10_jpeg.tar.gz`, and `mobilenet_v2/*_1.0_*.h5`. About 80 minutes on two cores that nothing else uses.
+`cifar10/cifar10_jpeg.tar.gz`, and `mobilenet_v2/*_1.0_*.h5`. About two hours on two cores that nothing else uses.
 
     --only STUDY    run this study alone; several times
     --write         run nothing, write the page from the latest executions in RAMPLINE_HOME

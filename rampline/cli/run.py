@@ -284,7 +284,7 @@ def submit(
         ],
         environment={"RAMPLINE_HOME": str(home.root)},
         nodes=resources.nodes + spares,
-        loses_nodes=spares > 0 or any(run.config.cluster.min_workers for run in loaded.runs),
+        can_lose_nodes=spares > 0 or any(run.config.cluster.min_workers for run in loaded.runs),
         cores=resources.cores,
         gpus=resources.gpus,
         options=given,

@@ -93,7 +93,7 @@ def make_first_screen(comparison: Comparison, reports: Iterable[DataReport]) -> 
         answers=tuple(Answer(question=q, sentences=tuple(filter(None, told))) for q, told in answers.items()),
         certificates=tuple(list_certificates(comparison)),
         warnings=(
-            *(f"{report.source}: {leak}; {LEAK}" for report in reports for leak in report.leak_lines()),
+            *(f"{report.source}: {leak}; {LEAK}." for report in reports for leak in report.leak_lines()),
             *list_warnings(comparison),
             *([] if is_repeated else [repeats]),
         ),

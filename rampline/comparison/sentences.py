@@ -167,7 +167,7 @@ def list_warnings(comparison: Comparison) -> list[str]:
     for row in failed:
         why = tell_parity([row]) or "the parity check failed"
         remarks.append(f"{row['run']} does not train what one replica would: {why}.")
-    virtual = [row["run"] for row in comparison.runs.query("virtual_devices > 0").to_dict("records")]
+    virtual = [row["run"] for row in comparison.runs.query("virtual_devices > 1").to_dict("records")]
     if virtual:
         remarks.append(f"The replicas of {list_names(virtual)} are virtual devices that share one processor.")
     return remarks

@@ -56,6 +56,12 @@ class RunConfig(Settings):
         "training steps in one call of the compiled loop (`loop`); `auto`: as many as take about a second",
     )
     xla: Flag = setting(False, "compile the forward and backward pass with XLA (`loop` only)")
+    deterministic: Flag = setting(
+        False,
+        "only operations that give the same bits every time (`tf.config.experimental.enable_op_determinism`): a run on "
+        "GPUs then repeats, and is resumed, bit for bit, and takes longer; one on the CPU does so anyway (not with "
+        "`parameter_server`)",
+    )
     checkpoint_every_steps: Whole = setting(
         0, "extra checkpoints inside an epoch, in steps; 0 for one per epoch (`fit`: 0 only)"
     )
@@ -145,6 +151,8 @@ class RunConfig(Settings):
             check(not self.log_examples, "log_examples", self.log_examples, allowed)
             # A compiled function cannot read variables that live in another process.
             check(not self.xla, "xla", self.xla, "false for strategy parameter_server")
+            allowed = "false for strategy parameter_server (no two of its trainings are the same)"
+            check(not self.deterministic, "deterministic", self.deterministic, allowed)
 
     def _check_cluster(self) -> None:
         cluster = self.cluster

@@ -92,6 +92,6 @@ def _plan_run(study: Study, run: StudyRun, home: Home, devices: Devices, calibra
 
 def _place(config: RunConfig, devices: Devices) -> str:
     replicas = config.cluster.replicas
-    if config.cluster.virtual_devices:
+    if config.cluster.virtual_devices and replicas > 1:
         return f"{replicas} virtual on the CPU"
-    return f"{replicas} GPU" if devices.gpus else "CPU"
+    return f"{replicas} GPU" if devices.gpus and not config.cluster.virtual_devices else "CPU"

@@ -17,13 +17,14 @@ from rampline.jobs.roles import role_counts
 from rampline.jobs.slurm import SLURM, nodes_of
 
 SCRIPT, LOG = "job.sh", "job.log"
-# Slurm lets such a job go on, too, where the lost node is that of its command: another node queues it again.
+# Slurm lets such a job go on, too, where the lost node is that of its command: the first that is left queues it again.
 WATCH = """
 srun --overlap --no-kill --relative=1 --nodes=$((SLURM_JOB_NUM_NODES - 1)) --ntasks=$((SLURM_JOB_NUM_NODES - 1)) \\
     --cpu-bind=none --job-name=rampline-watch bash -c '
 while sleep 30; do
-    nodes=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%N) && [ "$nodes" ] || continue
-    scontrol show hostnames "$nodes" | grep --quiet --line-regexp "$0" || scontrol requeue "$SLURM_JOB_ID"
+    left=$(scontrol show hostnames "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%N)")
+    grep --quiet --line-regexp "$0" <<<"$left" && continue
+    [ "$(head --lines=1 <<<"$left")" = "$SLURMD_NODENAME" ] && scontrol requeue "$SLURM_JOB_ID"
 done' "$SLURMD_NODENAME" &
 """
 
@@ -38,7 +39,7 @@ class BatchJob:
         command: with the words of the shell.
         environment: variables that the script sets.
         nodes: one per worker, and the spares.
-        loses_nodes: whether it goes on without a node that is lost; else Slurm queues it again.
+        can_lose_nodes: whether it goes on without a node that is lost; else Slurm queues it again.
         cores: per node.
         gpus: per node; 0 for none.
         options: of sbatch, over these.
@@ -49,7 +50,7 @@ class BatchJob:
     command: Sequence[str]
     environment: dict[str, str]
     nodes: int
-    loses_nodes: bool
+    can_lose_nodes: bool
     cores: int
     gpus: int
     options: Sequence[str]
@@ -72,7 +73,7 @@ class BatchJob:
             "--ntasks-per-node=1",
             f"--cpus-per-task={self.cores}",
             *([f"--gpus-per-node={self.gpus}"] if self.gpus else []),
-            *(["--no-kill"] if self.loses_nodes else []),
+            *(["--no-kill"] if self.can_lose_nodes else []),
             "--requeue",
             "--signal=B:TERM@60",  # a checkpoint before the time limit, and again
             f"--chdir={Path.cwd()}",
@@ -83,7 +84,7 @@ class BatchJob:
         # One line, because an option may be two words. Of an option that is there twice the last one holds.
         lines += [f"#SBATCH {shlex.join(self.options)}", ""] if self.options else [""]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in self.environment.items()]
-        lines += [WATCH] if self.loses_nodes else []
+        lines += [WATCH] if self.can_lose_nodes else []
         return "\n".join([*lines, f"exec {shlex.join(self.command)}", ""])
 
     def submit(self) -> str:

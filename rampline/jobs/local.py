@@ -140,7 +140,7 @@ class Local:
         ]
 
     def check(self, config: RunConfig) -> None:
-        check_devices(config)
+        check_devices(config, workers=config.cluster.workers if self.tasks is None else 1)
 
     def room(self, config: RunConfig, *, avoid: Collection[str] = ()) -> int:
         return config.cluster.workers if self.tasks is None else self.tasks[0].workers

@@ -37,11 +37,15 @@ def resolve_virtual_devices(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, virtual_devices=virtual))
 
 
-def check_devices(config: RunConfig) -> None:
+def check_devices(config: RunConfig, *, workers: int = 1) -> None:
     """Refuse a run whose replicas do not fit on this machine's devices.
 
-    What counts is one process: worker processes without a GPU of their own share the CPU. Virtual devices always fit;
-    `auto` must be resolved before.
+    On a machine without a GPU worker processes share the CPU. Virtual devices always fit; `auto` must be resolved
+    before.
+
+    Args:
+        config: the run.
+        workers: how many of its workers are on this machine.
 
     Raises:
         ClusterConfigError: naming what is asked for, what there is and the way out.
@@ -50,6 +54,10 @@ def check_devices(config: RunConfig) -> None:
     if int(cluster.virtual_devices) >= cluster.replicas:
         return
     devices = find_devices()
+    # TensorFlow's collectives end with an error where one worker has a GPU and another has none.
+    if devices.gpus and (needed := workers * cluster.replicas) > max(len(devices.gpus), cluster.replicas):
+        way_out = "; set cluster.virtual_devices=1 to run them on the CPU" if cluster.replicas == 1 else ""
+        raise ClusterConfigError(f"cluster.workers={workers} needs {needed} GPUs: this machine has {devices}{way_out}")
     if cluster.replicas > devices.count:
         raise ClusterConfigError(
             f"cluster.replicas={cluster.replicas} needs {cluster.replicas} devices: this machine has {devices}; "

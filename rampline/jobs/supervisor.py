@@ -236,7 +236,7 @@ def supervise(
             run_directory=run_directory,
             config=config,
             placement=placement,
-            attempt=attempts.begin(placement.tasks[0].workers, accumulate),
+            attempt=attempts.begin(placement.tasks[0].workers, accumulate, on_cpu=bool(config.cluster.virtual_devices)),
             restarts=restarts,
             launcher=launcher,
             accumulate=accumulate,

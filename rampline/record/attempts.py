@@ -55,13 +55,13 @@ class Attempts:
         """The micro-batches of the last start; 1 before the first."""
         return next((e["accumulate"] for e in reversed(self._past) if "accumulate" in e), 1)
 
-    def begin(self, workers: int, accumulate: int | None = None) -> Attempt:
+    def begin(self, workers: int, accumulate: int | None = None, *, on_cpu: bool = False) -> Attempt:
         """Write down that the run is started (again), on which machine, with how many workers and micro-batches."""
         number = 1 + sum(event["event"] == "attempt" for event in self._past)
         before = sum(event["seconds"] for event in self._past if event["event"] == "ended")
         self._began_at = time.monotonic()
         parts = {} if accumulate is None else {"accumulate": accumulate}
-        self._write("attempt", number=number, workers=workers, **parts, environment=environment())
+        self._write("attempt", number=number, workers=workers, **parts, environment=environment(on_cpu=on_cpu))
         return Attempt(number=number, wall_seconds_before=before)
 
     def placed(self, hosts: Sequence[str]) -> None:

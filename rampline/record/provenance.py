@@ -42,9 +42,12 @@ def source_tags(study: str) -> dict[str, str]:
     return {"mlflow.user": _user(), "mlflow.source.name": source, "mlflow.source.type": "LOCAL"}
 
 
-def environment() -> dict[str, str]:
-    """Host, CPU cores, Python and library versions of this machine, without importing the libraries."""
-    gpus = find_devices().gpus
+def environment(*, on_cpu: bool = False) -> dict[str, str]:
+    """Host, CPU cores, GPUs, Python and library versions of this machine, without importing the libraries.
+
+    With `on_cpu` it has no GPU: what is trained on its CPU is not compared with what is trained on its GPUs.
+    """
+    gpus = () if on_cpu else find_devices().gpus
     items = {"host": platform.node(), "cpu cores": str(os.cpu_count()), "gpus": ", ".join(gpus) or "none"}
     items |= {"python": platform.python_version(), **{library: _version(library) for library in LIBRARIES}}
     lock = lock_hash()

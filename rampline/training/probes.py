@@ -108,9 +108,9 @@ def _seconds_per_step(probe: Probe, config: RunConfig, average: Callable[[float]
 
 
 def _steps_per_round(config: RunConfig, seconds: float, longest: float) -> int:
-    """Whole calls, so that a step has its share of what a call costs."""
+    """Whole calls, so that a step has its share of what a call costs, as far as a round has room for one."""
     # With `auto` a probe makes its round in one call.
     per_call = config.steps_per_call if config.engine == "loop" and isinstance(config.steps_per_call, int) else 1
-    whole = per_call * _calls_at_once(config)
-    wanted = max(config.explain.steps / ROUNDS, SHORTEST_ROUND_SECONDS / seconds)
-    return max(1, min(math.ceil(wanted / whole) * whole, int(longest / seconds)))
+    wanted, most = max(config.explain.steps / ROUNDS, SHORTEST_ROUND_SECONDS / seconds), max(1, int(longest / seconds))
+    whole = next(steps for steps in (per_call * _calls_at_once(config), per_call, 1) if steps <= most)
+    return min(math.ceil(wanted / whole), most // whole) * whole

@@ -29,6 +29,15 @@ from rampline.training.step import make_evaluation_step, make_train_step
 from rampline.training.timings import CACHED, PIPELINE, UPDATE
 
 
+def _clock() -> Callable[[], tf.Tensor]:
+    """Seconds, a float64 scalar. TensorFlow refuses its own clock where all operations must be deterministic."""
+    try:
+        tf.timestamp()
+    except tf.errors.FailedPreconditionError:
+        return lambda: tf.ensure_shape(tf.numpy_function(time.perf_counter, (), tf.float64), ())
+    return tf.timestamp
+
+
 class SynchronousSteps:
     """Compiled at their first call, for any number of steps.
 
@@ -59,6 +68,7 @@ class SynchronousSteps:
         logical: LogicalReplicas | None = None,
     ) -> None:
         self._config, self._strategy, self._state, self._replicas = config, strategy, state, replicas
+        self._now = _clock()
         self._logical, self._workers = logical, workers_of(config, strategy)
         self._is_plain = logical is not None or "GPU" not in strategy.extended.worker_devices[0]
         # Of what a step returns: its sums, of each logical replica where there are some.
@@ -118,10 +128,10 @@ class SynchronousSteps:
             def train_once(
                 i: tf.Tensor, sums: tf.TensorArray, indices: tf.TensorArray, wait: tf.Tensor
             ) -> tuple[tf.TensorArray, tf.TensorArray, tf.Tensor]:
-                before = tf.timestamp()
+                before = self._now()
                 batch = self._next(batches)
                 with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
-                    wait += tf.timestamp() - before
+                    wait += self._now() - before
                 sums = sums.write(i, self._local_sum(strategy.run(train_step, (batch,))))
                 step.assign_add(1)
                 if logged:

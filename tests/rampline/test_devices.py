@@ -6,6 +6,7 @@ from rampline.config.formats import to_dict
 from rampline.devices import Devices, find_devices
 from rampline.errors import ClusterConfigError
 from rampline.jobs.roles import check_devices, resolve_virtual_devices
+from rampline.record.provenance import describe_machine, environment
 
 INFORMATION = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 11\n"
 
@@ -120,3 +121,36 @@ def test_four_replicas_fit_on_four_gpus():
     check_devices(mirrored(4))
     with pytest.raises(ClusterConfigError, match="needs 8 devices: this machine has 4"):
         check_devices(mirrored(8))
+
+
+def workers(count: int, *, virtual_devices: int = 0, replicas: int = 1) -> RunConfig:
+    cluster = ClusterConfig(workers=count, virtual_devices=virtual_devices, replicas=replicas)
+    return RunConfig(strategy="multi_worker", cluster=cluster)
+
+
+def test_workers_without_a_gpu_share_the_processor(no_gpu):
+    check_devices(workers(3), workers=3)
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_workers_fit_on_as_many_gpus_as_they_have_replicas(monkeypatch):
+    check_devices(workers(2, replicas=2), workers=2)
+    check_devices(workers(8, replicas=4))  # one on each machine
+    with pytest.raises(ClusterConfigError) as error:
+        check_devices(workers(3, replicas=2), workers=3)
+    assert str(error.value).startswith("cluster.workers=3 needs 6 GPUs: this machine has 4 (")
+    # One of the two would be without, and TensorFlow's collectives end with an error then.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(ClusterConfigError) as error:
+        check_devices(workers(2), workers=2)
+    assert str(error.value) == (
+        "cluster.workers=2 needs 2 GPUs: this machine has 1 (NVIDIA H200); "
+        "set cluster.virtual_devices=1 to run them on the CPU"
+    )
+    check_devices(workers(2, virtual_devices=1), workers=2)
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_what_is_trained_on_the_cpu_of_a_machine_with_gpus_is_another_machine_s():
+    on_gpus, on_cpu = (describe_machine(environment(on_cpu=on_cpu)) for on_cpu in (False, True))
+    assert on_gpus == f"{on_cpu.removesuffix(')')}, {', '.join(['NVIDIA H200'] * 4)})"

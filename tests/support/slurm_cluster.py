@@ -52,6 +52,7 @@ SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0
 ReturnToService=2
 SlurmdTimeout=10
 KillWait=20
+JobRequeue=0
 SlurmdParameters=config_overrides
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE

@@ -46,9 +46,9 @@ def test_it_answers_and_warns(client, log_study, four_runs):
     ]
     assert screen.warnings == (
         "folder:pets: 1 image is in more than one split, a leak: test/1.png and train/1.png; accuracy on such images "
-        "is no accuracy on new ones",
+        "is no accuracy on new ones.",
         "folder:pets: 1 group is in more than one split, a leak: patient 7; accuracy on such images is no accuracy "
-        "on new ones",
+        "on new ones.",
         "multi-worker did not finish (failed): worker 1 ended with exit status -9",
         f"mirrored does not train what one replica would: {failure}.",
         "The replicas of mirrored are virtual devices that share one processor.",

@@ -33,6 +33,7 @@ TOGETHER = [
     ("multi_worker", {}, {"engine": "fit"}, "engine='fit'", "loop for strategy multi_worker"),
     ("parameter_server", {"parameter_servers": 1}, {"engine": "fit"}, "engine='fit'", "loop for strategy"),
     ("single", {}, {"engine": "fit", "xla": True}, "xla=True", "false with engine=fit"),
+    ("parameter_server", {"parameter_servers": 1}, {"deterministic": True}, "deterministic=True", "false for strategy"),
     ("single", {"workers": 2}, {}, "cluster.workers=2", "1 for strategy single"),
     ("mirrored", {"workers": 2}, {}, "cluster.workers=2", "1 for strategy mirrored"),
     ("single", {"replicas": 2}, {}, "cluster.replicas=2", "1 for strategy single"),
