@@ -18,10 +18,10 @@ from typing import NoReturn
 from rampline.errors import ERROR_MARK, InputError, Preempted, RamplineError
 from rampline.files import read_json, write_json
 from rampline.imports import import_tensorflow, importing
-from rampline.jobs.exit_status import FAILED, NO_MEMORY, PEER_LOST, STOPPED, WILL_REPEAT, leave, one_line
+from rampline.jobs.exit_status import FAILED, GPU_TAKEN, NO_MEMORY, PEER_LOST, STOPPED, WILL_REPEAT, leave, one_line
 from rampline.jobs.fork_server import FORK_SERVER, serve
 from rampline.jobs.job import ANSWER, JOB
-from rampline.jobs.memory import be_first_to_end, is_out_of_memory
+from rampline.jobs.memory import be_first_to_end, is_gpu_taken, is_out_of_memory
 from rampline.jobs.parent import end_with_parent
 from rampline.training.role import run_role
 
@@ -69,6 +69,8 @@ def main(arguments: Sequence[str]) -> int:
 def _status_of(error: Exception) -> int:
     if isinstance(error, MISTAKES):
         return WILL_REPEAT
+    if is_gpu_taken(error):
+        return GPU_TAKEN
     if is_out_of_memory(error):
         return NO_MEMORY
     tf = sys.modules.get("tensorflow")

@@ -12,7 +12,7 @@ from typing import Any
 
 from rampline.errors import InputError, RunFailed
 from rampline.files import make_directory, read_json, write_json
-from rampline.jobs.exit_status import MACHINE_LOST, NO_MEMORY, WRONG_INPUT
+from rampline.jobs.exit_status import GPU_TAKEN, MACHINE_LOST, NO_MEMORY, WRONG_INPUT
 from rampline.jobs.launcher import (
     POLL_SECONDS,
     TERMINATE_GRACE_SECONDS,
@@ -215,5 +215,6 @@ def how_it_ended(role: Role) -> str:
     reason = role.last_line()
     if status == MACHINE_LOST:
         return f"was lost: {reason}"
-    how = "has no memory" if status == NO_MEMORY else f"ended with status {status}"
+    told = {NO_MEMORY: "has no memory", GPU_TAKEN: "found its GPU full of what other processes have there"}
+    how = told.get(status, f"ended with status {status}")
     return f"{how}: {reason}" if reason else how

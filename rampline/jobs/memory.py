@@ -46,6 +46,11 @@ def is_out_of_memory(error: Exception) -> bool:
     return named or "out of memory" in str(error).lower()
 
 
+def is_gpu_taken(error: Exception) -> bool:
+    """Whether TensorFlow could not make its context on a GPU, which takes a few hundred MB of the GPU's memory."""
+    return "cudaSetDevice" in str(error) and is_out_of_memory(error)
+
+
 def be_first_to_end() -> None:
     """Let the kernel, when memory runs out, end this process before any other of this machine."""
     with contextlib.suppress(OSError):  # not Linux, or not allowed in this container

@@ -17,7 +17,15 @@ from rampline.config import RunConfig
 from rampline.config.sections import AUTO
 from rampline.errors import Preempted, RunFailed
 from rampline.files import read_json, write_json
-from rampline.jobs.exit_status import ENDED_AT_ONCE, MACHINE_LOST, NO_MEMORY, PEER_LOST, STOPPED, WILL_REPEAT
+from rampline.jobs.exit_status import (
+    ENDED_AT_ONCE,
+    GPU_TAKEN,
+    MACHINE_LOST,
+    NO_MEMORY,
+    PEER_LOST,
+    STOPPED,
+    WILL_REPEAT,
+)
 from rampline.jobs.fence import fence
 from rampline.jobs.job import Job, OnEvent, how_it_ended
 from rampline.jobs.launcher import POLL_SECONDS, Launcher, PlaceLost, Placement, Role, end_roles, wait_until
@@ -193,9 +201,8 @@ def why_lost(gang: Gang, role: Role) -> RoleLost:
         seconds, other = max(frozen, key=lambda pair: pair[0])
         return RoleLost(f"{other.label} did not move for {seconds:.0f} s, {role.label} noticed (log: {other.log})")
     message = f"{role.label} {how} (log: {role.log})"
-    return RoleLost(
-        message, will_repeat=status == WILL_REPEAT, is_own=status > 0 and status not in (PEER_LOST, MACHINE_LOST)
-    )
+    is_own = status > 0 and status not in (PEER_LOST, MACHINE_LOST, GPU_TAKEN)
+    return RoleLost(message, will_repeat=status == WILL_REPEAT, is_own=is_own)
 
 
 def supervise(

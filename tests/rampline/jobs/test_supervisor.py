@@ -127,6 +127,18 @@ def test_what_would_repeat_is_not_tried_again(model: str, message: str, starts: 
     assert len(attempts(directory)) == starts
 
 
+def test_a_gpu_that_others_fill_is_waited_for_and_takes_no_smaller_micro_batches(make_run) -> None:
+    """A role that was killed keeps its memory for a moment, too."""
+    config = make_config("single", model="small_models:on_a_gpu_that_others_fill")
+    config = dataclasses.replace(config, batch=dataclasses.replace(config.batch, accumulate="auto"), epochs=1)
+    directory, lines = make_run(config), list[str]()
+    supervise(directory, on_event=lambda event: None, log=lines.append)
+    first, second = (line for line in lines if "starting again" in line)
+    assert first.startswith("chief 0 found its GPU full of what other processes have there: InternalError: cudaSetDev")
+    assert [line.rpartition(" in ")[2] for line in (first, second)] == ["1 s", "2 s"]
+    assert [event.get("micro_batch_size") for event in directory.read_events("started")] == [None]
+
+
 def test_a_run_of_a_newer_rampline_is_refused_and_one_without_a_version_goes_on(make_run) -> None:
     directory, steps = make_run(make_config("single"), epochs=2), list[int]()
     supervise(directory, on_event=lambda event: None, log=print)
