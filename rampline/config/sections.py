@@ -363,8 +363,8 @@ class ClusterConfig(Settings):
     virtual_devices: Literal["auto"] | Whole = setting(
         0,
         "logical CPU devices in each process, to run several replicas without GPUs: 0, or at least `replicas`. `auto` "
-        "is `replicas` for `mirrored` on a machine without a GPU, else 0; the run's `config.json` and MLflow hold the "
-        "number",
+        "is `replicas` for `mirrored` on a machine without a GPU, 1 for `workers` of the local launcher on one with "
+        "fewer GPUs than these, else 0; the run's `config.json` and MLflow hold the number",
     )
     replicas: Annotated[Count, BeforeValidator(_count_replicas)] = setting(
         1,

@@ -1,7 +1,7 @@
 """A launcher's process on a node: it starts roles there, signals them, and tells how they end.
 
 `python -P -m rampline.jobs.node_agent PORTS` reads orders from its standard input and tells on its standard output, a
-JSON object per line. When its input ends, or nobody reads what it tells, it ends its roles and itself.
+JSON object per line. When its input ends or falls silent, or nobody reads what it tells, it ends its roles and itself.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # The launcher takes an agent that tells nothing for several of these for lost.
 BEAT_SECONDS = 0.5
+# The launcher answers each beat. Nobody closes the input where `slurmd` has died, and then the launcher.
+LONGEST_SILENCE_SECONDS = 60.0
 POLL_SECONDS = 0.05
 _telling = threading.Lock()
 
@@ -59,15 +61,17 @@ def _serve(host: RoleHost) -> None:
     for target in (_read, _beat):
         threading.Thread(target=target, args=(orders,), daemon=True).start()
     told = set[str]()
-    while True:
+    heard_at = time.monotonic()
+    while time.monotonic() - heard_at < LONGEST_SILENCE_SECONDS:
         with contextlib.suppress(queue.Empty):
             order = orders.get(timeout=POLL_SECONDS)
             if order is None:
                 return
             if "start" in order:
                 _start(order["start"], order, host)
-            else:
+            elif "signal" in order:
                 host.signal(order["signal"], order["number"])
+            heard_at = time.monotonic()
         for name, status in host.statuses().items():
             if name not in told:
                 told.add(name)

@@ -27,14 +27,16 @@ LARGE_FRAMES = ("grpc.http2.max_frame_size=16777215", "grpc.http2.lookahead_byte
 def resolve_virtual_devices(config: RunConfig) -> RunConfig:
     """`config` with a number for `cluster.virtual_devices: auto`: what this machine needs to hold the replicas.
 
-    That is `cluster.replicas` for `mirrored` on a machine without a GPU, else 0: the other strategies have one device
-    per process on the CPU, which is there anyway.
+    That is `cluster.replicas` for `mirrored` on a machine without a GPU, and 1 for workers on one with fewer GPUs than
+    workers, else 0: without a GPU the other strategies have one device per process on the CPU anyway.
     """
-    if config.cluster.virtual_devices != "auto":
+    cluster, gpus = config.cluster, len(find_devices().gpus)
+    if cluster.virtual_devices != "auto":
         return config
-    on_cpu = config.strategy == "mirrored" and not find_devices().gpus
-    virtual = config.cluster.replicas if on_cpu else 0
-    return dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, virtual_devices=virtual))
+    virtual = cluster.replicas if config.strategy == "mirrored" and not gpus else 0
+    if cluster.launcher == "local" and cluster.replicas == 1 and 0 < gpus < cluster.workers:
+        virtual = 1
+    return dataclasses.replace(config, cluster=dataclasses.replace(cluster, virtual_devices=virtual))
 
 
 def check_devices(config: RunConfig, *, workers: int = 1) -> None:

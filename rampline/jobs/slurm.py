@@ -65,6 +65,8 @@ class NodeAgent:
         pids: process ids by name of role.
         statuses: exit statuses by name of role.
         said: the last line of `srun` itself, or why a role was refused.
+        heard_at: when it last told something, on the clock of `time.monotonic`.
+        telling: held while an order is written.
     """
 
     node: str
@@ -76,6 +78,7 @@ class NodeAgent:
     statuses: dict[str, int] = field(default_factory=dict)
     said: str = ""
     heard_at: float = field(default_factory=time.monotonic)
+    telling: threading.Lock = field(default_factory=threading.Lock)
 
     def listen(self) -> None:
         """Hear it from now on."""
@@ -88,6 +91,8 @@ class NodeAgent:
                 self.said = line.strip() or self.said
                 continue
             told = json.loads(line)
+            if not told:
+                self.tell()
             self.said = told.get("why", self.said)
             if "ports" in told:
                 self.number, self.ports = told["step"], told["ports"]
@@ -97,8 +102,8 @@ class NodeAgent:
                 self.statuses[told["ended"]] = told["status"]
 
     def tell(self, **order: object) -> None:
-        """Give an order; one that has ended does not hear it."""
-        with contextlib.suppress(OSError, ValueError):
+        """Give an order, or none; one that has ended does not hear it."""
+        with contextlib.suppress(OSError, ValueError), self.telling:
             assert self.step.stdin is not None
             self.step.stdin.write(json.dumps(order) + "\n")
             self.step.stdin.flush()

@@ -1,3 +1,5 @@
+from typing import Literal
+
 import pytest
 
 from rampline import devices
@@ -123,7 +125,7 @@ def test_four_replicas_fit_on_four_gpus():
         check_devices(mirrored(8))
 
 
-def workers(count: int, *, virtual_devices: int = 0, replicas: int = 1) -> RunConfig:
+def workers(count: int, *, virtual_devices: int | Literal["auto"] = 0, replicas: int = 1) -> RunConfig:
     cluster = ClusterConfig(workers=count, virtual_devices=virtual_devices, replicas=replicas)
     return RunConfig(strategy="multi_worker", cluster=cluster)
 
@@ -148,6 +150,8 @@ def test_workers_fit_on_as_many_gpus_as_they_have_replicas(monkeypatch):
         "set cluster.virtual_devices=1 to run them on the CPU"
     )
     check_devices(workers(2, virtual_devices=1), workers=2)
+    resolved = resolve_virtual_devices(workers(2, virtual_devices="auto"))
+    assert resolved == workers(2, virtual_devices=1)
 
 
 @pytest.mark.usefixtures("four_gpus")

@@ -1,13 +1,15 @@
 """Studies that run as jobs of Slurm: on a controller and three nodes that are processes of this machine."""
 
 import dataclasses
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
-from command_line import Rampline, wait_until
+from command_line import RAMPLINE, Rampline, environment_with, wait_until
 from faults import Hold, assert_bit_equal, recoveries
 from flow_runs import Flows
 from runs import SUPPORT
@@ -259,3 +261,49 @@ def test_without_a_spare_the_job_is_queued_again_and_cancelled_it_is_over(submit
     assert "saved" in read_json(submitted.directory.stop_file)
     assert saved < 2
     assert submitted.cluster.job(submitted.job)["Restarts"] == "1"
+
+
+@pytest.mark.long
+def test_slurmd_dies_and_its_steps_do_not(submit: Submit, held: str, forks: None, tmp_path: Path) -> None:
+    """Slurm queues the job again, and can end nothing on that node."""
+    submitted = submit(held, "--set", "epochs=400")
+    submitted.await_epochs(2)
+    node = submitted.node_of("worker-1")
+    submitted.cluster.daemons[node].kill()
+    submitted.cluster.daemons.pop(node).wait()
+    wait_until(lambda: submitted.cluster.job(submitted.job)["Restarts"] == "1", 60)
+    submitted.cluster.await_state(submitted.job, "PENDING")
+    assert submitted.cluster.processes_on(node)
+    gone = wait_until(lambda: submitted.cluster.processes_on() == [], 90)
+    sys.stdout.write(f"slurmd killed: its node is empty {gone:.0f} s after the job is queued again\n")
+    assert submitted.cluster.await_state(submitted.job, *ENDED, seconds=300) == "COMPLETED", submitted.printed
+    assert node not in [role["host"] for role in read_json(submitted.directory.roles_file)["roles"]]
+    assert_bit_equal(submitted.directory, trained_here(submitted, tmp_path))
+
+
+@pytest.mark.long
+def test_the_command_of_a_job_is_killed(submit: Submit, held: str, forks: None, tmp_path: Path) -> None:
+    submitted = submit(held, "--set", "epochs=100")
+    submitted.await_epochs(2)
+    processes = map(psutil.Process, submitted.cluster.processes_on())
+    (command,) = (process for process in processes if "--launcher" in process.cmdline())
+    command.kill()
+    gone = wait_until(lambda: submitted.cluster.processes_on() == [], 60)
+    sys.stdout.write(f"command killed: everything gone after {gone:.1f} s\n")
+    assert submitted.cluster.await_state(submitted.job, *ENDED) == "FAILED"
+    again = submitted.cluster.ask("sbatch", "--parsable", str(submitted.directory.path.parent / "job.sh"))
+    assert submitted.cluster.await_state(again, *ENDED, seconds=180) == "COMPLETED", submitted.printed
+    assert_bit_equal(submitted.directory, trained_here(submitted, tmp_path))
+
+
+@pytest.mark.long
+def test_a_study_runs_in_an_allocation(slurm: SlurmCluster, stack: Flows, home: Path, prepared: None) -> None:
+    allocation = ("salloc", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2")
+    command = (str(RAMPLINE), "run", *SMALL, "--set", "epochs=2", "--launcher", "slurm")
+    environment = environment_with(home, stack.prefect | slurm.environment)
+    done = subprocess.run(
+        [*allocation, *command], capture_output=True, text=True, env=environment, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "multi-worker: workers on n1, n2" in done.stdout
+    wait_until(slurm.is_idle, 30)
