@@ -59,8 +59,7 @@ class RunConfig(Settings):
     deterministic: Flag = setting(
         False,
         "only operations that give the same bits every time (`tf.config.experimental.enable_op_determinism`): a run on "
-        "GPUs then repeats, and is resumed, bit for bit, and takes longer; one on the CPU does so anyway (not with "
-        "`parameter_server`)",
+        "GPUs then repeats bit for bit, and takes longer; one on the CPU repeats anyway (not with `parameter_server`)",
     )
     checkpoint_every_steps: Whole = setting(
         0, "extra checkpoints inside an epoch, in steps; 0 for one per epoch (`fit`: 0 only)"

@@ -61,7 +61,8 @@ def replica_config(config: RunConfig, *, is_virtual: bool = False) -> RunConfig:
         config: the run.
         is_virtual: whether it is measured on a virtual CPU device, on a machine that has a GPU.
     """
-    keep = {"engine", "precision", "xla", "steps_per_call", "data", "optimizer", "loss", "metrics", "explain"}
+    keep = {"engine", "precision", "xla", "deterministic", "steps_per_call", "data"}
+    keep |= {"optimizer", "loss", "metrics", "explain"}
     return RunConfig(
         **{field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name in keep},
         model=dataclasses.replace(config.model, weights="none"),

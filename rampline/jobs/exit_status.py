@@ -17,10 +17,10 @@ WILL_REPEAT = 3
 PEER_LOST = 4
 # A step needs more memory than there is.
 NO_MEMORY = 5
-# It could not begin on its GPU, because others have all of its memory.
-GPU_TAKEN = 7
 # A launcher's word for one whose machine does not answer: it cannot be started again there.
 MACHINE_LOST = 6
+# It could not begin on its GPU, because others have all of its memory.
+GPU_TAKEN = 7
 # It was asked to stop; `stop.json` says whether a checkpoint is saved.
 STOPPED = 128 + signal.SIGTERM
 # It was asked again, seconds later, and ended where it was.

@@ -56,15 +56,16 @@ def check_devices(config: RunConfig, *, workers: int = 1) -> None:
     if int(cluster.virtual_devices) >= cluster.replicas:
         return
     devices = find_devices()
-    # TensorFlow's collectives end with an error where one worker has a GPU and another has none.
-    if devices.gpus and (needed := workers * cluster.replicas) > max(len(devices.gpus), cluster.replicas):
-        way_out = "; set cluster.virtual_devices=1 to run them on the CPU" if cluster.replicas == 1 else ""
-        raise ClusterConfigError(f"cluster.workers={workers} needs {needed} GPUs: this machine has {devices}{way_out}")
     if cluster.replicas > devices.count:
         raise ClusterConfigError(
             f"cluster.replicas={cluster.replicas} needs {cluster.replicas} devices: this machine has {devices}; "
             f"set cluster.virtual_devices={cluster.replicas} to run them as virtual devices on the CPU"
         )
+    needed = workers * cluster.replicas
+    # TensorFlow's collectives end with an error where one worker has a GPU and another has none.
+    if devices.gpus and needed > devices.count:
+        way_out = "; set cluster.virtual_devices=1 to run them on the CPU" if cluster.replicas == 1 else ""
+        raise ClusterConfigError(f"cluster.workers={workers} needs {needed} GPUs: this machine has {devices}{way_out}")
 
 
 def local_tasks(config: RunConfig, workers: int | None = None) -> list[Task]:

@@ -13,10 +13,9 @@ from rampline.errors import ClusterConfigError
 
 def configure_devices(config: RunConfig) -> None:
     """GPU memory growth, virtual CPU devices and threads: must come before anything else touches TensorFlow."""
-    gpus = tf.config.list_physical_devices("GPU")
-    for gpu in gpus:
+    for gpu in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
-    if config.deterministic or (gpus and config.cluster.sum == "exact"):
+    if config.deterministic:
         tf.config.experimental.enable_op_determinism()
     virtual = int(config.cluster.virtual_devices)
     if virtual:

@@ -148,6 +148,15 @@ def out_of_memory(input_shape: tuple[int, int, int], classes: int) -> keras.Mode
     raise MemoryError("3 GiB wanted for a weight")
 
 
+def among_deterministic_operations(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """`smooth`, where TensorFlow refuses what is not deterministic, such as its clock."""
+    try:
+        tf.timestamp()
+    except tf.errors.FailedPreconditionError:
+        return smooth(input_shape, classes)
+    raise TypeError("an operation that is not deterministic is allowed")
+
+
 def on_a_gpu_that_others_fill(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
     """TensorFlow finds no memory for its context on the GPU, at the first two starts of a run."""
     if int(os.environ["RAMPLINE_ATTEMPT"]) < 3:
