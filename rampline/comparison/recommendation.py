@@ -285,6 +285,8 @@ def _answer(
     if fastest is None:
         quickest = min(within, key=lambda candidate: candidate.seconds)
         return f"{scope}, no run is ready in time: {quickest.run} takes {write_duration(quickest.seconds)}."
+    if len(candidates) == 1:
+        return f"No other run can be weighed against {fastest.run}, which takes {_facts(fastest)}."
     if len(within) == 1:
         return f"No other run comes within {_tolerance(comparison, candidates)}: {fastest.run} takes {_facts(fastest)}."
     if cheapest is None:

@@ -31,6 +31,8 @@ def summarise_speed(comparison: Comparison) -> str:
     others = _others(comparison)
     if not others:
         only = f"{comparison.reference} trains on {throughput}"
+        if any(not comparison.is_timed_alike(row) for row in comparison.finished):
+            return f"{only}; no other run was trained on its machine, so there is no speed to compare it with."
         return f"{only}; no other run has finished, so there is nothing to compare it with."
     best, speedup = others[0], figure_of(others[0], "speedup").write(write_ratio)
     own, of_reference = (figure_of(row, "images_per_second") for row in (best, _reference(comparison)))

@@ -14,7 +14,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric
 
 from rampline.comparison.mlflow_reader import SAME_DATA
-from rampline.comparison.recommendation import list_candidates
+from rampline.comparison.recommendation import list_candidates, recommend
 from rampline.comparison.runs import (
     choose_reference,
     is_missing,
@@ -23,7 +23,7 @@ from rampline.comparison.runs import (
     with_published_speedup,
     with_scaling,
 )
-from rampline.comparison.sentences import list_remarks
+from rampline.comparison.sentences import list_remarks, summarise_speed
 from rampline.comparison.ways_section import make_views
 from rampline.errors import InputError
 
@@ -218,6 +218,17 @@ def test_speeds_and_times_are_compared_per_machine(client, log_study, four_runs)
         "compared."
     ) in remarks
     assert not any(remark.startswith(("baseline", "short")) for remark in remarks)
+
+
+def test_where_all_others_were_trained_elsewhere_the_answers_say_so(client, log_study, four_runs):
+    runs = [on_machines(four_runs[0], (1, ALPHA)), on_machines(four_runs[1], (1, BETA))]
+    log_study("apart", runs, reference="baseline")
+    comparison = read_comparison(client, "apart")
+    assert summarise_speed(comparison) == (
+        "baseline trains on 1,000 images/s; no other run was trained on its machine, so there is no speed to compare "
+        "it with."
+    )
+    assert recommend(comparison).sentence.startswith("No other run can be weighed against baseline, which takes ")
 
 
 def test_a_reference_that_moved_is_compared_where_it_ended(client, log_study, four_runs):
