@@ -105,6 +105,7 @@ def test_who_takes_turns_stays_for_five_rounds(make_variant) -> None:
     assert results["a"]["ratios"] == pytest.approx([above / below for above, below in speeds])
 
 
+@pytest.mark.long
 def test_others_go_on_when_one_that_takes_turns_fails(make_variant) -> None:
     first, second, hanging = (
         make_variant(name, what, seconds, takes_turns=True)

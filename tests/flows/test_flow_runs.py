@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixture
 PRICED = {"cluster.price_per_hour": "3600"}
 
 
+@pytest.mark.long
 def test_bad_input_is_refused_with_the_reason_and_starts_nothing(stack: Flows):
     before = list(stack.home.runs.glob("*/*"))
     devices = {"mirrored-ramp:cluster.virtual_devices": "0"}
@@ -64,8 +65,29 @@ def test_studies_take_turns_in_the_order_in_which_they_were_submitted(stack: Flo
     look_at_artifacts(stack)
 
 
-def test_cancelling_ends_every_role_and_a_retry_goes_on_from_there(stack: Flows):
+def test_cancelling_ends_every_role(stack: Flows):
+    cancel(stack, stack.start("study", study=UNHURRIED, only=["multi-worker"]))
+
+
+@pytest.mark.long
+def test_a_retry_goes_on_where_it_was_cancelled(stack: Flows):
     flow_run = stack.start("study", study=UNHURRIED, only=["after", "multi-worker"])
+    directory = cancel(stack, flow_run)
+    (directory.path / "go").touch(mode=0o600)
+    stack.retry(flow_run)
+    stack.until(flow_run, "RUNNING")
+    assert stack.until(flow_run, *ENDED)["state_type"] == "COMPLETED", stack.log(flow_run)
+    begins = [event["first_epoch"] for event in directory.read_events() if event["event"] == "started"]
+    assert begins[0] == 1
+    assert begins[1] > 1
+    finished = RunDirectory(directory.path.parent / "after").read_events()
+    assert sum(event["event"] == "started" for event in finished) == 1
+    assert mlflow_tags(stack.state.mlflow_url, directory.path.parent.name)["multi-worker"]["status"] == "FINISHED"
+    look_at_attempts(stack, directory)
+
+
+def cancel(stack: Flows, flow_run: str) -> RunDirectory:
+    """Cancel the flow run when two workers train, and look at what is left; its run `multi-worker`."""
     directory = RunDirectory(stack.until_training(flow_run, "multi-worker"))
     assert len(stack.roles()) == 2
     assert stack.slots_in_use() == 1
@@ -76,20 +98,9 @@ def test_cancelling_ends_every_role_and_a_retry_goes_on_from_there(stack: Flows)
     assert stack.children(flow_run)["multi-worker"]["state_type"] == "CANCELLED"
     log = stack.log(flow_run)
     assert "stopping: the run saves a checkpoint first" in "\n".join(log)
-    execution = directory.path.parent.name
-    tags = mlflow_tags(stack.state.mlflow_url, execution)["multi-worker"]
+    tags = mlflow_tags(stack.state.mlflow_url, directory.path.parent.name)["multi-worker"]
     assert (tags["status"], tags["rampline.status"]) == ("KILLED", "PREEMPTED"), (tags, log)
-    (directory.path / "go").touch(mode=0o600)
-    stack.retry(flow_run)
-    stack.until(flow_run, "RUNNING")
-    assert stack.until(flow_run, *ENDED)["state_type"] == "COMPLETED", stack.log(flow_run)
-    begins = [event["first_epoch"] for event in directory.read_events() if event["event"] == "started"]
-    assert begins[0] == 1
-    assert begins[1] > 1
-    finished = RunDirectory(directory.path.parent / "after").read_events()
-    assert sum(event["event"] == "started" for event in finished) == 1
-    assert mlflow_tags(stack.state.mlflow_url, execution)["multi-worker"]["status"] == "FINISHED"
-    look_at_attempts(stack, directory)
+    return directory
 
 
 def look_at_artifacts(stack: Flows) -> None:

@@ -95,6 +95,7 @@ def test_a_damaged_dataset_is_found_before_a_role_starts(execution: Execution, d
     assert not execution.directory("whole").roles_file.exists()
 
 
+@pytest.mark.long
 def test_a_killed_worker_leaves_failed_in_mlflow_and_no_process(execution: Execution, home: Home) -> None:
     directory = execution.directory("workers")
     killer = kill_when(directory, "worker-1", "epoch")

@@ -39,6 +39,7 @@ def logged(execution: Execution, run: str) -> tuple[dict[str, float], dict[str, 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_what_fails_is_a_warning(
     execution: Execution, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:

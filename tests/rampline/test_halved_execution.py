@@ -51,6 +51,7 @@ def execution(digits: PreparedDataset, rampline_home: Path, forks: None, tmp_pat
     return begin(study, Home(root=rampline_home), f"x-{tmp_path.name}")
 
 
+@pytest.mark.long
 def test_the_best_run_goes_on_with_the_bits_of_a_straight_one_and_the_others_say_why_they_stopped(
     execution: Execution, rampline_home: Path
 ) -> None:

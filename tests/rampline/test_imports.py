@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.long
 def test_importing_tensorflow_for_a_role_leaves_out_what_no_role_uses() -> None:
     code = (
         "import gc, sys; from rampline.imports import UNUSED_BY_ROLES, import_tensorflow; import_tensorflow();"

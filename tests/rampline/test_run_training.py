@@ -56,6 +56,7 @@ def test_a_failed_check_stops_the_run_before_it_trains_unless_told_otherwise(exe
     assert logged(execution, "wrong-but-wanted")[1]["rampline.parity"] == "fail"
 
 
+@pytest.mark.long
 def test_a_run_that_is_the_same_training_says_so(execution: Execution) -> None:
     lines: list[str] = []
     train_run(execution, "right", on_event=lambda event: None, log=lines.append)

@@ -33,6 +33,7 @@ def mended(request: pytest.FixtureRequest) -> Iterator[bool]:
         yield request.param == "mended"
 
 
+@pytest.mark.long
 def test_freeing_a_cursor_that_failed_does_not_wait_for_its_connection(mended: bool, tmp_path: Path) -> None:
     gc.freeze()  # so that collecting takes no time of its own
     try:

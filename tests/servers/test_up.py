@@ -148,6 +148,7 @@ def test_a_server_that_has_the_port_is_named(servers, tmp_path):
     assert parts(other) == {}
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_comes_back(servers):
     before = servers.state.processes["mlflow"].pid
     os.kill(before, signal.SIGKILL)
@@ -235,6 +236,7 @@ def leave_a_server(servers: UpServers) -> None:
     wait_until(lambda: answers(f"http://127.0.0.1:{servers.prefect_port}"), 30)
 
 
+@pytest.mark.long
 def test_what_a_killed_one_has_left_is_ended_by_the_next_which_locks_a_home_of_before(beyond):
     servers, _, said = beyond
     assert said[0].startswith("ended what an earlier `rampline up` that was killed has left")
@@ -242,6 +244,7 @@ def test_what_a_killed_one_has_left_is_ended_by_the_next_which_locks_a_home_of_b
     assert [path for path in open_to_all(servers) if path.stat().st_mode & 0o077] == []
 
 
+@pytest.mark.long
 def test_beyond_loopback_both_servers_want_passwords(beyond):
     servers, _, _ = beyond
     flows = f"http://127.0.0.1:{servers.prefect_port}/api/flows/filter"
@@ -259,6 +262,7 @@ def test_beyond_loopback_both_servers_want_passwords(beyond):
     assert not any(secret in text for text in written + arguments for secret in (b"prefect-secret", b"mlflow-secret"))
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_all(beyond):
     servers, process, _ = beyond
     time.sleep(0.5)  # rich writes a line again that Ctrl-C finds it writing

@@ -90,6 +90,7 @@ def state_of(api: PrefectApi, run: str) -> str:
     return api.request("GET", f"/flow_runs/{run}")["state_type"]
 
 
+@pytest.mark.long
 def test_after_a_kill_the_execution_is_closed_in_mlflow_and_prefect(
     execution: Path, prefect_server: PrefectServer
 ) -> None:
@@ -129,6 +130,7 @@ def test_prefect_being_away_does_not_keep_mlflow_from_being_told(execution: Path
     assert "hunter2" not in (execution / "watchdog.log").read_text()
 
 
+@pytest.mark.long
 def test_what_another_process_has_taken_over_goes_on(execution: Path) -> None:
     process, watchdog = start_watched(execution, {})
     continue_run(open_tracking(Home(root=execution.parents[2])), parent_run_id(execution))

@@ -72,6 +72,7 @@ def test_sigterm_to_every_process_of_the_command_is_a_stop_with_a_checkpoint(com
 
 
 @pytest.mark.usefixtures("prepared")
+@pytest.mark.long
 def test_ctrl_c_closes_everything(command, home, prefect_server):
     process = command("run", UNHURRIED, "--only", "baseline", "--set", "epochs=200", prefect=prefect_server.prefect)
     read_until(process, "epoch 2/")

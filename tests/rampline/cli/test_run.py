@@ -122,6 +122,7 @@ print(logging.raiseExceptions)
 """
 
 
+@pytest.mark.long
 def test_a_program_that_runs_a_study_has_its_logging_back(home, tmp_path):
     """Prefect's errors in logging are kept quiet while it runs; here nobody answers, and there is no home yet."""
     environment = environment_with(home, {"PREFECT_API_URL": "http://127.0.0.1:9/api"})

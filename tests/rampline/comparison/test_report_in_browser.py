@@ -144,6 +144,7 @@ def _background(page: Page) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", color))
 
 
+@pytest.mark.long
 def test_every_section_is_there_and_shown(browser, report):
     with open_report(browser, report) as page:
         shown = page.eval_on_selector_all("main > section", "all => all.map(one => one.id)")
@@ -169,7 +170,7 @@ def test_every_section_is_there_and_shown(browser, report):
 
 
 @pytest.mark.parametrize(
-    "width", [PHONE, *(pytest.param(width, marks=pytest.mark.long) for width in (768, 1121)), 1280]
+    "width", [PHONE, *(pytest.param(width, marks=pytest.mark.long) for width in (768, 1121, 1280))]
 )
 def test_nothing_overflows(browser, report, width):
     with open_report(browser, report, width=width) as page:
@@ -178,6 +179,7 @@ def test_nothing_overflows(browser, report, width):
         assert page.evaluate(FIND_OVERLAP) == []
 
 
+@pytest.mark.long
 def test_rows_are_cards_on_a_phone(browser, report):
     with open_report(browser, report, width=PHONE) as page:
         assert not page.locator("#runs thead").is_visible()
@@ -189,6 +191,7 @@ def test_rows_are_cards_on_a_phone(browser, report):
         )
 
 
+@pytest.mark.long
 def test_light_and_dark(browser, report):
     with open_report(browser, report, scheme="light") as page:
         assert min(_background(page)) > 240
@@ -198,6 +201,7 @@ def test_light_and_dark(browser, report):
         assert page.locator("#charts .chart svg text").first.evaluate("text => getComputedStyle(text).fill") != light
 
 
+@pytest.mark.long
 def test_print_is_on_white_paper_and_whole(browser, report, tmp_path):
     with open_report(browser, report, scheme="dark") as page:
         page.emulate_media(media="print")

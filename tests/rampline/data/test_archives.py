@@ -207,7 +207,9 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("kind", BOMBS)
+@pytest.mark.parametrize(
+    "kind", [*(kind for kind in BOMBS if kind != "folders"), pytest.param("folders", marks=pytest.mark.long)]
+)
 def test_no_header_fills_the_memory(tmp_path, kind):
     path = tmp_path / "bomb.tar.gz"
     content = write_tar(tmp_path / "x.tar", ("images/cats/1.png", b"second")).read_bytes()

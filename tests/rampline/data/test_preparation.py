@@ -172,6 +172,7 @@ def test_sigterm_ends_the_workers_and_cleans_up(home, large_source):
     assert time.monotonic() - started < 30
 
 
+@pytest.mark.long
 def test_a_killed_parent_takes_it_along_and_the_next_one_cleans_up(home, large_source, store):
     command = [sys.executable, "-c", PREPARE, json.dumps(asdict(large_source)), str(home.root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:

@@ -153,6 +153,7 @@ def test_the_prepared_directory_is_that_of_threads(make_folder, tmp_path):
         assert found["undecodable.csv"].decode().count("\n") == 3
 
 
+@pytest.mark.long
 def test_an_image_that_changes_meanwhile_is_named(make_folder, tmp_path):
     root = make_folder({"a": 120, "b": 130})
     changed = sorted(root.rglob("*.*"))[70].relative_to(root)

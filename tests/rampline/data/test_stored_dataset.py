@@ -23,6 +23,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.usefixtures("forks")
+@pytest.mark.long
 def test_another_home_fetches_what_was_prepared(s3: S3, tmp_path: Path) -> None:
     said: dict[str, list[str]] = {name: [] for name in "abc"}
     homes = {name: Home(root=tmp_path / name) for name in "abc"}

@@ -48,6 +48,7 @@ def test_a_large_all_reduce_is_found_in_the_sync(digits: PreparedDataset, tmp_pa
     assert found.ceiling_images_per_second > 1000 * 4 / found.step.total
 
 
+@pytest.mark.long
 def test_a_tiny_network_is_found_in_the_overhead(digits: PreparedDataset, tmp_path: Path) -> None:
     config = make_config("single", model="bound_models:tiny", batch=8)
     found = explain(dataclasses.replace(config, steps_per_call=1), digits, tmp_path)

@@ -48,7 +48,7 @@ def test_a_few_replicas_are_those_of_two_workers() -> None:
 @pytest.mark.parametrize(
     "strategy, cluster",
     [
-        ("multi_worker", {"workers": 4}),
+        pytest.param("multi_worker", {"workers": 4}, marks=pytest.mark.long),
         pytest.param("mirrored", {"replicas": 4, "virtual_devices": 4}, marks=pytest.mark.long),
         pytest.param("parameter_server", {"workers": 4, "parameter_servers": 1}, marks=pytest.mark.long),
     ],

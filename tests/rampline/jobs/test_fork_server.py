@@ -122,6 +122,7 @@ def test_what_ray_sets_makes_none(tmp_path: Path, server: psutil.Process) -> Non
     end_roles([role])
 
 
+@pytest.mark.long
 def test_a_server_that_was_killed_is_done_without(make_run, own_server: module._Server) -> None:
     directory = make_run(make_config("single"), epochs=9999)
     first = start_role(directory.path, directory.logs / "chief-0.log").process
@@ -176,6 +177,7 @@ os.setsid = wait_and_setsid
 """
 
 
+@pytest.mark.long
 def test_a_fork_whose_server_is_gone_before_it_looks_ends(make_run, tmp_path: Path) -> None:
     directory = make_run(make_config("single"), epochs=9999)
     (tmp_path / "sitecustomize.py").write_text(LATE)
@@ -188,6 +190,7 @@ def test_a_fork_whose_server_is_gone_before_it_looks_ends(make_run, tmp_path: Pa
     worker.wait(timeout=5)
 
 
+@pytest.mark.long
 def test_an_interrupt_while_it_imports_leaves_no_fork(tmp_path: Path, own_server: module._Server) -> None:
     def ask(log: str) -> ForkedProcess | None:
         return module.fork_worker([str(tmp_path / "nothing")], tmp_path / log, own_server.environment, SHARED)

@@ -50,6 +50,7 @@ def wait_for_roles(directory: RunDirectory, event: str = "epoch") -> dict[str, i
     return {f"{role['role']}-{role['index']}": role["pid"] for role in roles}
 
 
+@pytest.mark.long
 def test_a_killed_worker_fails_the_run_by_name(make_run) -> None:
     directory = make_run(make_config("multi_worker", workers=2, max_restarts=0), epochs=2000)
     lost_at: list[float] = []
@@ -141,6 +142,7 @@ def test_sigterm_to_the_launcher_and_its_roles_saves_a_checkpoint(make_run) -> N
     assert last_checkpoint(directory.checkpoints)
 
 
+@pytest.mark.long
 def test_of_workers_that_stop_the_chief_leaves_first_because_it_may_still_receive_their_last_sum(make_run) -> None:
     config = make_config("multi_worker", workers=2, model="small_models:with_all_state")
     directory = make_run(config, epochs=2000)
@@ -160,6 +162,7 @@ def test_a_status_of_143_alone_does_not_say_that_a_checkpoint_was_saved(make_run
         supervise(directory, on_event=lambda event: None, log=print)
 
 
+@pytest.mark.long
 def test_roles_on_several_addresses_of_the_loopback_interface_meet(make_run) -> None:
     config = make_config("multi_worker", model=IN_SHARED_NETWORK, workers=2, max_restarts=0)
     directory = make_run(config, epochs=1)

@@ -51,6 +51,7 @@ def test_a_killed_parameter_server_worker_is_replaced_in_place(make_run) -> None
     assert len(attempts(directory)) == 1
 
 
+@pytest.mark.long
 def test_a_worker_that_is_lost_with_its_results_is_replaced_in_place(make_run) -> None:
     """The coordinator gives its call to another; who waits for the results must not fail meanwhile."""
     config = make_config(
@@ -173,6 +174,7 @@ class FirstOnATakenPort(Local):
         )
 
 
+@pytest.mark.long
 def test_a_port_that_was_taken_meanwhile_is_chosen_anew(make_run) -> None:
     # A model function: roles that have a network to themselves find every port free.
     config = make_config("multi_worker", model="small_models:with_batch_norm", workers=2)

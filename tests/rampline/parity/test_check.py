@@ -80,6 +80,7 @@ def test_skipped_steps_of_two_workers_are_checked_in_their_precision(make_run: M
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_fit_in_mixed_precision_is_checked_in_float64_and_says_so(make_run: MakeRun) -> None:
     config = make_config("mirrored", replicas=2, virtual_devices=2)
     config = dataclasses.replace(config, engine="fit", precision="mixed_float16", parity=ParityConfig(steps=3))

@@ -117,9 +117,12 @@ LISTS = {
         {"MixUp": {"alpha": 0.9}},
     ],
 }
+LONGER = dict.fromkeys(["layers", "layer, flip", "mixed twice"], pytest.mark.long)
 
 
-@pytest.mark.parametrize("kinds", LISTS.values(), ids=LISTS)
+@pytest.mark.parametrize(
+    "kinds", [pytest.param(kinds, id=name, marks=LONGER.get(name, ())) for name, kinds in LISTS.items()]
+)
 @pytest.mark.parametrize("replicas", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_a_list_gives_the_same_images_and_labels_whatever_the_number_of_replicas(kinds, replicas):
     pixels, labels = augmented_pairs(kinds, step=3, before=images()[:13])
@@ -135,7 +138,7 @@ def test_a_list_gives_the_same_images_and_labels_whatever_the_number_of_replicas
     [
         ("RandomRotation", {"factor": 0.2}),
         ("RandomErasing", {"factor": [1.0, 1.0]}),
-        ("RandAugment", {"factor": 0.5}),
+        pytest.param("RandAugment", {"factor": 0.5}, marks=pytest.mark.long),
     ],
 )
 def test_an_image_is_what_the_layer_of_keras_makes_of_it_from_the_same_seed(name, options):

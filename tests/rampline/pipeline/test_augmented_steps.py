@@ -26,9 +26,14 @@ def single(run_roles: RunRoles) -> Arrays:
 @pytest.mark.parametrize(
     "engine, cluster",
     [
-        pytest.param("fit", {"strategy": "single"}, id="single, fit"),
+        pytest.param("fit", {"strategy": "single"}, id="single, fit", marks=pytest.mark.long),
         pytest.param("loop", {"strategy": "mirrored", "replicas": 3, "virtual_devices": 3}, id="mirrored"),
-        pytest.param("loop", {"strategy": "parameter_server", "workers": 1, "parameter_servers": 1}, id="ps"),
+        pytest.param(
+            "loop",
+            {"strategy": "parameter_server", "workers": 1, "parameter_servers": 1},
+            id="ps",
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             "fit",
             {"strategy": "mirrored", "replicas": 3, "virtual_devices": 3},

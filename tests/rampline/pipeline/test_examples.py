@@ -14,7 +14,7 @@ def test_each_cache_has_its_storage(digits_by_cache):
     assert len({dataset.fingerprint for dataset in digits_by_cache.values()}) == 1
 
 
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
+@pytest.mark.parametrize("split", ["train", *(pytest.param(s, marks=pytest.mark.long) for s in ("validation", "test"))])
 def test_pixels_do_not_depend_on_the_cache(digits_by_cache, split):
     memory = open_examples(digits_by_cache["memory"], split)
     everything = tf.range(digits_by_cache["memory"].splits[split], dtype=tf.int64)

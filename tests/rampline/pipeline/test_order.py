@@ -31,7 +31,7 @@ def epoch_order(order: EpochOrder, epoch: int, replicas: int = 1) -> list[int]:
 SIZES = [(1, 1), (7, 3), (10, 10), (10, 64), (37, 5), (37, 36), (97, 16), (100, 25)]
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+@pytest.mark.parametrize("replicas", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 4)), 3])
 @pytest.mark.parametrize("examples, batch", SIZES)
 def test_every_example_is_used_once_per_epoch(examples, batch, replicas):
     order = EpochOrder(examples=examples, global_batch_size=batch, seed=1)

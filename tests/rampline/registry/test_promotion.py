@@ -170,6 +170,7 @@ def test_a_data_report_that_is_not_clean_is_refused(registry: MlflowClient, prom
 
 
 @pytest.mark.usefixtures("registry")
+@pytest.mark.long
 def test_a_run_that_is_not_complete_is_refused_by_the_command_in_one_line(trained: Path, home: Home) -> None:
     with moved_away(RunDirectory(trained / "fair").result_file):
         command = [str(RAMPLINE), "promote", run_id(trained, "fair"), "--as", "challenger"]
@@ -187,6 +188,7 @@ def test_a_run_that_is_not_complete_is_refused_by_the_command_in_one_line(traine
     assert line.startswith("rampline: error: not promoted: run: training is not complete:")
 
 
+@pytest.mark.long
 def test_a_champion_without_its_run_directory(registry: MlflowClient, promote, trained: Path, home: Home) -> None:
     """Its answers are in MLflow: it can be compared on the same images, and cannot be scored on others."""
     promote("fair")

@@ -102,6 +102,7 @@ def test_an_execution_is_described_before_there_is_a_comparison(study):
     assert note.startswith("Trains 5 runs:\n\n- **baseline**: One device, our training loop.\n")
 
 
+@pytest.mark.long
 def test_what_a_killed_process_left_running_is_ended_by_the_next_execution(client, home, parent):
     command = [sys.executable, "-c", OPEN_AND_WAIT, str(home.root)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

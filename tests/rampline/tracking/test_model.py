@@ -44,6 +44,7 @@ print(json.dumps({
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_model_predicts_the_same_after_mlflow_loads_it(client, deliver, make_run_directory):
     directory = make_run_directory()
     run_id = deliver(directory)

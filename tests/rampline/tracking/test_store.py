@@ -59,6 +59,7 @@ def test_tracking_imports_neither_tensorflow_nor_prefect():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 
 
+@pytest.mark.long
 def test_a_process_killed_while_it_makes_the_database_leaves_one_that_opens(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     home = Home(root=tmp_path / "home")

@@ -27,7 +27,11 @@ STRATEGIES = {
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param("mirrored, 2 replicas", marks=pytest.mark.long), "mirrored, 3 replicas", "2 workers"],
+    params=[
+        pytest.param("mirrored, 2 replicas", marks=pytest.mark.long),
+        "mirrored, 3 replicas",
+        pytest.param("2 workers", marks=pytest.mark.long),
+    ],
 )
 def roles(request, run_roles: RunRoles, tmp_path_factory) -> list[Arrays]:
     """What each role under one strategy has noted of a training that is saved and restored, and the checkpoint last."""

@@ -143,6 +143,7 @@ def test_a_step_saved_again_replaces_the_first(tmp_path):
     assert np.all(values(other)[0] == 1)
 
 
+@pytest.mark.long
 def test_a_kill_while_saving_leaves_only_whole_checkpoints(tmp_path):
     model = keras.Sequential([keras.Input((1000,)), keras.layers.Dense(1000)])
     optimizer = keras.optimizers.SGD()

@@ -89,6 +89,7 @@ def test_a_training_goes_on_without_its_best_checkpoint_and_says_so(trained) -> 
     assert best.name == f"step-{result['best_epoch'] * result['steps'] // 2:08d}"
 
 
+@pytest.mark.long
 def test_a_checkpoint_every_third_epoch_of_the_best_and_of_the_last(trained, monkeypatch) -> None:
     """The first epoch is the best; a run that loses its last checkpoint comes to the same bits from the one before."""
     evaluate, epochs = SynchronousEngine.evaluate, []

@@ -99,7 +99,7 @@ def test_what_it_waits_for_is_told_in_words() -> None:
 
 ENGINES = [
     pytest.param("single", "loop", {}, id="loop"),
-    pytest.param("single", "fit", {}, id="fit"),
+    pytest.param("single", "fit", {}, id="fit", marks=pytest.mark.long),
     pytest.param("mirrored", "loop", {"replicas": 2, "virtual_devices": 2}, id="mirrored", marks=pytest.mark.long),
     pytest.param("mirrored", "fit", {"replicas": 2, "virtual_devices": 2}, id="mirrored-fit", marks=pytest.mark.long),
     pytest.param("multi_worker", "loop", {"workers": 2}, id="multi_worker", marks=pytest.mark.long),

@@ -11,6 +11,7 @@ CLUSTERS = {
     "mirrored-2": {"strategy": "mirrored", "replicas": 2, "virtual_devices": 2},
     "multi_worker-2": {"strategy": "multi_worker", "workers": 2},
 }
+MARKS = {"mirrored-2": (), "multi_worker-2": pytest.mark.long}
 # After each step: doubled by steps 3 and 10, and halved by step 6, which changes nothing else.
 POWERS = [10] * 3 + [11] * 3 + [10] * 4 + [11]
 UPDATES = [1, 2, 3, 4, 5, 6, 6, *range(7, 11)]
@@ -40,7 +41,9 @@ def check(role: Arrays) -> None:
     assert np.isfinite(role["weights"]).all()
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
+@pytest.mark.parametrize(
+    "cluster", [pytest.param(CLUSTERS[name], id=name, marks=marks) for name, marks in MARKS.items()]
+)
 def test_an_overflow_in_one_replica_skips_the_step_in_all(cluster, single, train) -> None:
     roles = train(**cluster)
     for role in [single, *roles]:

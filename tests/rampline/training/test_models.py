@@ -118,6 +118,7 @@ def test_a_saved_model_loads_in_safe_mode_with_equal_logits(tmp_path, mobilenet,
     np.testing.assert_array_equal(loaded(images(shape)), model(images(shape)))
 
 
+@pytest.mark.long
 def test_a_backbone_file_is_loaded(tmp_path):
     keras.utils.set_random_seed(1)
     backbone = keras.applications.MobileNetV2(include_top=False, weights=None, input_shape=(32, 32, 3))
@@ -158,6 +159,7 @@ def test_frozen_batch_norm_keeps_everything_in_training():
     assert not np.array_equal(dense, model.trainable_variables[-1].value.numpy())
 
 
+@pytest.mark.long
 def test_a_keras_file_gives_its_weights_to_a_network_with_the_same_layers_alone(tmp_path, mobilenet):
     path = tmp_path / "saved.keras"
     mobilenet.save(path)

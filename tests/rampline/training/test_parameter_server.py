@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from role_functions import RunRoles, overflow_once, train_steps
 from runs import make_config
 
@@ -22,6 +23,7 @@ def test_variables_live_on_the_ps_and_every_step_is_counted(run_roles: RunRoles,
     assert told["evaluated"][2] == digits.splits["validation"]
 
 
+@pytest.mark.long
 def test_an_overflow_skips_the_step_of_its_worker_and_halves_the_scale(run_roles: RunRoles) -> None:
     config = make_config("parameter_server", model="small_models:smooth", workers=2, parameter_servers=1)
     (told,) = run_roles(overflow_once, dataclasses.replace(config, precision="mixed_float16"))

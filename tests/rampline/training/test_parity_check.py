@@ -60,7 +60,8 @@ def check(digits: PreparedDataset, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     reset_keras()
 
 
-@pytest.mark.parametrize("optimizer, rate", [("sgd", 0.02), pytest.param("adam", 0.001, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("optimizer, rate", [("sgd", 0.02), ("adam", 0.001)])
 def test_errors_are_far_above_rounding(optimizer: str, rate: float, check: Check) -> None:
     config = make_config("mirrored", batch=BATCH, replicas=2, virtual_devices=2)
     settings = {"optimizer": OptimizerConfig(name=optimizer), "learning_rate": LearningRateConfig(peak=rate)}
@@ -90,7 +91,7 @@ def test_model_fit_trains_as_the_loop_on_one_replica(check: Check) -> None:
 LONG = pytest.mark.long
 RECIPES = [
     pytest.param("loop", "parity_models:penalised", id="study"),
-    pytest.param("loop", "compiled_models:with_everything", id="compiled"),
+    pytest.param("loop", "compiled_models:with_everything", id="compiled", marks=LONG),
     pytest.param("fit", "parity_models:penalised", id="study, fit", marks=LONG),
     pytest.param("fit", "compiled_models:with_everything", id="compiled, fit", marks=LONG),
 ]
@@ -108,6 +109,7 @@ def test_a_recipe_trains_as_on_one_replica(engine: str, model: str, check: Check
     assert_equal(result)
 
 
+@pytest.mark.long
 def test_gradients_that_are_clipped_before_they_are_summed_fail(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_state, "clip_the_sum", lambda _: None)
     result = check(with_recipe(make_config("mirrored", batch=59, replicas=2, virtual_devices=2)))
@@ -115,7 +117,7 @@ def test_gradients_that_are_clipped_before_they_are_summed_fail(check: Check, mo
     assert (result.max_weight_diff or 0) > 1e-4
 
 
-@pytest.mark.parametrize("engine", ["loop", "fit"])
+@pytest.mark.parametrize("engine", ["loop", pytest.param("fit", marks=pytest.mark.long)])
 def test_a_replica_with_other_examples_fails(engine: str, check: Check) -> None:
     config = make_config("mirrored", model="parity_models:with_other_examples", replicas=2, virtual_devices=2)
     result = check(dataclasses.replace(config, engine=engine))
@@ -123,6 +125,7 @@ def test_a_replica_with_other_examples_fails(engine: str, check: Check) -> None:
     assert (result.max_loss_diff or 0) > 1e-3
 
 
+@pytest.mark.long
 def test_a_model_that_insists_on_float32_is_compared_with_what_float32_allows(check: Check) -> None:
     config = make_config("mirrored", model="small_models:smooth", replicas=2, virtual_devices=2)
     result = check(config)
@@ -139,7 +142,11 @@ def test_a_loss_that_is_not_finite_fails_with_the_step(check: Check) -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "together"), [(LossScaleOptimizer, True), (keras.mixed_precision.LossScaleOptimizer, False)]
+    ("optimizer", "together"),
+    [
+        pytest.param(LossScaleOptimizer, True, marks=LONG),
+        (keras.mixed_precision.LossScaleOptimizer, False),
+    ],
 )
 @pytest.mark.usefixtures("check")
 def test_replicas_that_do_not_skip_a_step_together_are_found(

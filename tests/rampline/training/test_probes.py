@@ -98,6 +98,7 @@ def test_our_loop_is_probed_and_trains_the_same_without(train: Train) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_fit_is_probed_and_trains_the_same_without(train: Train) -> None:
     config = dataclasses.replace(make_config("single", model=MODEL, batch=24), engine="fit")
     probed = train(config, "probed", profile=True)
@@ -119,6 +120,7 @@ def test_two_mirrored_replicas(train: Train) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_workers_agree_on_what_they_measured(train: Train) -> None:
     config = make_config("multi_worker", model=MODEL, workers=2)
     probed = train(config, "probed", log_examples=True, profile=True)

@@ -44,7 +44,7 @@ def test_no_two_replicas_and_no_two_steps_draw_the_same(mirrored: np.ndarray) ->
 @pytest.mark.parametrize(
     "engine, cluster",
     [
-        pytest.param("loop", {"strategy": "multi_worker", "workers": 2}, id="multi_worker"),
+        pytest.param("loop", {"strategy": "multi_worker", "workers": 2}, id="multi_worker", marks=pytest.mark.long),
         pytest.param("fit", MIRRORED, id="fit", marks=pytest.mark.long),
         pytest.param("loop", {"strategy": "single"}, id="single"),
     ],

@@ -65,6 +65,7 @@ def test_figures_are_those_of_one_replica(
     assert epochs[1]["train_loss"] < epochs[0]["train_loss"]
 
 
+@pytest.mark.long
 def test_a_resumed_training_has_the_same_bits_and_its_checkpoints_the_averages(
     run_roles: RunRoles, tmp_path: Path
 ) -> None:

@@ -50,8 +50,12 @@ def make_batch(step: int = 0) -> dict[str, tf.Tensor]:
     }
 
 
-@pytest.mark.parametrize("pack_bytes", [2**25, 16], ids=["one pack", "many packs"])
-@pytest.mark.parametrize("optimizer, micro_batch", [("adam", None), ("rmsprop", None), ("sgd", 4)])
+@pytest.mark.parametrize(
+    "pack_bytes", [pytest.param(2**25, id="one pack", marks=pytest.mark.long), pytest.param(16, id="many packs")]
+)
+@pytest.mark.parametrize(
+    "optimizer, micro_batch", [("adam", None), pytest.param("rmsprop", None, marks=pytest.mark.long), ("sgd", 4)]
+)
 def test_weights_statistics_and_sums_are_those_of_the_plain_step(optimizer, micro_batch, pack_bytes, monkeypatch):
     monkeypatch.setattr(remote_step, "_PACK_BYTES", pack_bytes)
     plain, remote = make_state(optimizer), make_state(optimizer)

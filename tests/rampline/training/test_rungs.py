@@ -41,6 +41,7 @@ def make_schedule(config: RunConfig) -> RunConfig:
 
 
 @pytest.mark.parametrize(("strategy", "engine", "cluster"), ENGINES)
+@pytest.mark.long
 def test_a_run_that_has_rested_ends_with_the_bits_of_one_that_has_not(
     strategy: str, engine: str, cluster: dict, run_roles: RunRoles, tmp_path: Path
 ) -> None:

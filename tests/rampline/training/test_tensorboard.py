@@ -60,6 +60,7 @@ def test_each_epoch_is_a_point_and_training_and_validation_are_runs_of_their_own
     }
 
 
+@pytest.mark.long
 def test_epochs_that_a_killed_run_trains_again_are_there_once_with_the_later_values(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
     assert done.returncode == -signal.SIGKILL
