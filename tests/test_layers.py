@@ -8,8 +8,10 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -40,8 +42,13 @@ def package_of(path: Path) -> str:
     return next((part for part in path.relative_to(ROOT).parts if part in MAY_IMPORT), "library")
 
 
-def modules(text: str) -> Iterator[str]:
+@cache
+def modules(text: str) -> frozenset[str]:
     """The names of all modules that Python code imports: inside functions, by `import_module` and in strings, too."""
+    return frozenset(_imported(text))
+
+
+def _imported(text: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -150,6 +157,7 @@ def named(path: Path) -> str:
     return ".".join(parts if parts[0] == "rampline" else ("rampline", *parts)).removesuffix(".__init__")
 
 
+@cache
 def at_run_time(path: Path) -> str:
     """The code of a file without what only its annotations need."""
     tree = ast.parse(path.read_text())
@@ -164,10 +172,8 @@ def test_nothing_is_imported_in_a_circle(depth: int | None) -> None:
     files = {named(path): path for path in ALL}
     arrows: dict[str, set[str]] = {}
     for name, path in files.items():
-        used = {
-            max((f for f in files if f"{module}.".startswith(f"{f}.")), key=len, default="")
-            for module in modules(at_run_time(path))
-        }
+        names = [(*accumulate(module.split("."), "{}.{}".format),) for module in modules(at_run_time(path))]
+        used = {next((name for name in reversed(ways) if name in files), "") for ways in names}
         own = ".".join(name.split(".")[:depth])
         arrows.setdefault(own, set()).update(".".join(other.split(".")[:depth]) for other in used - {"", "rampline"})
         arrows[own].discard(own)
