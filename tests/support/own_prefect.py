@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from command_line import wait_until
 from prefect_rest import PrefectApi
+from stack import ends_with
 
 from rampline.jobs.roles import free_ports
 from rampline.servers.running import answers
@@ -50,5 +51,6 @@ class PrefectServer:
 @pytest.fixture(scope="session")
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
     """For commands that need no more of `rampline up` than that: their tests run beside those of the stack."""
-    with own_prefect(tmp_path_factory.mktemp("prefect")) as (_, variables):
+    with ends_with("prefect") as end:
+        _, variables = end.enter_context(own_prefect(tmp_path_factory.mktemp("prefect")))
         yield PrefectServer(api=PrefectApi(url=variables["PREFECT_API_URL"]), prefect=variables)

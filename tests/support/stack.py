@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,13 @@ SHARED = {
 }
 # These kill the servers.
 LAST = "test_up.py"
+# What ends the servers of a group.
+AT_THE_END: dict[str, ExitStack] = {}
+
+
+def ends_with(group: str) -> ExitStack:
+    """What is entered there ends with the tests of the group, and at the latest with the test run."""
+    return AT_THE_END.setdefault(group, ExitStack())
 
 
 # Before xdist's, which reads the groups.
@@ -46,6 +53,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name == LAST)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The servers of a group end with its last test: an idle Prefect server takes a twentieth of a core."""
+    group = next(marker.args[0] for marker in item.iter_markers("xdist_group"))
+    if item.nodeid.endswith(f"@{group}"):  # its tests come one after the other
+        for other in {*AT_THE_END} - {group}:
+            AT_THE_END.pop(other).close()
+
+
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flows]:
     """Both servers, the deployments and a worker, in a home of their own; started with the first test that asks.
@@ -53,9 +69,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flows]:
     Flow runs with `launcher=ray` look for a cluster that a test has to start (`ray_node.py`).
     """
     stack = Flows(tmp_path_factory.mktemp("stack"), make_address())
-    stack.up()
-    yield stack
-    stack.stop()
+    with ends_with("stack") as end:
+        end.callback(stack.stop)
+        stack.up()
+        yield stack
 
 
 # No longer than its tests: while Playwright is there, an event loop runs in this thread, and nobody else can start one.

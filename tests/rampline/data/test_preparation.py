@@ -101,6 +101,7 @@ def test_a_source_that_is_wrong_starts_and_writes_nothing(home, tmp_path):
     assert not home.root.exists()
 
 
+@pytest.mark.long
 def test_an_unexpected_failure_is_one_line_and_keeps_its_log(home):
     home.data.mkdir(parents=True)
     (home.data / "index").touch()
@@ -113,6 +114,7 @@ def test_an_unexpected_failure_is_one_line_and_keeps_its_log(home):
     assert "Traceback" in log.read_text()
 
 
+@pytest.mark.long
 def test_an_interrupt_ends_the_process_and_leaves_nothing(home, large_source):
     processes = []
 

@@ -87,6 +87,7 @@ class Revival:
             os.kill(new.pid, signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_an_attempt_that_is_over_writes_nothing(make_run) -> None:
     config = make_config("single", model="small_models:with_all_state")
     config = dataclasses.replace(config, epochs=6, checkpoint_every_steps=1, steps_per_call=1, log_examples=True)

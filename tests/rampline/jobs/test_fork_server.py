@@ -152,6 +152,7 @@ with fork_server():
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_forks_end_with_the_process_that_asked_for_them(number: signal.Signals, make_run) -> None:
     directory = make_run(make_config("single"), epochs=9999)
     with subprocess.Popen(

@@ -183,6 +183,7 @@ def listening_on(directory: RunDirectory) -> set[str]:
     return {c.laddr.ip for role in roles for c in role.net_connections() if c.status == psutil.CONN_LISTEN}
 
 
+@pytest.mark.long
 def test_servers_listen_on_loopback_alone(make_run) -> None:
     directory = make_run(make_config("multi_worker", model=IN_SHARED_NETWORK, workers=2), epochs=1)
     hosts: set[str] = set()
@@ -201,6 +202,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_the_step(make_run) -> None
         supervise(directory, on_event=lambda event: None, log=print)
 
 
+@pytest.mark.long
 def test_a_rendezvous_that_fails_ends_in_time(make_run) -> None:
     cluster = ClusterConfig(workers=2, rendezvous_timeout_seconds=5, max_restarts=0)
     directory = make_run(make_config("multi_worker", workers=2), cluster=cluster)

@@ -59,6 +59,7 @@ def test_a_parameter_server_with_one_worker_matches(make_run: MakeRun) -> None:
     assert processes_of(directory.path) == []
 
 
+@pytest.mark.long
 def test_staleness_of_two_workers_is_measured_in_steps(make_run: MakeRun) -> None:
     config = make_config("parameter_server", workers=2, parameter_servers=1)
     result = check_parity(make_run(dataclasses.replace(config, parity=ParityConfig(steps=20))), log=print)
@@ -126,6 +127,7 @@ def test_one_replica_is_not_applicable(make_run: MakeRun) -> None:
     assert result.passed
 
 
+@pytest.mark.long
 def test_a_run_on_several_machines_is_checked_on_this_one(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = {"worker": ["10.1.2.3:2222", "10.1.2.4:2222"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}}))

@@ -44,6 +44,7 @@ def test_replicas_train_as_one(cluster: dict, single: Arrays, run_roles: RunRole
         np.testing.assert_allclose(role["evaluated"], single["evaluated"], rtol=1e-5)
 
 
+@pytest.mark.long
 def test_batch_norm_statistics_are_the_mean_over_workers(run_roles: RunRoles) -> None:
     config = make_config("multi_worker", model="small_models:with_batch_norm", workers=2)
     first, second = run_roles(train_steps, config, STEPS)

@@ -56,10 +56,11 @@ def test_the_statistics_are_those_of_the_images() -> None:
     assert normalise.momentum == 0.99
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name, expected",
     [
-        pytest.param("MobileNetV2", {"BatchNormalization": 52, "Dropout": 1}, marks=pytest.mark.long),
+        ("MobileNetV2", {"BatchNormalization": 52, "Dropout": 1}),
         # Its blocks drop whole examples: Dropout with a noise shape.
         ("EfficientNetB0", {"BatchNormalization": 49, "Dropout": 10}),
     ],

@@ -7,6 +7,7 @@ import tensorflow as tf
 from rampline.pipeline.examples import open_examples
 
 
+@pytest.mark.long
 def test_each_cache_has_its_storage(digits_by_cache):
     storages = {cache: dataset.storage for cache, dataset in digits_by_cache.items()}
     assert storages == {"memory": "tensor", "disk": "raw_files", "none": "encoded_files"}

@@ -99,6 +99,7 @@ def test_a_better_model_takes_the_champion_s_place_and_a_worse_one_does_not(
         evaluate_one(f"{MODEL}@nobody", None, home=home, log=print)
 
 
+@pytest.mark.long
 def test_the_version_says_why_it_was_promoted(registry: MlflowClient, promote, trained: Path) -> None:
     promote("fair")
     promote("better")

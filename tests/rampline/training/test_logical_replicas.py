@@ -44,7 +44,8 @@ def test_a_training_that_shrinks_and_grows_has_the_bits_of_the_undisturbed_one(r
             np.testing.assert_array_equal(parts[-1][0][name], worker[name])
 
 
-@pytest.mark.parametrize("precision", ["float32", pytest.param("mixed_float16", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
 def test_two_replicas_have_the_bits_of_the_all_reduce(run_roles: RunRoles, precision: str):
     """A sum of two has one order."""
     exact = dataclasses.replace(make_exact(workers=2), precision=precision)

@@ -43,6 +43,7 @@ def train_epochs(run_roles: RunRoles, config: RunConfig, path: Path) -> list[dic
 
 
 @pytest.mark.parametrize("model, engine, cluster", CLUSTERS)
+@pytest.mark.long
 def test_figures_are_those_of_one_replica(
     model: str, engine: str, cluster: dict, run_roles: RunRoles, tmp_path: Path
 ) -> None:

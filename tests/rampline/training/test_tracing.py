@@ -12,6 +12,7 @@ from rampline.training.timings import CACHED, REAL
 
 
 @pytest.mark.parametrize("name", ["single", "mirrored"])
+@pytest.mark.long
 def test_a_run_traces_its_functions_once(name, digits):
     strategy = (
         tf.distribute.OneDeviceStrategy("/cpu:0") if name == "single" else tf.distribute.MirroredStrategy(["/cpu:0"])
