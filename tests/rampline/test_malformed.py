@@ -155,7 +155,7 @@ def test_a_role_refuses_a_malformed_tf_config(here, monkeypatch, capsys, text, p
     assert tree(here) == before
 
 
-@pytest.mark.parametrize("command", ["run", "plan"])
+@pytest.mark.parametrize("command", ["run", pytest.param("plan", marks=pytest.mark.long)])
 @pytest.mark.parametrize("content, part", STUDIES.values(), ids=STUDIES)
 def test_the_command_refuses_a_malformed_study(here, rampline, command, content, part):
     (here / "odd.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -60,7 +60,7 @@ def test_a_flipped_bit_in_an_image(prepared, cache, is_known):
     assert refusal(dataset) == expected(dataset, name)
 
 
-@pytest.mark.parametrize("at", [-1, 130])
+@pytest.mark.parametrize("at", [pytest.param(-1, marks=pytest.mark.long), 130])
 @pytest.mark.parametrize(
     "name", ["train_labels.npy", "validation_digests.npy", "data_report.csv", "data_report.json", "duplicates.csv"]
 )

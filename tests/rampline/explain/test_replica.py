@@ -71,6 +71,7 @@ def test_one_replica_is_a_run_of_its_own_with_its_share_of_the_batch() -> None:
     assert (one.log_examples, one.checkpoint_every_steps) == (False, 0)
 
 
+@pytest.mark.long
 def test_runs_whose_replicas_do_the_same_work_share_it(make_run: MakeRun, tmp_path: Path) -> None:
     mirrored = work_of(make_run(make_config("mirrored", batch=28, replicas=2, virtual_devices=2)))
     assert mirrored.processes == 2

@@ -28,7 +28,8 @@ def attempts(directory: RunDirectory) -> list[dict]:
     return [line for line in lines if line["event"] == "attempt"]
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kills", [1, 2])
 def test_a_killed_worker_is_made_up_for(kills: int, make_run) -> None:
     config = make_config("multi_worker", model="small_models:with_all_state", workers=2)
     config = dataclasses.replace(config, epochs=3, checkpoint_every_steps=3, log_examples=True)
