@@ -35,6 +35,7 @@ class Variant:
     def __init__(self, config: RunConfig, dataset: PreparedDataset, strategy: tf.distribute.Strategy) -> None:
         keras.mixed_precision.set_global_policy(config.precision)
         state = make_state(config, dataset, strategy)
+        self.is_compiled = state.compiled_with is not None
         self._probe = make_engine(config, dataset, strategy, state, ALONE).make_probe(REAL)
         self._config, self._examples, self._step = config, dataset.splits["train"], 0
         self.run(1)
@@ -57,7 +58,7 @@ class Variant:
 
 
 def measure_trial(folder: Path, before: dict[str, Any], after: dict[str, Any], dataset: str) -> dict[str, Any]:
-    """The job of the tuner; tells `ready` when the settings before run.
+    """The job of the tuner; tells `ready`, and whether the model is a compiled one, when the settings before run.
 
     Returns:
         `status`, and `rounds` or the `reason` why there are none.
@@ -66,7 +67,7 @@ def measure_trial(folder: Path, before: dict[str, Any], after: dict[str, Any], d
     configure_devices(configs[0])
     strategy = make_strategy(configs[0])
     reference = Variant(configs[0], prepared, strategy)
-    EventWriter(folder / EVENTS).write("ready")
+    EventWriter(folder / EVENTS).write("ready", is_compiled=reference.is_compiled)
     devices = [device.name.removeprefix("/device:") for device in tf.config.list_logical_devices("GPU")]
     for device in devices:
         tf.config.experimental.reset_memory_stats(device)

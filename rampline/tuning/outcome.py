@@ -34,6 +34,7 @@ class Outcome:
             where none was.
         shown: the best trial of each group that may change the accuracy and was not allowed, where it is faster.
         trials: every candidate, also those that were not tried.
+        is_compiled: whether a function of the user's compiles the model, which then keeps its own learning rate.
         notes: what a person must know of how it was measured.
         seconds: that all took.
     """
@@ -45,6 +46,7 @@ class Outcome:
     baseline: tuple[float, ...]
     shown: tuple[Trial, ...]
     trials: tuple[Trial, ...]
+    is_compiled: bool
     notes: tuple[str, ...]
     seconds: float
 
@@ -132,10 +134,13 @@ def _changing(outcome: Outcome, train_examples: int) -> Iterator[str]:
 def _effect_of_batch(outcome: Outcome, trial: Trial, train_examples: int) -> str:
     before = outcome.config
     after = with_changes(before, trial.changes)
-    rates = f"{before.peak_learning_rate:.4g} -> {after.peak_learning_rate:.4g}"
+    rates = f"peak learning rate {before.peak_learning_rate:.4g} -> {after.peak_learning_rate:.4g}"
+    rule = "its function compiles the model: scale the rate there" if outcome.is_compiled else describe_rule(before)
     steps = f"{before.steps_per_epoch(train_examples)} -> {after.steps_per_epoch(train_examples)}"
     batch = f"{before.global_batch_size} -> {after.global_batch_size}"
-    return f"global batch {batch}, steps per epoch {steps}, peak learning rate {rates}, {describe_rule(before)}"
+    return ", ".join(
+        [f"global batch {batch}", f"steps per epoch {steps}", *([] if outcome.is_compiled else [rates]), rule]
+    )
 
 
 def _batches(outcome: Outcome) -> Iterator[str]:

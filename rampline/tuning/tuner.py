@@ -54,6 +54,7 @@ class Tuner:
         self._limits, self._folder, self._log = limits, folder, log
         self._began = time.monotonic()
         self._deadline, self._longest = self._began + seconds, 0.0
+        self._is_compiled = False
         self._trials: list[Trial] = []
         self._shown: list[Trial] = []
 
@@ -67,6 +68,8 @@ class Tuner:
             self._search(group)
         original = flatten(self._original)
         changed = {key: value for key, value in flatten(self._config).items() if original[key] != value}
+        if self._is_compiled:
+            changed = {key: value for key, value in changed.items() if not key.startswith("learning_rate.")}
         before_after = None
         if changed:
             # Once more in turns: gains need not multiply, and the best of many trials was also the luckiest.
@@ -85,6 +88,7 @@ class Tuner:
             baseline=next(measured, ()),
             shown=tuple(self._shown),
             trials=tuple(self._trials),
+            is_compiled=self._is_compiled,
             notes=() if is_alone else (ONE_REPLICA.format(strategy=self._original.strategy),),
             seconds=time.monotonic() - self._began,
         )
@@ -159,6 +163,7 @@ class Tuner:
                 raise RunFailed(f"the run cannot be measured: {error}") from error
             is_memory = isinstance(error, JobFailed) and error.lacks_memory
             answer = {"status": DOES_NOT_FIT if is_memory else FAILED, "reason": str(error)}
+        self._is_compiled |= any(event.get("is_compiled", False) for event in told)
         self._longest = max(self._longest, time.monotonic() - began)
         rounds = Rounds.from_dict(answer["rounds"]) if answer["status"] == MEASURED else None
         return Trial(

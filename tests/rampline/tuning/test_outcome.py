@@ -28,6 +28,7 @@ def outcome(**fields: object) -> Outcome:
         baseline=(90.0, 100.0, 110.0),
         shown=(),
         trials=(),
+        is_compiled=False,
         notes=(),
         seconds=12.0,
     )
@@ -89,3 +90,6 @@ def test_a_batch_is_shown_with_what_it_changes() -> None:
     assert f"             {effect}, with the square root of the batch (adam)" in lines
     assert "memory       largest per-replica batch that ran: 256 (512 does not fit)" in lines
     assert "does not fit batch.size=512: killed" in lines
+    lines = describe_outcome(outcome(shown=(larger,), trials=(larger,), is_compiled=True), train_examples=1000)
+    effect = "global batch 64 -> 256, steps per epoch 16 -> 4"
+    assert f"             {effect}, its function compiles the model: scale the rate there" in lines

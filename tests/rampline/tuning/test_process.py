@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from processes import processes_of
 
-from rampline.config import BatchConfig, RunConfig
+from rampline.config import BatchConfig, ModelConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
 from rampline.tuning.space import BATCH, Limits
@@ -78,3 +78,20 @@ def test_a_search_with_no_time_has_one_trial(digits: PreparedDataset, tmp_path: 
     assert len([trial for trial in outcome.trials if trial.rounds]) == 1
     assert {trial.reason for trial in outcome.trials if not trial.rounds} == {OUT_OF_TIME}
     assert lines[0].startswith("batch.size=16: x ")
+
+
+@pytest.mark.long
+def test_a_model_that_its_function_compiles_keeps_its_own_learning_rate(
+    digits: PreparedDataset, tmp_path: Path
+) -> None:
+    outcome = Tuner(
+        run="run",
+        config=RunConfig(batch=BatchConfig(size=4), model=ModelConfig(name="compiled_models:with_everything")),
+        dataset=str(digits.directory),
+        limits=Limits(train_examples=84, max_batch=16, allow_batch=True),
+        seconds=600,
+        folder=tmp_path,
+        log=print,
+    ).tune()
+    assert outcome.is_compiled
+    assert [key for key in outcome.adopted if key.split(".")[0] in ("batch", "learning_rate")] == ["batch.size"]
