@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
-import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,82 +12,12 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter
 
 from rampline.config import RunConfig, apply_overrides, from_dict, merge
-from rampline.config.formats import known_keys
-from rampline.config.setting import Settings, check, unknown_key
+from rampline.config.setting import Settings, check
 from rampline.credentials import check_no_credentials, hide_credentials
 from rampline.errors import ConfigError
 from rampline.study.definition import GridKeys, RunKeys, Study, StudyKeys, StudyRun, StudyTexts
+from rampline.study.grid import MAX_RUNS, runs_of_grid
 from rampline.study.yaml_file import read_yaml
-
-PLACE = re.compile(r"\{([^{}]*)\}")
-# A few lines of axes can ask for more runs than anybody trains, and than fit into memory.
-MAX_RUNS = 1000
-
-Axes = dict[str, dict[str, Mapping[str, Any]]]
-
-
-def _expand(grid_name: str, grid: GridKeys, axes: Axes) -> dict[str, dict[str, Any]]:
-    """The runs of a grid by name, each as `runs:` would hold it; the last axis changes first."""
-    template = grid.name or "-".join([str(grid_name), *(f"{{{axis}}}" for axis in axes)])
-    runs: dict[str, dict[str, Any]] = {}
-    for labels in itertools.product(*axes.values()):
-        chosen = dict(zip(axes, labels, strict=True))
-        name = _fill(template, chosen)
-        if name in runs:
-            raise ConfigError(f"it makes two runs {name}: its name must hold every axis, such as {_whole(axes)}")
-        settings = grid.set
-        for axis, label in chosen.items():
-            settings = merge(settings, axes[axis][label])
-        description = _fill(grid.description, chosen)
-        runs[name] = {"set": settings, "description": description, "train_examples": grid.train_examples}
-    for name, figures in grid.published.items():
-        if name not in runs:
-            raise ConfigError(f"published names {name}, which it does not make: it makes {', '.join(runs)}")
-        runs[name]["published"] = figures
-    return runs
-
-
-def _read_axes(over: Any) -> Axes:
-    if not isinstance(over, Mapping) or not over:
-        raise ConfigError("over is missing: it must map each axis to its values")
-    axes = {str(axis): _read_axis(str(axis), values) for axis, values in over.items()}
-    number = math.prod(len(values) for values in axes.values())
-    if number > MAX_RUNS:
-        raise ConfigError(f"it makes {number} runs: at most {MAX_RUNS} are allowed")
-    return axes
-
-
-def _read_axis(axis: str, values: Any) -> dict[str, Mapping[str, Any]]:
-    if not isinstance(values, Mapping | list) or not values:
-        raise ConfigError(f"over.{axis} must be settings by label, or a list of values of a key, not {values!r}")
-    settings = list(values.values()) if isinstance(values, Mapping) else [_nest(axis, value) for value in values]
-    labels = [str(label).lower() for label in values]
-    if len(set(labels)) < len(labels):
-        raise ConfigError(f"over.{axis} has a value twice: {', '.join(labels)}")
-    for label, changes in zip(labels, settings, strict=True):
-        check(isinstance(changes, Mapping), f"over.{axis}.{label}", changes, "a mapping of keys")
-    return dict(zip(labels, settings, strict=True))
-
-
-def _nest(key: str, value: Any) -> Any:
-    """`{"batch": {"size": 64}}` from `batch.size` and 64."""
-    if key not in known_keys():
-        raise ConfigError(unknown_key(key, known_keys(), otherwise="a list is for a key, such as batch.size"))
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return value
-
-
-def _fill(template: str, labels: Mapping[str, str]) -> str:
-    """`template` with the label of each axis for its `{axis}`."""
-    unknown = [axis for axis in PLACE.findall(template) if axis not in labels]
-    if unknown:
-        raise ConfigError(f"{{{unknown[0]}}} is no axis: there is {_whole(labels)}")
-    return PLACE.sub(lambda place: labels[place[1]], template)
-
-
-def _whole(axes: Mapping[str, Any]) -> str:
-    return "-".join(f"{{{axis}}}" for axis in axes)
 
 
 def _with_price(config: RunConfig, prices: Mapping[str, float]) -> RunConfig:
@@ -173,7 +100,7 @@ def _list_runs(keys: StudyKeys) -> tuple[dict[str, RunKeys], dict[str, str]]:
     for grid, settings in keys.grid.items():
         with _told_of(f"grid {grid}"):
             grid_keys = read_keys(GridKeys, settings)
-            runs = _expand(grid, grid_keys, _read_axes(grid_keys.over))
+            runs = runs_of_grid(str(grid), grid_keys)
             if twice := next((name for name in runs if name in listed), None):
                 raise ConfigError(f"there is another run {twice}: give the grid a name that tells them apart")
         for name, made in runs.items():

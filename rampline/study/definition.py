@@ -97,16 +97,19 @@ class GridKeys(Settings):
         setting(
             None,
             "the axes, which must be given. One is a name of your own with settings by label, or a dotted key with a "
-            "list of values, whose labels are the values",
+            "list of values, whose labels are the values, or, with `samples`, with a range",
         )
+    )
+    samples: Count | None = setting(
+        None, "points that are sampled from the axes, a run each; `null` for every combination"
     )
     search: Annotated[str, OneOf(SEARCHES)] = setting("all", "which of its runs are trained to their last epoch")
     name: Words = setting(
         "",
-        "name of each run, with `{AXIS}` for the label of each axis; the grid's name and the labels, joined "
-        "by `-`, if left out",
+        "name of each run, with `{AXIS}` for the label of each axis and `{sample}` for the number of a sample; the "
+        "grid's name and the labels, or the number, joined by `-`, if left out",
     )
-    description: Words = setting("", "as in a run, with `{AXIS}` too")
+    description: Words = setting("", "as in a run, with `{AXIS}` too; of a sample its values, if left out")
     set: Later = setting(
         dict,
         "settings of all its runs, laid over `base`; those of the axes are laid over them, the last axis last",

@@ -183,7 +183,6 @@ def listening_on(directory: RunDirectory) -> set[str]:
     return {c.laddr.ip for role in roles for c in role.net_connections() if c.status == psutil.CONN_LISTEN}
 
 
-@pytest.mark.long
 def test_servers_listen_on_loopback_alone(make_run) -> None:
     directory = make_run(make_config("multi_worker", model=IN_SHARED_NETWORK, workers=2), epochs=1)
     hosts: set[str] = set()

@@ -1,5 +1,7 @@
 """Grids: which runs they make, with which settings, and what is refused."""
 
+import itertools
+
 import pytest
 
 from rampline.errors import ConfigError
@@ -62,6 +64,41 @@ def test_a_study_may_have_grids_only(write):
     assert (study.reference, [run.config.seed for run in study.runs]) == ("g-1", [1, 2, 3])
 
 
+SAMPLED = """
+grid:
+  rates:
+    samples: {samples}
+    set: {{epochs: 27}}
+    over:
+      learning_rate.peak: {{low: 1.0e-4, high: 1.0e-2, log: true}}
+      optimizer.name: [adam, sgd]
+      batch.size: {{low: 16, high: 64}}
+"""
+
+
+def test_samples_are_spread_over_the_ranges_and_more_of_them_leave_the_others_as_they_are(write):
+    study = load_study(write(SAMPLED.format(samples=12)))
+    assert [run.name for run in study.runs] == [f"rates-{number}" for number in range(1, 13)]
+    # The first points of a Halton sequence: halves, thirds and fifths of the way.
+    first = [
+        (run.config.learning_rate.peak, run.config.optimizer.name, run.config.batch.size) for run in study.runs[:3]
+    ]
+    assert first == [(1e-3, "adam", 26), (3.162e-4, "sgd", 35), (3.162e-3, "adam", 45)]
+    assert study.run("rates-2").description == "learning_rate.peak 0.0003162, optimizer.name sgd, batch.size 35"
+    peaks = sorted(run.config.learning_rate.peak for run in study.runs)
+    assert all(1 < later / earlier < 1e-2**-0.25 for earlier, later in itertools.pairwise(peaks))
+    assert sum(run.config.optimizer.name == "sgd" for run in study.runs) in (5, 6, 7)
+    fewer = load_study(write(SAMPLED.format(samples=5)))
+    assert fewer.runs == study.runs[:5]
+
+
+def test_a_point_that_comes_twice_is_one_run(write):
+    content = "grid: {g: {samples: 50, name: 'g-{sample}-of-{batch.size}', over: {batch.size: {low: 2, high: 4}}}}"
+    study = load_study(write(content))
+    assert [run.name for run in study.runs] == ["g-1-of-3", "g-2-of-2", "g-3-of-4"]
+    assert study.run("g-3-of-4").config.batch.size == 4
+
+
 def test_a_grid_may_start_from_a_run(write):
     content = "runs: {a: {}}\ngrid: {g: {set: {model: {weights: 'run:a'}}, over: {seed: [1, 2]}}}"
     assert [run.starts_from for run in load_study(write(content)).runs] == [None, "a", "a"]
@@ -79,7 +116,7 @@ WRONG = {
     "its settings": ("grid: {g: 5}", "grid g: 5 is not allowed: it must be a mapping of keys"),
     "an unknown key": (
         "grid: {g: {axes: {}}}",
-        "grid g: unknown key axes: known: over, search, name, description, set, published, train_examples",
+        "grid g: unknown key axes: known: over, samples, search, name, description, set, published, train_examples",
     ),
     "no axes": ("grid: {g: {}}", "grid g: over is missing: it must map each axis to its values"),
     "axes in a list": ("grid: {g: {over: [seed]}}", "grid g: over is missing: it must map each axis to its values"),
@@ -97,7 +134,7 @@ WRONG = {
     ),
     "a list of a name": (
         "grid: {g: {over: {zzz: [1]}}}",
-        "grid g: unknown key zzz: a list is for a key, such as batch.size",
+        "grid g: unknown key zzz: a list or a range is for a key, such as batch.size",
     ),
     "a value that is not allowed": (
         "grid: {g: {over: {batch.size: [0]}}}",
@@ -106,6 +143,30 @@ WRONG = {
     "settings that are no settings": (
         "grid: {g: {over: {gpus: {1: 5}}}}",
         "grid g: over.gpus.1=5 is not allowed: it must be a mapping of keys",
+    ),
+    "a range without samples": (
+        "grid: {g: {over: {seed: {low: 1, high: 3}}}}",
+        "grid g: over.seed is a range: samples must say how many points are sampled",
+    ),
+    "a range without an end": (
+        "grid: {g: {samples: 2, over: {seed: {low: 1}}}}",
+        "grid g: over.seed.high=None is not allowed: it must be a number: low and high are the ends of a range",
+    ),
+    "a range that is none": (
+        "grid: {g: {samples: 2, over: {seed: {low: 3, high: 3}}}}",
+        "grid g: over.seed.high=3 is not allowed: it must be greater than low, 3",
+    ),
+    "logarithms of nothing": (
+        "grid: {g: {samples: 2, over: {model.dropout: {low: 0.0, high: 0.5, log: true}}}}",
+        "grid g: over.model.dropout.low=0.0 is not allowed: it must be greater than 0 with log: true",
+    ),
+    "a range of no key": (
+        "grid: {g: {samples: 2, over: {zzz: {low: 1, high: 3}}}}",
+        "grid g: unknown key zzz: a list or a range is for a key, such as batch.size",
+    ),
+    "too many samples": (
+        "grid: {g: {samples: 1001, over: {seed: {low: 1, high: 3000}}}}",
+        "grid g: samples=1001 is not allowed: it must be at most 1000",
     ),
     "a value twice": ("grid: {g: {over: {seed: [1, 1]}}}", "grid g: over.seed has a value twice: 1, 1"),
     "a label twice": (
