@@ -65,7 +65,8 @@ def merge_trainings(trainings: pd.DataFrame) -> pd.DataFrame:
         _merge(run, alike[_equal(run[0])]) | {"run": name, "starts_from": names.get(run[0]["starts_from"], "")}
         for name, run in of_run.items()
     ]
-    return pd.DataFrame(merged).astype(trainings.dtypes.to_dict())
+    runs = pd.DataFrame(merged)
+    return runs.astype({column: kind for column, kind in trainings.dtypes.items() if runs[column].dtype != kind})
 
 
 LOW, HIGH = "_low", "_high"

@@ -327,13 +327,15 @@ def epoch_figures(epochs: pd.DataFrame, timed: pd.DataFrame | None = None) -> di
     """
     timed = epochs if timed is None else timed
     figures: dict[str, Any] = {"epochs": len(epochs)}
+    numbers = epochs["epoch"].tolist()
     for metric in metrics_of_run():
         summary = metric.summary
         if summary and summary in OF_STEADY:
             steady = _steady(timed, metric.of)
             figures |= {metric.name: OF_STEADY[summary](steady)} if steady else {}
         elif summary:
-            points = list(epochs[["epoch", metric.of]].dropna().itertuples(index=False, name=None))
+            values = zip(numbers, epochs[metric.of].tolist(), strict=True)
+            points = [(epoch, value) for epoch, value in values if not math.isnan(value)]
             figures |= {metric.name: _choose(metric, summary, points)} if points else {}
     return figures
 
