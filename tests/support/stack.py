@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 # By what a test asks for, the first of these that it does; one group is a chain of tests, and the longest one counts.
 SHARED = {
+    "running_slurm": "slurm",
     "stack": "stack",
     "trained": "trained",
     "browser": "browser",

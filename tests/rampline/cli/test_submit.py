@@ -4,14 +4,14 @@ import dataclasses
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from command_line import RAMPLINE, Rampline, environment_with, wait_until
 from faults import Hold, assert_bit_equal, recoveries
-from flow_runs import Flows
+from own_prefect import own_prefect
 from runs import SUPPORT
 from slurm_cluster import SlurmCluster
 
@@ -69,12 +69,19 @@ class Submitted:
 Submit = Callable[..., Submitted]
 
 
+@pytest.fixture(scope="module")
+def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The variables that lead all jobs to one Prefect server: beside the tests of the others, which wait less."""
+    with own_prefect(tmp_path_factory.mktemp("prefect")) as (_, variables):
+        yield variables
+
+
 @pytest.fixture
-def submit(slurm: SlurmCluster, rampline: Rampline, home: Path, prepared: None, stack: Flows) -> Submit:
+def submit(slurm: SlurmCluster, rampline: Rampline, home: Path, prepared: None, prefect: dict[str, str]) -> Submit:
     """`submit(*ARGUMENTS)` hands a study in."""
 
     def call(*arguments: str) -> Submitted:
-        environment = stack.prefect | slurm.environment | {"PYTHONPATH": str(SUPPORT)}
+        environment = prefect | slurm.environment | {"PYTHONPATH": str(SUPPORT)}
         done = rampline("submit", *arguments, prefect=environment)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         (folder,) = home.glob("runs/*/*")
@@ -297,10 +304,12 @@ def test_the_command_of_a_job_is_killed(submit: Submit, held: str, forks: None, 
 
 
 @pytest.mark.long
-def test_a_study_runs_in_an_allocation(slurm: SlurmCluster, stack: Flows, home: Path, prepared: None) -> None:
+def test_a_study_runs_in_an_allocation(
+    slurm: SlurmCluster, prefect: dict[str, str], home: Path, prepared: None
+) -> None:
     allocation = ("salloc", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2")
     command = (str(RAMPLINE), "run", *SMALL, "--set", "epochs=2", "--launcher", "slurm")
-    environment = environment_with(home, stack.prefect | slurm.environment)
+    environment = environment_with(home, prefect | slurm.environment)
     done = subprocess.run(
         [*allocation, *command], capture_output=True, text=True, env=environment, timeout=200, check=False
     )
