@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +68,8 @@ def runs_of_grid(grid_name: str, grid: GridKeys) -> dict[str, dict[str, Any]]:
     """
     axes = _read_axes(grid.over)
     points = _combine(axes) if grid.samples is None else _sample(axes, grid.samples)
-    template = grid.name or "-".join([grid_name, *(["{sample}"] if grid.samples else (f"{{{axis}}}" for axis in axes))])
+    own = [SAMPLE] if grid.samples else [*axes]  # what tells its runs apart
+    template = grid.name or f"{grid_name}-{_whole(own)}"
     about = grid.description or ", ".join(f"{axis} {{{axis}}}" for axis in axes if grid.samples)
     runs: dict[str, dict[str, Any]] = {}
     for number, point in enumerate(points, 1):
@@ -76,7 +77,7 @@ def runs_of_grid(grid_name: str, grid: GridKeys) -> dict[str, dict[str, Any]]:
         labels |= {SAMPLE: str(number)} if grid.samples else {}
         name = _fill(template, labels)
         if name in runs:
-            raise ConfigError(f"it makes two runs {name}: its name must hold every axis, such as {_whole(axes)}")
+            raise ConfigError(f"it makes two runs {name}: its name must hold {_whole(own)}")
         settings = grid.set
         for _, changes in point.values():
             settings = merge(settings, changes)
@@ -172,5 +173,5 @@ def _fill(template: str, labels: Mapping[str, str]) -> str:
     return PLACE.sub(lambda place: labels[place[1]], template)
 
 
-def _whole(axes: Mapping[str, Any]) -> str:
+def _whole(axes: Iterable[str]) -> str:
     return "-".join(f"{{{axis}}}" for axis in axes)

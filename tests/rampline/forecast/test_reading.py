@@ -45,12 +45,13 @@ def test_a_few_replicas_are_those_of_two_workers() -> None:
     assert config_of_reading(run, 4).replicas == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "strategy, cluster",
     [
-        pytest.param("multi_worker", {"workers": 4}, marks=pytest.mark.long),
-        pytest.param("mirrored", {"replicas": 4, "virtual_devices": 4}, marks=pytest.mark.long),
-        pytest.param("parameter_server", {"workers": 4, "parameter_servers": 1}, marks=pytest.mark.long),
+        ("multi_worker", {"workers": 4}),
+        ("mirrored", {"replicas": 4, "virtual_devices": 4}),
+        ("parameter_server", {"workers": 4, "parameter_servers": 1}),
     ],
 )
 def test_a_reading_of_real_roles(

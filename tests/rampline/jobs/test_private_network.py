@@ -30,11 +30,8 @@ needs_root = pytest.mark.skipif(
 
 
 @needs_root
-@pytest.mark.parametrize(
-    ("model", "is_open"),
-    [pytest.param("small_models:with_batch_norm", True, marks=pytest.mark.long), ("convnet", False)],
-)
 @pytest.mark.long
+@pytest.mark.parametrize(("model", "is_open"), [("small_models:with_batch_norm", True), ("convnet", False)])
 def test_another_user_can_write_our_files_only_where_the_network_is_shared(model, is_open, make_run, tmp_path) -> None:
     """The attack needs the address of a parameter server alone; a model function may need the network."""
     directory = make_run(make_config("parameter_server", model=model, workers=1, parameter_servers=1), epochs=9999)

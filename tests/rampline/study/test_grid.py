@@ -164,6 +164,15 @@ WRONG = {
         "grid: {g: {samples: 2, over: {zzz: {low: 1, high: 3}}}}",
         "grid g: unknown key zzz: a list or a range is for a key, such as batch.size",
     ),
+    "a range without bounds": (
+        "grid: {g: {samples: 2, over: {learning_rate.peak: {low: -.inf, high: 1.0}}}}",
+        "grid g: over.learning_rate.peak.low=-inf is not allowed: "
+        "it must be a number: low and high are the ends of a range",
+    ),
+    "samples of one name": (
+        "grid: {g: {name: 'one-{xla}', samples: 3, over: {seed: {low: 1, high: 9}, xla: [false]}}}",
+        "grid g: it makes two runs one-false: its name must hold {sample}",
+    ),
     "too many samples": (
         "grid: {g: {samples: 1001, over: {seed: {low: 1, high: 3000}}}}",
         "grid g: samples=1001 is not allowed: it must be at most 1000",
@@ -179,7 +188,7 @@ WRONG = {
     ),
     "one name for two": (
         "grid: {g: {name: 'run-{seed}', over: {seed: [1], batch.size: [2, 3]}}}",
-        "grid g: it makes two runs run-1: its name must hold every axis, such as {seed}-{batch.size}",
+        "grid g: it makes two runs run-1: its name must hold {seed}-{batch.size}",
     ),
     "a name that is no folder": (
         "grid: {g: {over: {model.name: [VGG16]}}, h: {over: {learning_rate.peak: [0.1]}}}",

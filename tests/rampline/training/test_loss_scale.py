@@ -7,11 +7,11 @@ import pytest
 from role_functions import Arrays, RunRoles, overflow_once
 from runs import make_config, with_recipe
 
-CLUSTERS = {
-    "mirrored-2": {"strategy": "mirrored", "replicas": 2, "virtual_devices": 2},
-    "multi_worker-2": {"strategy": "multi_worker", "workers": 2},
-}
-MARKS = {"mirrored-2": (), "multi_worker-2": pytest.mark.long}
+MIRRORED = {"strategy": "mirrored", "replicas": 2, "virtual_devices": 2}
+CLUSTERS = [
+    pytest.param(MIRRORED, id="mirrored-2"),
+    pytest.param({"strategy": "multi_worker", "workers": 2}, id="multi_worker-2", marks=pytest.mark.long),
+]
 # After each step: doubled by steps 3 and 10, and halved by step 6, which changes nothing else.
 POWERS = [10] * 3 + [11] * 3 + [10] * 4 + [11]
 UPDATES = [1, 2, 3, 4, 5, 6, 6, *range(7, 11)]
@@ -41,9 +41,7 @@ def check(role: Arrays) -> None:
     assert np.isfinite(role["weights"]).all()
 
 
-@pytest.mark.parametrize(
-    "cluster", [pytest.param(CLUSTERS[name], id=name, marks=marks) for name, marks in MARKS.items()]
-)
+@pytest.mark.parametrize("cluster", CLUSTERS)
 def test_an_overflow_in_one_replica_skips_the_step_in_all(cluster, single, train) -> None:
     roles = train(**cluster)
     for role in [single, *roles]:
@@ -60,7 +58,7 @@ def test_with_averages_and_clipping_too(run_roles: RunRoles) -> None:
         config = with_recipe(make_config(model="small_models:smooth", **cluster))
         return run_roles(overflow_once, dataclasses.replace(config, precision="mixed_float16"))[0]
 
-    one, two = run(strategy="single"), run(**CLUSTERS["mirrored-2"])
+    one, two = run(strategy="single"), run(**MIRRORED)
     for role in (one, two):
         check(role)
     # Clipped with the scale of 2 ** 10 on them, the gradients of all steps together would be less than 1e-4.
@@ -71,6 +69,6 @@ def test_with_averages_and_clipping_too(run_roles: RunRoles) -> None:
 
 @pytest.mark.long
 def test_model_fit_skips_the_step_in_all_replicas_too(train) -> None:
-    (role,) = train(engine="fit", **CLUSTERS["mirrored-2"])
+    (role,) = train(engine="fit", **MIRRORED)
     check(role)
     np.testing.assert_array_equal(role["weights"][:, 0], role["weights"][:, 1])

@@ -15,23 +15,19 @@ from rampline.training.checkpoint import group, load_model_weights, read_checkpo
 from rampline.training.models import make_model
 
 SMOOTH, COMPILED = "small_models:smooth", "compiled_models:with_everything"
-LONG = pytest.mark.long
 MIRRORED = {"strategy": "mirrored", "replicas": 3, "virtual_devices": 3}
 CLUSTERS = [
     pytest.param(SMOOTH, "loop", MIRRORED, id="study, mirrored"),
-    pytest.param(COMPILED, "loop", MIRRORED, id="compiled, mirrored", marks=LONG),
-    pytest.param(COMPILED, "fit", MIRRORED, id="compiled, fit", marks=LONG),
-    pytest.param(SMOOTH, "fit", MIRRORED, id="study, fit", marks=LONG),
-    pytest.param(COMPILED, "loop", {"strategy": "multi_worker", "workers": 2}, id="compiled, workers", marks=LONG),
-    pytest.param(
-        SMOOTH, "loop", {"strategy": "multi_worker", "workers": 2, "sum": "exact"}, id="study, exact", marks=LONG
-    ),
+    pytest.param(COMPILED, "loop", MIRRORED, id="compiled, mirrored"),
+    pytest.param(COMPILED, "fit", MIRRORED, id="compiled, fit"),
+    pytest.param(SMOOTH, "fit", MIRRORED, id="study, fit"),
+    pytest.param(COMPILED, "loop", {"strategy": "multi_worker", "workers": 2}, id="compiled, workers"),
+    pytest.param(SMOOTH, "loop", {"strategy": "multi_worker", "workers": 2, "sum": "exact"}, id="study, exact"),
     pytest.param(
         COMPILED,
         "loop",
         {"strategy": "parameter_server", "workers": 1, "parameter_servers": 1},
         id="compiled, servers",
-        marks=LONG,
     ),
 ]
 
