@@ -304,7 +304,7 @@ def _remarks(
 ) -> list[str]:
     remarks = [
         f"{candidate.run} is the same training as {candidate.repeats}: the same answers, and no clearly higher speed "
-        "that another set-up would explain. Their times differ by noise, so the one does not replace the other."
+        "that another set-up would explain. Where its time is less, that is noise: it does not replace the other."
         for candidate in candidates
         if candidate.repeats
     ]
