@@ -166,10 +166,10 @@ def _range(values: Mapping[Hashable, Any], metric: str) -> dict[str, float]:
 
 
 def _throughput(comparison: Comparison) -> Chart:
-    runs = comparison.runs.dropna(subset=["images_per_second"])
+    runs = [row for row in comparison.rows if not is_missing(row["images_per_second"])]
     styles = style_runs(comparison.runs["run"].tolist())
     rows, ticks = [], []
-    for figures in runs.to_dict("records"):
+    for figures in runs:
         run, rate, speedup = figures["run"], float(figures["images_per_second"]), figures["speedup"]
         text = write_quantity(rate) + ("" if is_missing(speedup) else f"\N{EN SPACE}{write_ratio(speedup)}")
         end = max(rate, float(figures["images_per_second_max"]))
@@ -198,7 +198,7 @@ def _throughput(comparison: Comparison) -> Chart:
 
 def _best_and_last(comparison: Comparison) -> Chart:
     rows, styles = [], style_runs(comparison.runs["run"].tolist())
-    for figures in comparison.runs.dropna(subset=["best_val_accuracy"]).to_dict("records"):
+    for figures in (row for row in comparison.rows if not is_missing(row["best_val_accuracy"])):
         best, last = float(figures["best_val_accuracy"]), float(figures["last_val_accuracy"])
         color = styles[figures["run"]].color
         rows.append({"run": figures["run"], "color": color, "best": best, "last": last, "text": write_accuracy(best)})

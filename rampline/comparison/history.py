@@ -64,7 +64,9 @@ class _Conditions:
     starts_from: str
 
 
-def read_trends(client: MlflowClient, parent: Run, children: Sequence[Run], runs: pd.DataFrame) -> tuple[Trend, ...]:
+def read_trends(
+    client: MlflowClient, parent: Run, children: Sequence[Run], runs: Iterable[Mapping[str, Any]]
+) -> tuple[Trend, ...]:
     """The trends of the finished runs that an execution before has finished, too."""
     study, began = parent.info.experiment_id, parent.info.start_time
     before = f"tags.`rampline.kind` = 'study' and attributes.start_time < {began}"
@@ -77,11 +79,10 @@ def read_trends(client: MlflowClient, parent: Run, children: Sequence[Run], runs
         of_execution.setdefault(run.data.tags["mlflow.parentRunId"], []).append(run)
     conditions = [_conditions(of_execution.get(execution.info.run_id, []), execution) for execution in earlier]
     own = _conditions(children, parent)
-    rows = [row for row in runs.to_dict("records") if row["status"] == "FINISHED"]
     series = [
         (row, metric, [e for e, theirs in zip(earlier, conditions, strict=True) if _are_alike(row["run"], own, theirs)])
-        for row in rows
-        if any(row["run"] in theirs for theirs in conditions)
+        for row in runs
+        if row["status"] == "FINISHED" and any(row["run"] in theirs for theirs in conditions)
         for metric in shown_in(Output.HISTORY)
         if not pd.isna(row[metric.name])
     ]

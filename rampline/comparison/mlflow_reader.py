@@ -265,10 +265,10 @@ def to_number(text: str | None) -> float:
         return math.nan
 
 
-def read_answers(client: MlflowClient, runs: pd.DataFrame) -> dict[str, Predictions]:
+def read_answers(client: MlflowClient, runs: Iterable[Mapping[str, Any]]) -> dict[str, Predictions]:
     """The answers of the most accurate of these runs, by name; of runs that have none in MLflow, nothing."""
-    logged = pd.DataFrame(runs[runs["answers"] != ""]).sort_values("test_accuracy", ascending=False, kind="stable")
-    best = logged.head(MOST_READ).to_dict("records")
+    logged = (row for row in runs if row["answers"])
+    best = sorted(logged, key=lambda row: row["test_accuracy"], reverse=True)[:MOST_READ]
     if len(best) < 2:
         return {}
     # Without those of a run its interval is wider, and says so.

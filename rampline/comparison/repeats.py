@@ -28,7 +28,7 @@ CONFIDENCE = 0.95
 FEW, CLEAR = 4, 1.05
 
 Interval = tuple[float, float]
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 
 
 def interval_of_median(values: Sequence[float]) -> Interval:
@@ -40,12 +40,12 @@ def interval_of_median(values: Sequence[float]) -> Interval:
     return (float(found.low), float(found.high)) if is_found else (min(values), max(values))
 
 
-def name_of_run(training: Row) -> str:
+def name_of_run(training: Mapping[str, Any]) -> str:
     """The run that a training belongs to."""
     return training["repeat_of"] or training["run"]
 
 
-def merge_trainings(trainings: pd.DataFrame) -> pd.DataFrame:
+def merge_trainings(trainings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row per run, in the order of the first trainings.
 
     Figures are medians of the finished trainings; what is no single figure (names, texts, and the parts of a step,
@@ -61,18 +61,16 @@ def merge_trainings(trainings: pd.DataFrame) -> pd.DataFrame:
     for run in of_run.values():
         alike.setdefault(_equal(run[0]), []).extend(_finished(run))
     names = {row["run"]: name for name, run in of_run.items() for row in run}
-    merged = [
+    return [
         _merge(run, alike[_equal(run[0])]) | {"run": name, "starts_from": names.get(run[0]["starts_from"], "")}
         for name, run in of_run.items()
     ]
-    runs = pd.DataFrame(merged)
-    return runs.astype({column: kind for column, kind in trainings.dtypes.items() if runs[column].dtype != kind})
 
 
 LOW, HIGH = "_low", "_high"
 
 
-def merge_epochs(epochs: pd.DataFrame, trainings: pd.DataFrame) -> pd.DataFrame:
+def merge_epochs(epochs: pd.DataFrame, trainings: Iterable[dict[str, Any]]) -> pd.DataFrame:
     """A row per run and epoch: medians of the trainings that its figures are of.
 
     Where a run was trained more than once, `METRIC_low` and `METRIC_high` are the least and the greatest of them.
@@ -80,19 +78,19 @@ def merge_epochs(epochs: pd.DataFrame, trainings: pd.DataFrame) -> pd.DataFrame:
     counted = {row["run"]: name for name, run in by_run(trainings).items() for row in _finished(run)}
     kept = epochs[epochs["run"].isin(counted)]
     named = kept.assign(run=[counted[run] for run in kept["run"]])
-    grouped, names = named.groupby(["run", "epoch"], sort=False, as_index=False), ["run", "epoch"]
-    merged = grouped.median()
-    if len(merged) == len(named):
-        return merged
+    names = ["run", "epoch"]
+    if not named.duplicated(names).any():
+        return named.reset_index(drop=True)
+    grouped = named.groupby(names, sort=False, as_index=False)
     ends = [grouped.agg(end).drop(columns=names).add_suffix(suffix) for end, suffix in (("min", LOW), ("max", HIGH))]
-    return pd.concat([merged, *ends], axis="columns")
+    return pd.concat([grouped.median(), *ends], axis="columns")
 
 
-def by_run(trainings: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+def by_run(trainings: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """The rows of each run's trainings, by its name."""
     of_run: dict[str, list[dict[str, Any]]] = {}
-    for row in trainings.to_dict("records"):
-        of_run.setdefault(name_of_run(row), []).append({str(key): value for key, value in row.items()})
+    for row in trainings:
+        of_run.setdefault(name_of_run(row), []).append(row)
     return of_run
 
 
@@ -147,11 +145,10 @@ def _interval(metric: str, trainings: Sequence[Row]) -> Interval | None:
     return interval_of_median([value for _, value in values]) if len(values) > 1 else None
 
 
-def with_intervals_of_speedup(runs: pd.DataFrame, reference: str) -> pd.DataFrame:
-    """`runs` with the intervals of speed-up and efficiency: as far apart as both throughputs may be."""
-    rows = runs.to_dict("records")
+def with_intervals_of_speedup(rows: list[dict[str, Any]], reference: str) -> list[dict[str, Any]]:
+    """`rows` with the intervals of speed-up and efficiency: as far apart as both throughputs may be."""
     base = next((row for row in rows if row["run"] == reference), None)
-    return runs if base is None else runs.assign(intervals=[_with_speedup(row, base) for row in rows])
+    return [row | {"intervals": _with_speedup(row, base)} for row in rows] if base else rows
 
 
 def _with_speedup(row: Row, base: Row) -> dict[str, Interval]:
@@ -202,7 +199,7 @@ class Figure:
         return write(self.value) + (f" ({' to '.join(bounds)})" if len({*bounds}) > 1 else "")
 
 
-def figure_of(row: Row, metric: str) -> Figure:
+def figure_of(row: Mapping[str, Any], metric: str) -> Figure:
     """A figure of a row of `merge_trainings`; one that is missing is NaN."""
     value = math.nan if pd.isna(row[metric]) else float(row[metric])
     low, high = row["intervals"].get(metric, (value, value))

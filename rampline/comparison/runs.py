@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -129,7 +129,7 @@ class Comparison:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """`runs` as one mapping per run."""
-        return [{str(key): value for key, value in row.items()} for row in self.runs.to_dict("records")]
+        return _rows(self.runs)
 
     @cached_property
     def finished(self) -> list[dict[str, Any]]:
@@ -157,7 +157,7 @@ class Comparison:
     @cached_property
     def trainings_of(self) -> dict[str, list[dict[str, Any]]]:
         """The rows of `trainings` by run."""
-        return by_run(self.trainings)
+        return by_run(_rows(self.trainings))
 
     def accuracies_of(self, run: str) -> list[float]:
         """Test accuracies of the finished trainings of a run."""
@@ -221,12 +221,12 @@ def read_comparison(
     study = tags.get("rampline.study", study)
     rows = [run_row(child, parent) for child in children]
     _add_figures(rows, epochs, "")
-    reference = choose_reference(pd.DataFrame(rows).reindex(columns=[*csv_columns(), "repeat_of"]), declared)
+    reference = choose_reference(rows, declared)
     _add_figures(rows, epochs, next((row["machines"][-1][1] for row in rows if name_of_run(row) == reference), ""))
     trainings = _trainings(rows, epochs, study, execution)
     runs = with_intervals_of_speedup(with_scaling(merge_trainings(trainings), reference), reference)
-    runs = with_published_speedup(runs, reference)
-    shown = dict(zip(runs["run_id"], runs["run"], strict=True))
+    scored = [row for row in runs if row["status"] == FINISHED and not is_missing(row["test_accuracy"])]
+    shown = {row["run_id"]: row["run"] for row in runs}
     tolerance = _tag_number(tags, "rampline.accuracy_tolerance")
     return Comparison(
         study=study,
@@ -240,9 +240,9 @@ def read_comparison(
         deadline_hours=_tag_number(tags, "rampline.deadline_hours"),
         accuracy_tolerance=DEFAULT_TOLERANCE if tolerance is None else tolerance,
         published_source=tags.get("rampline.published_source", ""),
-        runs=runs,
-        trainings=with_scaling(trainings, reference, runs),
-        answers=read_answers(client, pd.DataFrame(runs[runs["status"] == FINISHED]).dropna(subset=["test_accuracy"])),
+        runs=with_published_speedup(_table(runs), reference),
+        trainings=_table(with_scaling(trainings, reference, runs)),
+        answers=read_answers(client, scored),
         epochs=merge_epochs(epochs, trainings),
         environment=environment_of(children, parent),
         system=read_system(client, children, histories, shown) if for_report else no_system(),
@@ -290,20 +290,29 @@ def _machine_of(epoch: int, machines: Sequence[tuple[int, str]]) -> str:
     return next((name for first, name in reversed(machines) if first <= epoch), machines[0][1])
 
 
-def _trainings(rows: list[dict[str, Any]], epochs: pd.DataFrame, study: str, execution: str) -> pd.DataFrame:
+def _trainings(rows: list[dict[str, Any]], epochs: pd.DataFrame, study: str, execution: str) -> list[dict[str, Any]]:
+    """The rows with what they take together with those that they start from; all have all columns, in their order."""
     of_run = dict(tuple(epochs.groupby("run", sort=False)))
     last = {str(run): max(own["elapsed_seconds"].dropna().tolist(), default=0.0) for run, own in of_run.items()}
     _add_ancestors(rows, find_ancestors(rows, study, execution), last)
-    runs = pd.DataFrame(rows)
-    published = [column for column in runs.columns if column.startswith("published_")]
-    known = metrics_of_run(runs.columns)
-    kinds = {metric.name: "Int64" if metric.unit is COUNT else "float64" for metric in known}
-    kinds |= dict.fromkeys((*published, "seconds_before"), "float64")
+    told = dict.fromkeys(column for row in rows for column in row)
+    published = [column for column in told if column.startswith("published_")]
+    columns = [*csv_columns(), *published, *SETTINGS, *(metric.name for metric in metrics_of_run(told))]
+    return [{column: row.get(column, math.nan) for column in columns} for row in rows]
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows that have the same columns as a table, each column with its type."""
+    columns = {column: [row[column] for row in rows] for column in rows[0]}
+    kinds = {metric.name: "Int64" if metric.unit is COUNT else "float64" for metric in metrics_of_run(columns)}
+    kinds |= {column: "float64" for column in columns if column.startswith(("published_", "seconds_before"))}
     kinds |= dict.fromkeys((*COUNTS, "virtual_devices", "attempts"), "Int64")
-    columns = csv_columns()
-    beside = [metric.name for metric in known if metric.name not in columns]
-    runs = runs.reindex(columns=[*columns, *published, *SETTINGS, *beside])
-    return runs.astype({column: kinds[column] for column in runs.columns if column in kinds})
+    typed = {name: pd.array(columns[name], dtype=kind) for name, kind in kinds.items()}
+    return pd.DataFrame(columns | typed)
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
 
 
 def _add_ancestors(rows: list[dict[str, Any]], ancestors: Mapping[str, str], elapsed: Mapping[str, float]) -> None:
@@ -359,10 +368,10 @@ def _steady(epochs: pd.DataFrame, key: str) -> list[float]:
     return [value for value in steady if math.isfinite(value)]
 
 
-def choose_reference(runs: pd.DataFrame, declared: str) -> str:
+def choose_reference(rows: Iterable[Mapping[str, Any]], declared: str) -> str:
     """The declared reference if it finished, else the first run that did, else none (an empty name)."""
-    there = runs.query("status == @FINISHED").dropna(subset=["images_per_second"]).to_dict("records")
-    usable = [name_of_run(row) for row in there]
+    finished = (row for row in rows if row["status"] == FINISHED)
+    usable = [name_of_run(row) for row in finished if not is_missing(row.get("images_per_second"))]
     if declared in usable:
         return declared
     return usable[0] if usable else ""
@@ -381,26 +390,26 @@ def with_published_speedup(runs: pd.DataFrame, reference: str) -> pd.DataFrame:
     return runs
 
 
-def with_scaling(runs: pd.DataFrame, reference: str, among: pd.DataFrame | None = None) -> pd.DataFrame:
-    """`runs` with `speedup`, `scaling_efficiency` and `train_seconds_vs_reference` (NaN where they say nothing).
+def with_scaling(
+    rows: Sequence[dict[str, Any]], reference: str, among: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """`rows` with `speedup`, `scaling_efficiency` and `train_seconds_vs_reference` (NaN where they say nothing).
 
     The reference is `among` other rows, if these are given.
     """
-    runs = runs.copy()
-    if not reference:
-        return runs.assign(speedup=math.nan, scaling_efficiency=math.nan, train_seconds_vs_reference=math.nan)
-    base = (runs if among is None else among).set_index("run").loc[reference]
-    finished = runs["status"] == FINISHED
-    same_work = runs["epochs_in_all"] == base["epochs_in_all"]
-    for key in ("fingerprint", *SAME_DATA):
-        same_work &= runs[key] == base[key]
-    replicas = runs["replicas"].astype("float64") / float(base["replicas"] or math.nan)
-    runs["speedup"] = (runs["images_per_second"] / base["images_per_second"]).where(
-        finished & (runs["machine"] == base["machine"])
-    )
-    same_work &= runs["machines"].map(lambda machines: {name for _, name in machines} == {base["machine"]})
-    runs["scaling_efficiency"] = runs["speedup"] / replicas
-    in_all = runs["train_seconds_in_all"].fillna(runs["train_seconds"])
-    of_base = base["train_seconds"] if math.isnan(base["train_seconds_in_all"]) else base["train_seconds_in_all"]
-    runs["train_seconds_vs_reference"] = (in_all / of_base).where(finished & same_work)
-    return runs
+    base = next((row for row in among or rows if row["run"] == reference), None)
+    return [row | _scaling(row, base) for row in rows]
+
+
+def _scaling(row: Mapping[str, Any], base: Mapping[str, Any] | None) -> dict[str, float]:
+    speedup = efficiency = of_time = math.nan
+    if base and row["status"] == FINISHED:
+        same_work = all(row[key] == base[key] for key in ("epochs_in_all", "fingerprint", *SAME_DATA))
+        if same_work and {name for _, name in row["machines"]} == {base["machine"]}:
+            alone, in_all = "train_seconds", "train_seconds_in_all"
+            own, of_base = (each[alone] if math.isnan(each[in_all]) else each[in_all] for each in (row, base))
+            of_time = own / (of_base or math.nan)
+        if row["machine"] == base["machine"]:
+            speedup = row["images_per_second"] / (base["images_per_second"] or math.nan)
+            efficiency = speedup / ((row["replicas"] or math.nan) / (base["replicas"] or math.nan))
+    return {"speedup": speedup, "scaling_efficiency": efficiency, "train_seconds_vs_reference": of_time}

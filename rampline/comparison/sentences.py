@@ -165,11 +165,12 @@ def list_warnings(comparison: Comparison) -> list[str]:
             "what each was trained for. “Ways of looking” in the report has accuracies after equal epochs and after "
             "equal time."
         )
-    failed = [row for row in comparison.trainings.to_dict("records") if row["parity"] == "fail"]
-    for row in failed:
+    columns = ["run", *(metric.name for metric in from_source(Source.PARITY))]
+    failed = comparison.trainings.loc[comparison.trainings["parity"] == "fail", columns]
+    for row in failed.to_dict("records"):
         why = tell_parity([row]) or "the parity check failed"
         remarks.append(f"{row['run']} does not train what one replica would: {why}.")
-    virtual = [row["run"] for row in comparison.runs.query("virtual_devices > 1").to_dict("records")]
+    virtual = comparison.runs.loc[comparison.runs["virtual_devices"] > 1, "run"].tolist()
     if virtual:
         remarks.append(f"The replicas of {list_names(virtual)} are virtual devices that share one processor.")
     return remarks

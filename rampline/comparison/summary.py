@@ -70,7 +70,7 @@ def derived_metrics(comparison: Comparison) -> dict[str, dict[str, float]]:
     """What the comparison finds (`speedup`, …) by MLflow run id, to be logged on the child runs that have it."""
     keys = logged(Source.COMPARISON)
     derived: dict[str, dict[str, float]] = {}
-    for row in comparison.trainings.to_dict("records"):
+    for row in comparison.trainings.filter(items=["run_id", *keys]).to_dict("records"):
         figures = {key: float(row[key]) for key in keys if not is_missing(row[key])}
         if figures:
             derived[row["run_id"]] = figures
