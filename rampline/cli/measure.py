@@ -304,7 +304,7 @@ def tune(
     checked, _ = _read_run(study, run, set_ or [])
     # pandas: a wrong study should be told of before
     from rampline.data.preparation import prepare_dataset
-    from rampline.devices import find_devices
+    from rampline.jobs.launchers import gpus_of_machine
     from rampline.training.model_contract import checked_models
     from rampline.tuning.outcome import describe_outcome
     from rampline.tuning.space import Limits
@@ -315,7 +315,7 @@ def tune(
         dataset = prepare_dataset(config.data, home, log=console.print)
     limits = Limits(
         train_examples=dataset.splits["train"],
-        has_gpu=bool(find_devices().gpus) and not config.cluster.virtual_devices,
+        has_gpu=bool(gpus_of_machine(config)) and not config.cluster.virtual_devices,
         max_batch=max_batch,
         allow_batch=allow_batch,
         allow_precision=allow_precision,

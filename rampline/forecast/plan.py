@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rampline.config import RunConfig
-from rampline.devices import Devices, find_devices
 from rampline.forecast.forecast import Calibration, Forecast
 from rampline.forecast.quote import quote_run
+from rampline.jobs.launchers import gpus_of_machine
 from rampline.jobs.roles import role_counts
 from rampline.record.home import Home
 from rampline.study import Study, StudyRun
@@ -64,8 +64,8 @@ class PlannedRun:
 
 def plan_study(study: Study, home: Home) -> list[PlannedRun]:
     """Every run of a checked study as it would be started on this machine."""
-    devices, calibration = find_devices(), Calibration.of(home)
-    return [_plan_run(study, run, home, devices, calibration) for run in study.runs]
+    calibration = Calibration.of(home)
+    return [_plan_run(study, run, home, calibration) for run in study.runs]
 
 
 def expected_cost_usd(planned: Sequence[PlannedRun]) -> float | None:
@@ -74,14 +74,14 @@ def expected_cost_usd(planned: Sequence[PlannedRun]) -> float | None:
     return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
-def _plan_run(study: Study, run: StudyRun, home: Home, devices: Devices, calibration: Calibration) -> PlannedRun:
+def _plan_run(study: Study, run: StudyRun, home: Home, calibration: Calibration) -> PlannedRun:
     config, prepared = run.config, study.datasets.get(run.config.data)
     examples = prepared.splits["train"] if prepared else run.train_examples
     return PlannedRun(
         name=run.name,
         config=config,
         processes=", ".join(f"{count} {role}" for role, count in role_counts(config).items()),
-        devices=_place(config, devices),
+        devices=_place(config),
         steps_per_epoch=config.steps_per_epoch(examples) if examples else None,
         is_prepared=prepared is not None,
         quote=quote_run(home, study.name, run.repeat_of or run.name, config, prepared, calibration),
@@ -90,8 +90,8 @@ def _plan_run(study: Study, run: StudyRun, home: Home, devices: Devices, calibra
     )
 
 
-def _place(config: RunConfig, devices: Devices) -> str:
+def _place(config: RunConfig) -> str:
     replicas = config.cluster.replicas
-    if config.cluster.virtual_devices and replicas > 1:
-        return f"{replicas} virtual on the CPU"
-    return f"{replicas} GPU" if devices.gpus and not config.cluster.virtual_devices else "CPU"
+    if config.cluster.virtual_devices:
+        return f"{replicas} virtual on the CPU" if replicas > 1 else "CPU"
+    return f"{replicas} GPU" if gpus_of_machine(config) else "CPU"

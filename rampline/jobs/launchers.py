@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 from rampline.config import RunConfig
+from rampline.devices import find_devices
 from rampline.errors import ClusterConfigError
 from rampline.jobs.launcher import Launcher
 from rampline.jobs.local import LOCAL, Local
@@ -30,6 +32,33 @@ def launcher_of_jobs(config: RunConfig) -> Launcher:
     at the models of a study.
     """
     return LOCAL if config.cluster.launcher in ("local", "hand") else launcher_of(config)
+
+
+def gpus_of_machine(config: RunConfig) -> int:
+    """GPUs of a machine that the run's roles get: of the nodes of a Ray cluster the most, else those of this machine.
+
+    Raises:
+        ClusterConfigError: where nobody answers who knows them.
+    """
+    if config.cluster.launcher == "ray":
+        return max((node.gpus for node in launcher_of(config).nodes()), default=0)
+    return len(find_devices().gpus)
+
+
+def resolve_virtual_devices(config: RunConfig) -> RunConfig:
+    """`config` with a number for `cluster.virtual_devices: auto`: what a machine needs to hold the replicas.
+
+    That is `cluster.replicas` for `mirrored` on a machine without a GPU, and 1 for workers on one with fewer GPUs than
+    workers, else 0: without a GPU the other strategies have one device per process on the CPU anyway.
+    """
+    cluster = config.cluster
+    if cluster.virtual_devices != "auto":
+        return config
+    gpus = gpus_of_machine(config)
+    virtual = cluster.replicas if config.strategy == "mirrored" and not gpus else 0
+    if cluster.launcher == "local" and cluster.replicas == 1 and 0 < gpus < cluster.workers:
+        virtual = 1
+    return dataclasses.replace(config, cluster=dataclasses.replace(cluster, virtual_devices=virtual))
 
 
 def _local(config: RunConfig) -> Launcher:

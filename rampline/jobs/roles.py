@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -22,21 +21,6 @@ LOOPBACK = "127.0.0.1"
 KEEPALIVE = ("grpc.keepalive_time_ms=10000", "grpc.keepalive_timeout_ms=10000", "grpc.http2.max_pings_without_data=0")
 # gRPC's frames of 16 KiB, and the window that goes with them, cost an all-reduce a tenth of a small network's step.
 LARGE_FRAMES = ("grpc.http2.max_frame_size=16777215", "grpc.http2.lookahead_bytes=4194304")
-
-
-def resolve_virtual_devices(config: RunConfig) -> RunConfig:
-    """`config` with a number for `cluster.virtual_devices: auto`: what this machine needs to hold the replicas.
-
-    That is `cluster.replicas` for `mirrored` on a machine without a GPU, and 1 for workers on one with fewer GPUs than
-    workers, else 0: without a GPU the other strategies have one device per process on the CPU anyway.
-    """
-    cluster, gpus = config.cluster, len(find_devices().gpus)
-    if cluster.virtual_devices != "auto":
-        return config
-    virtual = cluster.replicas if config.strategy == "mirrored" and not gpus else 0
-    if cluster.launcher == "local" and cluster.replicas == 1 and 0 < gpus < cluster.workers:
-        virtual = 1
-    return dataclasses.replace(config, cluster=dataclasses.replace(cluster, virtual_devices=virtual))
 
 
 def check_devices(config: RunConfig, *, workers: int = 1) -> None:

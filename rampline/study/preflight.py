@@ -13,8 +13,7 @@ from rampline.config.keras_names import APPLICATIONS, IMAGE_LAYERS, check_parame
 from rampline.config.setting import unknown_key
 from rampline.errors import ConfigError, InputError
 from rampline.imports import locate_own
-from rampline.jobs.launchers import launcher_of
-from rampline.jobs.roles import resolve_virtual_devices
+from rampline.jobs.launchers import launcher_of, resolve_virtual_devices
 from rampline.record.home import Home
 from rampline.study.content import load_study
 from rampline.study.definition import Study
@@ -52,17 +51,19 @@ def check_machine(study: Study, home: Home) -> Study:
     Raises:
         InputError: naming the run.
     """
-    runs = (dataclasses.replace(run, config=resolve_virtual_devices(run.config)) for run in study.runs)
-    study = dataclasses.replace(study, runs=tuple(runs))
+    runs = []
     for run in study.runs:
         try:
-            check_model(run.config.model.name, run.config.model.options)
-            check_augmentations(run.config.data)
+            config = resolve_virtual_devices(run.config)
+            check_model(config.model.name, config.model.options)
+            check_augmentations(config.data)
             if run.starts_from is None:
-                check_weights(run.config.model.weights)
-            launcher_of(run.config).check(run.config)
+                check_weights(config.model.weights)
+            launcher_of(config).check(config)
         except InputError as error:
             raise type(error)(f"run {run.name}: {error}") from error
+        runs.append(dataclasses.replace(run, config=config))
+    study = dataclasses.replace(study, runs=tuple(runs))
     from rampline.data.preparation import locate_prepared  # pandas: a wrong study should be told of before a second
 
     return dataclasses.replace(study, datasets={data: locate_prepared(data, home) for data in study.data})

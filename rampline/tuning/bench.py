@@ -14,7 +14,7 @@ from rampline.config import RunConfig, from_dict
 from rampline.data.dataset import PreparedDataset
 from rampline.jobs.exit_status import one_line
 from rampline.jobs.job import EVENTS
-from rampline.jobs.memory import is_out_of_memory, peak_bytes
+from rampline.jobs.memory import available_bytes, is_out_of_memory, peak_bytes
 from rampline.jobs.tf_config import ALONE
 from rampline.record.events import EventWriter
 from rampline.training.state import make_state
@@ -63,6 +63,7 @@ def measure_trial(folder: Path, before: dict[str, Any], after: dict[str, Any], d
     Returns:
         `status`, and `rounds` or the `reason` why there are none.
     """
+    free = available_bytes()
     configs, prepared = [from_dict(before), from_dict(after)], PreparedDataset.open(Path(dataset))
     configure_devices(configs[0])
     strategy = make_strategy(configs[0])
@@ -76,7 +77,8 @@ def measure_trial(folder: Path, before: dict[str, Any], after: dict[str, Any], d
     except Exception as error:  # noqa: BLE001 - whatever it is, the next candidate may work
         return {"status": DOES_NOT_FIT if is_out_of_memory(error) else FAILED, "reason": one_line(error)}
     peaks = [tf.config.experimental.get_memory_info(device)["peak"] for device in devices] or [peak_bytes()]
-    return {"status": MEASURED, "rounds": dataclasses.asdict(dataclasses.replace(rounds, memory_bytes=max(peaks)))}
+    rounds = dataclasses.replace(rounds, memory_bytes=max(peaks), free_bytes=None if devices else free)
+    return {"status": MEASURED, "rounds": dataclasses.asdict(rounds)}
 
 
 def _compare(before: Variant, after: Variant) -> Rounds:

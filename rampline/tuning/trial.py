@@ -26,11 +26,13 @@ class Rounds(JsonData):
         before: (rounds,) of the settings it is compared with.
         after: (rounds,) of the candidate.
         memory_bytes: peak memory of the process or GPU when the candidate was measured; `None` where unknown.
+        free_bytes: memory that its machine had left before; `None` where it was measured on a GPU.
     """
 
     before: tuple[float, ...]
     after: tuple[float, ...]
     memory_bytes: int | None = None
+    free_bytes: int | None = None
 
     @property
     def ratios(self) -> tuple[float, ...]:

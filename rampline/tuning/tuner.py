@@ -11,7 +11,7 @@ from rampline.config import RunConfig, flatten, to_dict
 from rampline.errors import InputError, RunFailed
 from rampline.jobs.job import Job, JobFailed, run_job
 from rampline.jobs.launchers import launcher_of_jobs
-from rampline.jobs.memory import available_bytes, lacking_bytes
+from rampline.jobs.memory import lacking_bytes
 from rampline.record.units import GIBIBYTE
 from rampline.tuning.outcome import Outcome, best_of
 from rampline.tuning.space import BATCH, Limits, candidates, order_groups
@@ -125,8 +125,9 @@ class Tuner:
             return None
         if any(trial.status == DOES_NOT_FIT for trial in tried):
             return {"reason": "larger than one that does not fit"}
-        peaks = [trial.rounds.memory_bytes for trial in tried if trial.rounds and trial.rounds.memory_bytes]
-        lacking = 0 if self._limits.has_gpu else lacking_bytes(peaks, available_bytes())
+        measured = [trial.rounds for trial in tried if trial.rounds]
+        free = measured[-1].free_bytes if measured else None
+        lacking = lacking_bytes([rounds.memory_bytes or 0 for rounds in measured], free) if free else 0
         if not lacking:
             return None
         return {"status": DOES_NOT_FIT, "reason": f"about {lacking / GIBIBYTE:.1f} GiB of memory are missing"}

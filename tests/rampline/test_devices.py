@@ -7,7 +7,8 @@ from rampline.config import ClusterConfig, RunConfig, from_dict
 from rampline.config.formats import to_dict
 from rampline.devices import Devices, find_devices
 from rampline.errors import ClusterConfigError
-from rampline.jobs.roles import check_devices, resolve_virtual_devices
+from rampline.jobs.launchers import resolve_virtual_devices
+from rampline.jobs.roles import check_devices
 from rampline.record.provenance import describe_machine, environment
 
 INFORMATION = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 11\n"

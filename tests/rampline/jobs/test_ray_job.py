@@ -44,3 +44,19 @@ def test_a_job_that_is_stopped_saves_a_checkpoint(tmp_path: Path) -> None:
         assert events()[-2:] == ["checkpoint", "stopped"]
         assert not processes_of(home, "rampline.worker")
         assert "--resume` continues it" in ask("logs", "one").stdout
+
+
+def test_auto_looks_at_the_gpus_of_the_nodes(tmp_path: Path) -> None:
+    """Ray takes the user's word for the number; the machine of the command may have none."""
+    environment = {**os.environ, **make_address(), "RAMPLINE_HOME": str(tmp_path / "home")}
+    auto = ("--set", "cluster.launcher=ray", "--set", "cluster.virtual_devices=auto")
+    with ray_node(environment, 2, "--num-gpus=2"):
+        planned = subprocess.run(
+            [str(RAMPLINE), "plan", "digits", "--only", "baseline", "--only", "mirrored-ramp", *auto],
+            env=environment | {"CUDA_VISIBLE_DEVICES": "-1", "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert planned.returncode == 0, planned.stderr
+    assert "2 GPU" in planned.stdout

@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from rampline import devices
 from rampline.cli import app
-from rampline.jobs.roles import check_devices, resolve_virtual_devices
+from rampline.jobs.launchers import resolve_virtual_devices
+from rampline.jobs.roles import check_devices
 from rampline.study import built_in_studies, load_study
 
 STUDIES = ("cassava", "cats_vs_dogs", "digits", "fashion_mnist", "inaturalist", "mnist", "recipe", "svhn")
