@@ -53,8 +53,8 @@ from rampline.comparison.mlflow_reader import (
 from rampline.comparison.repeats import by_run, merge_epochs, merge_trainings, name_of_run, with_intervals_of_speedup
 from rampline.credentials import mask
 from rampline.errors import InputError
-from rampline.record.metric import Metric, Summary
-from rampline.record.metrics import compared_epochs, find_metric, metrics_of_run, own_metrics
+from rampline.record.metric import Metric, Source, Summary
+from rampline.record.metrics import compared_epochs, find_metric, logged, metrics_of_run, own_metrics
 from rampline.record.units import COUNT, SECONDS
 from rampline.registry.candidate import Predictions
 
@@ -402,7 +402,7 @@ def with_scaling(
 
 
 def _scaling(row: Mapping[str, Any], base: Mapping[str, Any] | None) -> dict[str, float]:
-    speedup = efficiency = of_time = math.nan
+    of_time, scaling = math.nan, dict.fromkeys(logged(Source.COMPARISON), math.nan)
     if base and row["status"] == FINISHED:
         same_work = all(row[key] == base[key] for key in ("epochs_in_all", "fingerprint", *SAME_DATA))
         if same_work and {name for _, name in row["machines"]} == {base["machine"]}:
@@ -412,4 +412,5 @@ def _scaling(row: Mapping[str, Any], base: Mapping[str, Any] | None) -> dict[str
         if row["machine"] == base["machine"]:
             speedup = row["images_per_second"] / (base["images_per_second"] or math.nan)
             efficiency = speedup / ((row["replicas"] or math.nan) / (base["replicas"] or math.nan))
-    return {"speedup": speedup, "scaling_efficiency": efficiency, "train_seconds_vs_reference": of_time}
+            scaling = {"speedup": speedup, "scaling_efficiency": efficiency}
+    return {**scaling, "train_seconds_vs_reference": of_time}

@@ -20,6 +20,7 @@ from rampline.jobs.local import LocalPlacement, LocalRole
 from rampline.jobs.mirror import Change, Changes, apply, replace_run, unpack
 from rampline.jobs.roles import free_ports
 from rampline.jobs.tf_config import Task
+from rampline.record.home import Home, keep_private
 
 POLL_SECONDS = 0.1
 TELL_SECONDS = 1.0
@@ -54,6 +55,7 @@ class RoleHost:
         # What it is by itself; Ray would set it to 1 whenever a method runs.
         os.environ.setdefault("OMP_NUM_THREADS", str(available_cores()))
         os.environ.update(environment)
+        keep_private(Home.from_environment())
         if Path(folder).is_dir():
             os.chdir(folder)
         self._roles: dict[str, LocalRole] = {}

@@ -30,5 +30,7 @@ def test_cancelling_ends_every_role_and_every_actor(stack: Flows, node: psutil.P
     gone = wait_until(lambda: not stack.roles() and not actors(node), GONE_SECONDS)
     print(f"no role and no actor {gone:.1f} s after the request")  # noqa: T201
     assert [event["event"] for event in directory.read_events("stopped")] == ["stopped"]
+    # Also what roles have written, whose node was started with the usual umask.
+    assert [path for path in directory.path.rglob("*") if path.stat().st_mode & 0o077] == []
     # Where the process does not hear within a second that it is cancelled, it ends as crashed; Prefect corrects that.
     stack.until(flow_run, "CANCELLED")
