@@ -45,7 +45,7 @@ def name_of_run(training: Mapping[str, Any]) -> str:
     return training["repeat_of"] or training["run"]
 
 
-def merge_trainings(trainings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def merge_trainings(trainings: Iterable[Row]) -> list[Row]:
     """A row per run, in the order of the first trainings.
 
     Figures are medians of the finished trainings; what is no single figure (names, texts, and the parts of a step,
@@ -57,7 +57,7 @@ def merge_trainings(trainings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]
         intervals: (low, high) by metric, of those with two figures or more.
     """
     of_run = by_run(trainings)
-    alike: dict[str, list[dict[str, Any]]] = {}
+    alike: dict[str, list[Row]] = {}
     for run in of_run.values():
         alike.setdefault(_equal(run[0]), []).extend(_finished(run))
     names = {row["run"]: name for name, run in of_run.items() for row in run}
@@ -70,7 +70,7 @@ def merge_trainings(trainings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]
 LOW, HIGH = "_low", "_high"
 
 
-def merge_epochs(epochs: pd.DataFrame, trainings: Iterable[dict[str, Any]]) -> pd.DataFrame:
+def merge_epochs(epochs: pd.DataFrame, trainings: Iterable[Row]) -> pd.DataFrame:
     """A row per run and epoch: medians of the trainings that its figures are of.
 
     Where a run was trained more than once, `METRIC_low` and `METRIC_high` are the least and the greatest of them.
@@ -86,15 +86,15 @@ def merge_epochs(epochs: pd.DataFrame, trainings: Iterable[dict[str, Any]]) -> p
     return pd.concat([grouped.median(), *ends], axis="columns")
 
 
-def by_run(trainings: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def by_run(trainings: Iterable[Row]) -> dict[str, list[Row]]:
     """The rows of each run's trainings, by its name."""
-    of_run: dict[str, list[dict[str, Any]]] = {}
+    of_run: dict[str, list[Row]] = {}
     for row in trainings:
         of_run.setdefault(name_of_run(row), []).append(row)
     return of_run
 
 
-def _merge(trainings: Sequence[dict[str, Any]], alike: Sequence[Row]) -> dict[str, Any]:
+def _merge(trainings: Sequence[Row], alike: Sequence[Row]) -> Row:
     finished = _finished(trainings)
     by_speed = sorted(finished, key=lambda row: (pd.isna(row["images_per_second"]), row["images_per_second"]))
     middle = by_speed[(len(by_speed) - 1) // 2]
@@ -129,7 +129,7 @@ def _is_finished(training: Row) -> bool:
     return training["status"] == "FINISHED"
 
 
-def _finished(trainings: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _finished(trainings: Sequence[Row]) -> list[Row]:
     """Those that have finished; all, where none has."""
     return [row for row in trainings if _is_finished(row)] or list(trainings)
 
@@ -145,7 +145,7 @@ def _interval(metric: str, trainings: Sequence[Row]) -> Interval | None:
     return interval_of_median([value for _, value in values]) if len(values) > 1 else None
 
 
-def with_intervals_of_speedup(rows: list[dict[str, Any]], reference: str) -> list[dict[str, Any]]:
+def with_intervals_of_speedup(rows: list[Row], reference: str) -> list[Row]:
     """`rows` with the intervals of speed-up and efficiency: as far apart as both throughputs may be."""
     base = next((row for row in rows if row["run"] == reference), None)
     return [row | {"intervals": _with_speedup(row, base)} for row in rows] if base else rows
