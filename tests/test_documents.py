@@ -1,6 +1,7 @@
 """Documents lead to files and headings that there are; what names the version names the same one."""
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -46,11 +47,13 @@ def test_every_page_of_docs_is_reached_from_the_readme() -> None:
 
 
 def test_the_documents_are_a_site(tmp_path: Path) -> None:
-    """Strict: a link, or an anchor, that leads nowhere ends it."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120).returncode == 0
-    assert "Rampline" in (tmp_path / "index.html").read_text()
-    pages = {page.parent.name for page in tmp_path.glob("docs/*/index.html")}
+    """Strict: a link, or an anchor, that leads nowhere ends it. In a copy: MkDocs looks at each file of .venv, too."""
+    project, site = tmp_path / "project", tmp_path / "site"
+    shutil.copytree(ROOT, project, ignore=shutil.ignore_patterns(".*"))
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
+    assert subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=120).returncode == 0
+    assert "Rampline" in (site / "index.html").read_text()
+    pages = {page.parent.name for page in site.glob("docs/*/index.html")}
     assert pages == {document.stem for document in ROOT.glob("docs/*.md")}
 
 

@@ -9,7 +9,8 @@ import io
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -165,27 +166,39 @@ def test_cancelling_in_the_page_ends_every_role(stack: Flows, page: Page):
     assert mlflow_tags(stack.state.mlflow_url, execution)["multi-worker"]["status"] == "KILLED"
 
 
-@pytest.mark.long
-def test_an_every_minute_schedule_trains_and_skips_while_it_does(stack: Flows, page: Page):
-    deployment = stack.api.request("GET", "/deployments/name/study/study")["id"]
+@contextmanager
+def every_minute(stack: Flows, deployment: str) -> Iterator[Callable[[], dict[str, str]]]:
+    """A schedule of the deployment, switched off; yields a function that tells the states of its flow runs, by id.
+
+    Afterwards nothing of it holds the devices that the next test wants.
+    """
     parameters = {"study": "digits", "only": ["baseline"], "epochs": FOR_EVER, "overrides": QUICK}
     schedule = {"schedule": {"cron": "* * * * *", "timezone": "UTC"}, "active": False, "parameters": parameters}
     (made,) = stack.api.post(f"/deployments/{deployment}/schedules", [schedule | {"slug": "every-minute"}])
-    switch_on_schedule(page, stack.state.prefect_url, deployment, "every-minute")
     scheduled = {"flow_runs": {"deployment_id": {"any_": [deployment]}, "tags": {"all_": ["auto-scheduled"]}}}
 
-    def states() -> list[str]:
-        return [found["state_name"] for found in stack.api.post("/flow_runs/filter", scheduled)]
+    def states() -> dict[str, str]:
+        return {found["id"]: found["state_name"] for found in stack.api.post("/flow_runs/filter", scheduled)}
 
-    wait_until(lambda: "Running" in states(), 150)
-    wait_until(lambda: "Skipped" in states(), 150)
-    assert states().count("Running") == 1
-    picture(page, "prefect-schedule")
-    stack.api.request("DELETE", f"/deployments/{deployment}/schedules/{made['id']}")
-    for found in stack.api.post("/flow_runs/filter", scheduled):
-        if found["state_name"] == "Skipped":
-            open_flow_run(page, stack.state.prefect_url, found["id"])
-            page.get_by_text("Skipped", exact=True).first.wait_for(timeout=MINUTE)
-        if found["state_name"] == "Running":
-            stack.cancel(found["id"])
-            stack.until(found["id"], *ENDED)
+    try:
+        yield states
+    finally:
+        stack.api.request("DELETE", f"/deployments/{deployment}/schedules/{made['id']}")
+        for flow_run, state in states().items():
+            if state == "Running":
+                stack.cancel(flow_run)
+                stack.until(flow_run, *ENDED)
+
+
+@pytest.mark.long
+def test_an_every_minute_schedule_trains_and_skips_while_it_does(stack: Flows, page: Page):
+    deployment = stack.api.request("GET", "/deployments/name/study/study")["id"]
+    with every_minute(stack, deployment) as states:
+        switch_on_schedule(page, stack.state.prefect_url, deployment, "every-minute")
+        wait_until(lambda: "Running" in states().values(), 150)
+        wait_until(lambda: "Skipped" in states().values(), 150)
+        assert [*states().values()].count("Running") == 1
+        picture(page, "prefect-schedule")
+        skipped = next(flow_run for flow_run, state in states().items() if state == "Skipped")
+        open_flow_run(page, stack.state.prefect_url, skipped)
+        page.get_by_text("Skipped", exact=True).first.wait_for(timeout=MINUTE)

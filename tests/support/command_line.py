@@ -132,6 +132,7 @@ def rampline(home: Path, tmp_path: Path) -> Rampline:
             stack.enter_context(contextlib.redirect_stdout(output))
             stack.enter_context(contextlib.redirect_stderr(errors))
             status = main()
+            assert prefect or "PREFECT_API_URL" not in os.environ, "a server of its own lasts as long as this process"
         return subprocess.CompletedProcess(arguments, status, output.getvalue(), errors.getvalue())
 
     return call

@@ -113,7 +113,17 @@ def with_all_state(input_shape: tuple[int, int, int], classes: int) -> keras.Mod
     A test may hold it in a step (`faults.Hold`).
     """
     inputs = keras.Input(input_shape, dtype="uint8")
-    x = keras.layers.Rescaling(1 / 255)(_Held()(inputs))
+    return _with_all_state(inputs, _Held()(inputs), classes)
+
+
+def unhurried_with_all_state(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """The same, as `unhurried`: a step takes 0.1 s, so that a call of some steps can be stopped within a second."""
+    inputs = keras.Input(input_shape, dtype="uint8")
+    return _with_all_state(inputs, _Brisk()(_Held()(inputs)), classes)
+
+
+def _with_all_state(inputs, x, classes: int) -> keras.Model:
+    x = keras.layers.Rescaling(1 / 255)(x)
     x = keras.layers.BatchNormalization()(keras.layers.Conv2D(16, 3, strides=2)(x))
     x = keras.layers.Dropout(0.2)(keras.layers.Flatten()(keras.layers.ReLU()(x)))
     x = keras.layers.Dense(64, activation="relu")(x)
@@ -198,20 +208,27 @@ def unhurried(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
 class Unhurried(keras.layers.Layer):
     """Passes its inputs on, see `unhurried`."""
 
+    SECONDS = 2.0
+
     def call(self, inputs, training=False):
         if not training:
             return inputs
-        with tf.control_dependencies([tf.numpy_function(_take_time, [], [])]):
+        with tf.control_dependencies([tf.numpy_function(lambda: _take_time(self.SECONDS), [], [])]):
             return tf.identity(inputs)
+
+
+@keras.saving.register_keras_serializable("small_models")
+class _Brisk(Unhurried):
+    SECONDS = 0.1
 
 
 _steps = itertools.count()
 
 
-def _take_time() -> None:
+def _take_time(seconds: float) -> None:
     if next(_steps) < QUICK_STEPS:
         return
-    go, end = Path(sys.argv[-1]) / "go", time.monotonic() + 2
+    go, end = Path(sys.argv[-1]) / "go", time.monotonic() + seconds
     while not go.exists() and time.monotonic() < end:
         time.sleep(0.02)
 

@@ -27,7 +27,7 @@ SMALL += ("--set", "data.limit=20")
 # BatchNorm, Dropout and Adam; code is imported only where a study file names it.
 HELD = """name: held
 base:
-  epochs: 60
+  epochs: 20
   steps_per_call: 4
   data: {source: digits, image_size: 28, limit: 20}
   model: {name: "small_models:with_all_state"}
@@ -36,6 +36,8 @@ base:
 runs:
   multi-worker: {set: {strategy: multi_worker, cluster: {workers: 2}}}
 """
+# The same for tests that need time, until they call `Submitted.go`.
+UNHURRIED = HELD.replace("with_all_state", "unhurried_with_all_state").replace("epochs: 20", "epochs: 60")
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 
@@ -60,6 +62,9 @@ class Submitted:
 
     def await_starts(self, count: int) -> None:
         wait_until(lambda: len(self.times("started")) == count, 120)
+
+    def go(self) -> None:
+        (self.directory.path / "go").touch(mode=0o600)
 
     def node_of(self, role: str) -> str:
         roles = read_json(self.directory.roles_file)["roles"]
@@ -98,11 +103,19 @@ def held(tmp_path: Path) -> str:
     return str(file)
 
 
+@pytest.fixture
+def unhurried(held: str) -> str:
+    """The same study, which takes its time."""
+    Path(held).write_text(UNHURRIED)
+    return held
+
+
 def trained_here(submitted: Submitted, folder: Path) -> RunDirectory:
     """The same run by processes of this machine, that nothing has happened to."""
     directory, config = RunDirectory(folder / "here"), submitted.directory.read_config()
     cluster = dataclasses.replace(config.cluster, launcher="local")
     directory.create(dataclasses.replace(config, cluster=cluster), submitted.directory.read_identity())
+    (directory.path / "go").touch(mode=0o600)
     supervise(directory, on_event=lambda event: None, log=lambda line: None)
     return directory
 
@@ -192,8 +205,8 @@ def test_nodes_are_lost(submit: Submit, held: str, forks: None, tmp_path: Path) 
 
 
 @pytest.mark.long
-def test_a_job_is_preempted(submit: Submit, held: str, forks: None, tmp_path: Path) -> None:
-    submitted = submit(held, "--set", "epochs=400")
+def test_a_job_is_preempted(submit: Submit, unhurried: str, forks: None, tmp_path: Path) -> None:
+    submitted = submit(unhurried)
     cluster = submitted.cluster
     submitted.await_epochs(2)
 
@@ -209,6 +222,7 @@ def test_a_job_is_preempted(submit: Submit, held: str, forks: None, tmp_path: Pa
     submitted.await_starts(2)
     trains = time.time() - began
 
+    submitted.go()
     assert cluster.await_state(submitted.job, *ENDED, seconds=180) == "COMPLETED", submitted.printed
     assert cluster.job(submitted.job)["Restarts"] == "1"
     sys.stdout.write(
@@ -220,12 +234,15 @@ def test_a_job_is_preempted(submit: Submit, held: str, forks: None, tmp_path: Pa
 
 
 @pytest.mark.long
-def test_the_time_limit_comes_near(submit: Submit, held: str, forks: None, tmp_path: Path) -> None:
-    """A minute before it, or up to two: as often as it takes to the end."""
-    submitted = submit(held, "--set", "epochs=400", "--", "--time=3")
+def test_the_time_limit_comes_near(submit: Submit, unhurried: str, forks: None, tmp_path: Path) -> None:
+    """A minute before it, or up to two."""
+    submitted = submit(unhurried, "--set", "epochs=120", "--", "--time=3")
+    wait_until(lambda: len(submitted.times("stopped")) == 1, 240)
+    submitted.go()
     state = submitted.cluster.await_state(submitted.job, *ENDED, seconds=540)
     assert state == "COMPLETED", submitted.printed
-    assert len(submitted.times("stopped")) == len(submitted.times("started")) - 1 > 0
+    assert submitted.cluster.job(submitted.job)["Restarts"] == "1"
+    assert [len(submitted.times(event)) for event in ("started", "stopped")] == [2, 1]
     assert_bit_equal(submitted.directory, trained_here(submitted, tmp_path))
 
 
@@ -249,8 +266,8 @@ def test_the_first_node_is_lost(spares: str, submit: Submit, held: str, forks: N
 
 
 @pytest.mark.long
-def test_without_a_spare_the_job_is_queued_again_and_cancelled_it_is_over(submit: Submit, held: str) -> None:
-    submitted = submit(held, "--set", "epochs=2000")
+def test_without_a_spare_the_job_is_queued_again_and_cancelled_it_is_over(submit: Submit, unhurried: str) -> None:
+    submitted = submit(unhurried)
     hold = Hold(submitted.directory, "worker-1", step=20)
     lost, _ = lose_the_node_of("worker-1", submitted, hold)
     hold.let_go()
@@ -271,9 +288,9 @@ def test_without_a_spare_the_job_is_queued_again_and_cancelled_it_is_over(submit
 
 
 @pytest.mark.long
-def test_slurmd_dies_and_its_steps_do_not(submit: Submit, held: str, forks: None, tmp_path: Path) -> None:
+def test_slurmd_dies_and_its_steps_do_not(submit: Submit, unhurried: str, forks: None, tmp_path: Path) -> None:
     """Slurm queues the job again, and can end nothing on that node."""
-    submitted = submit(held, "--set", "epochs=400")
+    submitted = submit(unhurried)
     submitted.await_epochs(2)
     node = submitted.node_of("worker-1")
     submitted.cluster.daemons[node].kill()
@@ -283,14 +300,15 @@ def test_slurmd_dies_and_its_steps_do_not(submit: Submit, held: str, forks: None
     assert submitted.cluster.processes_on(node)
     gone = wait_until(lambda: submitted.cluster.processes_on() == [], 90)
     sys.stdout.write(f"slurmd killed: its node is empty {gone:.0f} s after the job is queued again\n")
+    submitted.go()
     assert submitted.cluster.await_state(submitted.job, *ENDED, seconds=300) == "COMPLETED", submitted.printed
     assert node not in [role["host"] for role in read_json(submitted.directory.roles_file)["roles"]]
     assert_bit_equal(submitted.directory, trained_here(submitted, tmp_path))
 
 
 @pytest.mark.long
-def test_the_command_of_a_job_is_killed(submit: Submit, held: str, forks: None, tmp_path: Path) -> None:
-    submitted = submit(held, "--set", "epochs=100")
+def test_the_command_of_a_job_is_killed(submit: Submit, unhurried: str, forks: None, tmp_path: Path) -> None:
+    submitted = submit(unhurried)
     submitted.await_epochs(2)
     processes = map(psutil.Process, submitted.cluster.processes_on())
     (command,) = (process for process in processes if "--launcher" in process.cmdline())
@@ -298,6 +316,7 @@ def test_the_command_of_a_job_is_killed(submit: Submit, held: str, forks: None, 
     gone = wait_until(lambda: submitted.cluster.processes_on() == [], 60)
     sys.stdout.write(f"command killed: everything gone after {gone:.1f} s\n")
     assert submitted.cluster.await_state(submitted.job, *ENDED) == "FAILED"
+    submitted.go()
     again = submitted.cluster.ask("sbatch", "--parsable", str(submitted.directory.path.parent / "job.sh"))
     assert submitted.cluster.await_state(again, *ENDED, seconds=180) == "COMPLETED", submitted.printed
     assert_bit_equal(submitted.directory, trained_here(submitted, tmp_path))
