@@ -235,14 +235,13 @@ def test_a_job_is_preempted(submit: Submit, unhurried: str, forks: None, tmp_pat
 
 @pytest.mark.long
 def test_the_time_limit_comes_near(submit: Submit, unhurried: str, forks: None, tmp_path: Path) -> None:
-    """A minute before it, or up to two."""
+    """A minute before it, or up to two: as often as it takes to the end."""
     submitted = submit(unhurried, "--set", "epochs=120", "--", "--time=3")
-    wait_until(lambda: len(submitted.times("stopped")) == 1, 240)
+    wait_until(lambda: len(submitted.times("stopped")) > 0, 240)
     submitted.go()
     state = submitted.cluster.await_state(submitted.job, *ENDED, seconds=540)
     assert state == "COMPLETED", submitted.printed
-    assert submitted.cluster.job(submitted.job)["Restarts"] == "1"
-    assert [len(submitted.times(event)) for event in ("started", "stopped")] == [2, 1]
+    assert len(submitted.times("stopped")) == len(submitted.times("started")) - 1
     assert_bit_equal(submitted.directory, trained_here(submitted, tmp_path))
 
 

@@ -107,9 +107,9 @@ def test_a_stopped_run_goes_on_at_its_step_with_the_same_bits(make_run) -> None:
 
 @pytest.mark.long
 def test_a_frozen_role_is_found_by_its_heartbeat(make_run) -> None:
-    config = make_config("single", heartbeat_timeout_seconds=5)
-    directory, lines = make_run(dataclasses.replace(config, epochs=600)), list[str]()
-    costs = run_with(Faults(directory, "chief-0", "mid-epoch", number=signal.SIGSTOP), lines)
+    config = make_config("single", model="small_models:with_all_state", heartbeat_timeout_seconds=5)
+    directory, lines = make_run(dataclasses.replace(config, epochs=3)), list[str]()
+    costs = run_with(Faults(directory, "chief-0", Hold(directory, "chief-0", step=7), number=signal.SIGSTOP), lines)
     assert 4 < costs[0].detected_after < 10
     assert "chief 0 did not move for 5 s" in lines[0]
 
