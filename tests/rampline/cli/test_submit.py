@@ -36,8 +36,6 @@ base:
 runs:
   multi-worker: {set: {strategy: multi_worker, cluster: {workers: 2}}}
 """
-# The same for tests that need time, until they call `Submitted.go`.
-UNHURRIED = HELD.replace("with_all_state", "unhurried_with_all_state").replace("epochs: 20", "epochs: 60")
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 
@@ -105,8 +103,9 @@ def held(tmp_path: Path) -> str:
 
 @pytest.fixture
 def unhurried(held: str) -> str:
-    """The same study, which takes its time."""
-    Path(held).write_text(UNHURRIED)
+    """The same study, whose run takes its time until `Submitted.go`."""
+    slower = HELD.replace("with_all_state", "unhurried_with_all_state")
+    Path(held).write_text(slower.replace("epochs: 20", "epochs: 60"))
     return held
 
 
