@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rampline.comparison.charts import pick_drawn, stacked_bars
-from rampline.comparison.runs import Comparison, is_missing
+from rampline.comparison.runs import Comparison, is_missing, is_scaled
 from rampline.comparison.scaling_curves import STEADY
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.explain.explanation import NOISE_NOTE, RUN_PARTS, STEP_PARTS, with_share, write_milliseconds
@@ -184,14 +184,14 @@ class Loss:
 
 
 def find_losses(comparison: Comparison) -> Iterator[Loss]:
-    """One for each run that was probed and has more replicas than the reference, which was probed too."""
+    """One for each run that was probed and scales the training of the reference, which was probed too."""
     rows = [row for row in comparison.finished if not is_missing(row["step_ms_compute"])]
     reference = next((row for row in rows if row["run"] == comparison.reference), None)
     if reference is None:
         return
     for row in rows:
         # The probes were made where the run ended.
-        if row["replicas"] > reference["replicas"] and row["machines"][-1][1] == reference["machines"][-1][1]:
+        if is_scaled(row, reference) and row["machines"][-1][1] == reference["machines"][-1][1]:
             yield _loss(row, reference)
 
 

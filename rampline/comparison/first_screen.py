@@ -102,7 +102,8 @@ def make_first_screen(comparison: Comparison, reports: Iterable[DataReport]) -> 
 
 def list_certificates(comparison: Comparison) -> list[Certificate]:
     """The certificate of each run; where they are many, one for all runs of one result."""
-    of_run = comparison.trainings_of
+    # Of a run that is trained several times, the first training is checked.
+    of_run = {run: [row for row in rows if row["parity"]] or rows for run, rows in comparison.trainings_of.items()}
     found = [_certificate([run], rows) for run, rows in of_run.items()]
     if len(found) <= MOST_CERTIFICATES:
         return found

@@ -35,7 +35,8 @@ COMPARABLE = (
 NOT_OF_SET_UP = (
     *(
         "repeats",
-        "batch.",
+        "batch.size",
+        "batch.per",
         "stop.",
         "parity.",
         "explain.",
@@ -224,7 +225,8 @@ def epoch_rows(run: Run, histories: Histories) -> list[dict[str, Any]]:
     """One row per epoch of a run; an epoch that was logged twice counts as it was logged last."""
     epochs: dict[int, dict[str, Any]] = {}
     for key in compared_epochs():
-        for point in histories.get((run.info.run_id, key), ()):
+        points = histories.get((run.info.run_id, key), ())
+        for point in sorted(points, key=lambda point: point.timestamp):
             epochs.setdefault(point.step, {})[key] = point.value
     name = run_name(run)
     return [{"run": name, "epoch": epoch} | values for epoch, values in sorted(epochs.items())]

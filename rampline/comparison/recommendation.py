@@ -279,6 +279,9 @@ def _answer(
     if finished < 2 or not reference:
         return ""
     if not candidates:
+        row = next(row for row in comparison.finished if row["run"] == reference)
+        if not comparison.is_timed_alike(row):
+            return f"No recommendation: the reference {reference} was not trained on one machine alone."
         return f"No recommendation: the reference {reference} has no test accuracy to hold other runs to."
     scope = _scope(comparison, candidates)
     within = [candidate for candidate in candidates if candidate.is_within]

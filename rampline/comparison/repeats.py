@@ -20,7 +20,7 @@ import pandas as pd
 
 from rampline.record.metric import Metric, Source
 from rampline.record.metrics import metrics_of_run
-from rampline.record.units import COUNT
+from rampline.record.units import ACCURACY, COUNT
 
 CONFIDENCE = 0.95
 # With fewer trainings each, two equal runs part by chance too often (3 and 3: one time in ten; 4 and 4: in 35): their
@@ -48,8 +48,9 @@ def name_of_run(training: Mapping[str, Any]) -> str:
 def merge_trainings(trainings: Iterable[Row]) -> list[Row]:
     """A row per run, in the order of the first trainings.
 
-    Figures are medians of the finished trainings; what is no single figure (names, texts, and the parts of a step,
-    which add up) is that of the training in the middle, by throughput.
+    Figures are medians of the finished trainings, those of time and money of the ones on the first one's machine; what
+    is no single figure (names, texts, and the parts of a step, which add up) is that of the training in the middle, by
+    throughput.
 
     Columns beside those of `trainings`:
         trained: how many trainings have finished.
@@ -96,13 +97,21 @@ def by_run(trainings: Iterable[Row]) -> dict[str, list[Row]]:
 
 def _merge(trainings: Sequence[Row], alike: Sequence[Row]) -> Row:
     finished = _finished(trainings)
-    by_speed = sorted(finished, key=lambda row: (pd.isna(row["images_per_second"]), row["images_per_second"]))
+    timed, timed_alike = (
+        [row for row in rows if row["machine"] == finished[0]["machine"]] for rows in (finished, alike)
+    )
+    by_speed = sorted(timed, key=lambda row: (pd.isna(row["images_per_second"]), row["images_per_second"]))
     middle = by_speed[(len(by_speed) - 1) // 2]
     figures = _figures(middle)
-    medians = {metric.name: _median(row[metric.name] for row in finished) for metric in figures}
-    intervals = {metric.name: _interval(metric.name, alike) for metric in figures}
+    medians = {m.name: _median(row[m.name] for row in (timed if _is_timed(m) else finished)) for m in figures}
+    intervals = {m.name: _interval(m.name, timed_alike if _is_timed(m) else alike) for m in figures}
+    answers, epochs = ([row[key] for row in finished] for key in ("answers", "epochs_in_all"))
     return middle | {
         **medians,
+        # The same models came out where the answers of all seeds are the same.
+        "answers": " ".join(sorted({*answers})) if all(answers) else "",
+        "epochs_in_all": epochs[0] if len({*epochs}) == 1 else math.nan,
+        "machines": max((row["machines"] for row in timed), key=len),
         "repeat_of": "",
         "attempts": max((row["attempts"] for row in trainings if not pd.isna(row["attempts"])), default=None),
         "trained": sum(_is_finished(row) for row in trainings),
@@ -115,6 +124,10 @@ def _figures(row: Row) -> list[Metric]:
     """Those of which a median says something by itself."""
     whole = (Source.EXPLANATION, Source.PARITY)
     return [m for m in metrics_of_run(row) if m.source not in whole and m.unit is not COUNT]
+
+
+def _is_timed(metric: Metric) -> bool:
+    return metric.source is not Source.EVALUATION and metric.unit is not ACCURACY
 
 
 def _equal(training: Row) -> str:

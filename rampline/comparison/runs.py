@@ -256,6 +256,12 @@ def is_missing(value: Any) -> bool:
     return bool(pd.isna(value)) or value == "" or (isinstance(value, float) and math.isinf(value))
 
 
+def is_scaled(row: Mapping[str, Any], reference: Mapping[str, Any]) -> bool:
+    """Whether a run differs from the reference by more replicas, and not by its data, model, precision or pipeline."""
+    alike = all(row[key] == reference[key] for key in ("fingerprint", *COMPARABLE))
+    return alike and row["replicas"] > reference["replicas"]
+
+
 def csv_columns() -> list[str]:
     """The columns of `comparison.csv`, in this order; `published_METRIC` columns follow where a study has them."""
     metrics = [metric for metric in metrics_of_run() if metric.in_csv]

@@ -66,8 +66,8 @@ def make_scaling_section(comparison: Comparison) -> Section | None:
             charts.append(chart_throughput(kind, fits, runs))
     if left_out:
         sentences.append(
-            f"Not on a curve: {', '.join(left_out)}. No run of fewer replicas has the same batch size, data, model, "
-            "precision, input pipeline and machine."
+            f"Not on a curve: {', '.join(left_out)}. Neither the reference nor a run of one replica has the same "
+            "batch size, data, model, precision, input pipeline and machine."
         )
     if not sentences:
         return None

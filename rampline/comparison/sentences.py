@@ -7,7 +7,8 @@ from typing import Any
 
 from rampline.comparison.recommendation import cost_of, have_same_answers, is_scored_alike, recommend, time_of
 from rampline.comparison.repeats import CLEAR, figure_of
-from rampline.comparison.runs import FINISHED, Comparison, is_missing
+from rampline.comparison.runs import FINISHED, Comparison, is_missing, is_scaled
+from rampline.record.attempts import COMMAND_KILLED
 from rampline.record.metric import Source
 from rampline.record.metrics import from_source
 from rampline.record.units import (
@@ -79,9 +80,9 @@ def summarise_accuracy(comparison: Comparison) -> str:
 
 
 def summarise_scaling(comparison: Comparison) -> str:
-    """Whether more replicas than the reference has made training faster; empty where none has more."""
+    """Whether more replicas than the reference has made the same training faster; empty where none has more."""
     ranked = [row for row in _ranked(comparison, "speedup") if not is_missing(row["scaling_efficiency"])]
-    scaled = [row for row in ranked if row["replicas"] > _reference(comparison)["replicas"]]
+    scaled = [row for row in ranked if is_scaled(row, _reference(comparison))]
     if not scaled:
         return ""
     best = scaled[0]
@@ -153,12 +154,20 @@ def list_warnings(comparison: Comparison) -> list[str]:
         if not is_missing(row["attempts"]) and row["attempts"] > 1:
             lost = "the lost attempt" if row["attempts"] == 2 else "the lost attempts"
             remarks.append(f"{row['run']} was started {row['attempts']} times: what {lost} took is in its wall time.")
+            if any(COMMAND_KILLED in cells for cells in row["attempt_table"]):
+                remarks[-1] += " What its killed command did after the last checkpoint is not."
         if workers := row["workers_of_attempts"]:
             remarks.append(
                 f"{row['run']} had not all its workers all the time ({workers} in turn): its speed is of a mix."
             )
         if reference and not comparison.is_timed_alike(row):
             remarks.append(_elsewhere(row, _reference(comparison)["machine"]))
+        remarks += [
+            f"{training['run']} was trained on {training['machine'] or 'an unknown machine'}, not on {row['machine']}: "
+            f"it counts for the accuracy of {row['run']} alone."
+            for training in comparison.trainings_of[row["run"]]
+            if training["machine"] != row["machine"]
+        ]
     if unequal_epochs(comparison.finished):
         remarks.append(
             "Because runs were stopped, epochs differ: images/s are of equal work, accuracies, times and costs are of "

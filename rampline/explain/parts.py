@@ -144,7 +144,7 @@ def _noise_apart(longer: Timings, shorter: Timings) -> float:
 def _half_range(values: Iterable[float]) -> float:
     found = sorted(values)
     # The number of figures below the median is binomial.
-    left_out = max(0, math.floor(len(found) / 2 - 0.98 * math.sqrt(len(found))))
+    left_out = max(0, math.floor((len(found) - 1) / 2 - 0.98 * math.sqrt(len(found))))
     return (found[-1 - left_out] - found[left_out]) / 2
 
 

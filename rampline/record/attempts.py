@@ -21,6 +21,7 @@ from rampline.record.units import NONE, TIMES
 
 # Of a table: all of it must fit into a tag of MLflow, which has 8,000 characters.
 MOST_ATTEMPTS, MOST_HOSTS, LONGEST_END = 12, 6, 200
+COMMAND_KILLED = "its command was killed"
 COLUMNS = ("attempt", "hosts of the workers", "steps", "how it ended")
 _LOG = re.compile(r" \(log: [^)]*\)")
 
@@ -115,7 +116,7 @@ def tell_attempts(run_directory: RunDirectory) -> list[tuple[str, ...]]:
     if len(starts) < 2 and len({host for start in starts for host in start.get("hosts", ())}) < 2:
         return []
     steps = _steps_of_attempts(run_directory)
-    ends = [start.get("how", "its command was killed") for start in starts[:-1]] + [starts[-1].get("how", NONE)]
+    ends = [start.get("how", COMMAND_KILLED) for start in starts[:-1]] + [starts[-1].get("how", NONE)]
     rows = [
         (str(start["number"]), write_hosts(start.get("hosts", ())), steps.get(start["number"], NONE), _shorten(how))
         for start, how in zip(starts, ends, strict=True)

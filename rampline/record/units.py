@@ -50,8 +50,8 @@ def write_count(value: float) -> str:
 
 
 def write_number_of(things: str, count: float) -> str:
-    """`1 epoch`, `2.5 minutes`, of few things."""
-    return f"{count:g} {things}{'' if count == 1 else 's'}"
+    """`1 epoch`, `2.5 minutes`, `1,437 images`."""
+    return f"{count:,.10g} {things}{'' if count == 1 else 's'}"
 
 
 def write_bytes(value: float) -> str:

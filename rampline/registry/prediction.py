@@ -24,6 +24,7 @@ from rampline.files import JsonData, make_directory, read_json, sync_directory
 from rampline.jobs.job import Job, JobFailed, ignore, run_job
 from rampline.jobs.local import LOCAL
 from rampline.record.home import Home
+from rampline.record.units import write_number_of
 from rampline.registry.candidate import CHAMPION, ModelReference, get_version, registered_name
 from rampline.study import load_study, study_name
 from rampline.tracking.store import STORE_ERRORS, TrackingError, open_tracking
@@ -110,7 +111,8 @@ class Prediction:
     def sentence(self) -> str:
         """What was done, in one line."""
         broken = f", {self.unreadable:,} of them cannot be read" if self.unreadable else ""
-        return f"{self.images:,} images labelled by {self.model} version {self.model_version}{broken}: {self.output}"
+        done = f"{write_number_of('image', self.images)} labelled by {self.model} version {self.model_version}"
+        return f"{done}{broken}: {self.output}"
 
 
 def predict_folder(

@@ -122,7 +122,7 @@ def begin_run(
         **commit_tags(git_commit()),
         **source_tags(study),
         **{f"rampline.environment.{name}": value for name, value in environment().items()},
-        **{name: mask(value) for name, value in (tags or {}).items()},
+        **{name: mask(value)[:LONGEST_TAG] for name, value in (tags or {}).items()},
     }
     try:
         end_abandoned(client, experiment)

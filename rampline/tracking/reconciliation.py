@@ -96,7 +96,7 @@ class Known:
         tags: values by name.
         figures: latest value of every metric by name.
         files: of what was uploaded, by its path in MLflow, a stamp that another version of it would not have.
-        last_steps: by series; filled as it is asked for.
+        times: by series and step, when the latest point was made, in milliseconds; filled as it is asked for.
     """
 
     run_id: str
@@ -105,7 +105,7 @@ class Known:
     tags: dict[str, str]
     figures: dict[str, float]
     files: dict[str, str]
-    last_steps: dict[str, int] = field(default_factory=dict)
+    times: dict[str, dict[int, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, run: Run, files: Mapping[str, str] | None = None) -> Known:
@@ -119,12 +119,13 @@ class Known:
         """Ask MLflow."""
         return cls.of(client.get_run(run_id))
 
-    def last_step(self, client: MlflowClient, series: str) -> int:
-        """The last step of a series that MLflow has; -1 for none."""
-        if series not in self.last_steps:
-            points = client.get_metric_history(self.run_id, series) if series in self.figures else []
-            self.last_steps[series] = max((point.step for point in points), default=-1)
-        return self.last_steps[series]
+    def lacks(self, client: MlflowClient, moment: Moment) -> bool:
+        """Whether MLflow has no such step of the series, or that of a lost attempt, which was made again."""
+        if moment.series not in self.times:
+            points = client.get_metric_history(self.run_id, moment.series) if moment.series in self.figures else []
+            in_order = sorted(points, key=lambda point: point.timestamp)
+            self.times[moment.series] = {point.step: point.timestamp for point in in_order}
+        return self.times[moment.series].get(moment.step, -1) < _milliseconds(moment)
 
 
 def reconcile(client: MlflowClient, record: Record, known: Known) -> list[Moment]:
@@ -138,11 +139,12 @@ def reconcile(client: MlflowClient, record: Record, known: Known) -> list[Moment
     _log_words(client, record, known)
     if record.status != "COMPLETE":
         _set_status(client, record, known)
-    new = [m for m in record.moments if not m.series or m.step > known.last_step(client, m.series)]
+    new = [moment for moment in record.moments if not moment.series or known.lacks(client, moment)]
     for moments, metrics in _batches(new, known):
         client.log_batch(known.run_id, metrics=metrics)
         known.figures.update((metric.key, metric.value) for metric in metrics)
-        known.last_steps.update((moment.series, moment.step) for moment in moments if moment.series)
+        for moment in (moment for moment in moments if moment.series):
+            known.times[moment.series][moment.step] = _milliseconds(moment)
     _upload(client, record, known)
     if record.status == "COMPLETE":
         _set_status(client, record, known)
@@ -196,7 +198,11 @@ def make_metrics(moment: Moment) -> list[Metric]:
     finite = {
         name: float(value) for name, value in moment.figures.items() if value is not None and math.isfinite(value)
     }
-    return [Metric(name, value, int(moment.time * 1000), moment.step) for name, value in finite.items()]
+    return [Metric(name, value, _milliseconds(moment), moment.step) for name, value in finite.items()]
+
+
+def _milliseconds(moment: Moment) -> int:
+    return int(1000 * moment.time)
 
 
 def _upload(client: MlflowClient, record: Record, known: Known) -> None:

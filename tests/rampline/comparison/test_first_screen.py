@@ -72,3 +72,9 @@ def test_the_worst_of_several_trainings_counts(client, log_study, four_runs):
     again = replace(four_runs[2], name="again", tags={"rampline.repeat_of": "mirrored"})
     log_study("seeds", [checked(four_runs[2], "pass", max_loss_diff=0), checked(again, "fail")])
     assert [c.status for c in list_certificates(read_comparison(client, "seeds"))] == ["fail"]
+
+
+def test_a_repeat_has_the_certificate_of_the_first_training(client, log_study, four_runs):
+    again = replace(four_runs[2], name="again", tags={"rampline.repeat_of": "mirrored"})
+    log_study("repeated", [checked(four_runs[2], "pass", max_loss_diff=0), again])
+    assert [c.status for c in list_certificates(read_comparison(client, "repeated"))] == ["pass"]

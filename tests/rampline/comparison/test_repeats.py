@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 from logged_runs import LoggedRun
 
 from rampline.comparison.charts_section import make_charts
-from rampline.comparison.recommendation import recommend
+from rampline.comparison.recommendation import have_same_answers, recommend
 from rampline.comparison.repeats import Figure, interval_of_median
 from rampline.comparison.run_table import make_columns
 from rampline.comparison.runs import read_comparison
@@ -185,3 +187,58 @@ def test_curves_of_repeats_are_medians_with_the_range_of_their_trainings(compare
 def test_curves_without_repeats_have_no_areas(compare):
     for chart in make_charts(compare("no-areas", trainings("one", [100], [0.9]), trainings("two", [200], [0.8]))):
         assert all(layer["mark"]["type"] != "area" for layer in chart.spec["layer"])
+
+
+def test_other_micro_batches_are_another_set_up(compare):
+    slow, fast = (trainings(n, [s], [0.9], **{"batch.accumulate": a}) for n, s, a in (("a", 100, "8"), ("b", 300, "1")))
+    same = [[LoggedRun(**{**vars(r), "params": {**r.params, "run.of": "x"}}) for r in run] for run in (slow, fast)]
+    found = compare("accumulated", *same)
+    assert summarise_speed(found).startswith("b is the fastest: 300 images/s")
+    assert recommend(found).fastest == "b"
+
+
+def test_speed_and_time_are_of_the_trainings_on_one_machine_and_accuracy_is_of_all(compare):
+    run = trainings("a", [100, 1000, 110], [0.90, 0.92, 0.94])
+    machines = ("alpha", "beta", "alpha")
+    run = [
+        replace(training, tags={**training.tags, "rampline.machines": json.dumps([[1, machine]])})
+        for training, machine in zip(run, machines, strict=True)
+    ]
+    found = compare("moved", run)
+    (row,) = found.rows
+    assert (row["images_per_second"], row["wall_seconds"]) == (105, pytest.approx((1000 + 1e5 / 110) / 2))
+    assert row["intervals"]["images_per_second"] == (100, 110)
+    assert (row["test_accuracy"], row["intervals"]["test_accuracy"]) == (0.92, (0.90, 0.94))
+    assert "a-seed1 was trained on beta, not on alpha: it counts for the accuracy of a alone." in list_remarks(found)
+
+
+def test_answers_are_the_same_where_those_of_all_seeds_are(compare):
+    both = trainings("a", [100, 90, 110], [0.96, 0.97, 0.98]), trainings("b", [100], [0.96])
+    told = [[replace(t, tags={**t.tags, "rampline.answers": f"x{t.params['seed']}"}) for t in run] for run in both]
+    other = next(c for c in recommend(compare("answers", *told)).candidates if c.run == "b")
+    assert other.difference == pytest.approx(-0.01)
+    assert other.interval != (0, 0)
+    assert have_same_answers(
+        *compare(
+            "same",
+            told[0],
+            [
+                replace(
+                    t,
+                    name=f"{t.name}x",
+                    tags={**t.tags, **({"rampline.repeat_of": "ax"} if "rampline.repeat_of" in t.tags else {})},
+                )
+                for t in told[0]
+            ],
+        ).rows
+    )
+
+
+def test_times_of_trainings_that_stopped_after_other_epochs_are_not_held_to_each_other(compare):
+    stopped, whole = trainings("a", [100, 90, 110], [0.96, 0.97, 0.98]), trainings("b", [50], [0.96])
+    stopped[1] = replace(
+        stopped[1], epochs=stopped[1].epochs[:1], tags={**stopped[1].tags, "rampline.stopped": "after epoch 1"}
+    )
+    found = compare("stopped", whole, stopped)
+    assert math.isnan(found.rows[1]["train_seconds_vs_reference"])
+    assert found.rows[1]["speedup"] == 2

@@ -239,6 +239,8 @@ def test_a_reference_that_moved_is_compared_where_it_ended(client, log_study, fo
     assert comparison.runs["speedup"].tolist() == [1.0, pytest.approx(1000 / 900)]
     # Nothing was trained on one machine from start to end with the reference.
     assert list_candidates(comparison) == []
+    answer = "No recommendation: the reference baseline was not trained on one machine alone."
+    assert recommend(comparison).sentence == answer
 
 
 def make_rows(**changes: Any) -> list[dict[str, Any]]:

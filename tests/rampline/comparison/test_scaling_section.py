@@ -93,7 +93,9 @@ def test_scaled_runs_without_a_counterpart_are_named(client, log_study):
     log_study("alone", [STRONG[0], run("two-100", 2, 5000, batch=100)], reference="one")
     section = make_scaling_section(read_comparison(client, "alone"))
     assert section is not None
-    assert section.sentences[0].startswith("Not on a curve: two-100. No run of fewer replicas has the same batch")
+    assert section.sentences[0].startswith(
+        "Not on a curve: two-100. Neither the reference nor a run of one replica has"
+    )
     assert section.tables == section.charts == ()
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from rampline.comparison.run_table import make_columns, make_run_rows
 from rampline.comparison.runs import is_missing, read_comparison
 from rampline.comparison.sentences import list_remarks, summarise_accuracy, summarise_scaling, summarise_speed
+from rampline.record.attempts import COMMAND_KILLED
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -134,3 +136,19 @@ def test_a_run_that_starts_from_another_is_told_with_the_time_of_both(client, lo
     notes = {cell.column.key: cell.notes for cell in mirrored.cells}
     assert "9.00 in all" in notes["train_seconds"]
     assert "19.0 in all" in notes["wall_seconds"]
+
+
+def test_what_a_killed_command_did_is_not_in_the_wall_time(client, log_study, four_runs):
+    table = [["1", "a", "0 to 20", COMMAND_KILLED], ["2", "a", "20 to 40", "complete"]]
+    tags = {"rampline.attempts": "2", "rampline.attempt_table": json.dumps(table)}
+    log_study("killed", [replace(four_runs[0], tags=tags)], reference="baseline")
+    assert list_remarks(read_comparison(client, "killed")) == [
+        "baseline was started 2 times: what the lost attempt took is in its wall time. "
+        "What its killed command did after the last checkpoint is not."
+    ]
+
+
+def test_another_training_on_more_replicas_is_no_scaling(client, log_study, four_runs):
+    smaller = replace(four_runs[2], params={**four_runs[2].params, "data.image_size": "16"})
+    log_study("smaller", [four_runs[0], smaller], reference="baseline")
+    assert summarise_scaling(read_comparison(client, "smaller")) == ""

@@ -102,6 +102,13 @@ def test_an_execution_is_described_before_there_is_a_comparison(study):
     assert note.startswith("Trains 5 runs:\n\n- **baseline**: One device, our training loop.\n")
 
 
+def test_a_tag_is_no_longer_than_a_store_takes(client, parent):
+    experiment = client.get_run(parent).info.experiment_id
+    tags = {"mlflow.note.content": "one run after the other " * 1000}
+    run = client.get_run(begin_run(client, experiment, study="digits", execution="e2", tags=tags))
+    assert 1000 < len(run.data.tags["mlflow.note.content"]) <= 8000
+
+
 @pytest.mark.long
 def test_what_a_killed_process_left_running_is_ended_by_the_next_execution(client, home, parent):
     command = [sys.executable, "-c", OPEN_AND_WAIT, str(home.root)]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
+from rampline.comparison.runs import read_comparison
 from rampline.files import write_json
 from rampline.record.delivery_state import RUNNING, mark_undelivered
 from rampline.record.metric import Source
@@ -171,7 +172,7 @@ def test_an_identical_point_is_stored_once(client, parent, history):
     # What makes a repeated request harmless: see `Known`.
     known = Known.ask(client, parent)
     reconcile(client, Record(moments=[epoch(1)]), known)
-    known.last_steps.clear()
+    known.times.clear()
     known.figures.clear()
     reconcile(client, Record(moments=[epoch(1), epoch(2)]), known)
     assert history(client, parent, "clock") == [(1, 1.0), (2, 2.0)]
@@ -220,3 +221,21 @@ def test_a_second_comparison_replaces_the_first(client, parent, tmp_path, histor
     assert run.data.tags["mlflow.note.content"] == "third"
     assert [file.path for file in client.list_artifacts(parent)] == ["comparison.csv", "report.html"]
     assert Path(client.download_artifacts(parent, "report.html")).read_text() == "third"
+
+
+def test_an_epoch_that_was_trained_again_has_the_later_figures(
+    client, parent, make_run_directory, started, append_events, epoch
+):
+    directory = make_run_directory()
+    append_events(directory, started(), *map(epoch, (1, 2, 3)))
+    mark_undelivered(directory.path, RUNNING)
+    projection = Projection(client, directory, parent)
+    assert projection.update() == (RUNNING, 3)
+    # Its checkpoint was lost with the machine.
+    lost, again = epoch(3), epoch(3, images_per_second=999.0)
+    append_events(directory, started(attempt=2, time=2000.0), again | {"time": lost["time"] + 1000})
+    assert projection.update() == (RUNNING, 1)
+    assert Projection(client, directory, parent).update() == (RUNNING, 0)
+    comparison = read_comparison(client, client.get_experiment(client.get_run(parent).info.experiment_id).name, parent)
+    assert comparison.epochs["images_per_second"].tolist()[-1] == 999
+    assert comparison.epochs["epoch"].tolist() == [1, 2, 3]
