@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-import psutil
 
 from rampline.config import DataConfig
 from rampline.data.address import (
@@ -44,6 +43,7 @@ from rampline.errors import DatasetError
 from rampline.files import complete_directory, write_csv, write_json
 from rampline.jobs.job import EVENTS
 from rampline.jobs.lock import locked
+from rampline.jobs.memory import available_bytes
 from rampline.record.events import EventWriter
 from rampline.record.home import Home
 
@@ -215,7 +215,7 @@ def choose_cache(examples: int, image_shape: tuple[int, int, int], folder: Path)
         folder: existing; where the dataset will lie.
     """
     size = examples * math.prod(image_shape)
-    memory, disk = psutil.virtual_memory().available, shutil.disk_usage(folder).free
+    memory, disk = available_bytes(), shutil.disk_usage(folder).free
     cache = choose_by_size(size, memory=memory, disk=disk)
     gib = 2**30
     return cache, (

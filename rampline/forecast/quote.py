@@ -76,7 +76,7 @@ def quote_run(
         dataset: that it trains on; `None` where it is not prepared.
         calibration: of the home.
     """
-    found = next(_earlier(home.runs / study, run, config), None)
+    found = next(_earlier(home.runs / study, run, config, dataset), None)
     if found is None and dataset is not None:
         found = from_readings(home, config, dataset)
     return found and calibration.applied(found)
@@ -138,13 +138,16 @@ def _read(home: Home, config: RunConfig, dataset: PreparedDataset, replicas: int
         return None
 
 
-def _earlier(executions: Path, run: str, config: RunConfig) -> Iterator[Forecast]:
-    """Of each complete run of these settings, newest execution first: their names begin with the time."""
+def _earlier(executions: Path, run: str, config: RunConfig, dataset: PreparedDataset | None) -> Iterator[Forecast]:
+    """Of each complete run of these settings and data, newest execution first: their names begin with the time."""
     wanted = json.loads(json.dumps(_settings(config)))
     # Not the single epochs of `rampline explain --measure` beside them, which hold the tracing.
     for execution in sorted(executions.glob("[0-9]*/"), reverse=True):
         directory = RunDirectory(execution / run)
-        if directory.is_complete and _has_settings(directory, wanted, config):
+        if not directory.is_complete or not _has_settings(directory, wanted, config):
+            continue
+        # A folder of images may have others by now.
+        if dataset is None or Path(directory.read_identity().dataset).name == dataset.directory.name:
             with suppress(*UNREADABLE):
                 yield _as_it_was(directory, config)
 

@@ -41,14 +41,16 @@ class Ticket:
         submitted_at: decides the order, in seconds since 1970.
         devices: how many it needs, at least 1.
         owner: who wants them, such as the id of a flow run.
-        granted: numbers of the devices that it has; empty while it waits.
+        among: the devices that it may have: GPUs as `CUDA_VISIBLE_DEVICES` names them, else slots of the CPU by number.
+        granted: those that it has; empty while it waits.
     """
 
     name: str
     submitted_at: float
     devices: int
     owner: str = ""
-    granted: tuple[int, ...] = ()
+    among: tuple[str, ...] = ()
+    granted: tuple[str, ...] = ()
 
     @property
     def file_name(self) -> str:
@@ -70,13 +72,13 @@ def devices_of(config: RunConfig) -> int:
 
 
 @contextmanager
-def hold_devices(home: Home, ticket: Ticket, *, slots: int, log: Log) -> Iterator[tuple[int, ...]]:
-    """Wait for devices, and hold them for the length of the block; yields their numbers.
+def hold_devices(home: Home, ticket: Ticket, *, slots: int, log: Log) -> Iterator[tuple[str, ...]]:
+    """Wait for devices, and hold them for the length of the block; yields them as `Ticket.among` has them.
 
     On a machine with GPUs `CUDA_VISIBLE_DEVICES` names these alone inside the block, for all processes started there.
 
     Args:
-        home: whose queue; there is one per host.
+        home: whose queue; there is one per host, and one for each Slurm job there, which has its own devices.
         ticket: what is wanted.
         slots: devices that may be in use at once, of this machine's or fewer.
         log: gets a line when it has to wait, and for whom.
@@ -90,6 +92,7 @@ def hold_devices(home: Home, ticket: Ticket, *, slots: int, log: Log) -> Iterato
         )
     folder = _folder(home)
     path = folder / ticket.file_name
+    ticket = dataclasses.replace(ticket, among=tuple(visible_gpu_ids() or map(str, range(slots))))
     with ExitStack() as stack:
         with locked(
             folder / QUEUE
@@ -111,20 +114,23 @@ def owners(home: Home) -> set[str]:
 
 
 def _folder(home: Home) -> Path:
-    folder = home.root / "devices" / socket.gethostname()
+    name = "-".join(filter(None, [socket.gethostname(), os.environ.get("SLURM_JOB_ID")]))
+    folder = home.root / "devices" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _wait(folder: Path, path: Path, ticket: Ticket, slots: int, log: Log) -> tuple[int, ...]:
+def _wait(folder: Path, path: Path, ticket: Ticket, slots: int, log: Log) -> tuple[str, ...]:
     told = ""
     while True:
         with locked(folder / QUEUE):
-            tickets = _living_tickets(folder)
-            in_use = {number for other in tickets.values() for number in other.granted}
+            living = _living_tickets(folder).items()
+            tickets = {name: other for name, other in living if {*other.among} & {*ticket.among}}
+            in_use = {device for other in tickets.values() for device in other.granted}
             earlier = [other for name, other in tickets.items() if name < path.name]
-            free = [number for number in range(slots) if number not in in_use]
-            if all(other.granted for other in earlier) and len(free) >= ticket.devices:
+            free = [device for device in ticket.among if device not in in_use]
+            left = slots - len(ticket.among) + len(free)  # of a machine with more GPUs than may be in use at once
+            if all(other.granted for other in earlier) and min(len(free), left) >= ticket.devices:
                 granted = tuple(free[: ticket.devices])
                 _write(path, dataclasses.replace(ticket, granted=granted))
                 return granted
@@ -145,7 +151,8 @@ def _living_tickets(folder: Path) -> dict[str, Ticket]:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 content = json.load(file)
-                living[path.name] = Ticket(**content | {"granted": tuple(content["granted"])})
+                lists = {key: tuple(content.get(key, ())) for key in ("among", "granted")}
+                living[path.name] = Ticket(**content | lists)
             else:
                 path.unlink()
     return living
@@ -157,12 +164,12 @@ def _write(path: Path, ticket: Ticket) -> None:
 
 
 @contextmanager
-def _only_visible(granted: tuple[int, ...]) -> Iterator[None]:
-    gpus, before = visible_gpu_ids(), os.environ.get("CUDA_VISIBLE_DEVICES")
-    if not gpus:
+def _only_visible(granted: tuple[str, ...]) -> Iterator[None]:
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not visible_gpu_ids():
         yield
         return
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[number] for number in granted)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(granted)
     try:
         yield
     finally:

@@ -23,7 +23,6 @@ STOP = "stop.json"
 COPY = ".copy"
 # Belongs to the machine of the command.
 NOT_COPIED = ("heartbeats", ".lock", "logs", "system", "roles.json", "parity", "artifacts", STOP, COPY)
-LONGEST_PIECE = 2**22
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class Changes:
             is_other = known != number or size < start
             start = 0 if is_other else start
             opened.seek(start)
-            content = opened.read(None if is_other else LONGEST_PIECE)
+            content = opened.read()
             if file.suffix == ".jsonl":
                 content = content[: content.rfind(b"\n") + 1]
             if content:

@@ -348,7 +348,9 @@ class Controller:
             self._scalar_seconds += time.perf_counter() - started
         self.decide()
         is_best = self.progress.best_epoch == self.progress.epoch
-        if is_best or self.is_over or self.progress.epoch % self.config.checkpoint_every_epochs == 0:
+        every = self.config.checkpoint_every_steps
+        is_due = self.progress.epoch % self.config.checkpoint_every_epochs == 0
+        if is_best or self.is_over or is_due or (every and self.progress.step % every == 0):
             self._save()
 
     def _weights(self) -> dict[str, np.ndarray]:

@@ -176,3 +176,15 @@ def test_the_plan_names_the_file_that_is_imported(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["plan", "own.yaml"])
     assert result.exit_code == 0
     assert f"imports nets:net from {tmp_path}/nets.py; it runs with your rights in every role process" in result.output
+
+
+def test_a_run_on_images_that_the_folder_no_longer_has_says_nothing(executions, digits):
+    config = RunConfig(epochs=2)
+    record(executions, "20260101-120000-aaaa", config, [1.0, 1.0])
+    assert expected_seconds(executions, config) is not None
+    home = Home(root=executions.parent.parent)
+    assert quote_run(home, executions.name, "baseline", config, digits, Calibration()) is None
+    record(executions, "20260102-120000-aaaa", config, [1.0, 1.0])
+    identity = executions / "20260102-120000-aaaa/baseline/run.json"
+    identity.write_text(identity.read_text().replace("/data", str(digits.directory)))
+    assert quote_run(home, executions.name, "baseline", config, digits, Calibration()) is not None

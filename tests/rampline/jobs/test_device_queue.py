@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def say(text):
     with open(f"{root}/log", "a") as log:
         log.write(f"{name} {text}\\n")
 with hold_devices(Home(root=Path(root)), ticket, slots=int(slots), log=lambda text: say(text)) as granted:
-    say(f"has {list(granted)}")
+    say(f"has [{', '.join(granted)}]")
     time.sleep(float(seconds))
     say("leaves")
 """
@@ -126,6 +127,42 @@ def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (folder / "information").write_text("Model: \t NVIDIA T4\n")
     monkeypatch.setattr("rampline.devices.NVIDIA_DRIVER", tmp_path / "driver")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_gpus_are_told_apart_by_their_own_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A command may see some GPUs of its machine only; who sees others is not waited for, even who waits."""
+    home, tickets = Home(root=tmp_path), (Ticket(name=f"{n}", submitted_at=n, devices=1) for n in range(4))
+
+    def hold(visible: str):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        slots = len(visible.split(","))
+        return hold_devices(home, next(tickets), slots=slots, log=pytest.fail)
+
+    with hold("1") as first, hold("0,1,2") as second, hold("3") as third, hold("0,2,3") as fourth:
+        assert (first, second, third, fourth) == (("1",), ("0",), ("3",), ("2",))
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_fewer_gpus_than_there_are_may_be_in_use(queue: Queue):
+    home = Home(root=queue.root)
+    with hold_devices(home, Ticket(name="a", submitted_at=1, devices=1), slots=2, log=pytest.fail):
+        os.environ["CUDA_VISIBLE_DEVICES"] = "0,1,2,3"  # as of a command that was started beside it
+        ticket = Ticket(name="b", submitted_at=2, devices=2)
+        with pytest.raises(BlockingIOError), hold_devices(home, ticket, slots=2, log=_refuse):
+            pass
+
+
+def _refuse(text: str) -> None:
+    raise BlockingIOError(text)
+
+
+def test_each_slurm_job_has_devices_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ticket = Ticket(name="digits/e1", submitted_at=1, devices=1)
+    with ExitStack() as stack:
+        for job in ("17", "18", ""):
+            monkeypatch.setenv("SLURM_JOB_ID", job)
+            stack.enter_context(hold_devices(Home(root=tmp_path), ticket, slots=1, log=pytest.fail))
 
 
 @pytest.mark.usefixtures("four_gpus")

@@ -97,3 +97,16 @@ def test_a_node_changes_nothing_outside_of_the_run_directory(tmp_path: Path) -> 
     with pytest.raises(ValueError, match="is not in"):
         apply([home], Change("replace", str(home / "../other"), b"x"))
     assert not (tmp_path / "other").exists()
+
+
+def test_however_long_a_line_is_it_is_told_of(tmp_path: Path) -> None:
+    """With `log_examples` an event has the numbers of all examples of a call."""
+    home, copy = make_copy(tmp_path)
+    look = Changes([copy], is_chiefs=True)
+    line = f'{{"event": "steps", "examples": "{"7" * 2**23}"}}\n'
+    (copy / "events.jsonl").write_text(line)
+    (copy / "trace.pb").write_bytes(bytes(2**23))
+    for change in told(look, home, copy):
+        apply([home], change)
+    assert (home / "events.jsonl").read_text() == line
+    assert (home / "trace.pb").stat().st_size == 2**23

@@ -89,16 +89,29 @@ def test_a_training_goes_on_without_its_best_checkpoint_and_says_so(trained) -> 
     assert best.name == f"step-{result['best_epoch'] * result['steps'] // 2:08d}"
 
 
-@pytest.mark.long
-def test_a_checkpoint_every_third_epoch_of_the_best_and_of_the_last(trained, monkeypatch) -> None:
-    """The first epoch is the best; a run that loses its last checkpoint comes to the same bits from the one before."""
+@pytest.fixture
+def worse_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all epochs the first is the best."""
     evaluate, epochs = SynchronousEngine.evaluate, []
 
-    def worse_each_time(*arguments: Any) -> np.ndarray:
+    def worse(*arguments: Any) -> np.ndarray:
         epochs.append(evaluate(*arguments))
         return np.array([1.0, 10.0 / len(epochs), 10.0, 0.0])
 
-    monkeypatch.setattr(SynchronousEngine, "evaluate", worse_each_time)
+    monkeypatch.setattr(SynchronousEngine, "evaluate", worse)
+
+
+@pytest.mark.usefixtures("worse_each_time")
+def test_a_step_of_a_checkpoint_may_be_the_last_of_an_epoch(trained) -> None:
+    """An epoch has 5 steps."""
+    directory = trained(5, checkpoint_every_epochs=10, checkpoint_every_steps=10)
+    assert [event["epoch"] for event in directory.read_events("checkpoint")] == [1, 2, 4, 5]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("worse_each_time")
+def test_a_checkpoint_every_third_epoch_of_the_best_and_of_the_last(trained) -> None:
+    """The first epoch is the best; a run that loses its last checkpoint comes to the same bits from the one before."""
     every = {"checkpoint_every_epochs": 3, "tensorboard": "histograms"}
     directory = trained(5, **every)
     saved = [event["epoch"] for event in directory.read_events("checkpoint")]
