@@ -31,7 +31,7 @@ from rampline.forecast.forecast import Calibration
 from rampline.forecast.quote import quote_run, tell_doubled
 from rampline.imports import preload
 from rampline.jobs.evaluator import run_evaluation
-from rampline.jobs.lock import hold, hold_run
+from rampline.jobs.lock import hold_run
 from rampline.jobs.supervisor import supervise
 from rampline.parity.check import ParityResult, check_parity, result_file
 from rampline.record.delivery_state import RUNNING, End, mark_undelivered, read_delivery
@@ -60,12 +60,14 @@ logger = logging.getLogger(__name__)
 def start_execution(execution: Execution, *, command: str = "") -> None:
     """Begin an execution of a checked study in its folder, or continue it, with the settings it was started with.
 
+    It is this process's then, here and in MLflow, so the caller holds the folder.
+
     Args:
         execution: has its MLflow run afterwards.
         command: what starts the same again.
 
     Raises:
-        TrackingError: when MLflow cannot be used; nothing is written then.
+        TrackingError: when MLflow cannot be used; the execution has not begun then.
     """
     client = open_tracking(execution.home)
     if execution.is_begun:
@@ -218,13 +220,10 @@ def closing(execution: Execution, guard: Callable[[Path], Callable[[], None]] | 
     machine has taken over. With an object store it is put there in the block.
 
     Args:
-        execution: begun.
+        execution: begun, its folder held.
         guard: starts what ends it after a `kill -9` of this process, and returns how that is dismissed.
-
-    Raises:
-        InputError: when another process is at work on the execution.
     """
-    with hold(execution.folder), kept(execution, logger.warning):
+    with kept(execution, logger.warning):
         yield from _closing(execution, guard(execution.folder) if guard else lambda: None)
 
 

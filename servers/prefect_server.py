@@ -1,6 +1,6 @@
 """Prefect's server, without its faults and behind the gate: of `rampline up`, of a container, or of one command.
 
-`python -m rampline.servers.prefect_server --host HOST --port PORT [--command PID]`. The last is for `start_prefect`: a
+`python -m rampline.servers.prefect_server --host HOST --port PORT`, or `--command PID SOCKET` for `start_prefect`: a
 server for the length of one command, where the user has none running. Prefect would start one by itself, but in the
 terminal's process group (Ctrl-C would end it before the flow can report how it ended), with a 20 s limit, and with its
 output in the terminal.
@@ -12,20 +12,20 @@ import atexit
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from rampline.errors import RamplineError
 from rampline.imports import importing
 from rampline.jobs.lock import locked
 from rampline.jobs.parent import end_with_parent
-from rampline.jobs.roles import free_ports
 from rampline.record.home import Home
 from rampline.servers.environments import PREFECT_AUTH, private_prefect
 from rampline.servers.running import answers, running_servers
@@ -66,9 +66,12 @@ def start_prefect(home: Home) -> Callable[[], None] | None:
     # Two servers that migrate the same fresh database at once fail: the second waits until the first answers.
     lock = ExitStack()
     lock.enter_context(locked(folder / "start.lock"))
-    (port,) = free_ports(1)
     login = f"{USER}:{secrets.token_urlsafe(BYTES)}"
-    server = _start(port, login, folder / "server.log")
+    # Listens from here on: were the port free until the server has imported Prefect, another user could take it, be
+    # given the login, and answer in the server's place.
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        server = _start(listener, login, folder / "server.log")
     atexit.register(_stop, server)
     os.environ |= {"PREFECT_API_URL": f"http://127.0.0.1:{port}/api", "PREFECT_API_AUTH_STRING": login}
 
@@ -100,17 +103,18 @@ def flush_logs() -> bool:
     return not any(thread.is_alive() for thread in threads)
 
 
-def _start(port: int, login: str, log: Path) -> subprocess.Popen[bytes]:
+def _start(listener: socket.socket, login: str, log: Path) -> subprocess.Popen[bytes]:
     # Prefect's own name for servers that it starts itself: no UI, only services that a flow run needs.
     names = {"PREFECT__SERVER_EPHEMERAL": "1", "PREFECT_SERVER_LOGGING_LEVEL": "ERROR", LOGIN: login}
     with open(log, "ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", MODULE, "--port", str(port), "--command", str(os.getpid())],
+            [sys.executable, "-P", "-m", MODULE, "--command", str(os.getpid()), str(listener.fileno())],
             env={name: value for name, value in os.environ.items() if name != PREFECT_AUTH} | names,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
+            pass_fds=[listener.fileno()],
         )
 
 
@@ -136,13 +140,16 @@ def main() -> None:
     """Serve; the server of a command ends after the command, even after a `kill -9`."""
     parser = ArgumentParser()
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--command", type=int)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--command", type=int, nargs=2, metavar=("PID", "SOCKET"))
     options = parser.parse_args()
+    sockets = None
     if options.command:
+        pid, listener = options.command
+        sockets = [socket.socket(fileno=listener)]
         # Slurm and systemd send SIGTERM to it and to the command at once; the flow has still to report how it ended.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        end_with_parent(options.command, grace_seconds=GRACE_SECONDS)
+        end_with_parent(pid, grace_seconds=GRACE_SECONDS)
     with importing():
         import uvicorn
         from prefect.server.api.server import create_app
@@ -151,15 +158,17 @@ def main() -> None:
         from rampline.servers.gate import Gate
         from rampline.servers.prefect_faults import mend_prefect
     mend_prefect()
-    server = get_current_settings().server
-    uvicorn.run(
+    settings = get_current_settings().server
+    config = uvicorn.Config(
         Gate.from_environment(create_app(final=True)),
         host=options.host,
         port=options.port,
-        log_level=server.logging_level.lower(),
-        timeout_keep_alive=server.api.keepalive_timeout,
+        log_level=settings.logging_level.lower(),
+        timeout_keep_alive=settings.api.keepalive_timeout,
         lifespan="on",
     )
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +28,7 @@ from typing import TextIO
 
 import psutil
 
+from rampline.errors import InputError
 from rampline.record.home import Home
 from rampline.servers.running import servers_folder, state_file
 
@@ -130,7 +133,7 @@ def hold_lock(home: Home, *, seconds: float = LOCK_SECONDS) -> Iterator[bool]:
             time.sleep(0.05)
         if is_held:
             file.truncate(0)
-            file.write(str(os.getpid()))
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
             file.flush()
         yield is_held
 
@@ -144,7 +147,11 @@ def _lock(file: TextIO) -> bool:
 
 
 def lock_holder(home: Home) -> int | None:
-    """Process id of the `rampline up` that runs in `home`."""
+    """Process id of the `rampline up` that runs in `home`.
+
+    Raises:
+        InputError: when it runs on another machine, where that number is of another process than here.
+    """
     try:
         file = open(servers_folder(home) / "lock")  # noqa: SIM115 - closed below
     except OSError:
@@ -153,8 +160,11 @@ def lock_holder(home: Home) -> int | None:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            text = file.read().strip()
-            return int(text) if text.isdigit() else None
+            # An earlier version wrote the number alone.
+            found = re.fullmatch(r"(?:process )?(\d+)(?: on (.+))?", file.read())
+            if found and found[2] not in (None, socket.gethostname()):
+                raise InputError(f"`rampline up` of {home.root} runs on {found[2]}: end it there") from None
+            return int(found[1]) if found else None
     return None
 
 

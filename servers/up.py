@@ -143,6 +143,7 @@ def end_servers(home: Home) -> str:
     """End the `rampline up` of `home`, and what an earlier one has left; returns what was done, for the user.
 
     Raises:
+        InputError: when it runs on another machine.
         RamplineError: when it cannot be ended.
     """
     holder = lock_holder(home)

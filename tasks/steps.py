@@ -23,6 +23,7 @@ from rampline.data.quality import read_report
 from rampline.errors import RamplineError
 from rampline.execution import closing, compare_runs, evaluate_runs, explain_runs, start_execution, train_run
 from rampline.jobs.device_queue import devices_of
+from rampline.jobs.lock import hold
 from rampline.progress import progress_to
 from rampline.record.home import Home
 from rampline.record.provenance import process_identity
@@ -41,6 +42,7 @@ from rampline.tasks.page import (
 )
 from rampline.tasks.turns import in_turn, slots
 from rampline.tracking.pages import mlflow_links, model_version_link
+from rampline.tracking.store import open_tracking
 from rampline.training.model_contract import checked_models
 
 # What the automation "train after new data" waits for (servers/automations.yaml).
@@ -143,10 +145,17 @@ def models_checked(execution: Execution) -> AbstractContextManager[None]:
 
 @contextmanager
 def open_execution(execution: Execution, command: str) -> Iterator[None]:
-    """Begin the execution, or continue it; close it with the block, also after a `kill -9` of this process."""
-    start(execution, command)
-    with closing(execution, lambda folder: start_watchdog(folder, process_identity(), flow_run_address())):
-        yield
+    """Begin the execution, or continue it; close it with the block, also after a `kill -9` of this process.
+
+    Raises:
+        InputError: when another process is at work on the execution.
+        TrackingError: when MLflow cannot be used; nothing is written then.
+    """
+    open_tracking(execution.home)  # without which nothing is written
+    with hold(execution.folder):
+        start(execution, command)
+        with closing(execution, lambda folder: start_watchdog(folder, process_identity(), flow_run_address())):
+            yield
 
 
 @contextmanager

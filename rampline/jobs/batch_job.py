@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
+import os
 import shlex
 import subprocess
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,12 @@ class BatchJob:
         write_text(self.script, self.text())
         try:
             done = subprocess.run(
-                ["sbatch", "--parsable", str(self.script)], capture_output=True, text=True, check=False
+                # The options once more: variables such as SBATCH_PARTITION hold over those in the script.
+                ["sbatch", "--parsable", *self.options, str(self.script)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
             )
         except FileNotFoundError as error:
             raise RunFailed("sbatch is not found: a study is submitted where Slurm's commands are") from error
@@ -115,7 +121,7 @@ class Resources:
 
     @classmethod
     def of(cls, configs: Sequence[RunConfig], options: Sequence[str]) -> Resources:
-        """As the partition has them that `options` of sbatch name, or the default one.
+        """As the partitions have them that `options` of sbatch name, or SBATCH_PARTITION, or the default one.
 
         All cores of a node; where it has more GPUs than are needed, as large a part of them.
 
@@ -142,13 +148,20 @@ def _gpus_of(config: RunConfig) -> int:
 
 def _nodes(options: Sequence[str]) -> list[Node]:
     """The nodes that a job with these options may get."""
-    words = shlex.split(" ".join(options).replace("--partition=", "-p ").replace("--partition", "-p"))
-    partition = next((word for flag, word in itertools.pairwise(words) if flag == "-p"), None)
-    nodes = SLURM.nodes()
+    named, nodes = named_partitions(options), SLURM.nodes()
     partitions = sorted({group for node in nodes for group in node.groups})
-    chosen = [name for name in partitions if (name.rstrip("*") == partition if partition else name.endswith("*"))]
-    if not chosen:
+    chosen = {name for name in partitions if (name.rstrip("*") in named if named else name.endswith("*"))}
+    missing = sorted(named.difference(name.rstrip("*") for name in chosen))
+    if missing or not chosen:
         known = ", ".join(name.rstrip("*") for name in partitions) or "none"
-        which = f"partition {partition}" if partition else "default partition"
+        which = f"partition {', '.join(missing)}" if missing else "default partition"
         raise ClusterConfigError(f"Slurm has no {which} (-- --partition=NAME): it has {known}")
-    return [node for node in nodes if chosen[0] in node.groups]
+    return [node for node in nodes if chosen.intersection(node.groups)]
+
+
+def named_partitions(options: Sequence[str]) -> set[str]:
+    """Those that the options of sbatch name, or else SBATCH_PARTITION; none for the default one."""
+    parser = ArgumentParser(add_help=False)
+    parser.add_argument("-p", "--partition", nargs="?")
+    named = parser.parse_known_args(options)[0].partition or os.environ.get("SBATCH_PARTITION", "")
+    return set(filter(None, named.split(",")))

@@ -33,7 +33,7 @@ def hold_run(run_directory: RunDirectory) -> Iterator[None]:
 
 @contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Hold a folder for the length of the block, by its file `.lock`.
+    """Hold a folder for the length of the block, by its file `.lock`; makes it where it is not there yet.
 
     Raises:
         InputError: when another process holds it, or it cannot be written.
@@ -43,6 +43,7 @@ def hold(folder: Path) -> Iterator[None]:
         raise InputError(f"{folder} is in use by {holder}: wait for it, or end it")
 
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / ".lock").touch()
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error

@@ -141,6 +141,11 @@ class RunDirectory:
         return self.path / "predictions-other.csv"
 
     @property
+    def evaluation_lock(self) -> Path:
+        """Held while the run is scored on its own, and until the scores are read: all such evaluations share files."""
+        return self.path / ".evaluation.lock"
+
+    @property
     def worst_errors_file(self) -> Path:
         """The wrong answers that the best checkpoint is most certain of, with their images."""
         return self.path / "worst_errors.json"

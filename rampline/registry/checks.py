@@ -16,6 +16,7 @@ from rampline.data.quality import DataReport, read_report
 from rampline.errors import DatasetError, InputError, RamplineError
 from rampline.files import read_json
 from rampline.jobs.evaluator import run_evaluation
+from rampline.jobs.lock import locked
 from rampline.parity.check import ParityResult, result_file
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
@@ -210,7 +211,8 @@ def _recorded_predictions(client: MlflowClient, run_id: str, dataset: Path, name
 def _score(directory: RunDirectory, dataset: Path) -> Predictions:
     """Answers on another dataset; those that are there from the last time are not made again."""
     scores, answers = directory.other_evaluation_file, directory.other_predictions_file
-    found = read_json(scores) if answers.is_file() and scores.is_file() else {}
-    if (found.get("dataset"), found.get("which")) != (dataset.name, "best"):
-        run_evaluation([directory.path], directory.path / "evaluation.log", other_data=dataset)
-    return Predictions.read(answers)
+    with locked(directory.evaluation_lock):
+        found = read_json(scores) if answers.is_file() and scores.is_file() else {}
+        if (found.get("dataset"), found.get("which")) != (dataset.name, "best"):
+            run_evaluation([directory.path], directory.path / "evaluation.log", other_data=dataset)
+        return Predictions.read(answers)

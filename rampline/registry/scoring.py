@@ -11,6 +11,7 @@ from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import prepare_dataset
 from rampline.files import read_json
 from rampline.jobs.evaluator import run_evaluation
+from rampline.jobs.lock import locked
 from rampline.record.checkpoints import Which
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
@@ -46,13 +47,14 @@ def evaluate_one(run: str, data: str | None, *, which: Which = "best", home: Hom
         where = {"source": data, "manual_dir": None, "checksum": None, "mirrors": (), "limit": None, "group": None}
         config = dataclasses.replace(directory.read_config().data, **where, channels=own.image_shape[2])
         other = prepare_dataset(config, home, scored_classes=own.class_names, log=log).directory
-    run_evaluation([directory.path], directory.path / "evaluation.log", other_data=other, which=which)
-    is_other = other is not None or which == "last"
-    if not is_other:
-        deliver_run(open_tracking(home), directory)
-    scores = directory.other_evaluation_file if is_other else directory.evaluation_file
-    log(f"scores      {scores}")
-    return read_json(scores)
+    with locked(directory.evaluation_lock, lambda holder: log(f"waiting for {holder}, which scores this run")):
+        run_evaluation([directory.path], directory.path / "evaluation.log", other_data=other, which=which)
+        is_other = other is not None or which == "last"
+        if not is_other:
+            deliver_run(open_tracking(home), directory)
+        scores = directory.other_evaluation_file if is_other else directory.evaluation_file
+        log(f"scores      {scores}")
+        return read_json(scores)
 
 
 def _find_run_directory(run: str, home: Home) -> RunDirectory:

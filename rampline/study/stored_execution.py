@@ -240,8 +240,11 @@ class Keeper:
         known = last.files if last else {}
         # A result comes with its checkpoints, and these with all that was told before: as a crash leaves it.
         self._put_files(manifest, known, self._plain_files(is_appended=False))
-        with open_checkpoints(self._execution.folder) as opened:
-            self._put_files(manifest, known, opened)
+        for checkpoints in self._execution.folder.glob("*/checkpoints"):
+            with open_checkpoints(checkpoints, lambda path: self._has(known, path, path.stat())) as files:
+                names = [self._name_of(path) for path, file in files if file is None]
+                manifest.files.update({name: known[name] for name in names})
+                self._put_files(manifest, known, [(path, file) for path, file in files if file is not None])
         self._put_files(manifest, known, self._plain_files(is_appended=True))
         manifest.write(self._store)
         self._last, self._put_at = manifest, time.localtime()
@@ -286,15 +289,19 @@ class Keeper:
 
     def _put_file(self, manifest: Manifest, known: Files, path: Path, file: BinaryIO) -> None:
         name, stat = self._name_of(path), os.fstat(file.fileno())
-        before = known.get(name)
-        if before and (before["bytes"], before["mtime_ns"]) == (stat.st_size, stat.st_mtime_ns):
-            manifest.files[name] = before
+        if self._has(known, path, stat):
+            manifest.files[name] = known[name]
             return
         described = self._store.put_file(manifest.key_of(name, manifest.number), file)
         manifest.files[name] = {**described, "mtime_ns": stat.st_mtime_ns, "at": manifest.number}
         if name.startswith(REPORT):
             file.seek(0)
             self._store.put_file(f"reports/{self._execution.study.name}/{self._execution.name}/{path.name}", file)
+
+    def _has(self, known: Files, path: Path, stat: os.stat_result) -> bool:
+        """Whether the store has the file as it is."""
+        before = known.get(self._name_of(path))
+        return before is not None and (before["bytes"], before["mtime_ns"]) == (stat.st_size, stat.st_mtime_ns)
 
     def _name_of(self, path: Path) -> str:
         if path.is_relative_to(self._execution.folder):
@@ -314,16 +321,21 @@ class Keeper:
 
 
 @contextmanager
-def open_checkpoints(folder: Path) -> Iterator[Sequence[tuple[Path, BinaryIO]]]:
-    """All files of an execution's checkpoints, open: what is removed after that can still be read."""
+def open_checkpoints(
+    folder: Path, is_known: Callable[[Path], bool]
+) -> Iterator[Sequence[tuple[Path, BinaryIO | None]]]:
+    """All files of a run's checkpoints, open but for the known ones: what is removed after that can still be read.
+
+    Of one run, because a process cannot open as many files as all runs of a long study have.
+    """
     while True:
         with ExitStack() as stack:
             try:
-                found = [path for step in folder.glob("*/checkpoints/step-*") for path in step.iterdir()]
-                opened = [(path, stack.enter_context(path.open("rb"))) for path in found]
+                found = [path for step in folder.glob("step-*") for path in step.iterdir()]
+                files = [(path, None if is_known(path) else stack.enter_context(path.open("rb"))) for path in found]
             except FileNotFoundError:
                 continue  # there is a newer one
-            yield opened
+            yield files
             return
 
 

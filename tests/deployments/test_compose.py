@@ -7,6 +7,8 @@ import yaml
 from deployment_files import DEPLOYMENTS, compose, compose_variables, example_environment
 from team_servers import SECRETS
 
+from rampline.servers.processes import FLOW_RUNS_SECONDS, SERVERS_SECONDS, WATCHDOGS_SECONDS
+
 # What the Compose specification allows, as far as the file may use it.
 TOP = {"name", "services", "volumes", "configs"}
 SERVICE = {
@@ -71,6 +73,13 @@ def test_servers_ask_for_a_password(content):
 
 def test_prefect_is_started_without_its_faults_and_behind_the_gate(content):
     assert content["services"]["prefect"]["entrypoint"] == ["python", "-m", "rampline.servers.prefect_server"]
+
+
+def test_the_worker_is_started_so_that_its_flow_runs_save(content):
+    worker = content["services"]["worker"]
+    assert worker["entrypoint"] == ["python", "-m", "rampline.servers.compose_worker"]
+    seconds = FLOW_RUNS_SECONDS + WATCHDOGS_SECONDS + SERVERS_SECONDS
+    assert seconds < float(worker["stop_grace_period"].removesuffix("s"))
 
 
 def test_the_process_pool_takes_what_prefect_yaml_gives_and_nothing_else():

@@ -2,13 +2,16 @@
 
 import json
 import os
+import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
 
 import psutil
-from command_line import environment_with
+import pytest
+from command_line import environment_with, wait_until
 from up_servers import status_of
 
 CODE = """
@@ -50,3 +53,30 @@ def test_it_wants_the_commands_own_secret_and_no_foreign_page(tmp_path, prefect_
         command.stdin.close()
     assert command.returncode == 0
     assert os.listdir(tmp_path) == ["home"]
+
+
+STARTING = """
+import os, sys
+from rampline.servers.prefect_server import start_prefect
+from rampline.record.home import Home
+start_prefect(Home.from_environment())
+print(os.environ["PREFECT_API_URL"], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_its_port_is_taken_before_it_answers_and_refuses_after_its_death(tmp_path):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", STARTING], env=environment_with(tmp_path), **pipes) as command:
+        assert command.stdin is not None
+        assert command.stdout is not None
+        address = "127.0.0.1", int(command.stdout.readline().split(":")[2].partition("/")[0])
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(address)
+        (server,) = psutil.Process(command.pid).children()
+        assert str(address[1]) not in server.cmdline()
+        server.send_signal(signal.SIGKILL)
+        wait_until(lambda: server.status() == psutil.STATUS_ZOMBIE, 10)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+        command.stdin.close()

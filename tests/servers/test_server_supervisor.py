@@ -8,7 +8,7 @@ import psutil
 import pytest
 from command_line import wait_until
 
-from rampline.errors import RamplineError
+from rampline.errors import InputError, RamplineError
 from rampline.jobs.device_queue import Ticket, hold_devices
 from rampline.jobs.roles import free_ports
 from rampline.record.home import Home
@@ -17,6 +17,7 @@ from rampline.servers.processes import end_all, hold_lock, lock_holder, marked
 from rampline.servers.running import answers
 from rampline.servers.server_supervisor import Idle, Watch
 from rampline.servers.services import Service
+from rampline.servers.up import end_servers
 
 
 @pytest.fixture
@@ -129,4 +130,11 @@ def test_one_holds_the_lock(home):
     with hold_lock(home) as first, hold_lock(home) as second:
         assert (first, second) == (True, False)
         assert lock_holder(home) == os.getpid()
+        lock = home.root / "servers" / "lock"
+        lock.write_text(str(os.getpid()))
+        assert lock_holder(home) == os.getpid()
+        # A number that no process has.
+        lock.write_text("process 999999999 on another-machine")
+        with pytest.raises(InputError, match=r"runs on another-machine: end it there$"):
+            end_servers(home)
     assert lock_holder(home) is None

@@ -146,17 +146,20 @@ def test_nodes_are_listed_with_what_is_free(slurm: SlurmCluster, rampline: Rampl
     assert shown["g1"][2:] == ["16", "16", "4", "4", "a100", "4 GiB", "gpu"]
 
 
-def test_gpus_are_asked_for_where_the_partition_has_some(submit: Submit) -> None:
-    submitted = submit(*SMALL, "--", "-p", "gpu")
+def test_gpus_are_asked_for_where_the_partition_has_some(submit: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SBATCH_PARTITION", "low")
+    submitted = submit(*SMALL, "--", "-pgpu", "--comment=it's")
     script = (submitted.directory.path.parent / "job.sh").read_text()
     assert "\n#SBATCH --cpus-per-task=4\n#SBATCH --gpus-per-node=1\n" in script
-    assert submitted.cluster.job(submitted.job)["JobState"] == "PENDING"
+    job = submitted.cluster.job(submitted.job)
+    assert (job["JobState"], job["Partition"], job["Comment"]) == ("PENDING", "gpu", "it's")
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
         (["--", "--partition=none"], "Slurm has no partition none (-- --partition=NAME): it has gpu, high, low"),
+        (["--", "-p", "gpu,none"], "Slurm has no partition none (-- --partition=NAME): it has gpu, high, low"),
         (["--set", "cluster.replicas=8", "--", "-p", "gpu"], "cluster.replicas=8 needs 8 GPUs on a node: there are 4"),
         (["--", "--qos"], "sbatch refuses "),
     ],

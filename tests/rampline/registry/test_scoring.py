@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from rampline.jobs.evaluator import run_evaluation
 from rampline.record.checkpoints import best_checkpoint, read_manifest
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
+from rampline.registry import checks
 from rampline.registry.scoring import evaluate_one
 from rampline.training.checkpoint import read_checkpoint, write_checkpoint
 from rampline.training.evaluation import encode_small
@@ -93,6 +95,18 @@ def test_the_last_checkpoint_is_scored_apart(trained: Path, rampline: Rampline, 
     assert lines[15].split()[3:7] == ["1.000", "(1.000", "to", "1.000)"]
     assert lines[18].startswith("balanced accuracy  0.1000 (0.1000 to 0.1000)")
     assert max(map(len, lines[2:])) <= 80
+
+
+def test_evaluations_of_one_run_at_once_have_their_own_scores(
+    trained: Path, rampline_home: Path, tmp_path: Path
+) -> None:
+    run = RunDirectory(Path(shutil.copytree(trained / "better", tmp_path / "run")))
+    other, home = Path(RunDirectory(trained / "worse").read_identity().dataset), Home(root=rampline_home)
+    with ThreadPoolExecutor() as pool:
+        last = pool.submit(evaluate_one, str(run.path), None, which="last", home=home, log=print)
+        champion = pool.submit(checks._score, run, other)
+        assert last.result()["which"] == "last"
+        np.testing.assert_array_equal(champion.result().labels, PreparedDataset.open(other).labels("test"))
 
 
 def _check_answers(run: RunDirectory, dataset: PreparedDataset) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -297,7 +298,27 @@ def test_the_end_does_not_wait_long_for_a_store_that_is_away(s3: S3, store, exec
 
 def test_a_checkpoint_that_is_removed_while_it_is_put_there_can_still_be_read(execution) -> None:
     save(execution, 10)
-    with open_checkpoints(execution.folder) as opened:
-        shutil.rmtree(execution.directory("baseline").checkpoints)
-        sizes = {path.name: len(file.read()) for path, file in opened}
-    assert sizes["variables.npz"] == 100_000
+    checkpoints = execution.directory("baseline").checkpoints
+    with open_checkpoints(checkpoints, lambda path: path.name == "progress.json") as files:
+        shutil.rmtree(checkpoints)
+        sizes = {path.name: file and len(file.read()) for path, file in files}
+    assert sizes == {"variables.npz": 100_000, "progress.json": None}
+
+
+def test_a_long_study_needs_few_open_files(store, execution) -> None:
+    """The second time, all but one checkpoint is there already."""
+    for run in range(50):
+        for step in (1, 2, 3):
+            folder = execution.folder / f"run-{run}" / "checkpoints" / f"step-{step:08d}"
+            folder.mkdir(parents=True)
+            for name in ("variables.npz", "progress.json"):
+                (folder / name).write_text("{}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, hard))
+    try:
+        with keeping(store, execution):
+            wait_until(lambda: len(newest_steps(store)) == 150)
+            save(execution, 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(newest_steps(store)) == 151

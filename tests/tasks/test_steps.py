@@ -1,0 +1,56 @@
+"""The tasks of the flows, as far as they need no flow run."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from runs import SUPPORT
+
+from rampline.errors import InputError
+from rampline.record.home import Home
+from rampline.study.execution_file import Execution
+from rampline.tasks.steps import open_execution
+from rampline.tracking.reconciliation import PROCESS_TAG
+from rampline.tracking.store import open_tracking
+
+AT_WORK = """
+import sys
+from pathlib import Path
+from executions import begin
+from rampline.jobs.lock import hold
+from rampline.record.home import Home
+home = Home(root=Path(sys.argv[1]))
+folder = home.runs / "digits" / "e1"
+folder.mkdir(parents=True)
+with hold(folder):
+    begin("digits", home, only=["baseline"])
+    print("at work", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_an_execution_that_another_process_is_at_work_on_stays_its_own(tmp_path, monkeypatch, initialised):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    home = Home(root=tmp_path)
+    shutil.copy(initialised, home.tracking_database)
+    folder = home.runs / "digits" / "e1"
+
+    def owner() -> tuple[str, str]:
+        run = open_tracking(home).get_run(Execution.open(folder).parent_run_id)
+        return run.data.tags[PROCESS_TAG], (folder / "delivery.json").read_text()
+
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    environment = os.environ | {"PYTHONPATH": str(SUPPORT)}
+    command = [sys.executable, "-c", AT_WORK, str(home.root)]
+    with subprocess.Popen(command, env=environment, **pipes) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "at work\n"
+        before = owner()
+        refused = pytest.raises(InputError, match=f"e1 is in use by process {other.pid} on ")
+        with refused, open_execution(Execution.open(folder), "rampline run digits"):
+            pass
+        assert owner() == before
+        other.stdin.close()
