@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from rampline.data.compiled import compiled, repeat
 from rampline.training.objective import Batch
+from rampline.training.random_draws import begin_step, seeds_of
 from rampline.training.state import TrainingState
 
 
@@ -21,8 +22,11 @@ def make_train_step(
     See `loss_and_sums` for the loss, and `accumulate` for `micro_batch`.
     """
     gradients = make_loss_gradients(state, num_replicas_in_sync=num_replicas_in_sync, micro_batch=micro_batch, xla=xla)
+    seeds = seeds_of(state.model)
 
     def train_step(batch: Batch) -> tf.Tensor:
+        if micro_batch is not None:
+            begin_step(seeds, state.step)
         values, sums = gradients(batch)
         state.optimizer.apply(values, state.model.trainable_variables)
         return sums

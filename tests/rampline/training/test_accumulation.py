@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from role_functions import RunRoles, train_on
 from runs import make_config
 
 from rampline.config import BatchConfig, ClusterConfig, OptimizerConfig, ParityConfig, RunConfig
@@ -98,6 +99,19 @@ def test_the_parts_of_a_share() -> None:
     assert config.micro_batch_size is None
     assert in_parts(config, "auto").micro_batch_size is None, "the attempt decides"
     assert [in_parts(config, parts).micro_batch_size for parts in (2, 3, 8)] == [4, 3, 1]
+
+
+def test_a_resumed_training_has_the_bits_of_the_undisturbed_one(run_roles: RunRoles, tmp_path: Path) -> None:
+    """Shares of 10 and 11 examples are 10 and 11 micro-batches: Dropout draws more often in one replica."""
+    mirrored = make_config("mirrored", model="small_models:with_all_state", batch=21, replicas=2, virtual_devices=2)
+    config, stop, end = in_parts(mirrored, 11), 2, 5
+    (whole,) = run_roles(train_on, config, tmp_path / "whole", end)
+    parts = [run_roles(train_on, config, tmp_path / "parts", until)[0] for until in (stop, end)]
+    np.testing.assert_array_equal(np.concatenate([part["losses"] for part in parts]), whole["losses"])
+    found, wanted = (np.load(tmp_path / name / f"step-{end:08d}" / "variables.npz") for name in ("parts", "whole"))
+    assert sorted(found) == sorted(wanted)
+    for name in wanted:
+        np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
 
 
 Make = Callable[[RunConfig], RunDirectory]

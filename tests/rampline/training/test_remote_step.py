@@ -69,6 +69,7 @@ def test_weights_statistics_and_sums_are_those_of_the_plain_step(optimizer, micr
     for number in range(3):
         # Whichever worker takes a step draws by its number, and leaves the count alone.
         drawn.state.assign([1, 1024 * number])
+        plain.step.assign(number)
         batch = make_batch(number)
         sums = [step(batch).numpy() for step in steps]
         np.testing.assert_allclose(*sums, rtol=1e-6)
