@@ -209,7 +209,7 @@ class ParameterServerSteps:
     def make_evaluate(self, split: str) -> tf.types.experimental.GenericFunction:
         """`(images, step)` to (width,) sums over the examples of one evaluation step."""
         evaluation_step = make_remote_evaluation_step(self._state)
-        size = {"examples": self._dataset.splits[split], "batch_size": self._config.per_replica_batch_size}
+        size = {"examples": self._dataset.splits[split], "batch_size": self._config.rows_at_once}
 
         def evaluate(images: Iterator, step: tf.Tensor) -> tf.Tensor:
             rows, weights = evaluation_rows(step, tf.constant(0), replicas=1, **size)
@@ -393,8 +393,7 @@ class ParameterServerEngine:
 
     def evaluate(self, split: str) -> np.ndarray:
         """See `Engine.evaluate`; the steps are spread over the workers."""
-        batch_size = self._config.per_replica_batch_size
-        steps = evaluation_steps(replicas=1, batch_size=batch_size, examples=self._dataset.splits[split])
+        steps = evaluation_steps(replicas=1, batch_size=self._config.rows_at_once, examples=self._dataset.splits[split])
         images, step = self._worker_images(split), self._evaluation_step(split)
         calls = [self._coordinator.schedule(step, args=(images, tf.constant(i, tf.int64))) for i in range(steps)]
         total = np.zeros(self.state.objective.width)

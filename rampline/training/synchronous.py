@@ -309,7 +309,7 @@ class SynchronousEngine:
     def evaluate(self, split: str) -> np.ndarray:
         """See `Engine.evaluate`."""
         examples, replicas = self._dataset.splits[split], self._replicas
-        batch_size = replicas.rows(self._config.global_batch_size)
+        batch_size = self._config.micro_batch_size or replicas.rows(self._config.global_batch_size)
         size = {"total_examples": examples, "batch_size": batch_size, "replicas": replicas}
         batches = self._steps.iterate(make_evaluation_dataset(self._open(split), **size))
         steps = evaluation_steps(replicas=replicas.total, batch_size=batch_size, examples=examples)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from role_functions import RunRoles, train_on
+from role_functions import RunRoles, train_on, train_steps
 from runs import make_config
 
 from rampline.config import BatchConfig, ClusterConfig, OptimizerConfig, ParityConfig, RunConfig
@@ -18,7 +18,7 @@ from rampline.jobs.supervisor import supervise
 from rampline.parity.check import check_parity
 from rampline.record.attempts import Attempts
 from rampline.record.run_directory import RunDirectory, RunIdentity
-from rampline.training.objective import Objective, make_cross_entropy
+from rampline.training.objective import EXAMPLES, Objective, make_cross_entropy
 from rampline.training.optimizers import make_optimizer
 from rampline.training.state import TrainingState
 from rampline.training.step import make_loss_gradients
@@ -112,6 +112,29 @@ def test_a_resumed_training_has_the_bits_of_the_undisturbed_one(run_roles: RunRo
     assert sorted(found) == sorted(wanted)
     for name in wanted:
         np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        make_config("single", model="small_models:large"),
+        pytest.param(
+            make_config("multi_worker", model="small_models:large", batch=56, workers=2, sum="exact"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            make_config("parameter_server", model="small_models:large", workers=1, parameter_servers=1),
+            marks=pytest.mark.long,
+        ),
+    ],
+    ids=lambda config: config.strategy,
+)
+def test_validation_needs_no_more_memory_than_a_micro_batch(
+    run_roles: RunRoles, digits: PreparedDataset, config: RunConfig
+) -> None:
+    """There is memory for 14 examples at once, and a replica's share has 28."""
+    for arrays in run_roles(train_steps, in_parts(config, 2), 1):
+        assert arrays["evaluated"][EXAMPLES] == digits.splits["validation"] > 14
 
 
 Make = Callable[[RunConfig], RunDirectory]
