@@ -148,9 +148,8 @@ class _EpochSums(keras.metrics.Metric):
         sums = self._objective.sums(y_pred, losses, batch, tf.zeros((), losses.dtype))
         self._sums.assign_add(tf.cast(sums, self.dtype))
 
-    def add_penalty(self, penalty: tf.Tensor, sample_weight: tf.Tensor) -> None:
-        """Count the penalty of a replica's share with these weights."""
-        examples = tf.cast(tf.math.count_nonzero(sample_weight), penalty.dtype)
+    def add_penalty(self, penalty: tf.Tensor, examples: tf.Tensor) -> None:
+        """Count the penalty of a replica's share of so many examples."""
         counted = tf.one_hot(PENALTY_SUM, self._objective.width, dtype=penalty.dtype) * penalty * examples
         self._sums.assign_add(tf.cast(counted, self.dtype))
 
@@ -161,14 +160,23 @@ class _EpochSums(keras.metrics.Metric):
 
 
 def _count_penalties(model: keras.Model, sums: _EpochSums) -> None:
-    """Give `sums` the penalties with the loss: when Keras updates metrics, it has changed the weights already."""
+    """Give `sums` the penalties with the loss: when Keras updates metrics, it has changed the weights already.
+
+    Each replica has the part of the penalty that it has of the examples, as in `loss_and_sums`.
+    """
     compute_loss = model.compute_loss
 
     @functools.wraps(compute_loss)
     def compute_and_count(x: Any, y: Any, y_pred: Any, sample_weight: Any, *others: Any, **named: Any) -> Any:
-        if model.losses:
-            sums.add_penalty(penalty_of(model), sample_weight)
-        return compute_loss(x, y, y_pred, sample_weight, *others, **named)
+        loss, context = compute_loss(x, y, y_pred, sample_weight, *others, **named), tf.distribute.get_replica_context()
+        if not model.losses or context is None:
+            return loss
+        penalty = penalty_of(model)
+        examples = tf.cast(tf.math.count_nonzero(sample_weight), penalty.dtype)
+        sums.add_penalty(penalty, examples)
+        share = examples / context.all_reduce(tf.distribute.ReduceOp.SUM, examples)
+        # Keras has given each replica the same part.
+        return loss + penalty * (share - 1 / context.num_replicas_in_sync)
 
     model.compute_loss = compute_and_count
 

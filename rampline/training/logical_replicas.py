@@ -58,8 +58,7 @@ class LogicalReplicas:
     def make_train_step(self, *, xla: bool, micro_batch: int | None = None) -> Callable[[Shares], tf.Tensor]:
         """A function of the worker's batches that updates the weights once, and returns its `rows_of` sums."""
         model, optimizer = self._state.model, self._state.optimizer
-        total = self._replicas.total
-        gradients = make_loss_gradients(self._state, num_replicas_in_sync=total, micro_batch=micro_batch, xla=xla)
+        gradients = make_loss_gradients(self._state, micro_batch=micro_batch, xla=xla)
 
         def train_step(shares: Shares) -> tf.Tensor:
             values, sums = [], []

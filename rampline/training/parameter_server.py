@@ -102,11 +102,11 @@ def make_remote_train_step(state: TrainingState, micro_batch: int | None = None)
     ) -> tuple[list[tf.Tensor], dict[int, tf.Tensor], tf.Tensor]:
         changing = set[int]()
 
-        def gradients_of(part: Batch, parts: int | tf.Tensor, before: list) -> tuple[list, tf.Tensor, list]:
+        def gradients_of(part: Batch, before: list) -> tuple[list, tf.Tensor, list]:
             with tf.GradientTape() as tape:
                 tape.watch(packs)
                 with _values(model, trained.unpack(packs), before) as scope:
-                    loss, sums = loss_and_sums(state, part, parts)
+                    loss, sums = loss_and_sums(state, part)
                 scaled = optimizer.scale_loss(loss, **scale)
             after = [scope.get_current_value(variable) for variable in model.non_trainable_variables]
             changing.update(i for i, (old, new) in enumerate(zip(before, after, strict=True)) if new is not old)

@@ -117,12 +117,9 @@ class SynchronousSteps:
 
     def _make_train(self) -> tf.types.experimental.GenericFunction:
         strategy, step = self._strategy, self._state.step
-        total, logged = strategy.num_replicas_in_sync, self._config.log_examples
+        logged = self._config.log_examples
         how = {"micro_batch": self._config.micro_batch_size, "xla": self._config.xla}
-        if self._logical:
-            train_step = self._logical.make_train_step(**how)
-        else:
-            train_step = make_train_step(self._state, num_replicas_in_sync=total, **how)
+        train_step = self._logical.make_train_step(**how) if self._logical else make_train_step(self._state, **how)
 
         def train(batches: Iterator, steps: tf.Tensor, note: tf.Tensor) -> tuple[tf.Tensor, ...]:
             def train_once(

@@ -70,8 +70,7 @@ def test_gradients_and_sums_are_those_of_the_whole_batch(double: None, micro_bat
         "global_examples": tf.constant(9.0),
     }
     whole, in_micro_batches = (
-        make_loss_gradients(state, num_replicas_in_sync=2, xla=False, micro_batch=size)(batch)
-        for size in (None, micro_batch)
+        make_loss_gradients(state, xla=False, micro_batch=size)(batch) for size in (None, micro_batch)
     )
     assert in_micro_batches[0][-1] is None, "what has no gradient has none, and is not updated by zeros"
     for one, other in zip([*whole[0][:-1], whole[1]], [*in_micro_batches[0][:-1], in_micro_batches[1]], strict=True):
