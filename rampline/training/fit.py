@@ -16,7 +16,7 @@ from rampline.pipeline.batches import make_train_dataset
 from rampline.pipeline.order import EpochOrder
 from rampline.training.controller import Controller
 from rampline.training.engine import StepCallback, StepsDone, StopRequested
-from rampline.training.objective import PENALTY_SUM, Batch, Objective
+from rampline.training.objective import LOSS_SUM, PENALTY_SUM, Batch, Objective
 from rampline.training.step import penalty_of
 from rampline.training.synchronous import KeepIterators, SynchronousEngine
 from rampline.training.timings import CACHED, PIPELINE, UPDATE
@@ -57,7 +57,7 @@ class FitEngine(SynchronousEngine):
         """See `Engine.run_steps`: one call of `Model.fit`, and all its steps. A whole run is trained by `train`."""
         ends = _StepEnds(self._callback, "train")
         self._fit(self._make_dataset(first_step, self._order), ends, steps_per_epoch=steps)
-        yield StepsDone(sums=np.diff(ends.sums, axis=0, prepend=0.0), input_wait_seconds=None)
+        yield StepsDone(sums=sums_of_steps(ends.sums), input_wait_seconds=None)
 
     def train(self, controller: Controller) -> None:
         """Train with `Model.fit` from the step the controller is at; the same examples in the same order as the loop.
@@ -203,31 +203,35 @@ class _Bridge(keras.callbacks.Callback):
     def __init__(self, controller: Controller, callback: StepCallback) -> None:
         super().__init__()
         self._controller, self._callback = controller, callback
-        self._started, self._steps = 0.0, 0
+        self._started, self._sums = 0.0, list[np.ndarray]()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._started, self._steps = time.perf_counter(), 0
+        self._started, self._sums = time.perf_counter(), []
         self._callback.advance("train")
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         self._callback.advance("train")
-        self._steps += 1
-        if self._controller.events:
-            seconds = time.perf_counter() - self._started
-            self._controller.tell_progress(self._steps, np.asarray(logs["sums"]), seconds)
-        if self._callback.should_stop():
-            self._record(logs)
+        sums = np.asarray(logs["sums"])
+        self._sums.append(sums)
+        # A loss that is not finite ends the run when it is recorded.
+        if self._callback.should_stop() or not np.isfinite(sums[LOSS_SUM]):
+            self._record()
             raise StopRequested
+        if self._controller.events:
+            self._controller.tell_progress(len(self._sums), sums, time.perf_counter() - self._started)
         # Keras leaves the epoch here, and then calls `on_epoch_end`.
         self.model.stop_training = self._controller.is_enough()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        self._record(logs)
+        self._record()
         self._controller.end_steps()
         self.model.stop_training = self._controller.is_over
 
-    def _record(self, logs: dict[str, Any]) -> None:
-        """Keras gives the sums since the epoch's, or the call's, first step; spread evenly they add up to the same."""
-        sums = np.tile(np.asarray(logs["sums"]) / self._steps, (self._steps, 1))
-        seconds = time.perf_counter() - self._started
-        self._controller.record(StepsDone(sums=sums, input_wait_seconds=None), seconds)
+    def _record(self) -> None:
+        done = StepsDone(sums=sums_of_steps(self._sums), input_wait_seconds=None)
+        self._controller.record(done, time.perf_counter() - self._started)
+
+
+def sums_of_steps(sums: list[np.ndarray]) -> np.ndarray:
+    """(steps, width): Keras gives the sums since the epoch's, or the call's, first step."""
+    return np.diff(sums, axis=0, prepend=0.0)
