@@ -114,7 +114,9 @@ class FitEngine(SynchronousEngine):
 
     def _fit(self, dataset: tf.data.Dataset, callback: keras.callbacks.Callback, **length: int) -> None:
         shares = self._strategy.distribute_datasets_from_function(lambda _: dataset)
-        self.state.model.fit(shares, callbacks=[callback, KeepIterators()], verbose=0, **length)
+        self.state.model.fit(
+            shares, callbacks=[_CountSteps(self.state.step), callback, KeepIterators()], verbose=0, **length
+        )
 
 
 class _SumOfLosses(keras.losses.Loss):
@@ -179,6 +181,17 @@ def _count_penalties(model: keras.Model, sums: _EpochSums) -> None:
         return loss + penalty * (share - 1 / context.num_replicas_in_sync)
 
     model.compute_loss = compute_and_count
+
+
+class _CountSteps(keras.callbacks.Callback):
+    """Counts the steps that are made, which the learning rate follows."""
+
+    def __init__(self, step: tf.Variable) -> None:
+        super().__init__()
+        self._step = step
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._step.assign_add(1)
 
 
 class _StepEnds(keras.callbacks.Callback):
