@@ -222,6 +222,11 @@ class RunConfig(Settings):
         parts = self.batch.accumulate
         return math.ceil(self.per_replica_batch_size / parts) if isinstance(parts, int) and parts > 1 else None
 
+    @property
+    def rows_at_once(self) -> int:
+        """Examples that one replica computes at once: of a micro-batch, or all of its share."""
+        return self.micro_batch_size or self.per_replica_batch_size
+
     def steps_per_epoch(self, train_examples: int) -> int:
         """Updates per pass over `train_examples`, the partial last batch included."""
         return math.ceil(train_examples / self.global_batch_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
@@ -158,9 +159,8 @@ def _check_within_memory(run_directory: RunDirectory, config: RunConfig, path: P
     on_one, notes = _on_one_machine(config)
     size = smallest = config.global_batch_size
     for _ in range(HALVINGS + 1):
-        checked = dataclasses.replace(on_one, batch=BatchConfig(size=size, per="global"))
         try:
-            result = _run_roles(run_directory, checked, path, log)
+            result = _run_roles(run_directory, _with_batch(on_one, size), path, log)
         except JobFailed as error:
             if not error.lacks_memory:
                 raise
@@ -174,6 +174,14 @@ def _check_within_memory(run_directory: RunDirectory, config: RunConfig, path: P
         return dataclasses.replace(result, notes=(*result.notes, *notes))
     reason = f"there is no memory for the check, in float64, with a global batch of {smallest} either"
     return ParityResult(status="not_applicable", reason=reason, replicas=config.replicas, notes=notes)
+
+
+def _with_batch(config: RunConfig, size: int) -> RunConfig:
+    """The run with a global batch of that size, in its micro-batches, of which no share has more than examples."""
+    parts = config.batch.accumulate
+    if isinstance(parts, int):
+        parts = min(parts, math.ceil(size / config.num_replicas_in_sync))
+    return dataclasses.replace(config, batch=BatchConfig(size=size, per="global", accumulate=parts))
 
 
 def _on_one_machine(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:

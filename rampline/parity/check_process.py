@@ -88,8 +88,6 @@ def train_steps(
         _shake(state, shake)
     first = first_step_of(run, dataset.splits["train"])
     state.step.assign(first)
-    if state.learning_rate.step is None:
-        state.optimizer.iterations.assign(first)
     engine = make_engine(config, dataset, strategy, state, task)
     losses = np.concatenate([done.losses for done in engine.run_steps(first, run.parity.steps)])
     variables = _variables(state)

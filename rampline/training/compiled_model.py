@@ -68,6 +68,9 @@ def read_compiled(model: keras.Model, *, name: str, classes: int) -> CompiledWit
     Raises:
         ConfigError: on what cannot be trained as it is meant, in one line.
     """
+    for method in ("train_step", "compute_loss"):
+        if _is_own(model, method):
+            raise ConfigError(f"model.name={name!r} has a {method} of its own, which nothing would call")
     if not model.compiled:
         return None
     try:
@@ -76,14 +79,17 @@ def read_compiled(model: keras.Model, *, name: str, classes: int) -> CompiledWit
         raise ConfigError(f"model.name={name!r} is compiled with {reason}") from reason
 
 
+def _is_own(model: keras.Model, method: str) -> bool:
+    return getattr(type(model), method) is not getattr(keras.Model, method)
+
+
 class _NotTaken(Exception):
     pass
 
 
 def _read(model: keras.Model, classes: int) -> CompiledWith:
-    for method in ("compile", "train_step", "compute_loss"):
-        if getattr(type(model), method) is not getattr(keras.Model, method):
-            raise _NotTaken(f"a {method} of its own, which nothing would call")
+    if _is_own(model, "compile"):
+        raise _NotTaken("a compile of its own, which nothing would call")
     given: dict[str, Any] = {**model._compile_config.config, "jit_compile": model.jit_compile}
     for argument, instead in _NOT_TAKEN.items():
         if given[argument]:

@@ -127,14 +127,29 @@ def _check_import(name: str, run_directory: Path) -> None:
 
 
 def predict(model: keras.Model, dataset: PreparedDataset, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Labels (examples,) int32 and probabilities (examples, classes) float32 of a split, in its order."""
-    examples = dataset.splits[split]
-    batches = make_evaluation_dataset(
-        open_examples(dataset, split), total_examples=examples, batch_size=BATCH_SIZE, replicas=ReplicaRange()
-    )
-    logits = model.predict(batches.map(as_written(lambda batch: batch["images"])), verbose=0)[:examples]
+    """Labels (examples,) int32 and probabilities (examples, classes) float32 of a split, in its order.
+
+    Where a device has no memory for a batch, in halves of it: all runs that have it are scored alike.
+    """
+    batch_size = BATCH_SIZE
+    while True:
+        try:
+            logits = _predict_logits(model, dataset, split, batch_size)
+            break
+        except tf.errors.ResourceExhaustedError:
+            if batch_size == 1:
+                raise
+            batch_size //= 2
     shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
     return dataset.labels(split), shifted / shifted.sum(axis=1, keepdims=True)
+
+
+def _predict_logits(model: keras.Model, dataset: PreparedDataset, split: str, batch_size: int) -> np.ndarray:
+    examples = dataset.splits[split]
+    batches = make_evaluation_dataset(
+        open_examples(dataset, split), total_examples=examples, batch_size=batch_size, replicas=ReplicaRange()
+    )
+    return model.predict(batches.map(as_written(lambda batch: batch["images"])), verbose=0)[:examples]
 
 
 def _is_evaluated(run_directory: RunDirectory, checkpoint: Path) -> bool:

@@ -16,7 +16,7 @@ from rampline.pipeline.batches import make_train_dataset
 from rampline.pipeline.order import EpochOrder
 from rampline.training.controller import Controller
 from rampline.training.engine import StepCallback, StepsDone, StopRequested
-from rampline.training.objective import PENALTY_SUM, Batch, Objective
+from rampline.training.objective import LOSS_SUM, PENALTY_SUM, Batch, Objective
 from rampline.training.step import penalty_of
 from rampline.training.synchronous import KeepIterators, SynchronousEngine
 from rampline.training.timings import CACHED, PIPELINE, UPDATE
@@ -57,7 +57,7 @@ class FitEngine(SynchronousEngine):
         """See `Engine.run_steps`: one call of `Model.fit`, and all its steps. A whole run is trained by `train`."""
         ends = _StepEnds(self._callback, "train")
         self._fit(self._make_dataset(first_step, self._order), ends, steps_per_epoch=steps)
-        yield StepsDone(sums=np.diff(ends.sums, axis=0, prepend=0.0), input_wait_seconds=None)
+        yield StepsDone(sums=sums_of_steps(ends.sums), input_wait_seconds=None)
 
     def train(self, controller: Controller) -> None:
         """Train with `Model.fit` from the step the controller is at; the same examples in the same order as the loop.
@@ -114,7 +114,9 @@ class FitEngine(SynchronousEngine):
 
     def _fit(self, dataset: tf.data.Dataset, callback: keras.callbacks.Callback, **length: int) -> None:
         shares = self._strategy.distribute_datasets_from_function(lambda _: dataset)
-        self.state.model.fit(shares, callbacks=[callback, KeepIterators()], verbose=0, **length)
+        self.state.model.fit(
+            shares, callbacks=[_CountSteps(self.state.step), callback, KeepIterators()], verbose=0, **length
+        )
 
 
 class _SumOfLosses(keras.losses.Loss):
@@ -148,9 +150,8 @@ class _EpochSums(keras.metrics.Metric):
         sums = self._objective.sums(y_pred, losses, batch, tf.zeros((), losses.dtype))
         self._sums.assign_add(tf.cast(sums, self.dtype))
 
-    def add_penalty(self, penalty: tf.Tensor, sample_weight: tf.Tensor) -> None:
-        """Count the penalty of a replica's share with these weights."""
-        examples = tf.cast(tf.math.count_nonzero(sample_weight), penalty.dtype)
+    def add_penalty(self, penalty: tf.Tensor, examples: tf.Tensor) -> None:
+        """Count the penalty of a replica's share of so many examples."""
         counted = tf.one_hot(PENALTY_SUM, self._objective.width, dtype=penalty.dtype) * penalty * examples
         self._sums.assign_add(tf.cast(counted, self.dtype))
 
@@ -161,16 +162,36 @@ class _EpochSums(keras.metrics.Metric):
 
 
 def _count_penalties(model: keras.Model, sums: _EpochSums) -> None:
-    """Give `sums` the penalties with the loss: when Keras updates metrics, it has changed the weights already."""
+    """Give `sums` the penalties with the loss: when Keras updates metrics, it has changed the weights already.
+
+    Each replica has the part of the penalty that it has of the examples, as in `loss_and_sums`.
+    """
     compute_loss = model.compute_loss
 
     @functools.wraps(compute_loss)
     def compute_and_count(x: Any, y: Any, y_pred: Any, sample_weight: Any, *others: Any, **named: Any) -> Any:
-        if model.losses:
-            sums.add_penalty(penalty_of(model), sample_weight)
-        return compute_loss(x, y, y_pred, sample_weight, *others, **named)
+        loss, context = compute_loss(x, y, y_pred, sample_weight, *others, **named), tf.distribute.get_replica_context()
+        if not model.losses or context is None:
+            return loss
+        penalty = penalty_of(model)
+        examples = tf.cast(tf.math.count_nonzero(sample_weight), penalty.dtype)
+        sums.add_penalty(penalty, examples)
+        share = examples / context.all_reduce(tf.distribute.ReduceOp.SUM, examples)
+        # Keras has given each replica the same part.
+        return loss + penalty * (share - 1 / context.num_replicas_in_sync)
 
     model.compute_loss = compute_and_count
+
+
+class _CountSteps(keras.callbacks.Callback):
+    """Counts the steps that are made, which the learning rate follows."""
+
+    def __init__(self, step: tf.Variable) -> None:
+        super().__init__()
+        self._step = step
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._step.assign_add(1)
 
 
 class _StepEnds(keras.callbacks.Callback):
@@ -195,31 +216,35 @@ class _Bridge(keras.callbacks.Callback):
     def __init__(self, controller: Controller, callback: StepCallback) -> None:
         super().__init__()
         self._controller, self._callback = controller, callback
-        self._started, self._steps = 0.0, 0
+        self._started, self._sums = 0.0, list[np.ndarray]()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._started, self._steps = time.perf_counter(), 0
+        self._started, self._sums = time.perf_counter(), []
         self._callback.advance("train")
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         self._callback.advance("train")
-        self._steps += 1
-        if self._controller.events:
-            seconds = time.perf_counter() - self._started
-            self._controller.tell_progress(self._steps, np.asarray(logs["sums"]), seconds)
-        if self._callback.should_stop():
-            self._record(logs)
+        sums = np.asarray(logs["sums"])
+        self._sums.append(sums)
+        # A loss that is not finite ends the run when it is recorded.
+        if self._callback.should_stop() or not np.isfinite(sums[LOSS_SUM]):
+            self._record()
             raise StopRequested
+        if self._controller.events:
+            self._controller.tell_progress(len(self._sums), sums, time.perf_counter() - self._started)
         # Keras leaves the epoch here, and then calls `on_epoch_end`.
         self.model.stop_training = self._controller.is_enough()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        self._record(logs)
+        self._record()
         self._controller.end_steps()
         self.model.stop_training = self._controller.is_over
 
-    def _record(self, logs: dict[str, Any]) -> None:
-        """Keras gives the sums since the epoch's, or the call's, first step; spread evenly they add up to the same."""
-        sums = np.tile(np.asarray(logs["sums"]) / self._steps, (self._steps, 1))
-        seconds = time.perf_counter() - self._started
-        self._controller.record(StepsDone(sums=sums, input_wait_seconds=None), seconds)
+    def _record(self) -> None:
+        done = StepsDone(sums=sums_of_steps(self._sums), input_wait_seconds=None)
+        self._controller.record(done, time.perf_counter() - self._started)
+
+
+def sums_of_steps(sums: list[np.ndarray]) -> np.ndarray:
+    """(steps, width): Keras gives the sums since the epoch's, or the call's, first step."""
+    return np.diff(sums, axis=0, prepend=0.0)

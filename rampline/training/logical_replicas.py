@@ -13,11 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from rampline.data.compiled import compiled
-from rampline.pipeline.augment import seed_generators
 from rampline.pipeline.batches import ReplicaRange
 from rampline.training.batch_norm import assign_row, mean_statistics, moving_statistics, read_row, widest
 from rampline.training.objective import Batch
-from rampline.training.random_draws import of_replica
+from rampline.training.random_draws import begin_step, of_replica, seeds_of
 from rampline.training.state import TrainingState
 from rampline.training.step import make_evaluation_step, make_loss_gradients
 
@@ -47,7 +46,7 @@ class LogicalReplicas:
         self._state, self._strategy, self._replicas = state, strategy, replicas
         self._workers = strategy.num_replicas_in_sync
         self._statistics = moving_statistics(state.model)
-        self._seeds = [generator.state for generator in seed_generators(state.model)]
+        self._seeds = seeds_of(state.model)
         # Of each logical replica, where the layers' own variables are not enough.
         self._rows: tf.Variable | None = None
         if self._statistics and replicas.count > 1:
@@ -59,11 +58,12 @@ class LogicalReplicas:
     def make_train_step(self, *, xla: bool, micro_batch: int | None = None) -> Callable[[Shares], tf.Tensor]:
         """A function of the worker's batches that updates the weights once, and returns its `rows_of` sums."""
         model, optimizer = self._state.model, self._state.optimizer
-        total = self._replicas.total
-        gradients = make_loss_gradients(self._state, num_replicas_in_sync=total, micro_batch=micro_batch, xla=xla)
+        gradients = make_loss_gradients(self._state, micro_batch=micro_batch, xla=xla)
 
         def train_step(shares: Shares) -> tf.Tensor:
             values, sums = [], []
+            if micro_batch is not None:
+                begin_step(self._seeds, self._state.step)
             seeds = [tf.identity(seed.value) for seed in self._seeds]
             for number, batch in enumerate(shares):
                 self._enter(number, seeds)
@@ -74,7 +74,8 @@ class LogicalReplicas:
                 values.append(ours)
                 sums.append(own_sums)
             for seed, before in zip(self._seeds, seeds, strict=True):
-                seed.assign(tf.stack([before[0], seed.value[1]]))
+                # Micro-batches: the replicas differ in the count of their draws.
+                seed.assign(tf.stack([before[0], seed.value[1]]) if micro_batch is None else before)
             optimizer.apply(self._sum_gradients(values), model.trainable_variables)
             return self._rows_of(sums)
 

@@ -87,21 +87,21 @@ _KERNELS = {
 class StepLearningRate(keras.optimizers.schedules.LearningRateSchedule):
     """A schedule driven by our own step counter instead of `optimizer.iterations`.
 
-    Under parameter servers Keras' `iterations` loses updates (a read-modify-write), so the rate would lag behind.
+    Keras' `iterations` does not count the steps that are skipped in mixed_float16, and under parameter servers it loses
+    updates (a read-modify-write), so the rate would lag behind.
 
     Args:
         rate: of 0-based steps, of any shape.
-        step: the counter, a scalar int64 variable; `None` uses what the optimizer passes (`Model.fit`).
+        step: the counter, a scalar int64 variable.
     """
 
-    def __init__(self, rate: LearningRate, step: tf.Variable | None = None) -> None:
+    def __init__(self, rate: LearningRate, step: tf.Variable) -> None:
         self.rate = rate
         self.step = step
 
     def __call__(self, iterations: tf.Tensor) -> tf.Tensor:
         """The rate of the update that is about to be made: scalar."""
-        step = iterations if self.step is None else self.step
-        return self.rate(tf.cast(step, keras.config.floatx()))
+        return self.rate(tf.cast(self.step, keras.config.floatx()))
 
     def get_config(self) -> dict:
         """Refused: a schedule is rebuilt from the run, never from a saved optimizer."""

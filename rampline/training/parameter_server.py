@@ -102,11 +102,11 @@ def make_remote_train_step(state: TrainingState, micro_batch: int | None = None)
     ) -> tuple[list[tf.Tensor], dict[int, tf.Tensor], tf.Tensor]:
         changing = set[int]()
 
-        def gradients_of(part: Batch, parts: int | tf.Tensor, before: list) -> tuple[list, tf.Tensor, list]:
+        def gradients_of(part: Batch, before: list) -> tuple[list, tf.Tensor, list]:
             with tf.GradientTape() as tape:
                 tape.watch(packs)
                 with _values(model, trained.unpack(packs), before) as scope:
-                    loss, sums = loss_and_sums(state, part, parts)
+                    loss, sums = loss_and_sums(state, part)
                 scaled = optimizer.scale_loss(loss, **scale)
             after = [scope.get_current_value(variable) for variable in model.non_trainable_variables]
             changing.update(i for i, (old, new) in enumerate(zip(before, after, strict=True)) if new is not old)
@@ -209,7 +209,7 @@ class ParameterServerSteps:
     def make_evaluate(self, split: str) -> tf.types.experimental.GenericFunction:
         """`(images, step)` to (width,) sums over the examples of one evaluation step."""
         evaluation_step = make_remote_evaluation_step(self._state)
-        size = {"examples": self._dataset.splits[split], "batch_size": self._config.per_replica_batch_size}
+        size = {"examples": self._dataset.splits[split], "batch_size": self._config.rows_at_once}
 
         def evaluate(images: Iterator, step: tf.Tensor) -> tf.Tensor:
             rows, weights = evaluation_rows(step, tf.constant(0), replicas=1, **size)
@@ -393,8 +393,7 @@ class ParameterServerEngine:
 
     def evaluate(self, split: str) -> np.ndarray:
         """See `Engine.evaluate`; the steps are spread over the workers."""
-        batch_size = self._config.per_replica_batch_size
-        steps = evaluation_steps(replicas=1, batch_size=batch_size, examples=self._dataset.splits[split])
+        steps = evaluation_steps(replicas=1, batch_size=self._config.rows_at_once, examples=self._dataset.splits[split])
         images, step = self._worker_images(split), self._evaluation_step(split)
         calls = [self._coordinator.schedule(step, args=(images, tf.constant(i, tf.int64))) for i in range(steps)]
         total = np.zeros(self.state.objective.width)

@@ -82,8 +82,7 @@ def make_state(config: RunConfig, dataset: PreparedDataset, strategy: tf.distrib
     if compiled_with:
         rate = compiled_with.learning_rate
     with strategy.scope():
-        # Model.fit updates `iterations` itself; our engines drive the rate from the counter above.
-        learning_rate = StepLearningRate(rate, None if config.engine == "fit" else step)
+        learning_rate = StepLearningRate(rate, step)
         optimizer = compiled_with.optimizer if compiled_with else make_optimizer(config.optimizer, learning_rate)
         optimizer.learning_rate = learning_rate
         optimizer = _prepare(optimizer, config)

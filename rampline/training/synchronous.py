@@ -117,12 +117,9 @@ class SynchronousSteps:
 
     def _make_train(self) -> tf.types.experimental.GenericFunction:
         strategy, step = self._strategy, self._state.step
-        total, logged = strategy.num_replicas_in_sync, self._config.log_examples
+        logged = self._config.log_examples
         how = {"micro_batch": self._config.micro_batch_size, "xla": self._config.xla}
-        if self._logical:
-            train_step = self._logical.make_train_step(**how)
-        else:
-            train_step = make_train_step(self._state, num_replicas_in_sync=total, **how)
+        train_step = self._logical.make_train_step(**how) if self._logical else make_train_step(self._state, **how)
 
         def train(batches: Iterator, steps: tf.Tensor, note: tf.Tensor) -> tuple[tf.Tensor, ...]:
             def train_once(
@@ -309,7 +306,7 @@ class SynchronousEngine:
     def evaluate(self, split: str) -> np.ndarray:
         """See `Engine.evaluate`."""
         examples, replicas = self._dataset.splits[split], self._replicas
-        batch_size = replicas.rows(self._config.global_batch_size)
+        batch_size = self._config.micro_batch_size or replicas.rows(self._config.global_batch_size)
         size = {"total_examples": examples, "batch_size": batch_size, "replicas": replicas}
         batches = self._steps.iterate(make_evaluation_dataset(self._open(split), **size))
         steps = evaluation_steps(replicas=replicas.total, batch_size=batch_size, examples=examples)

@@ -30,10 +30,11 @@ def with_random_parts(input_shape: tuple[int, int, int], classes: int) -> keras.
 
 
 def penalised(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
-    """A smooth network with a penalty on its weights."""
+    """A smooth network with penalties on its weights, and on what a layer gives out."""
     inputs = keras.Input(input_shape, dtype="uint8")
     x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs))
     x = keras.layers.Dense(32, activation="tanh", kernel_regularizer=keras.regularizers.L2(1e-2))(x)
+    x = keras.layers.ActivityRegularization(l2=1e-2)(x)
     return keras.Model(inputs, keras.layers.Dense(classes)(x))
 
 

@@ -196,8 +196,6 @@ def overflow_once(
     noted: dict[str, list] = {name: [] for name in ("losses", "scale", "updates", "weights")}
     for step in range(SCALED_STEPS):
         (done,) = engine.run_steps(step, 1)
-        if config.engine == "fit":
-            state.step.assign_add(1)  # Model.fit counts no steps of ours
         noted["losses"].append(done.losses[0])
         for name, variable in {"scale": optimizer.dynamic_scale, "updates": optimizer.iterations}.items():
             noted[name].append([np.asarray(v) for v in strategy.experimental_local_results(variable.value)])

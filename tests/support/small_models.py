@@ -57,12 +57,11 @@ class TakesMemory(keras.layers.Layer):
 
     ROWS = 14
 
-    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
         def take() -> tf.Tensor:
-            return inputs * tf.reduce_sum(tf.random.uniform([tf.shape(inputs, tf.int64)[0] * 2**40]))
+            petabyte = tf.random.uniform([tf.shape(inputs, tf.int64)[0] * 2**40], dtype=inputs.dtype)
+            return inputs * tf.reduce_sum(petabyte)
 
-        if not training:
-            return inputs
         return tf.cond(tf.shape(inputs)[0] > self.ROWS, take, lambda: inputs)
 
 

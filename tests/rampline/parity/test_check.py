@@ -156,8 +156,18 @@ def test_a_batch_that_memory_does_not_take_is_halved(make_run: MakeRun, model: s
     assert processes_of(directory.path) == []
 
 
+def test_a_batch_that_memory_takes_in_micro_batches_is_checked_in_them(make_run: MakeRun) -> None:
+    """A replica has 28 examples, and the one that it is compared with 56: there is memory for 14 at once."""
+    config = make_config("mirrored", model="small_models:large", batch=56, replicas=2, virtual_devices=2)
+    config = dataclasses.replace(config, batch=dataclasses.replace(config.batch, accumulate=2))
+    result = check_parity(make_run(dataclasses.replace(config, parity=ParityConfig(steps=1))), log=print)
+    assert (result.status, result.global_batch_size, result.notes) == ("pass", 56, ())
+
+
 def test_a_model_that_no_memory_takes_is_not_applicable(make_run: MakeRun) -> None:
     config = make_config("mirrored", model="parity_models:always_killed", batch=5, replicas=2, virtual_devices=2)
+    # More micro-batches than the share of a halved batch has examples.
+    config = dataclasses.replace(config, batch=dataclasses.replace(config.batch, accumulate=3))
     result = check_parity(make_run(config), log=print)
     reason = "there is no memory for the check, in float64, with a global batch of 2 either"
     assert (result.status, result.reason) == ("not_applicable", reason)

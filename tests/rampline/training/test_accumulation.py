@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from role_functions import RunRoles, train_on, train_steps
 from runs import make_config
 
 from rampline.config import BatchConfig, ClusterConfig, OptimizerConfig, ParityConfig, RunConfig
@@ -17,7 +18,7 @@ from rampline.jobs.supervisor import supervise
 from rampline.parity.check import check_parity
 from rampline.record.attempts import Attempts
 from rampline.record.run_directory import RunDirectory, RunIdentity
-from rampline.training.objective import Objective, make_cross_entropy
+from rampline.training.objective import EXAMPLES, Objective, make_cross_entropy
 from rampline.training.optimizers import make_optimizer
 from rampline.training.state import TrainingState
 from rampline.training.step import make_loss_gradients
@@ -69,8 +70,7 @@ def test_gradients_and_sums_are_those_of_the_whole_batch(double: None, micro_bat
         "global_examples": tf.constant(9.0),
     }
     whole, in_micro_batches = (
-        make_loss_gradients(state, num_replicas_in_sync=2, xla=False, micro_batch=size)(batch)
-        for size in (None, micro_batch)
+        make_loss_gradients(state, xla=False, micro_batch=size)(batch) for size in (None, micro_batch)
     )
     assert in_micro_batches[0][-1] is None, "what has no gradient has none, and is not updated by zeros"
     for one, other in zip([*whole[0][:-1], whole[1]], [*in_micro_batches[0][:-1], in_micro_batches[1]], strict=True):
@@ -98,6 +98,42 @@ def test_the_parts_of_a_share() -> None:
     assert config.micro_batch_size is None
     assert in_parts(config, "auto").micro_batch_size is None, "the attempt decides"
     assert [in_parts(config, parts).micro_batch_size for parts in (2, 3, 8)] == [4, 3, 1]
+
+
+def test_a_resumed_training_has_the_bits_of_the_undisturbed_one(run_roles: RunRoles, tmp_path: Path) -> None:
+    """Shares of 10 and 11 examples are 10 and 11 micro-batches: Dropout draws more often in one replica."""
+    mirrored = make_config("mirrored", model="small_models:with_all_state", batch=21, replicas=2, virtual_devices=2)
+    config, stop, end = in_parts(mirrored, 11), 2, 5
+    (whole,) = run_roles(train_on, config, tmp_path / "whole", end)
+    parts = [run_roles(train_on, config, tmp_path / "parts", until)[0] for until in (stop, end)]
+    np.testing.assert_array_equal(np.concatenate([part["losses"] for part in parts]), whole["losses"])
+    found, wanted = (np.load(tmp_path / name / f"step-{end:08d}" / "variables.npz") for name in ("parts", "whole"))
+    assert sorted(found) == sorted(wanted)
+    for name in wanted:
+        np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        make_config("single", model="small_models:large"),
+        pytest.param(
+            make_config("multi_worker", model="small_models:large", batch=56, workers=2, sum="exact"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            make_config("parameter_server", model="small_models:large", workers=1, parameter_servers=1),
+            marks=pytest.mark.long,
+        ),
+    ],
+    ids=lambda config: config.strategy,
+)
+def test_validation_needs_no_more_memory_than_a_micro_batch(
+    run_roles: RunRoles, digits: PreparedDataset, config: RunConfig
+) -> None:
+    """There is memory for 14 examples at once, and a replica's share has 28."""
+    for arrays in run_roles(train_steps, in_parts(config, 2), 1):
+        assert arrays["evaluated"][EXAMPLES] == digits.splits["validation"] > 14
 
 
 Make = Callable[[RunConfig], RunDirectory]

@@ -110,8 +110,18 @@ class WithItsOwnStep(keras.Sequential):
         return {}
 
 
-def test_a_train_step_of_its_own_is_refused():
-    model = WithItsOwnStep([keras.Input((2,)), keras.layers.Dense(3)])
-    model.compile("sgd")
-    with pytest.raises(ConfigError, match="a train_step of its own, which nothing would call"):
-        read(model)
+class WithItsOwnLoss(keras.Sequential):
+    """Its loss would not be computed."""
+
+    def compute_loss(self, *_: Any, **__: Any) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.parametrize("own, method", [(WithItsOwnStep, "train_step"), (WithItsOwnLoss, "compute_loss")])
+def test_a_step_or_a_loss_of_its_own_is_refused(own: type[keras.Sequential], method: str, is_compiled: bool):
+    model = own([keras.Input((2,)), keras.layers.Dense(3)])
+    if is_compiled:
+        model.compile("sgd")
+    with pytest.raises(ConfigError, match=f"^model.name='m:f' has a {method} of its own, which nothing would call$"):
+        read_compiled(model, name="m:f", classes=3)

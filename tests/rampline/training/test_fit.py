@@ -1,15 +1,19 @@
 """`engine: fit`: what it reports is what the loop reports, and together what plain Keras does."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from role_functions import RunRoles, train_whole
 from runs import make_config
 
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
+from rampline.errors import RunFailed
 from rampline.jobs.tf_config import ALONE
 from rampline.pipeline.batches import make_step_batch
 from rampline.pipeline.examples import open_examples
@@ -58,6 +62,17 @@ def test_loss_and_regularisation_are_told_apart_and_are_the_loops(digits: Prepar
     penalty = metrics[1]["train_regularization_loss"] or 0.0
     assert penalty > 0.1
     assert (metrics[1]["train_loss"] or 0.0) + penalty == pytest.approx(keras_loss(fit, digits), rel=1e-5)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(run_roles: RunRoles, tmp_path: Path) -> None:
+    messages = []
+    for engine in ("loop", "fit"):
+        config = dataclasses.replace(make_config("single", model="small_models:exploding"), engine=engine)
+        with pytest.raises(RunFailed) as failure:
+            run_roles(train_whole, config, tmp_path / engine)
+        messages.append(str(failure.value))
+    assert re.search(r"at step [2-5] \(epoch 1\)", messages[0])
+    assert messages[0] == messages[1]
 
 
 @pytest.mark.parametrize("engine", ["loop", "fit"])

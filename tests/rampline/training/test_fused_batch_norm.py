@@ -179,7 +179,7 @@ def test_the_loop_fuses_and_its_steps_are_those_of_model_fit(digits, xla):
     for engine in ("fit", "loop"):
         state = make_state(dataclasses.replace(config, engine=engine), digits, tf.distribute.get_strategy())
         assert is_fused(state.model) == (engine == "loop")
-        step = tf.function(make_train_step(state, num_replicas_in_sync=1, xla=xla and engine == "loop"))
+        step = tf.function(make_train_step(state, xla=xla and engine == "loop"))
         sums = [step(batch).numpy()[0] for _ in range(5)]
         results.append((sums, [v.numpy() for v in state.model.variables]))
     (fit_sums, fit_variables), (loop_sums, loop_variables) = results

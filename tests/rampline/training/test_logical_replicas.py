@@ -26,8 +26,13 @@ def saved(folder: Path) -> Arrays:
     return dict(np.load(folder / f"step-{STEPS:08d}" / "variables.npz"))
 
 
-def test_a_training_that_shrinks_and_grows_has_the_bits_of_the_undisturbed_one(run_roles: RunRoles, tmp_path: Path):
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_training_that_shrinks_and_grows_has_the_bits_of_the_undisturbed_one(
+    run_roles: RunRoles, tmp_path: Path, accumulate: int
+):
+    """With micro-batches of 2, the shares of 4, 4 and 5 examples are of 2, 2 and 3 of them."""
     config = make_exact()
+    config = dataclasses.replace(config, batch=dataclasses.replace(config.batch, accumulate=accumulate))
     whole = run_roles(train_on, config, tmp_path / "whole", STEPS)
     parts = [run_roles(train_on, config, tmp_path / "parts", until, workers=count) for count, until in CHANGES]
     assert [len(part) for part in parts] == [count for count, _ in CHANGES]

@@ -23,24 +23,28 @@ from rampline.training.strategy import make_strategy
 Check = Callable[..., ParityResult]
 
 
+def replicas() -> int:
+    """Inside a step."""
+    return tf.distribute.get_replica_context().num_replicas_in_sync
+
+
 def per_replica_count(state, **settings):
     """Divides by the examples of the replica's own share and averages: right only where all shares are equal."""
-    step, replicas = make_train_step(state, **settings), settings["num_replicas_in_sync"]
-    return lambda batch: step({**batch, "global_examples": tf.reduce_sum(batch["weights"]) * replicas})
+    step = make_train_step(state, **settings)
+    return lambda batch: step({**batch, "global_examples": tf.reduce_sum(batch["weights"]) * replicas()})
 
 
 def summed(state, **settings):
     """Sums the replicas' mean gradients instead of averaging them."""
-    step, replicas = make_train_step(state, **settings), settings["num_replicas_in_sync"]
-    return lambda batch: step({**batch, "global_examples": batch["global_examples"] / replicas})
+    step = make_train_step(state, **settings)
+    return lambda batch: step({**batch, "global_examples": batch["global_examples"] / replicas()})
 
 
 def full_batch(state, **settings):
     """Divides by the global batch size in a partial last batch too, as `compute_average_loss` does."""
     step = make_train_step(state, **settings)
     wrong = tf.constant(BATCH, tf.float32)
-    is_distributed = settings["num_replicas_in_sync"] > 1
-    return lambda batch: step({**batch, "global_examples": wrong} if is_distributed else batch)
+    return lambda batch: step({**batch, "global_examples": wrong} if replicas() > 1 else batch)
 
 
 WRONG = (per_replica_count, summed, full_batch)

@@ -60,7 +60,7 @@ def test_weights_statistics_and_sums_are_those_of_the_plain_step(optimizer, micr
     monkeypatch.setattr(remote_step, "_PACK_BYTES", pack_bytes)
     plain, remote = make_state(optimizer), make_state(optimizer)
     steps = (
-        make_train_step(plain, num_replicas_in_sync=1, xla=False, micro_batch=micro_batch),
+        make_train_step(plain, xla=False, micro_batch=micro_batch),
         make_remote_train_step(remote, micro_batch),
     )
     evaluations = (make_evaluation_step(plain), make_remote_evaluation_step(remote))
@@ -69,6 +69,7 @@ def test_weights_statistics_and_sums_are_those_of_the_plain_step(optimizer, micr
     for number in range(3):
         # Whichever worker takes a step draws by its number, and leaves the count alone.
         drawn.state.assign([1, 1024 * number])
+        plain.step.assign(number)
         batch = make_batch(number)
         sums = [step(batch).numpy() for step in steps]
         np.testing.assert_allclose(*sums, rtol=1e-6)
