@@ -190,7 +190,9 @@ def test_curves_without_repeats_have_no_areas(compare):
 
 
 def test_other_micro_batches_are_another_set_up(compare):
-    slow, fast = (trainings(n, [s], [0.9], **{"batch.accumulate": a}) for n, s, a in (("a", 100, "8"), ("b", 300, "1")))
+    slow, fast = (
+        trainings(n, [s], [0.9], 0, **{"batch.accumulate": a}) for n, s, a in (("a", 100, "8"), ("b", 300, "1"))
+    )
     same = [[LoggedRun(**{**vars(r), "params": {**r.params, "run.of": "x"}}) for r in run] for run in (slow, fast)]
     found = compare("accumulated", *same)
     assert summarise_speed(found).startswith("b is the fastest: 300 images/s")
