@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from command_line import environment_with, wait_until
 
 # A flow run that saves when it is asked to end.
@@ -28,6 +29,7 @@ if __name__ == "__main__":
 RUN = ["-m", "prefect", "deployment", "run", "held/held"]
 
 
+@pytest.mark.long
 def test_asked_to_end_it_lets_its_flow_runs_save(tmp_path: Path, prefect_server) -> None:
     (tmp_path / "held.py").write_text(FLOW)
     environment = environment_with(tmp_path / "home", prefect_server.prefect)

@@ -26,7 +26,7 @@ def saved(folder: Path) -> Arrays:
     return dict(np.load(folder / f"step-{STEPS:08d}" / "variables.npz"))
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("accumulate", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_a_training_that_shrinks_and_grows_has_the_bits_of_the_undisturbed_one(
     run_roles: RunRoles, tmp_path: Path, accumulate: int
 ):
