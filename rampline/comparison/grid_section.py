@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rampline.comparison.mlflow_reader import COMPARABLE
 from rampline.comparison.repeats import figure_of
-from rampline.comparison.runs import Comparison, is_missing
+from rampline.comparison.runs import Comparison, comparable_settings, is_missing
 from rampline.comparison.section import ReportTable, Section
 from rampline.record.units import NONE, write_accuracy, write_count, write_number_of, write_quantity
 
@@ -36,7 +35,7 @@ def _alike(comparison: Comparison) -> list[list[Row]]:
     alike: dict[tuple[Any, ...], list[Row]] = {}
     for row in comparison.finished:
         if not any(map(is_missing, (row["replicas"], row["images_per_second"], *(row[batch] for batch in BATCHES)))):
-            alike.setdefault(tuple(row[key] for key in ("engine", "fingerprint", *COMPARABLE)), []).append(row)
+            alike.setdefault((row["engine"], *comparable_settings(row)), []).append(row)
     return list(alike.values())
 
 

@@ -256,10 +256,14 @@ def is_missing(value: Any) -> bool:
     return bool(pd.isna(value)) or value == "" or (isinstance(value, float) and math.isinf(value))
 
 
+def comparable_settings(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Data, model, precision and pipeline of a run: where they are equal, throughputs tell of the replicas."""
+    return (row["fingerprint"], *(str(row[key]) for key in COMPARABLE))
+
+
 def is_scaled(row: Mapping[str, Any], reference: Mapping[str, Any]) -> bool:
-    """Whether a run differs from the reference by more replicas, and not by its data, model, precision or pipeline."""
-    alike = all(row[key] == reference[key] for key in ("fingerprint", *COMPARABLE))
-    return alike and row["replicas"] > reference["replicas"]
+    """Whether a run is the training of the reference on more replicas."""
+    return comparable_settings(row) == comparable_settings(reference) and row["replicas"] > reference["replicas"]
 
 
 def csv_columns() -> list[str]:

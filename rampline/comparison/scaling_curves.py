@@ -36,8 +36,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from rampline.comparison.mlflow_reader import COMPARABLE
-from rampline.comparison.runs import Comparison, is_missing
+from rampline.comparison.runs import Comparison, comparable_settings, is_missing
 
 # What is held constant: the column of `Comparison.runs` by kind of scaling.
 KINDS = {"strong": "global_batch_size", "weak": "per_replica_batch_size"}
@@ -136,7 +135,7 @@ def list_left_out(comparison: Comparison) -> list[str]:
 
 
 def _group(row: dict[str, Any], kind: str) -> tuple:
-    return (row[KINDS[kind]], row["fingerprint"], row["machine"], *(str(row[key]) for key in COMPARABLE))
+    return (row[KINDS[kind]], row["machine"], *comparable_settings(row))
 
 
 def _curves_of(rows: list[dict[str, Any]], kind: str, reference: str) -> list[ScalingCurve]:

@@ -57,7 +57,7 @@ class FitEngine(SynchronousEngine):
         """See `Engine.run_steps`: one call of `Model.fit`, and all its steps. A whole run is trained by `train`."""
         ends = _StepEnds(self._callback, "train")
         self._fit(self._make_dataset(first_step, self._order), ends, steps_per_epoch=steps)
-        yield StepsDone(sums=sums_of_steps(ends.sums), input_wait_seconds=None)
+        yield StepsDone(sums=_sums_of_steps(ends.sums), input_wait_seconds=None)
 
     def train(self, controller: Controller) -> None:
         """Train with `Model.fit` from the step the controller is at; the same examples in the same order as the loop.
@@ -241,10 +241,10 @@ class _Bridge(keras.callbacks.Callback):
         self.model.stop_training = self._controller.is_over
 
     def _record(self) -> None:
-        done = StepsDone(sums=sums_of_steps(self._sums), input_wait_seconds=None)
+        done = StepsDone(sums=_sums_of_steps(self._sums), input_wait_seconds=None)
         self._controller.record(done, time.perf_counter() - self._started)
 
 
-def sums_of_steps(sums: list[np.ndarray]) -> np.ndarray:
+def _sums_of_steps(sums: list[np.ndarray]) -> np.ndarray:
     """(steps, width): Keras gives the sums since the epoch's, or the call's, first step."""
     return np.diff(sums, axis=0, prepend=0.0)
