@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rampline.comparison.change_point import FEWEST, LASTING, State
 from rampline.comparison.charts import axis, curve_chart, pick_drawn, points, run_lines, style_runs
-from rampline.comparison.history import Trend
+from rampline.comparison.history import FEWEST, LASTING, State, Trend
 from rampline.comparison.runs import Comparison
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.record.units import ACCURACY, NONE

@@ -24,13 +24,12 @@ from rampline.comparison.data_section import make_data_section
 from rampline.comparison.errors_section import Scores, make_errors_section
 from rampline.comparison.explanation_section import make_explanation_section
 from rampline.comparison.first_screen import make_first_screen
-from rampline.comparison.grid_section import make_grid_section
 from rampline.comparison.history_section import make_history_section
 from rampline.comparison.quote_section import make_quote_section
 from rampline.comparison.recommendation import make_recommendation_section
 from rampline.comparison.run_table import make_columns, make_run_rows, own_columns
 from rampline.comparison.runs import Comparison
-from rampline.comparison.scaling_section import make_scaling_section
+from rampline.comparison.scaling_section import make_grid_section, make_scaling_section
 from rampline.comparison.section import TEMPLATES, ReportTable, Section, open_template
 from rampline.comparison.sentences import MOST_NAMED
 from rampline.comparison.system_section import make_system_section

@@ -1,15 +1,16 @@
-"""The report's section on strong and weak scaling, with its charts."""
+"""The report's sections on strong and weak scaling, with their charts, and on grids: batch size by replicas."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rampline.comparison.charts import MUTED, axis, curve_chart, finite, pick_drawn, points, style_runs
-from rampline.comparison.runs import Comparison, is_missing
+from rampline.comparison.repeats import figure_of
+from rampline.comparison.runs import Comparison, comparable_settings, is_missing
 from rampline.comparison.scaling_curves import (
     KINDS,
     TERMS,
@@ -21,7 +22,15 @@ from rampline.comparison.scaling_curves import (
     make_curves,
 )
 from rampline.comparison.section import Chart, ReportTable, Section
-from rampline.record.units import NONE, write_count, write_percent, write_quantity, write_ratio
+from rampline.record.units import (
+    NONE,
+    write_accuracy,
+    write_count,
+    write_number_of,
+    write_percent,
+    write_quantity,
+    write_ratio,
+)
 
 CONSTANT = {"strong": "global batch size of {}", "weak": "batch size of {} per replica"}
 MEANING = {
@@ -43,6 +52,13 @@ ABOUT = (
 ).replace(" - ", " \N{MINUS SIGN} ")
 FIT_POINTS = 60
 Named = Sequence[tuple[str, ScalingCurve]]
+BATCHES = {"global_batch_size": "global batch", "per_replica_batch_size": "batch per replica"}
+# What is in the cells: by name the words, and how a figure is written.
+FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
+    "images_per_second": ("Images/s", write_quantity),
+    "test_accuracy": ("Accuracy on the scored images", write_accuracy),
+}
+Row = dict[str, Any]
 
 
 def make_scaling_section(comparison: Comparison) -> Section | None:
@@ -255,3 +271,49 @@ def _legend(curves: Named, runs: Sequence[str]) -> dict[str, str]:
     """CSS colours by curve: that of its last point's run."""
     styles = style_runs(runs)
     return {name: styles[curve.points[-1].run].color for name, curve in curves}
+
+
+def make_grid_section(comparison: Comparison) -> Section | None:
+    """Matrices of batch by replicas; None unless some runs differ in both, and are alike in data and model."""
+    tables = [table for rows in _alike(comparison) for table in _matrices(rows)]
+    if not tables:
+        return None
+    about = (
+        "Of several runs with the same batch and replicas the cell has the one of the highest throughput. Runs of one "
+        "matrix have the same engine, data, model, precision and input pipeline."
+    )
+    return Section(id="grid", title="Batch and replicas", tables=tuple(tables), about=about)
+
+
+def _alike(comparison: Comparison) -> list[list[Row]]:
+    alike: dict[tuple[Any, ...], list[Row]] = {}
+    for row in comparison.finished:
+        if not any(map(is_missing, (row["replicas"], row["images_per_second"], *(row[batch] for batch in BATCHES)))):
+            alike.setdefault((row["engine"], *comparable_settings(row)), []).append(row)
+    return list(alike.values())
+
+
+def _matrices(rows: list[Row]) -> list[ReportTable]:
+    replicas = sorted({int(row["replicas"]) for row in rows})
+    # Of the two ways to say what a batch is, the one that leaves fewer cells empty.
+    batch = min(BATCHES, key=lambda name: len({row[name] for row in rows}))
+    sizes = sorted({int(row[batch]) for row in rows})
+    if len(replicas) < 2 or len(sizes) < 2:
+        return []
+    fastest = {(row[batch], row["replicas"]): row for row in sorted(rows, key=lambda row: row["images_per_second"])}
+    return [
+        ReportTable(
+            title=words,
+            head=(BATCHES[batch], *(write_number_of("replica", count) for count in replicas)),
+            rows=tuple(
+                (write_count(size), *(_cell(fastest.get((size, count)), name) for count in replicas)) for size in sizes
+            ),
+            numeric=(True,) * (1 + len(replicas)),
+        )
+        for name, (words, _) in FIGURES.items()
+        if any(not is_missing(row[name]) for row in fastest.values())
+    ]
+
+
+def _cell(row: Row | None, name: str) -> str:
+    return NONE if row is None or is_missing(row[name]) else figure_of(row, name).write(FIGURES[name][1])

@@ -15,9 +15,9 @@ from rampline.config import RunConfig
 from rampline.config.learning_rate import learning_rate_at
 from rampline.data.dataset import PreparedDataset
 from rampline.study.preflight import FRESH_WEIGHTS
+from rampline.training.batch_norm import fuse_batch_norm
 from rampline.training.checkpoint import load_model_weights
 from rampline.training.compiled_model import CompiledWith, read_compiled
-from rampline.training.fused_batch_norm import fuse_batch_norm
 from rampline.training.models import load_keras_file, make_model
 from rampline.training.objective import Objective, make_class_weights, make_cross_entropy, make_metrics
 from rampline.training.optimizers import (

@@ -1,18 +1,49 @@
-"""`url:URL`: a .zip or .tar archive on the web, downloaded once; its content is read as `folder:ARCHIVE`."""
+"""`url:URL`: a .zip or .tar archive on the web, downloaded once; its content is read as `folder:ARCHIVE`.
+
+The size of a download is told first, what breaks off goes on, and the file is complete or absent. HTTP alone, also
+behind a redirect: an address must not make a file of this machine part of a dataset.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import http
+import http.client
+import os
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path, PurePosixPath
+from typing import IO
 from urllib.parse import unquote, urlsplit
 
 from rampline.config import DataConfig
+from rampline.credentials import hide_credentials
 from rampline.data.archives import SUFFIXES, is_archive, stem
-from rampline.data.download import PLAIN, SECURE, download
 from rampline.data.sources.folder import open_archive
 from rampline.data.sources.source import Source, Tell
 from rampline.errors import DatasetError
+from rampline.files import make_directory, read_json, write_json
+from rampline.record.units import write_bytes
+
+SECURE, PLAIN = "https", "http"
+# In a row, none of which has brought a byte.
+ATTEMPTS = 5
+PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 30.0
+# Of an answer, and of each block of it.
+TIMEOUT_SECONDS = 60.0
+TELL_SECONDS = 10.0
+KEPT_FREE_SHARE = 0.1
+_BLOCK = 2**20
+# Of the answers that say no, those after which another try may help.
+_PASSING = (408, 425, 429)
+_RANGE_NOT_SATISFIABLE = 416
 
 
 def directory_name(config: DataConfig) -> str:
@@ -69,3 +100,211 @@ def _archive(config: DataConfig, tfds_directory: Path) -> Path:
     url = _url(config)
     key = hashlib.sha256(url.encode()).hexdigest()[:16]
     return tfds_directory.parent / "downloads" / key / _file_name(url)
+
+
+def download(urls: Sequence[str], path: Path, *, checksum: str | None, tell: Callable[[str], None]) -> None:
+    """Have the file at `path`, from the first of `urls` that gives it; one process at a time, the others wait.
+
+    A part that is there already is continued if the server says that the file is the same, or if the checksum will.
+
+    Args:
+        urls: addresses of the same file.
+        path: where to; what is there is complete, and stays, but it must have the checksum.
+        checksum: SHA-256 that the file must have, in hexadecimal; `None` takes what comes, and tells its checksum.
+        tell: is called with lines for the user: the size first, then how far it is.
+
+    Raises:
+        DatasetError: when no address gives the file, in one line that names them.
+    """
+    if path.is_file():
+        if checksum and (found := _sha256(path)) != checksum:
+            raise DatasetError(f"{path} has sha256:{found}, not data.checksum: remove it to have it downloaded again")
+        return
+    make_directory(path.parent)
+    problems = []
+    for url in urls:
+        part = _Part(url=url, path=path.with_name(f".{hashlib.sha256(url.encode()).hexdigest()[:16]}.part"))
+        try:
+            _load(part, is_verified=checksum is not None, tell=tell)
+            _verify(part, checksum, tell)
+        except _NotThere as problem:
+            tell(str(problem))
+            problems.append(str(problem))
+            continue
+        part.keep_as(path)
+        return
+    raise DatasetError(f"{path.name} cannot be downloaded: {'; '.join(problems)}")
+
+
+class _NotThere(Exception):
+    """An address does not give the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """What there is of a file, and beside it what the server said by which it can be told from another version."""
+
+    url: str
+    path: Path
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).netloc
+
+    @property
+    def size(self) -> int:
+        return self.path.stat().st_size if self.path.is_file() else 0
+
+    @property
+    def validator(self) -> str:
+        return read_json(self._about)["validator"] if self._about.is_file() else ""
+
+    @property
+    def _about(self) -> Path:
+        return self.path.with_suffix(".json")
+
+    def begin(self, validator: str) -> None:
+        self.drop()
+        write_json(self._about, {"url": self.url, "validator": validator})
+
+    def drop(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self._about.unlink(missing_ok=True)
+
+    def keep_as(self, path: Path) -> None:
+        with open(self.path, "rb") as file:
+            os.fsync(file.fileno())
+        self.path.replace(path)
+        self.drop()
+
+
+def _load(part: _Part, *, is_verified: bool, tell: Callable[[str], None]) -> None:
+    """Try until all of it is there, or nothing comes any more."""
+    failed = 0
+    while True:
+        before = part.size
+        try:
+            return _continue(part, is_verified=is_verified, tell=tell)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if 300 <= error.code < 400:
+                raise _NotThere(f"{part.url} redirects to {hide_credentials(error.url)}, which is refused") from error
+            if error.code < 500 and error.code not in _PASSING:
+                raise _NotThere(f"{part.url} answers {error.code} {error.reason}") from error
+            reason = f"{error.code} {error.reason}"
+        except (OSError, http.client.HTTPException) as error:
+            reason = str(getattr(error, "reason", error)) or type(error).__name__
+        failed = 0 if part.size > before else failed + 1
+        if failed >= ATTEMPTS:
+            raise _NotThere(f"{part.url} does not answer, {ATTEMPTS} times in a row: {reason}")
+        pause = min(PAUSE_SECONDS * 2**failed, LONGEST_PAUSE_SECONDS)
+        tell(f"{part.host}: {reason}; trying again in {pause:.0f} s, at {write_bytes(part.size)}")
+        time.sleep(pause)
+
+
+def _continue(part: _Part, *, is_verified: bool, tell: Callable[[str], None]) -> None:
+    """One request: all of the file, or what is missing of it."""
+    request = urllib.request.Request(part.url, headers={"User-Agent": f"rampline/{version('rampline')}"})
+    size, validator = part.size, part.validator
+    if size and (validator or is_verified):
+        request.add_header("Range", f"bytes={size}-")
+        if validator:
+            request.add_header("If-Range", validator)
+    try:
+        response = _open(request)
+    except urllib.error.HTTPError as error:
+        if error.code != _RANGE_NOT_SATISFIABLE or not size:
+            raise
+        error.close()
+        if error.headers.get("Content-Range") != f"bytes */{size}":
+            part.drop()
+            raise ConnectionError("what was there is no part of the file") from error
+        return  # it was complete, and the process died before it was renamed
+    with response:
+        is_rest = response.status == http.HTTPStatus.PARTIAL_CONTENT
+        if is_rest and not response.headers.get("Content-Range", "").startswith(f"bytes {size}-"):
+            raise ConnectionError("another part than that which was asked for")
+        if not is_rest:
+            part.begin(_validator(response.headers))
+        _append(part, response, size if is_rest else 0, tell)
+
+
+def _validator(headers: http.client.HTTPMessage) -> str:
+    """What tells this version of the file from another: a strong entity tag, else the time of its last change."""
+    tag = headers.get("ETag", "")
+    return headers.get("Last-Modified", "") if not tag or tag.startswith("W/") else tag
+
+
+def _append(part: _Part, response: http.client.HTTPResponse, start: int, tell: Callable[[str], None]) -> None:
+    total = start + response.length if response.length is not None else None
+    free = shutil.disk_usage(part.path.parent).free * (1 - KEPT_FREE_SHARE)
+    words = write_bytes(total) if total is not None else "a file whose size the server does not tell"
+    tell(f"downloading {words} from {part.host}" + (f", {write_bytes(start)} of it are there" if start else ""))
+    with open(part.path, "ab") as file:
+        done, told = start, time.monotonic()
+        began = told
+        while block := _read(response, max(total or 0, done) - start, free):
+            file.write(block)
+            done += len(block)
+            if time.monotonic() - told >= TELL_SECONDS:
+                told = time.monotonic()
+                tell(_how_far(done, total, (done - start) / (told - began)))
+    if total is not None and done < total:
+        raise ConnectionError(f"broke off at {write_bytes(done)} of {write_bytes(total)}")
+
+
+def _read(response: IO[bytes], needed: int, free: float) -> bytes:
+    if needed > free:
+        raise DatasetError(f"no room for the download: {write_bytes(needed)} and a tenth of the free disk are needed")
+    return response.read(_BLOCK)
+
+
+def _how_far(done: int, total: int | None, bytes_per_second: float) -> str:
+    share = f" of {write_bytes(total)} ({done / total:.0%})" if total else ""
+    return f"downloaded {write_bytes(done)}{share}, {write_bytes(bytes_per_second)}/s"
+
+
+def _verify(part: _Part, checksum: str | None, tell: Callable[[str], None]) -> None:
+    found = _sha256(part.path)
+    if checksum is None:
+        tell(f"not verified, as data.checksum is not set: what came from {part.host} is sha256:{found}")
+    elif found != checksum:
+        part.drop()
+        raise _NotThere(f"{part.url} is not the file of data.checksum: it has sha256:{found}")
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Those from HTTPS to HTTP, and to anything else than both, are refused: they come out as an error of 3xx."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        if urlsplit(newurl).scheme not in (SECURE, req.type):
+            raise urllib.error.HTTPError(newurl, code, msg, headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _open(request: urllib.request.Request) -> http.client.HTTPResponse:
+    # Not `build_opener`, which also knows ftp: and file:.
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        _Redirects(),
+    ):
+        opener.add_handler(handler)
+    return opener.open(request, timeout=TIMEOUT_SECONDS)

@@ -9,7 +9,7 @@ from command_line import read_until, wait_until
 from file_server import serve
 from small_disk import small_disk
 
-from rampline.data.download import download
+from rampline.data.sources.web_archive import download
 
 STUDY = """
 name: wide

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rampline.comparison.change_point import FALSE_ALARMS, Judgement, State, judge_each
+from rampline.comparison.history import FALSE_ALARMS, Judgement, State, judge_each
 
 NIGHTS = 100
 FIGURES = 6  # two runs with accuracy, images/s and cost

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from logged_runs import LoggedRun
 
-from rampline.comparison.grid_section import make_grid_section
 from rampline.comparison.runs import read_comparison
+from rampline.comparison.scaling_section import make_grid_section
 
 
 def run(batch: int, replicas: int, speed: float, accuracy: float = 0.9) -> LoggedRun:

@@ -14,8 +14,7 @@ from mlflow.entities import Metric
 from prefect import flow
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 
-from rampline.comparison.change_point import State
-from rampline.comparison.history import Trend
+from rampline.comparison.history import State, Trend
 from rampline.comparison.history_section import list_changes, make_history_section, sparkline
 from rampline.comparison.report import write_comparison
 from rampline.comparison.runs import Comparison, read_comparison

@@ -7,8 +7,8 @@ import re
 import pytest
 from file_server import serve
 
-from rampline.data import download as module
-from rampline.data.download import download
+from rampline.data.sources import web_archive as module
+from rampline.data.sources.web_archive import download
 from rampline.errors import DatasetError
 
 CONTENT = random.Random(0).randbytes(3_000_000)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rampline.forecast.scaling_law import Place, between
+from rampline.forecast.forecast import Place, between
 
 CORES = Place(is_shared=True, cores=2)
 DEVICES = Place(is_shared=False, cores=2)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from rampline.config import ModelConfig
 from rampline.parity.check import Neutralised
-from rampline.parity.neutral import neutralise, random_layers
+from rampline.parity.check_process import neutralise, random_layers
 from rampline.training.models import make_model
 
 # NumPy 2 complains about how Keras reads its variables.

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from rampline.parity.check import Neutralised, ParityResult
-from rampline.parity.check_process import Outcome, compare, excuse
-from rampline.parity.neutral import BATCH_STATISTICS
+from rampline.parity.check_process import BATCH_STATISTICS, Outcome, compare, excuse
 
 RESULT = ParityResult(status="pass", tolerance=1e-9, steps=3, first_step=4)
 NORMALISED = (Neutralised(layer="BatchNormalization", count=1, why=BATCH_STATISTICS),)

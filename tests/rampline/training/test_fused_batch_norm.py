@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from runs import make_config
 
-from rampline.training.fused_batch_norm import fuse_batch_norm
+from rampline.training.batch_norm import fuse_batch_norm
 from rampline.training.state import make_state
 from rampline.training.step import make_train_step
 
@@ -190,6 +190,6 @@ def test_the_loop_fuses_and_its_steps_are_those_of_model_fit(digits, xla):
 
 
 def test_keras_does_not_fuse_by_itself():
-    """When this fails, Keras does, and `fused_batch_norm.py` can go."""
+    """When this fails, Keras does, and `fuse_batch_norm` can go."""
     model, _ = make_layer()
     assert not any("FusedBatchNorm" in kind for kind in operations(model))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from rampline.training.scores import (
+from rampline.training.evaluation import (
     bootstrap_intervals,
     calibration_error,
     classification_report,

@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 from file_server import serve
 
 from rampline.data.quality import read_report
-from rampline.data.sources import tfds_downloads
+from rampline.data.sources import tfds_set
 from rampline.errors import DatasetError
 
 
@@ -132,7 +132,7 @@ class TinyTables(TinyMatrices):
 
 
 def test_a_split_that_is_not_used_is_not_downloaded(store, monkeypatch):
-    monkeypatch.setattr(tfds_downloads, "TELL_SECONDS", 0.02)
+    monkeypatch.setattr(tfds_set, "TELL_SECONDS", 0.02)
     with serve(bytes(range(12)) + bytes(300_000), pause_seconds=0.1) as server:
         monkeypatch.setattr(TinyMatrices, "ADDRESS", server.url.rpartition("/")[0])
         dataset = store(source="tfds:tiny_matrices")
