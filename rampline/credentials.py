@@ -17,8 +17,9 @@ from rampline.errors import ConfigError
 # The look-behind keeps it linear in a text of letters.
 # Greedy, because a password that is not percent-encoded may hold an `@`.
 _USER = re.compile(r"(?P<scheme>(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://)[^/\s?#'\"]+@", re.IGNORECASE)
-_SECRET_NAMES = "access_token|auth_token|token|api_?key|password|passwd|secret|signature|x-amz-signature|sig"
-_QUERY = re.compile(rf"(?P<name>[?&;](?:{_SECRET_NAMES})=)[^&;#\s'\"]+", re.IGNORECASE)
+# With words before them, such as `private_token` and `X-Goog-Signature`.
+_SECRET_NAMES = "token|secret|signature|password|passwd|credential|api_?key|sig|key"
+_QUERY = re.compile(rf"(?P<name>[?&;](?:[\w.-]{{0,40}}[-_])?(?:{_SECRET_NAMES})=)[^&;#\s'\"]+", re.IGNORECASE)
 
 # What the programs that Rampline talks to take their secrets from.
 SECRET_VARIABLES = (

@@ -75,7 +75,7 @@ class BarProgress(AbstractContextManager["BarProgress"]):
 
     def line(self, text: str) -> None:
         """Print the sentence above the bars."""
-        self._bars.console.print(escape(text), highlight=False)
+        self._bars.console.print(text, highlight=False, markup=False)
 
     def event(self, name: str, event: Event) -> None:
         """Move the bar of `name` to where the event says."""

@@ -220,6 +220,9 @@ def _resources(node: Node) -> dict[str, str]:
 def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; made if it is not there.")]) -> None:
     """Write a small project of one's own: a study, its network, a test and a deployment."""
     templates = sorted((each for each in files("rampline").joinpath("project").iterdir() if each.is_file()), key=str)
+    existing = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+    if not existing.is_dir():
+        raise InputError(f"{existing} is no folder: choose another one")
     if there := [each.name for each in templates if (folder / each.name).exists()]:
         raise InputError(f"{folder} has {', '.join(there)} already: choose another folder")
     for template in templates:

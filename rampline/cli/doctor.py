@@ -16,9 +16,10 @@ from urllib.parse import urlsplit
 
 import psutil
 import typer
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from rampline.cli.console import line_console
 from rampline.credentials import mask
 from rampline.devices import available_cores, find_devices
 from rampline.errors import InputError
@@ -51,8 +52,8 @@ def doctor() -> None:
     table = Table.grid(padding=(0, 2))
     for finding in findings:
         text = finding.text if finding.status == "ok" else f"{finding.text}: {finding.remedy}"
-        table.add_row(f"[{STYLES[finding.status]}]{finding.status}[/]", finding.subject, text)
-    Console(soft_wrap=True).print(table)
+        table.add_row(Text(finding.status, style=STYLES[finding.status]), finding.subject, text)
+    line_console().print(table)
     if any(finding.status == "fail" for finding in findings):
         raise typer.Exit(1)
 

@@ -77,7 +77,7 @@ def run(
     launcher: LauncherOption = None,
 ) -> None:
     """Run a study: prepare its data, train its runs, evaluate and compare them."""
-    home, console = Home.from_environment(), Console()
+    home, console = Home.from_environment(), Console(markup=False)
     if name and Path(name).name != name:
         raise InputError(f"--execution={name}: it must be the name of a folder of {home.runs}/STUDY")
     short = [*(["profile=true"] if profile else []), *([f"cluster.launcher={launcher}"] if launcher else [])]

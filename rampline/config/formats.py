@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from rampline.config.run_config import RunConfig
-from rampline.config.setting import Options, Settings, unknown_key
+from rampline.config.setting import Options, Settings, schema_of, unknown_key
 from rampline.credentials import hide_credentials
 from rampline.errors import ConfigError
 
@@ -26,6 +27,19 @@ def known_keys() -> list[str]:
 def keys_that_keep_epoch_time() -> frozenset[str]:
     """Dotted keys of settings that change what a training leads to, not how long an epoch of it takes."""
     return frozenset(key for key, changes_epoch_time in _keys(RunConfig) if not changes_epoch_time)
+
+
+@functools.cache
+def _text_keys() -> frozenset[str]:
+    """Dotted keys of settings that hold a text, or nothing."""
+    schema = schema_of(RunConfig)
+    sections = {"": schema} | {f"{inner['title']}.": inner for inner in schema["$defs"].values() if "title" in inner}
+    return frozenset(
+        f"{section}{name}"
+        for section, inner in sections.items()
+        for name, field in inner["properties"].items()
+        if {one.get("type") for one in field.get("anyOf", [field])} <= {"string", "null"}
+    )
 
 
 def _keys(settings: Any, prefix: str = "") -> Iterator[tuple[str, bool]]:
@@ -53,11 +67,17 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `changes` laid over it, section by section."""
+    """`base` with `changes` laid over it, section by section; a key that holds a mapping is replaced whole."""
+    return _merge(base, changes, "")
+
+
+def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], section: str) -> dict[str, Any]:
     merged = dict(base)
     for key, value in changes.items():
+        name = f"{section}{key}"
         both_mappings = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = merge(merged[key], value) if both_mappings else value
+        is_section = both_mappings and name not in known_keys()
+        merged[key] = _merge(merged[key], value, f"{name}.") if is_section else value
     return merged
 
 
@@ -72,6 +92,21 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+class PlainLoader(yaml.SafeLoader):
+    """YAML 1.1, but `010` and `1:30` are texts: nobody means the 8 and the 90 that they are there."""
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> Any:
+        is_odd = re.match(r"[-+]?0[0-7_]|.*:", node.value)
+        return node.value if is_odd else super().construct_yaml_int(node)
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> Any:
+        return node.value if ":" in node.value else super().construct_yaml_float(node)
+
+
+PlainLoader.add_constructor("tag:yaml.org,2002:int", PlainLoader.construct_yaml_int)
+PlainLoader.add_constructor("tag:yaml.org,2002:float", PlainLoader.construct_yaml_float)
 
 
 def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
@@ -91,7 +126,7 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, str]) -> dict[str, Any]:
-    """Nested `values` with dotted `overrides` (texts, read as YAML) laid over them.
+    """Nested `values` with dotted `overrides` laid over them: texts, read as YAML but where a text is wanted.
 
     Raises:
         ConfigError: on a key that is not known or a value that is not YAML.
@@ -100,10 +135,16 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, str]) -> 
         if key not in known_keys():
             raise ConfigError(unknown_key(key, known_keys()))
         try:
-            value = yaml.safe_load(text) if isinstance(text, str) else text
+            value = _read_value(key, text) if isinstance(text, str) else text
         except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
             raise ConfigError(f"--set {key}={text} is not allowed: it must be a YAML value") from error
         for part in reversed(key.split(".")):
             value = {part: value}
         values = merge(values, value)
     return dict(values)
+
+
+def _read_value(key: str, text: str) -> Any:
+    # A path may hold ` #`, which begins a comment in YAML, and a regular expression may begin with `[`.
+    is_yaml = key not in _text_keys() or text.startswith(('"', "'")) or text.lower() in ("", "~", "null")
+    return yaml.load(text, Loader=PlainLoader) if is_yaml else text

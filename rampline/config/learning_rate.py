@@ -25,11 +25,13 @@ class Schedule:
             shape and dtype.
         words: the rate over a run, for people.
         about: its formula, for documents, in the names of the settings; the epoch is a fraction that grows every step.
+        is_ramp: whether it rises from `start` and falls to `floor`.
     """
 
     rate: Callable[[RunConfig, tf.Tensor], tf.Tensor]
     words: Callable[[RunConfig], str]
     about: str
+    is_ramp: bool = False
 
 
 def describe_schedule(config: RunConfig) -> str:
@@ -113,6 +115,7 @@ SCHEDULES = {
         words=_ramp_words,
         about="linear from `start` to `peak` over `ramp_epochs`, `peak` for `hold_epochs`, then "
         "`(peak - floor) * decay ** epochs_since + floor`",
+        is_ramp=True,
     ),
     "steps": Schedule(
         rate=_steps, words=_steps_words, about="`peak * decay ** k` after `k` boundaries of `step_epochs`"
@@ -121,6 +124,7 @@ SCHEDULES = {
         rate=_cosine,
         words=_cosine_words,
         about="ramp and hold as in `ramp`, then half a cosine down to `floor` at the last epoch",
+        is_ramp=True,
     ),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from rampline.config.learning_rate import SCALINGS
+from rampline.config.learning_rate import SCALINGS, SCHEDULES
 from rampline.config.sections import (
     BatchConfig,
     ClusterConfig,
@@ -117,6 +117,7 @@ class RunConfig(Settings):
     def __post_init__(self) -> None:
         self._check_engine()
         self._check_cluster()
+        self._check_learning_rate()
         # The price of a machine is looked up in the study.
         priced = self.cluster.price_per_hour is not None or self.cluster.machine is not None
         allowed = "null without cluster.price_per_hour, or a cluster.machine of the study's prices"
@@ -152,6 +153,14 @@ class RunConfig(Settings):
             check(not self.xla, "xla", self.xla, "false for strategy parameter_server")
             allowed = "false for strategy parameter_server (no two of its trainings are the same)"
             check(not self.deterministic, "deterministic", self.deterministic, allowed)
+
+    def _check_learning_rate(self) -> None:
+        rate, peak = self.learning_rate, self.peak_learning_rate
+        if SCHEDULES[rate.schedule].is_ramp:
+            allowed = f"at most {peak:g}, the scaled peak"
+            check(rate.floor <= peak, "learning_rate.floor", rate.floor, allowed)
+            rises = rate.start <= peak or not rate.ramp_epochs
+            check(rises, "learning_rate.start", rate.start, allowed)
 
     def _check_cluster(self) -> None:
         cluster = self.cluster

@@ -272,9 +272,9 @@ class LearningRateConfig(Settings):
     schedule: Annotated[str, OneOf(SCHEDULES)] = setting(
         "constant", "the rate over the run, with `peak` as it is scaled"
     )
-    start: NotNegative = setting(1e-5, "rate at the first step of `ramp` and `cosine`")
+    start: NotNegative = setting(1e-5, "rate at the first step of `ramp` and `cosine`; at most the scaled peak")
     peak: Positive = setting(1e-3, "highest rate, before `scale_with`")
-    floor: NotNegative = setting(1e-6, "lowest rate after the decay of `ramp` and `cosine`; at most `peak`")
+    floor: NotNegative = setting(1e-6, "lowest rate after the decay of `ramp` and `cosine`; at most the scaled peak")
     ramp_epochs: NotNegative = setting(2.0, "length of the linear ramp, in epochs")
     hold_epochs: NotNegative = setting(0.0, "time at the peak, in epochs")
     decay: Number = setting(0.8, "factor per epoch (`ramp`) or per boundary (`steps`)", gt=0, le=1)
@@ -285,8 +285,6 @@ class LearningRateConfig(Settings):
     base_batch_size: Count = setting(256, "global batch for which `peak` was chosen (`global_batch` only)")
 
     def __post_init__(self) -> None:
-        allowed = f"a number at least 0 and at most {self.peak:g}"
-        check(self.floor <= self.peak, "learning_rate.floor", self.floor, allowed)
         rising = list(self.step_epochs) == sorted(set(self.step_epochs))
         check(rising, "learning_rate.step_epochs", self.step_epochs, "a list of rising numbers greater than 0")
 

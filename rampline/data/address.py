@@ -22,6 +22,9 @@ STORAGES = {"memory": "tensor", "disk": "raw_files", "none": "encoded_files", "a
 # What `rampline.data.decoder` does: images made otherwise are another dataset, and of no use to a model of these.
 RESIZE = "JPEG reduced while decoded, mean of area, bilinear where enlarged"
 _KEY_LENGTH = 16
+# For `delete_unfinished`: `NAME-KEY` and what a directory has behind its name while it is written. A person may have
+# hidden folders of their own beside it, such as `.git`.
+UNFINISHED = f"*-{'[0-9a-f]' * _KEY_LENGTH}.{'[0-9a-f]' * 8}"
 
 
 def tfds_directory(home: Home) -> Path:

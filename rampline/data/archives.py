@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Self
 
+from rampline.data.address import UNFINISHED
 from rampline.errors import DatasetError
-from rampline.files import complete_directory
+from rampline.files import complete_directory, delete_unfinished
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 # What must be left free on the disk, and what a file takes there at least: a million empty ones fill it too.
@@ -84,8 +85,7 @@ def unpack_once(archive: Path, parent: Path) -> Path:
         raise DatasetError(f"{archive} cannot be read: {error.strerror}") from error
     directory = parent / f"{stem(archive)}-{key}"
     if not directory.is_dir():
-        for leftover in parent.glob(".*/"):
-            shutil.rmtree(leftover)
+        delete_unfinished(parent, UNFINISHED)
         with complete_directory(directory) as aside:
             unpack(archive, aside)
     return directory

@@ -19,6 +19,7 @@ import pandas as pd
 
 from rampline.config import DataConfig
 from rampline.data.address import (
+    UNFINISHED,
     dataset_directory,
     describe_preprocessing,
     index_entry,
@@ -40,7 +41,7 @@ from rampline.data.storage import Content, SplitWriter, stored_content
 from rampline.data.stored_dataset import fetch_dataset
 from rampline.devices import available_cores
 from rampline.errors import DatasetError
-from rampline.files import complete_directory, write_csv, write_json
+from rampline.files import complete_directory, delete_unfinished, write_csv, write_json
 from rampline.jobs.job import EVENTS
 from rampline.jobs.lock import locked
 from rampline.jobs.memory import available_bytes
@@ -288,7 +289,7 @@ def store_dataset(
         directory = look_up(home, index_entry(home, config, fingerprint, scored_classes))
         if directory is not None:
             return _accept_present(config, directory, reporter)
-        _remove_leftovers(home)
+        delete_unfinished(home.data, UNFINISHED)  # of preparations that were killed: the lock is ours
         reporter.log(f"preparing {config.source} in {home.data}")
         opened = {"for_training": scored_classes is None, "tell": reporter.log}
         source = module.open_source(config, tfds_directory(home), **opened)
@@ -323,12 +324,6 @@ def _accept_present(config: DataConfig, directory: Path, reporter: Reporter) -> 
     check_present(config, PreparedDataset.open(directory))
     reporter.log(f"prepared already: {directory}")
     return directory
-
-
-def _remove_leftovers(home: Home) -> None:
-    """Directories of preparations that were killed: only the holder of the lock has any."""
-    for path in home.data.glob(".*/"):
-        shutil.rmtree(path)
 
 
 def _store_source(

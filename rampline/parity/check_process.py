@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from rampline.config import BatchConfig, ClusterConfig, RunConfig, StopConfig, from_dict
+from rampline.config import BatchConfig, ClusterConfig, LearningRateConfig, RunConfig, StopConfig, from_dict
 from rampline.data.compiled import compiled
 from rampline.data.dataset import PreparedDataset
 from rampline.jobs.tf_config import ALONE, Task
@@ -317,9 +317,9 @@ def check_steps(
         return result
     parts = math.ceil(config.global_batch_size / (config.micro_batch_size or config.global_batch_size))
     batch = BatchConfig(size=config.global_batch_size, per="global", accumulate=parts)
-    alone = dataclasses.replace(
-        config, strategy="single", engine="loop", cluster=ClusterConfig(), batch=batch, stop=StopConfig()
-    )
+    # Its rate is the run's, whose peak may be scaled with the replicas.
+    several = {"cluster": ClusterConfig(), "learning_rate": LearningRateConfig(), "stop": StopConfig()}
+    alone = dataclasses.replace(config, strategy="single", engine="loop", batch=batch, **several)
     device = tf.distribute.OneDeviceStrategy(_own_device(strategy))
     reference = train_steps(config, alone, ALONE, dataset, device)
     result = compare(result, ours, reference)

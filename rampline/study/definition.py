@@ -85,7 +85,9 @@ class RunKeys(RunTexts):
     """The keys of a run in a study file."""
 
     set: Later = setting(
-        dict, "settings laid over `base`, section by section: what is not named keeps the value of `base`"
+        dict,
+        "settings laid over `base`, section by section: what is not named keeps the value of `base`. A key is replaced "
+        "whole, also `model.options`",
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from rampline.config.formats import PlainLoader
 from rampline.errors import ConfigError
 
 MAX_BYTES = 256 * 1024
@@ -38,8 +39,8 @@ def read_yaml(path: Path) -> Any:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """`safe_load` would drop all but the last of a key that is given twice, and take as long as aliases want."""
+class _StrictLoader(PlainLoader):
+    """Others would drop all but the last of a key that is given twice, and take as long as aliases want."""
 
     def get_single_node(self) -> yaml.Node | None:
         node = super().get_single_node()
@@ -56,9 +57,9 @@ class _StrictLoader(yaml.SafeLoader):
             seen.add(key.value)
         return node
 
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> Any:
         value = super().construct_yaml_int(node)
-        if abs(value) > MAX_INTEGER:
+        if isinstance(value, int) and abs(value) > MAX_INTEGER:
             raise yaml.YAMLError(f"line {node.start_mark.line + 1}: a whole number of more than 64 bits")
         return value
 

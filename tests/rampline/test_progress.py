@@ -1,5 +1,6 @@
 import io
 
+import pytest
 from rich.console import Console
 
 from rampline.progress import TERMINAL, BarProgress, LineProgress, progress_to
@@ -70,6 +71,14 @@ def test_a_run_that_may_stop_before_its_last_epoch_says_so_and_why_it_did():
     assert lines[2] == "baseline: stopped after epoch 3 of 5: target accuracy 0.95 reached"
     assert lines[2] in console.export_text()
     assert (bar.completed, bar.total) == (63, 63)
+
+
+@pytest.mark.parametrize("markup", [True, False])
+def test_a_path_above_the_bars_is_printed_as_it_is(markup):
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, record=True, markup=markup)
+    with BarProgress(console) as progress:
+        progress.line("prepared /data/[old]/home")
+    assert "prepared /data/[old]/home" in console.export_text()
 
 
 def test_bar_of_a_continued_run_starts_where_it_stopped():

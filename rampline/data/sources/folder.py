@@ -50,8 +50,8 @@ def open_source(
     """Classes are the names of the sub-folders, sorted.
 
     Raises:
-        DatasetError: when the folder is missing, holds no images or a link that is refused, has fewer than two classes,
-            or is an archive that cannot be unpacked.
+        DatasetError: when the folder is missing, holds no images, a split without class folders or a link that is
+            refused, has fewer than two classes, or is an archive that cannot be unpacked.
     """
     root = _root(config)
     if _is_archive(root):
@@ -67,8 +67,7 @@ def open_archive(archive: Path, group: str | None, tfds_directory: Path, *, for_
 
 
 def _open_folder(root: Path, group: str | None, *, for_training: bool) -> Source:
-    files, others = _list_files(root, group)
-    notes = (f"{others} files below {root} are no images by their names and are left alone",) if others else ()
+    files, notes = _list_files(root, group)
     return files_source(files, origin=f"folder {root}", notes=notes, for_training=for_training)
 
 
@@ -98,8 +97,8 @@ def _root(config: DataConfig) -> Path:
     return Path(config.source.partition(":")[2]).expanduser().absolute()
 
 
-def _list_files(root: Path, group: str | None) -> tuple[list[ImageFile], int]:
-    """The image files in order, and how many other files there are."""
+def _list_files(root: Path, group: str | None) -> tuple[list[ImageFile], tuple[str, ...]]:
+    """The image files in order, and lines on what is left out."""
     if not root.is_dir():
         found = "is a file" if root.exists() else "does not exist"
         needs = "a folder with a sub-folder per class, or a .zip or .tar archive of one"
@@ -107,8 +106,16 @@ def _list_files(root: Path, group: str | None) -> tuple[list[ImageFile], int]:
     files: list[ImageFile] = []
     others, boundary, prefix = 0, Boundary(root), os.path.join(root, "")
     class_folders: dict[str, str] = {}
-    for split, folder in _split_folders(root):
-        for class_folder in _sub_folders(folder):
+    split_folders = _split_folders(root)
+    loose = {folder: _count_loose_images(folder) for folder in (root, *(folder for _, folder in split_folders))}
+    for split, folder in split_folders:
+        sub_folders = _sub_folders(folder)
+        if folder != root and loose[folder] and not sub_folders:
+            raise DatasetError(
+                f"{folder} holds images, but no folder per class: sort them into {folder.name}/CLASS/1.jpg, or move "
+                "the folder elsewhere"
+            )
+        for class_folder in sub_folders:
             other = class_folders.setdefault(_printable(class_folder.name), class_folder.name)
             if other != class_folder.name:
                 raise DatasetError(
@@ -116,7 +123,7 @@ def _list_files(root: Path, group: str | None) -> tuple[list[ImageFile], int]:
                     f"{os.fsencode(class_folder.name)}: their names must be UTF-8"
                 )
             for path in _walk(class_folder):
-                if os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES:
+                if _is_image(path):
                     stat = _stat(path, boundary)
                     files.append(_image_file(path, stat, prefix, split=split, class_name=class_folder.name))
                 else:
@@ -125,7 +132,22 @@ def _list_files(root: Path, group: str | None) -> tuple[list[ImageFile], int]:
         raise DatasetError(
             f"folder {root} holds no images: they are looked for in a sub-folder per class (.jpg, .png, .gif, .bmp)"
         )
-    return _with_groups(files, group, root) if group else files, others
+    counts = {
+        f"files below {root} are no images by their names": others,
+        f"images below {root} lie in no folder of a class": sum(loose.values()),
+    }
+    notes = tuple(f"{count} {what} and are left alone" for what, count in counts.items() if count)
+    return _with_groups(files, group, root) if group else files, notes
+
+
+def _is_image(path: str) -> bool:
+    return os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES
+
+
+def _count_loose_images(folder: Path) -> int:
+    """Image files that lie directly in a folder of class folders: they have no class."""
+    with os.scandir(folder) as entries:
+        return sum(_is_image(entry.name) and not entry.name.startswith(".") and entry.is_file() for entry in entries)
 
 
 def _with_groups(files: Sequence[ImageFile], pattern: str, root: Path) -> list[ImageFile]:

@@ -1,8 +1,9 @@
 import socket
 
 import pytest
+import typer
 
-from rampline.cli.doctor import Finding, examine
+from rampline.cli.doctor import Finding, doctor, examine
 from rampline.jobs.private_network import SHARED, other_users, private_network
 from rampline.record.home import Home
 
@@ -37,6 +38,15 @@ def test_tf_config_is_looked_at(text, status, tmp_path, monkeypatch):
 def test_a_home_that_is_a_file_fails(tmp_path):
     (tmp_path / "file").write_text("")
     assert finding("RAMPLINE_HOME", Home(root=tmp_path / "file")).status == "fail"
+
+
+def test_a_path_is_printed_as_it_is(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "file/[old]/home"))
+    monkeypatch.setenv("COLUMNS", "400")
+    with pytest.raises(typer.Exit):
+        doctor()
+    assert f"{tmp_path}/file/[old]/home cannot be written to" in capsys.readouterr().out
 
 
 def test_other_users_are_told_of_with_what_keeps_them_out(tmp_path):

@@ -27,6 +27,15 @@ def test_a_project_is_written_once_and_can_be_planned(rampline, tmp_path):
     assert f"imports networks:network from {folder}/networks.py" in planned.stdout
 
 
+@pytest.mark.parametrize("below", ["", "/project"])
+def test_a_file_is_not_made_a_folder(rampline, tmp_path, below):
+    (tmp_path / "notes.txt").write_text("mine")
+    refused = rampline("init", f"notes.txt{below}")
+    assert refused.returncode == 2
+    assert refused.stderr == "rampline: error: notes.txt is no folder: choose another one\n"
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
 def test_its_deployment_names_the_flow_and_the_parameters_that_there_are(rampline, tmp_path):
     rampline("init", str(tmp_path))
     (deployment,) = yaml.safe_load((tmp_path / "prefect.yaml").read_text())["deployments"]

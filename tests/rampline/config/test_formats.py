@@ -116,6 +116,32 @@ def test_merge_lays_sections_over_each_other():
     assert base["data"]["limit"] == 10
 
 
+def test_a_key_that_holds_a_mapping_is_replaced_whole():
+    base = {"model": {"name": "MobileNetV2", "options": {"alpha": 0.35}}}
+    for text, options in (("{}", {}), ("{depth_multiplier: 2}", {"depth_multiplier": 2})):
+        values = apply_overrides(base, parse_overrides([f"model.options={text}"]))
+        assert values == {"model": {"name": "MobileNetV2", "options": options}}
+        assert merge(base, {"model": {"options": options}}) == values
+
+
+@pytest.mark.parametrize(
+    "key, text, value",
+    [
+        ("data.source", "folder:my photos #1", "folder:my photos #1"),
+        ("data.source", '"folder:quoted"', "folder:quoted"),
+        ("data.group", "[a-z]+_(x)", "[a-z]+_(x)"),
+        ("data.group", "'[a-z]+_(x)'", "[a-z]+_(x)"),
+        ("cluster.machine", "8", "8"),
+        ("cluster.machine", "null", None),
+        ("strategy", "mirrored", "mirrored"),
+    ],
+)
+def test_a_text_is_taken_as_it_is(key, text, value):
+    section, _, name = key.rpartition(".")
+    expected = {name: value}
+    assert apply_overrides({}, {key: text}) == ({section: expected} if section else expected)
+
+
 def test_overrides_are_read_as_yaml():
     overrides = parse_overrides(["epochs=2", "data.limit = 50 ", "data.manual_dir=null", "data.source=folder:/a=b"])
     values = apply_overrides({"epochs": 9, "data": {"cache": "disk"}}, overrides)
@@ -133,6 +159,9 @@ def test_overrides_are_read_as_yaml():
         ("epochs=[1", "--set epochs=[1 is not allowed: it must be a YAML value"),
         ("epochs=2024-13-45", "--set epochs=2024-13-45 is not allowed: it must be a YAML value"),
         ("epochs=", "epochs=None is not allowed: it must be a whole number of at least 1"),
+        ("seed=010", "seed='010' is not allowed: it must be a whole number of at least 0"),
+        ("stop.max_minutes=1:30", "stop.max_minutes='1:30' is not allowed: it must be a number greater than 0 or null"),
+        ("stop.max_minutes=1:30.5", "stop.max_minutes='1:30.5' is not allowed: "),
         ("epochs={a: 1}", "epochs={'a': 1} is not allowed: it must be a whole number of at least 1"),
     ],
 )

@@ -77,7 +77,6 @@ WRONG = [
     (LearningRateConfig, "learning_rate.peak", 0, "a number greater than 0"),
     (LearningRateConfig, "learning_rate.peak", math.inf, "a number greater than 0"),
     (LearningRateConfig, "learning_rate.peak", 10**400, "a number greater than 0"),
-    (LearningRateConfig, "learning_rate.floor", 0.01, "a number at least 0 and at most 0.001"),
     (LearningRateConfig, "learning_rate.ramp_epochs", -1, "a number at least 0"),
     (LearningRateConfig, "learning_rate.hold_epochs", "1", "a number at least 0"),
     (LearningRateConfig, "learning_rate.decay", 0, "a number greater than 0 and at most 1"),

@@ -267,10 +267,12 @@ def test_no_permissions_are_taken_over(tmp_path):
 
 
 def test_what_a_killed_one_left_is_removed(tmp_path):
-    leftover = tmp_path / "home/.x-0123.abc"
+    leftover, other = tmp_path / "home/.x-0123456789abcdef.0a1b2c3d", tmp_path / "home/.git"
     leftover.mkdir(parents=True)
+    other.mkdir()
     unpack_once(write_zip(tmp_path / "x.zip"), tmp_path / "home")
     assert not leftover.exists()
+    assert other.exists()
 
 
 @pytest.mark.parametrize("name", ["photos.zip", "photos.tar.gz"])

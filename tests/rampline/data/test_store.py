@@ -211,10 +211,19 @@ def test_all_images_corrupt(store, make_folder, home, share, message):
 
 
 def test_leftovers_of_a_killed_preparation_are_removed(store, make_folder, home):
-    leftover = home.data / ".images-0123456789abcdef.x1y2"
+    leftover = home.data / ".images-0123456789abcdef.0a1b2c3d"
     (leftover / "train").mkdir(parents=True)
     store(source=f"folder:{make_folder({'a': 2, 'b': 2})}")
     assert not leftover.exists()
+
+
+def test_hidden_folders_of_others_stay(store, make_folder, home, tmp_path):
+    (home.data / ".git").mkdir(parents=True)
+    (tmp_path / "mine").mkdir()
+    (home.data / ".dvc").symlink_to(tmp_path / "mine")
+    store(source=f"folder:{make_folder({'a': 2, 'b': 2})}")
+    assert (home.data / ".git").is_dir()
+    assert (home.data / ".dvc").is_dir()
 
 
 def test_damage_is_noticed(store, make_folder):

@@ -213,6 +213,10 @@ WRONG = {
         "runs: {a: {set: {model: {weights: 'run:a'}}}}",
         "run a: model.weights=run:a must name a run above it",
     ),
+    "a number with a zero before it": (
+        "runs: {a: {set: {seed: 010}}}",
+        "run a: seed='010' is not allowed: it must be a whole number of at least 0",
+    ),
     "starts from a later run": (
         "runs: {a: {set: {model: {weights: 'run:b'}}}, b: {}}",
         "run a: model.weights=run:b must name a run above it",

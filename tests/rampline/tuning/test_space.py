@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from rampline.config import BatchConfig, ClusterConfig, RunConfig
+from rampline.config import BatchConfig, ClusterConfig, LearningRateConfig, RunConfig
 from rampline.tuning.space import BATCH, PRECISION, XLA, Limits, candidates, order_groups
 from rampline.tuning.trial import config_to_measure, with_changes
 
@@ -59,6 +59,11 @@ def test_a_batch_per_replica_stays_one_and_the_largest_is_the_user_s() -> None:
     assert [changes["batch.size"] for changes in found] == [64, 128, 16]
     assert [with_changes(config, changes).global_batch_size for changes in found] == [128, 256, 32]
     assert found[1]["learning_rate.peak"] == pytest.approx(2 * config.learning_rate.peak)
+
+
+def test_a_batch_whose_scaled_peak_lies_below_the_start_is_not_tried() -> None:
+    rate = LearningRateConfig(schedule="ramp", start=1e-3, scale_with="global_batch", base_batch_size=32)
+    assert values(BATCH, dataclasses.replace(SINGLE, learning_rate=rate), "batch.size") == [64, 128, 256, 512, 1024]
 
 
 def test_of_several_processes_one_replica_with_its_share_is_measured() -> None:

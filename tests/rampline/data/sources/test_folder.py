@@ -91,6 +91,25 @@ def test_other_and_hidden_files_are_left_alone(make_folder):
     assert source.notes == (f"1 files below {root} are no images by their names and are left alone",)
 
 
+@pytest.mark.parametrize("names", [["1.png"], ["train/1.png", "test/2.JPG"], ["1.png", "test/2.webp"]])
+def test_images_beside_class_folders_are_told_of(make_folder, names):
+    root = make_folder({f"{split}{label}": 1 for split in ("train/", "test/") for label in "ab"})
+    for name in names:
+        (root / name).touch()
+    source = open_folder(root)
+    assert source.examples == 4
+    assert source.notes == (f"{len(names)} images below {root} lie in no folder of a class and are left alone",)
+
+
+def test_a_split_without_class_folders_is_not_left_out(make_folder):
+    """As in many downloads of competitions, whose test images have no labels."""
+    root = make_folder({"train/a": 2, "train/b": 2, "test": 3})
+    assert refusal(root) == (
+        f"{root}/test holds images, but no folder per class: sort them into test/CLASS/1.jpg, or move the folder "
+        "elsewhere"
+    )
+
+
 def test_names_that_are_no_text(make_folder):
     root = make_folder({"a": 1, "b": 1})
     (root / os.fsdecode(b"a/caf\xe9.png")).touch()
