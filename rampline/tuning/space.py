@@ -102,8 +102,8 @@ def _batches(config: RunConfig, limits: Limits) -> Iterable[dict[str, Any]]:
     most = min(limits.max_batch or limits.train_examples, limits.train_examples // replicas)
     sizes = [own * 2**power for power in range(1, DOUBLINGS) if own * 2**power <= most]
     for size in [*sizes, own // 2]:
-        if size:
-            batch = {"batch.size": size if config.batch.per == "replica" else size * replicas}
+        batch = {"batch.size": size if config.batch.per == "replica" else size * replicas}
+        if size and _is_allowed(config, batch):
             yield batch | scaled_learning_rate(config, with_changes(config, batch))
 
 

@@ -61,6 +61,11 @@ def test_a_batch_per_replica_stays_one_and_the_largest_is_the_user_s() -> None:
     assert found[1]["learning_rate.peak"] == pytest.approx(2 * config.learning_rate.peak)
 
 
+def test_a_half_that_cannot_be_accumulated_is_not_tried() -> None:
+    config = dataclasses.replace(SINGLE, batch=BatchConfig(size=32, accumulate=32))
+    assert values(BATCH, config, "batch.size") == [64, 128, 256, 512, 1024]
+
+
 def test_of_several_processes_one_replica_with_its_share_is_measured() -> None:
     measured = config_to_measure(MULTI_WORKER)
     assert (measured.strategy, measured.global_batch_size, measured.steps_per_call) == ("single", 16, 16)
