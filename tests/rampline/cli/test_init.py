@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from rampline.flows.study import study
+from rampline.study import load_study
 
 FILES = ["README.md", "networks.py", "prefect.yaml", "study.yaml", "test_networks.py"]
 
@@ -25,6 +26,12 @@ def test_a_project_is_written_once_and_can_be_planned(rampline, tmp_path):
     planned = rampline("plan", "study.yaml")
     assert planned.returncode == 0
     assert f"imports networks:network from {folder}/networks.py" in planned.stdout
+
+
+@pytest.mark.parametrize("folder, name", {"My Flowers!": "my-flowers", "2024": "2024", "§": "my-project"}.items())
+def test_its_study_is_named_after_the_folder(rampline, tmp_path, folder, name):
+    assert rampline("init", folder).returncode == 0
+    assert load_study(str(tmp_path / folder / "study.yaml")).name == name
 
 
 def test_its_deployment_names_the_flow_and_the_parameters_that_there_are(rampline, tmp_path):
