@@ -182,8 +182,8 @@ def _command(arguments: Sequence[str], env: Mapping[str, str]) -> None:
         process.send_signal(signal.SIGINT)
         raise
     finally:
-        status = process.wait()
-    if status:
+        process.communicate()  # reads what it says meanwhile: it could not end while the pipe is full
+    if status := process.returncode:
         kind = InputError if status == InputError.exit_status else RunFailed
         raise kind(said or f"rampline {arguments[0]} ended with status {status}")
 
@@ -216,6 +216,9 @@ def _write_study(home: Home, model: str, data: str, strategies: Sequence[str], r
     }
     base = {"model": {"name": model}, "data": {"source": data}}
     words = "".join(letter if letter.isalnum() else "-" for letter in model.rpartition(":")[2].lower())
-    file = home.root / "studies" / f"{words.strip('-') or 'model'}.yaml"
-    write_text(file, yaml.safe_dump({"base": base, "runs": runs}, sort_keys=False))
+    name = words.strip("-") or "model"
+    content = yaml.safe_dump({"name": name, "base": base, "runs": runs}, sort_keys=False)
+    # A file of its own for each content: another call may write one before this one is read.
+    file = home.root / "studies" / f"{name}_{hashlib.sha256(content.encode()).hexdigest()[:12]}.yaml"
+    write_text(file, content)
     return file

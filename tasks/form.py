@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+from prefect import get_run_logger
 from pydantic import Field
 
 from rampline.config import ClusterConfig, RunConfig, run_config, sections
@@ -15,7 +16,7 @@ from rampline.errors import ConfigError, InputError
 from rampline.record.home import Home
 from rampline.study import Study, load_study
 from rampline.study.execution_file import Execution, execution_at_hand, is_begun
-from rampline.study.preflight import check_machine, check_study
+from rampline.study.preflight import check_machine, check_study, settings_differ
 from rampline.tasks.flow_run import current_flow_run
 
 # What forms offer; `with_values` passes over `AS_IN_STUDY`.
@@ -107,9 +108,14 @@ def find_execution(
         InputError: when the study or this machine does not allow it; nothing is written then.
     """
     folder, home = Path(own_execution(execution)), Home.from_environment()
-    if execution and (execution_at_hand(folder) or is_begun(folder)):
-        return open_begun(execution)
     chosen = None if strategy == "all" else strategy
+    if execution and (found := execution_at_hand(folder)):
+        return found
+    if execution and is_begun(folder):
+        begun = Execution.open(folder)
+        if settings_differ(begun.study, study, only, overrides, chosen):
+            get_run_logger().info(f"execution {begun.name} continues with the settings it was started with")
+        return begun
     checked = check_study(study, home=home, only=only, overrides=overrides, strategy=chosen)
     return _make(checked, home, folder.name if execution else _own_name())
 

@@ -72,9 +72,9 @@ for command in (
     nodes,
     init,
     doctor,
+    worker,
 ):
     app.command()(command)
-app.command(context_settings={"ignore_unknown_options": True})(worker)
 
 
 def main() -> int:
@@ -87,7 +87,8 @@ def main() -> int:
     os.environ.update(log_in(home, os.environ))
     # What ends a command from outside must unwind it like Ctrl-C, so that executions are closed and processes ended.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
+        if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` has it ignored, and the command goes on
+            signal.signal(number, _leave)
     try:
         return app(standalone_mode=False) or 0
     except RamplineError as error:

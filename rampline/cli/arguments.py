@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from rampline.config import parse_overrides
+from rampline.errors import ConfigError
 from rampline.study.overrides import read_overrides
 
 StudyArgument = Annotated[
@@ -31,10 +32,15 @@ OverridesOption = Annotated[
 ]
 
 
-def all_overrides(file: Path | None, assignments: Sequence[str]) -> dict[str, str]:
+def all_overrides(file: Path | None, assignments: Sequence[str], only: Sequence[str] | None = None) -> dict[str, str]:
     """The settings of a file, and over them those of `--set`.
 
     Raises:
-        ConfigError: when one of them is not as it must be.
+        ConfigError: when one of them is not as it must be, or `--set` is for a run that `--only` leaves out.
     """
-    return (read_overrides(file) if file else {}) | parse_overrides(assignments)
+    given = parse_overrides(assignments)
+    for key in given:
+        run, separator, _ = key.rpartition(":")
+        if separator and only and run not in only:
+            raise ConfigError(f"--set {key} has no effect: --only leaves run {run} out")
+    return (read_overrides(file) if file else {}) | given

@@ -29,6 +29,7 @@ from rampline.jobs.job import Job, JobFailed, run_job
 from rampline.jobs.local import LOCAL
 from rampline.record.units import GIBIBYTE
 from rampline.study import Study, built_in_studies, load_study
+from rampline.study.definition import LONGEST_NAME
 
 if TYPE_CHECKING:
     from rampline.jobs.launcher import Node
@@ -225,7 +226,10 @@ def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder;
         raise InputError(f"{existing} is no folder: choose another one")
     if there := [each.name for each in templates if (folder / each.name).exists()]:
         raise InputError(f"{folder} has {', '.join(there)} already: choose another folder")
+    # The study is told from those of other projects in the same home by the folder's name.
+    words = "".join(letter if re.match("[a-z0-9_-]", letter) else "-" for letter in folder.resolve().name.lower())
+    name = words.strip("-_")[:LONGEST_NAME] or "my-project"
     for template in templates:
-        write_text(folder / template.name, template.read_text(encoding="utf-8"))
+        write_text(folder / template.name, template.read_text(encoding="utf-8").replace("my-project", name))
         typer.echo(f"wrote {folder / template.name}")
     typer.echo(f"now: cd {folder} && rampline run study.yaml")

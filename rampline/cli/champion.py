@@ -81,7 +81,8 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="SOURCE",
-            help="Other images: digits, tfds:NAME, folder:PATH, url:URL or csv:PATH; their test split, else all.",
+            help="Other images: digits, tfds:NAME, folder:PATH, url:URL or csv:PATH; their test split, else "
+            "validation, else all.",
         ),
     ] = None,
     checkpoint: Annotated[

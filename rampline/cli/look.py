@@ -34,7 +34,7 @@ PLAN_WIDTH = 160
 def plan(study: StudyArgument, only: OnlyOption = None, set_: SetOption = None, file: OverridesOption = None) -> None:
     """Show what a study would run: roles, devices, batches, steps, learning rate, expected time and cost."""
     home = Home.from_environment()
-    checked = check_study(study, home=home, only=only or [], overrides=all_overrides(file, set_ or []))
+    checked = check_study(study, home=home, only=only or [], overrides=all_overrides(file, set_ or [], only))
     from rampline.forecast.plan import plan_study  # brings in pandas: a wrong study should be told of before
 
     runs = plan_study(checked, home)

@@ -109,7 +109,7 @@ def explain(
     """Show where the time of a study's latest execution went, run by run, or measure it now."""
     home, console = Home.from_environment(), table_console(WIDTH_WITHOUT_TERMINAL)
     if measure:
-        checked = check_study(study, home=home, only=only or [], overrides=parse_overrides(set_ or []))
+        checked = check_study(study, home=home, only=only or [], overrides=all_overrides(None, set_ or [], only))
         folder = _measure(checked, home, console)
     elif set_:
         raise ConfigError("--set changes what is measured: it goes with --measure")
@@ -140,6 +140,8 @@ def _measure(study: Study, home: Home, console: Console) -> Path:
     def log(line: str) -> None:
         console.print(line, soft_wrap=True)
 
+    # One replica of a repeat does the same work.
+    study = dataclasses.replace(study, runs=tuple(run for run in study.runs if not run.repeat_of) or study.runs)
     name = f"explain-{new_execution()}"
     folder, directories = home.runs / study.name / name, []
     with fork_server():
@@ -212,7 +214,7 @@ def forecast(
 ) -> None:
     """Measure for a minute what is at hand, and tell what each run of a study would take, with the interval of 90 %."""
     home, console = Home.from_environment(), line_console()
-    checked = check_study(study, home=home, only=only or [], overrides=all_overrides(file, set_ or []))
+    checked = check_study(study, home=home, only=only or [], overrides=all_overrides(file, set_ or [], only))
     # pandas: a wrong study should be told of before
     from rampline.data.preparation import prepare_dataset
     from rampline.forecast.forecast import Calibration

@@ -37,7 +37,7 @@ from rampline.record.run_directory import RunDirectory
 from rampline.servers.prefect_server import flush_logs, prefect_answers, start_prefect
 from rampline.study import Study, load_study, study_name
 from rampline.study.execution_file import Execution, at_hand, is_begun, new_execution
-from rampline.study.preflight import check_study
+from rampline.study.preflight import check_study, settings_differ
 from rampline.tracking.pages import shorten
 
 HTTP_LIBRARIES = ("httpx", "httpcore")
@@ -81,7 +81,7 @@ def run(
     if name and Path(name).name != name:
         raise InputError(f"--execution={name}: it must be the name of a folder of {home.runs}/STUDY")
     short = [*(["profile=true"] if profile else []), *([f"cluster.launcher={launcher}"] if launcher else [])]
-    overrides = all_overrides(file, [*(set_ or []), *short])
+    overrides = all_overrides(file, [*(set_ or []), *short], only)
     _meet_store(study, name, home, console, continues=resume or name is not None)
     begun = home.runs / load_study(study).name / name if name else None
     # One that is continued has the settings that it was started with, which were checked then.
@@ -89,6 +89,8 @@ def run(
         execution = _unfinished(load_study(study).name, home, settings_given=bool(only or overrides))
     elif begun and is_begun(begun):
         execution = Execution.open(begun)
+        if settings_differ(execution.study, study, only or [], overrides):
+            console.print(f"execution {name} continues with the settings it was started with", highlight=False)
     else:
         checked = check_study(study, home=home, only=only or [], overrides=overrides)
         execution = Execution(folder=home.runs / checked.name / (name or new_execution()), study=checked, home=home)
@@ -269,7 +271,7 @@ def submit(
     from rampline.jobs.batch_job import BatchJob, Resources
 
     home, console = Home.from_environment(), line_console()
-    loaded = load_study(study, only=only or [], overrides=all_overrides(file, set_ or []))
+    loaded = load_study(study, only=only or [], overrides=all_overrides(file, set_ or [], only))
     folder, given = home.runs / loaded.name / new_execution(), options or []
     chosen = [part for run in only or [] for part in ("--only", run)]
     chosen += [part for assignment in set_ or [] for part in ("--set", assignment)]

@@ -12,6 +12,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from rampline.data.dataset import PreparedDataset
 from rampline.data.quality import DataReport, read_report
 from rampline.errors import DatasetError, InputError, RamplineError
 from rampline.files import read_json
@@ -23,6 +24,7 @@ from rampline.record.run_directory import RunDirectory
 from rampline.registry.candidate import PREDICTIONS, Candidate, Predictions, directory_of, find_mlflow_run
 from rampline.registry.paired_test import PairedComparison, compare_predictions
 from rampline.registry.prediction import try_model
+from rampline.tracking.delivery import find_run
 from rampline.tracking.description import PARITY_TAG
 
 RUN, PARITY, DATA, MODEL, ACCURACY = "run", "parity", "data", "model", "accuracy"
@@ -61,17 +63,25 @@ def check_run(candidate: Candidate, model_id: str | None) -> Check:
     return Check(name=RUN, passed=False, reason=reason)
 
 
-def check_parity_of(candidate: Candidate) -> Check:
-    """Its parity check passed; where MLflow and the run directory differ, the worse one counts."""
-    file = result_file(candidate.directory)
+def check_parity_of(client: MlflowClient, candidate: Candidate) -> Check:
+    """Its parity check passed; where MLflow and the run directory differ, the worse one counts.
+
+    Of a run that is trained several times, the first training is checked.
+    """
+    directory, run = candidate.directory, candidate.run
+    if first := directory.read_identity().repeat_of:
+        directory = RunDirectory(directory.path.with_name(first))
+        run = find_run(client, directory)
+    file = result_file(directory)
     result = ParityResult.read(file) if file.is_file() else None
-    tag = candidate.run.data.tags.get(PARITY_TAG)
+    tag = run.data.tags.get(PARITY_TAG) if run else None
     statuses = {status for status in (tag, result.status if result else None) if status}
+    of = f"{first}, which it repeats: " if first else ""
     is_single = candidate.directory.read_config().strategy == "single"
     allowed = {"pass", "not_applicable"} if is_single else {"pass"}
     if statuses and statuses <= allowed:
-        return Check(name=PARITY, passed=True, reason=_parity_reason(result, is_single=is_single))
-    return Check(name=PARITY, passed=False, reason=_parity_failure(statuses, tag, result))
+        return Check(name=PARITY, passed=True, reason=of + _parity_reason(result, is_single=is_single))
+    return Check(name=PARITY, passed=False, reason=of + _parity_failure(statuses, tag, result))
 
 
 def _parity_reason(result: ParityResult | None, *, is_single: bool) -> str:
@@ -193,7 +203,23 @@ def _champion_predictions(client: MlflowClient, candidate: Candidate, champion: 
         return _recorded_predictions(client, run.info.run_id, dataset, name)
     if Path(directory.read_identity().dataset).name == dataset.name and (directory.path / PREDICTIONS).is_file():
         return Predictions.read(directory.path / PREDICTIONS)
+    _check_unseen(directory, PreparedDataset.open(dataset))
     return _score(directory, dataset)
+
+
+def _check_unseen(directory: RunDirectory, dataset: PreparedDataset) -> None:
+    """Without a test split of its own, another preparation of a source may have the images elsewhere.
+
+    Raises:
+        DatasetError: when the run's own data is gone, so that nobody knows.
+        InputError: when the run was trained on images of the dataset's evaluation split.
+    """
+    if dataset.has_test or directory.read_config().data.source != dataset.source:
+        return
+    trained_on = PreparedDataset.open(Path(directory.read_identity().dataset))
+    scored = dataset.paths(dataset.evaluation_split)
+    if seen := len({*trained_on.paths("train")} & {*scored}):
+        raise InputError(f"it was trained on {seen:,} of these {len(scored):,}")
 
 
 def _recorded_predictions(client: MlflowClient, run_id: str, dataset: Path, name: str) -> Predictions:

@@ -110,9 +110,9 @@ class Prediction:
 
     def sentence(self) -> str:
         """What was done, in one line."""
-        broken = f", {self.unreadable:,} of them cannot be read" if self.unreadable else ""
-        done = f"{write_number_of('image', self.images)} labelled by {self.model} version {self.model_version}"
-        return f"{done}{broken}: {self.output}"
+        broken = f", {self.unreadable:,} cannot be read" if self.unreadable else ""
+        done = f"{write_number_of('image', self.images - self.unreadable)} labelled"
+        return f"{done} by {self.model} version {self.model_version}{broken}: {self.output}"
 
 
 def predict_folder(
@@ -145,7 +145,8 @@ def predict_folder(
     if not str(images):
         raise InputError("images is empty: give the folder of the image files to label")
     name = study_name(study)
-    path = Path(output or home.predictions / name / f"{time.strftime('%Y%m%d-%H%M%S')}.csv").absolute()
+    own = home.predictions / name / f"{time.strftime('%Y%m%d-%H%M%S')}.csv"
+    path = Path(output or own).absolute()
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     folder = Path(images).expanduser().absolute()
     request = Request(images=str(folder), output=str(path), aside=str(aside), batch_size=batch_size, with_all=with_all)
@@ -162,7 +163,7 @@ def predict_folder(
         except STORE_ERRORS as error:
             what = f"{version.name} version {version.version}"
             raise TrackingError(f"{what} cannot be fetched from MLflow: {first_line(error)}") from error
-        answer = _label(client, place, request, study, home, log or ignore)
+        answer = _label(client, place, request, study, home, own.with_suffix(".log"), log or ignore)
         aside.replace(path)
         sync_directory(path.parent)
     finally:
@@ -183,17 +184,22 @@ def try_model(client: MlflowClient, model_id: str, study: str, log_folder: Path,
         images = Path(folder) / "images"
         images.mkdir()
         (images / "one.png").write_bytes(ONE_PIXEL)
-        aside, output = str(Path(folder) / "labels.csv"), str(log_folder / "promotion.csv")
-        request = Request(images=str(images), output=output, aside=aside, batch_size=1)
+        table = str(Path(folder) / "labels.csv")
+        request = Request(images=str(images), output=table, aside=table, batch_size=1)
         try:
             place = client.get_logged_model(model_id).artifact_location
         except STORE_ERRORS as error:
             raise TrackingError(f"the model {model_id} cannot be read from MLflow: {first_line(error)}") from error
-        _label(client, place, request, study, home, ignore)
+        _label(client, place, request, study, home, log_folder / "promotion.log", ignore)
 
 
-def _label(client: MlflowClient, place: str, request: Request, study: str, home: Home, log: Log) -> dict[str, Any]:
+def _label(
+    client: MlflowClient, place: str, request: Request, study: str, home: Home, log_file: Path, log: Log
+) -> dict[str, Any]:
     """Fetch the model, and let a process label the folder with it; the table is complete then, under its name aside.
+
+    Args:
+        log_file: where the log of the process is kept if it fails.
 
     Returns:
         `counts` and `unreadable`, see `Prediction`.
@@ -209,7 +215,7 @@ def _label(client: MlflowClient, place: str, request: Request, study: str, home:
         request = dataclasses.replace(
             request, class_names=known.class_names, image_shape=known.image_shape, module=known.module
         )
-        return _run(request, model, Path(folder), log)
+        return _run(request, model, Path(folder), log_file, log)
 
 
 def _named_modules(study: str, home: Home) -> set[str]:
@@ -232,7 +238,7 @@ def _fetch(client: MlflowClient, place: str, folder: Path) -> Path:
         raise TrackingError(f"the model at {place} cannot be fetched from MLflow: {first_line(error)}") from error
 
 
-def _run(request: Request, model: Path, folder: Path, log: Log) -> dict[str, Any]:
+def _run(request: Request, model: Path, folder: Path, log_file: Path, log: Log) -> dict[str, Any]:
     due = time.monotonic() + LINE_SECONDS
 
     def hear(event: dict[str, Any]) -> None:
@@ -251,4 +257,4 @@ def _run(request: Request, model: Path, folder: Path, log: Log) -> dict[str, Any
     try:
         return run_job(job, launcher=LOCAL, on_event=hear)
     except JobFailed as failure:
-        raise failure.with_log_at(Path(request.output).with_suffix(".log")) from failure
+        raise failure.with_log_at(log_file) from failure

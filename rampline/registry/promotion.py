@@ -231,7 +231,7 @@ def _check(
     log: Log,
 ) -> tuple[AccuracyCheck, list[Check]]:
     """The gate, a line each; what starts a process comes last, and a model only where the rest has passed."""
-    checks = [check_run(candidate, model_id), check_parity_of(candidate), check_data(candidate)]
+    checks = [check_run(candidate, model_id), check_parity_of(client, candidate), check_data(candidate)]
     for check in checks:
         log(check.line())
     if all(check.passed for check in checks):

@@ -69,6 +69,24 @@ def check_machine(study: Study, home: Home) -> Study:
     return dataclasses.replace(study, datasets={data: locate_prepared(data, home) for data in study.data})
 
 
+def settings_differ(
+    study: Study,
+    name_or_path: str,
+    only: Sequence[str],
+    overrides: Mapping[str, str],
+    strategy: str | None = None,
+) -> bool:
+    """Whether there are settings given, other arguments as `load_study`, that `study` was not checked with."""
+    if not (only or overrides or strategy):
+        return False
+    try:
+        given = load_study(name_or_path, only=only, overrides=overrides, strategy=strategy)
+        runs = {run.name: resolve_virtual_devices(run.config) for run in given.runs}
+    except InputError:
+        return True
+    return runs != {run.name: run.config for run in study.runs}
+
+
 def check_model(name: str, options: Mapping[str, Any]) -> None:
     """Refuse a `model.name` that is no network of ours or Keras', and code that is not found; nothing is imported.
 

@@ -15,7 +15,7 @@ from processes import processes_with
 import rampline
 from rampline.errors import ConfigError, InputError
 from rampline.record.home import Home
-from rampline.result import _name_model, _write, _write_study
+from rampline.result import _command, _name_model, _write, _write_study
 
 SCRIPT = """
 import keras, rampline
@@ -72,11 +72,33 @@ def test_a_function_of_a_module_is_named_by_it(tmp_path: Path) -> None:
 def test_a_study_of_a_model_has_a_run_per_strategy(tmp_path: Path) -> None:
     home = Home(root=tmp_path)
     file = _write_study(home, "nets:my_net", "digits", ["single", "multi_worker"], 3)
-    assert file.name == "my-net.yaml"
-    assert list(yaml.safe_load(file.read_text())["runs"]) == ["single", "multi-worker"]
+    content = yaml.safe_load(file.read_text())
+    assert (content["name"], list(content["runs"])) == ("my-net", ["single", "multi-worker"])
+    assert _write_study(home, "nets:my_net", "digits", ["single"], 3) != file  # which is still to be read
     for strategies in ([], ["mirored"]):
         with pytest.raises(ConfigError, match="it must name some of single, mirrored"):
             _write_study(home, "convnet", "digits", strategies, 2)
+
+
+CHATTY = """#!{python}
+import os, signal, sys
+signal.signal(signal.SIGINT, lambda *_: sys.exit(print("x" * 1_000_000) or 130))
+print("trains", flush=True)
+os.kill(os.getppid(), signal.SIGINT)
+signal.pause()
+"""
+
+
+def test_a_command_that_says_much_after_ctrl_c_can_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rampline").write_text(CHATTY.format(python=sys.executable))
+    (tmp_path / "rampline").chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _command(["run"], {})
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_package_names_what_it_has() -> None:

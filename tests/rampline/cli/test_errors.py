@@ -53,12 +53,20 @@ def check_refused(result, home, *parts: str) -> None:
             ["run baseline: model.weights='no.h5' cannot be found"],
         ),
         (["digits", "--set", "baseline:model.weights=no/such"], ["model.weights='no/such' cannot be found"]),
+        (
+            ["digits", "--only", "baseline", "--set", "mirrored-ramp:epochs=2"],
+            ["--set mirrored-ramp:epochs has no effect: --only leaves run mirrored-ramp out"],
+        ),
         (["digits", "--nosuch"], ["--nosuch"]),
         ([], ["STUDY"]),
     ],
 )
 def test_wrong_arguments(command, arguments, parts, rampline, home):
     check_refused(rampline(command, *arguments), home, *parts)
+
+
+def test_an_option_that_a_role_does_not_have(rampline, home):
+    check_refused(rampline("worker", "--nosuch"), home, "No such option: --nosuch")
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])

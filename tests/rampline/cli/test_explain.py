@@ -104,10 +104,10 @@ def test_measuring_takes_one_epoch_of_each_run_also_of_those_without_probes(
     rampline, home: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "tiny.yaml").write_text(STUDY)
-    result = rampline("explain", "tiny.yaml", "--measure", "--set", "seed=7")
+    result = rampline("explain", "tiny.yaml", "--measure", "--set", "seed=7", "--set", "repeats=2")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.count(": one epoch and its probes") == 2
-    # Both runs have one and the same replica but for the probes' steps.
+    # No repeat, and both runs have one and the same replica but for the probes' steps.
     assert result.stdout.count("explain: one replica's work, alone") == 1
     (folder,) = home.glob("runs/tiny/explain-*")
     for name in ("first", "second"):

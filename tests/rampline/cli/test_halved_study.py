@@ -66,10 +66,12 @@ def test_a_study_that_is_killed_and_stopped_at_its_rungs_comes_to_the_same(
     process = command(*hit, prefect=prefect)
     output = read_until(process, f"{lost[1]}: stopped after epoch 2 of 6")
     assert "g-a: epoch" not in output
+    assert "continues with the settings" not in output
     process.kill()  # some have their decision, others have not
     process.wait()
-    process = command(*hit, prefect=prefect)
-    read_until(process, "steps per epoch, peak learning rate")  # the one that goes on
+    process = command(*hit, "--set", "epochs=9", prefect=prefect)
+    output = read_until(process, "steps per epoch, peak learning rate")  # the one that goes on
+    assert "execution hit continues with the settings it was started with\n" in output
     process.send_signal(signal.SIGTERM)
     rest, _ = process.communicate(timeout=90)
     assert process.returncode == 143, rest

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from rampline.flows.study import study
+from rampline.study import load_study
 
 FILES = ["README.md", "networks.py", "prefect.yaml", "study.yaml", "test_networks.py"]
 
@@ -34,6 +35,12 @@ def test_a_file_is_not_made_a_folder(rampline, tmp_path, below):
     assert refused.returncode == 2
     assert refused.stderr == "rampline: error: notes.txt is no folder: choose another one\n"
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("folder, name", {"My Flowers!": "my-flowers", "2024": "2024", "§": "my-project"}.items())
+def test_its_study_is_named_after_the_folder(rampline, tmp_path, folder, name):
+    assert rampline("init", folder).returncode == 0
+    assert load_study(str(tmp_path / folder / "study.yaml")).name == name
 
 
 def test_its_deployment_names_the_flow_and_the_parameters_that_there_are(rampline, tmp_path):

@@ -72,6 +72,23 @@ def test_sigterm_to_every_process_of_the_command_is_a_stop_with_a_checkpoint(com
     assert "saved" in json.loads((run_directory(home) / "stop.json").read_text())
 
 
+@pytest.mark.usefixtures("forks", "prepared")
+@pytest.mark.long
+def test_after_nohup_a_hangup_is_nothing(command, home, prefect_server):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
+    try:
+        process = command("run", UNHURRIED, "--only", "baseline", prefect=prefect_server.prefect)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    read_until(process, "epoch 2/")
+    for each in [process, *psutil.Process(process.pid).children(recursive=True)]:
+        os.kill(each.pid, signal.SIGHUP)
+    (run_directory(home) / "go").touch()
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, output
+    assert "epoch 8/8" in output
+
+
 @pytest.mark.usefixtures("prepared")
 @pytest.mark.long
 def test_ctrl_c_closes_everything(command, home, prefect_server):

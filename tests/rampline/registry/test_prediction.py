@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from trained_runs import MODEL, STUDY, aliases, delete_model, write_test_images
 
-from rampline.errors import InputError
+from rampline.errors import InputError, RunFailed
 from rampline.jobs.roles import free_ports
 from rampline.record.home import Home, tracking_uri
 from rampline.record.run_directory import RunDirectory
@@ -68,6 +68,7 @@ def test_labels_are_those_of_the_evaluation(champion: RunDirectory, home: Home, 
     assert list(table.columns) == [*COLUMNS, *each]
     assert (made.model, made.model_version, made.unreadable, made.images) == (MODEL, 2, 5, len(paths) + 5)
     assert set(table["model_version"]) == {2}
+    assert made.sentence().startswith(f"{len(paths)} images labelled by {MODEL} version 2, 5 cannot be read: ")
 
     bad = table[table["error"] != ""]
     assert sorted(Path(path).relative_to(images).as_posix() for path in bad["path"]) == broken
@@ -152,3 +153,12 @@ def test_what_is_wrong_is_told_before_anything_is_written(home: Home, tmp_path: 
     with pytest.raises(InputError, match="must be at least 1"):
         predict_folder(STUDY, tmp_path, home=home, batch_size=0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_log_of_a_failure_takes_no_file_of_the_user_s(champion: RunDirectory, home: Home, tmp_path: Path) -> None:
+    write_test_images(champion, tmp_path / "images")
+    (tmp_path / "labels.log").write_text("mine")
+    with pytest.raises(RunFailed) as failed:
+        predict_folder(STUDY, tmp_path / "images", home=home, output=tmp_path / "labels.csv", batch_size=10**12)
+    assert (tmp_path / "labels.log").read_text() == "mine"
+    assert f"(log: {home.predictions / STUDY}/" in str(failed.value)

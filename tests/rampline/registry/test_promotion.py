@@ -1,6 +1,7 @@
 """What `promote` lets through, what it refuses and why, and what it leaves in MLflow."""
 
 import dataclasses
+import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,13 +10,17 @@ from pathlib import Path
 import pytest
 from command_line import RAMPLINE, environment_with
 from mlflow.tracking import MlflowClient
+from PIL import Image
 from trained_runs import MODEL, aliases
 
-from rampline.errors import InputError
+from rampline.config import DataConfig, RunConfig
+from rampline.data.preparation import prepare_dataset
+from rampline.errors import DatasetError, InputError
 from rampline.files import read_json
 from rampline.parity.check import ParityResult, result_file
 from rampline.record.home import Home
-from rampline.record.run_directory import RunDirectory
+from rampline.record.run_directory import RunDirectory, RunIdentity
+from rampline.registry.checks import _check_unseen
 from rampline.registry.promotion import NotPromoted, Promotion
 from rampline.registry.promotion import promote as promote_run
 from rampline.registry.scoring import evaluate_one
@@ -140,6 +145,39 @@ def test_a_failed_or_missing_parity_check_is_refused(registry: MlflowClient, pro
         registry.set_tag(run_id(trained, "fair"), tag, "not_applicable")
     assert registry.search_registered_models(f"name = '{MODEL}'") == []
     assert promote("fair").is_new
+
+
+def test_of_a_repeat_the_parity_of_the_first_training_counts(registry: MlflowClient, promote, trained: Path) -> None:
+    repeat, tag = RunDirectory(trained / "fair"), "rampline.parity"
+    identity = read_json(repeat.identity_file) | {"repeat_of": "better"}
+    registry.delete_tag(run_id(trained, "fair"), tag)
+    registry.set_tag(run_id(trained, "better"), tag, "fail")
+    try:
+        with replaced(repeat.identity_file, json.dumps(identity)):
+            with pytest.raises(NotPromoted, match=r"parity: better, which it repeats: MLflow's tag .* is fail"):
+                promote("fair")
+            registry.set_tag(run_id(trained, "better"), tag, "not_applicable")
+            assert promote("fair").is_new
+    finally:
+        for run in ("fair", "better"):
+            registry.set_tag(run_id(trained, run), tag, "not_applicable")
+
+
+def test_a_champion_is_not_scored_on_images_that_it_was_trained_on(tmp_path: Path) -> None:
+    for number in range(20):
+        file = tmp_path / "images" / f"class{number % 2}" / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), 12 * number).save(file)
+    data, home = DataConfig(source=f"folder:{tmp_path}/images", image_size=8), Home(root=tmp_path / "home")
+    own, other = (prepare_dataset(dataclasses.replace(data, split_seed=seed), home) for seed in (0, 1))
+    directory = RunDirectory(tmp_path / "run")
+    identity = RunIdentity(study="s", name="run", dataset=str(own.directory))
+    directory.create(RunConfig(data=data), identity)
+    _check_unseen(directory, own)
+    with pytest.raises(InputError, match=f"it was trained on [1-9] of these {other.splits['validation']}"):
+        _check_unseen(directory, other)
+    with moved_away(own.directory), pytest.raises(DatasetError, match="holds no prepared dataset"):
+        _check_unseen(directory, other)
 
 
 def test_a_data_report_that_is_not_clean_is_refused(registry: MlflowClient, promote, trained: Path) -> None:

@@ -7,7 +7,7 @@ from rampline.errors import ConfigError
 from rampline.record.home import Home
 from rampline.study import load_study
 from rampline.study.execution_file import Execution
-from rampline.study.preflight import check_study
+from rampline.study.preflight import check_study, settings_differ
 
 STUDY = """
 base: {cluster: {virtual_devices: auto, machine: box}}
@@ -26,6 +26,10 @@ def test_a_checked_study_has_numbers_only_also_in_its_execution(tmp_path, monkey
     study.write_text(STUDY)
     folder = begin(study, Home(root=tmp_path / "home")).folder
     clusters = [run.config.cluster for run in Execution.open(folder).study.runs]
+    started = Execution.open(folder).study
+    assert not settings_differ(started, str(study), ["one", "two", "both"], {})  # as a scheduler repeats a command
+    assert settings_differ(started, str(study), ["one"], {})
+    assert settings_differ(started, str(study), [], {"epochs": "9"})
     assert [(cluster.virtual_devices, cluster.price_per_hour) for cluster in clusters] == [(0, 1.5), (2, 1.5), (0, 1.5)]
 
 

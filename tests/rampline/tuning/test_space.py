@@ -66,6 +66,11 @@ def test_a_batch_whose_scaled_peak_lies_below_the_start_is_not_tried() -> None:
     assert values(BATCH, dataclasses.replace(SINGLE, learning_rate=rate), "batch.size") == [64, 128, 256, 512, 1024]
 
 
+def test_a_half_that_cannot_be_accumulated_is_not_tried() -> None:
+    config = dataclasses.replace(SINGLE, batch=BatchConfig(size=32, accumulate=32))
+    assert values(BATCH, config, "batch.size") == [64, 128, 256, 512, 1024]
+
+
 def test_of_several_processes_one_replica_with_its_share_is_measured() -> None:
     measured = config_to_measure(MULTI_WORKER)
     assert (measured.strategy, measured.global_batch_size, measured.steps_per_call) == ("single", 16, 16)
