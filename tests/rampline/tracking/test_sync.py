@@ -140,6 +140,18 @@ def test_a_fresh_store_gets_everything_and_the_first_one_nothing_twice(
         assert connection.execute(query).fetchone() == (6,)
 
 
+def test_runs_move_below_the_run_that_takes_the_place_of_a_deleted_one(client, execution, parent):
+    sync_execution(client, execution, log=print)
+    client.delete_run(parent)
+    assert sync_execution(client, execution, log=print) == 2
+    assert found_in(client, "study").info.run_id == execution.parent_run_id != parent
+    assert len(found_in(client, "study").inputs.dataset_inputs) == 1
+    for name in ("baseline", "baseline-fit"):
+        assert found_in(client, name).data.tags["mlflow.parentRunId"] == execution.parent_run_id
+    check_all(client)
+    assert sync_execution(client, execution, log=print) == 0
+
+
 def test_a_run_whose_process_was_killed_ends_killed(client, home, execution, parent, epoch):
     directory = execution.directory("baseline-fit")
     code = "import sys, pathlib; from rampline.record.delivery_state import mark_undelivered; "
