@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from command_line import as_terminal_job
 from faults import Faults, assert_bit_equal, examples_seen, run_with
@@ -38,6 +39,30 @@ def test_a_frozen_role_is_found_and_replaced(strategy: str, role: str, make_run,
         assert_bit_equal(directory, uninterrupted(strategy))
         holds = "weights bit-equal"
     table.add(f"SIGSTOP of {role}, {strategy}", "mid-epoch", costs, holds)
+
+
+@pytest.mark.parametrize("strategy", ["single", "parameter_server"])
+def test_a_pause_of_all_processes_costs_nothing_but_the_time(
+    strategy: str, make_run, uninterrupted, table: Table
+) -> None:
+    """TensorFlow's coordination of `multi_worker` has a limit of its own, of about 10 s."""
+    directory: RunDirectory = make_run(strategy)
+    launcher = launch(directory)
+    wait_for_step(directory, epoch=5)
+    processes = [process := psutil.Process(launcher.pid), *process.children(recursive=True)]
+    for process in processes:
+        process.suspend()
+    time.sleep(HEARTBEAT_TIMEOUT_SECONDS + 5)
+    for process in processes:
+        process.resume()
+    assert launcher.wait(120) == 0
+    assert len(directory.read_events("started")) == 1
+    if strategy != "parameter_server":
+        assert_bit_equal(directory, uninterrupted(strategy))
+    holds = "completes" if strategy == "parameter_server" else "weights bit-equal"
+    table.add_row(
+        f"pause of all processes for 20 s, {strategy}", "mid-epoch", "1", "-", "-", "0", f"{holds}, 0 restarts"
+    )
 
 
 LAUNCH = """
@@ -91,7 +116,9 @@ def test_a_stopped_run_of_one_process(strategy: str, make_run, uninterrupted, ta
 
 @pytest.mark.parametrize("target", ["launcher", "chief-0", "worker-1", "ps-0"])
 def test_a_stopped_parameter_server_run(target: str, make_run, uninterrupted, table: Table) -> None:
-    _stop_and_go_on(make_run("parameter_server", **ITS_OWN_STEP), "parameter_server", target, signal.SIGTERM, None, table)
+    _stop_and_go_on(
+        make_run("parameter_server", **ITS_OWN_STEP), "parameter_server", target, signal.SIGTERM, None, table
+    )
 
 
 def _stop_and_go_on(directory: RunDirectory, strategy: str, target: str, number, uninterrupted, table: Table) -> None:
