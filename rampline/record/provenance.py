@@ -71,8 +71,8 @@ def lock_hash() -> str:
 def process_identity() -> str:
     """`HOST:PID:START` of this process: told apart from a later process with the same number.
 
-    START is `TICKS-BOOT`, which no step of the clock changes: clock ticks since the machine started, and the kernel's id
-    of that start. Without a /proc it is unix seconds, as it was for all processes once.
+    START is `TICKS-BOOT`, which no step of the clock changes: clock ticks since the machine started, and the kernel's
+    id of that start. Without a /proc it is unix seconds, as it was for all processes once.
     """
     return f"{platform.node()}:{os.getpid()}:{_start_of(os.getpid())}"
 
