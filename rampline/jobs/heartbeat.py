@@ -14,6 +14,28 @@ from rampline.files import leave_if_over
 FIRST_CALL_SECONDS = 600.0
 # A call takes as long as those before it, give or take a busy machine.
 SLOWER_THAN_EVER = 5.0
+# More than lies between two looks at a clock here.
+PAUSE_SECONDS = 2.0
+
+
+class RunningClock:
+    """Seconds for which this process has run, looked at about every second.
+
+    A pause of it counts as `PAUSE_SECONDS`: a frozen container, a suspended job. What it waits for was paused, too, or
+    has gone on without it, and nobody has looked.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds, self._looked_at = 0.0, time.monotonic()
+
+    def __call__(self) -> float:
+        """How many by now."""
+        with self._lock:
+            now = time.monotonic()
+            self._seconds += min(now - self._looked_at, PAUSE_SECONDS)
+            self._looked_at = now
+            return self._seconds
 
 
 class Heartbeat:
@@ -35,7 +57,8 @@ class Heartbeat:
         self._timeout_seconds, self._on_overdue = timeout_seconds, on_overdue
         self._beats = 0
         self._first, self._longest = dict[str, float](), dict[str, float]()
-        self._call, self._since = "start", time.monotonic()
+        self._clock = RunningClock()
+        self._call, self._since = "start", self._clock()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -44,7 +67,7 @@ class Heartbeat:
 
     def advance(self, call: str) -> None:
         """The main thread has come back from what it did, and begins a call of kind `call`."""
-        now = time.monotonic()
+        now = self._clock()
         seconds = now - self._since
         if self._call in self._first:
             self._longest[self._call] = max(self._longest.get(self._call, 0.0), seconds)
@@ -60,7 +83,7 @@ class Heartbeat:
         allowed = FIRST_CALL_SECONDS
         if self._call in self._first:
             allowed = SLOWER_THAN_EVER * self._longest.get(self._call, self._first[self._call])
-        return time.monotonic() - self._since > max(allowed, self._timeout_seconds)
+        return self._clock() - self._since > max(allowed, self._timeout_seconds)
 
     def _run(self) -> None:
         while True:
@@ -68,7 +91,7 @@ class Heartbeat:
             self._beats += 1
             self._write()
             if self.is_overdue:
-                self._on_overdue(self._call, time.monotonic() - self._since)
+                self._on_overdue(self._call, self._clock() - self._since)
             time.sleep(min(1.0, self._timeout_seconds / 10))
 
     def _write(self) -> None:
@@ -86,11 +109,13 @@ class HeartbeatWatch:
         self._path = path
         path.unlink(missing_ok=True)
         self._beat: bytes = b""
-        self._changed_at = time.monotonic()
+        self._clock = RunningClock()
+        self._changed_at = self._clock()
 
     def silent_seconds(self) -> float:
         """Time since the last beat; 0 before the first: until the roles have met, another limit holds."""
         beat = self._path.read_bytes() if self._path.is_file() else b""
+        now = self._clock()
         if beat != self._beat:
-            self._beat, self._changed_at = beat, time.monotonic()
-        return time.monotonic() - self._changed_at if self._beat else 0.0
+            self._beat, self._changed_at = beat, now
+        return now - self._changed_at if self._beat else 0.0

@@ -20,6 +20,7 @@ from rampline.config import RunConfig
 from rampline.errors import RunFailed
 from rampline.files import read_json, write_json
 from rampline.jobs.exit_status import MACHINE_LOST
+from rampline.jobs.heartbeat import RunningClock
 from rampline.jobs.job import Job
 from rampline.jobs.launcher import KILL_SECONDS, PlaceLost, wait_until
 from rampline.jobs.mirror import Change, apply, pack, pack_run
@@ -96,7 +97,8 @@ class RayHost:
         why_lost: why nothing more will be heard of it.
         failure: of a disk of this machine.
         is_over: whether the placement is.
-        heard_at: by `time.monotonic()`.
+        clock: counts no pause of the command.
+        heard_at: by that.
         follower: the thread that hears it.
     """
 
@@ -110,6 +112,7 @@ class RayHost:
     why_lost: str | None = None
     failure: OSError | None = None
     is_over: bool = False
+    clock: RunningClock = field(default_factory=RunningClock)
     heard_at: float = 0.0
     follower: threading.Thread | None = None
 
@@ -138,13 +141,13 @@ class RayHost:
     def follow(self, take: Callable[[RayHost, Update], bool]) -> None:
         """Give what the actor tells to `take`, from now on; that says whether there is more to come."""
         if self.follower is None:
-            self.heard_at = time.monotonic()
+            self.heard_at = self.clock()
             self.follower = threading.Thread(target=self._follow, args=(take,), name="ray-follow", daemon=True)
             self.follower.start()
 
     def hear(self, silent_seconds: Mapping[str, float]) -> None:
         """The actor lives, and has not seen the roles' heartbeats for so long."""
-        self.heard_at, self.silent_seconds = time.monotonic(), silent_seconds
+        self.heard_at, self.silent_seconds = self.clock(), silent_seconds
 
     def lose(self, why: str) -> None:
         """Nothing more will be heard of it."""
@@ -153,7 +156,7 @@ class RayHost:
     @property
     def is_silent(self) -> bool:
         """Whether the actor has not been heard for so long that its machine counts as lost."""
-        return self.follower is not None and time.monotonic() - self.heard_at > SILENT_SECONDS
+        return self.follower is not None and self.clock() - self.heard_at > SILENT_SECONDS
 
     def _follow(self, take: Callable[[RayHost, Update], bool]) -> None:
         ray = _ray()
@@ -195,7 +198,7 @@ class RayRole:
 
     def silent_seconds(self) -> float:
         # Its actor is heard at least every second.
-        unheard = max(0.0, time.monotonic() - self.host.heard_at - 2 * ASK_SECONDS)
+        unheard = max(0.0, self.host.clock() - self.host.heard_at - 2 * ASK_SECONDS)
         return self.host.silent_seconds.get(self.name, 0.0) + unheard
 
     def signal(self, number: signal.Signals) -> None:

@@ -20,6 +20,12 @@ class Home:
         # A shell leaves `~` alone in quotes, and an env file has no shell.
         return cls(root=Path(os.path.expanduser(os.environ.get("RAMPLINE_HOME") or ".rampline")).absolute())
 
+    @classmethod
+    def around(cls, execution: Path) -> Home | None:
+        """The one that `runs/STUDY/EXECUTION` is in, wherever that has been moved; `None` for a folder elsewhere."""
+        parents = execution.absolute().parents
+        return cls(root=parents[2]) if len(parents) > 2 and parents[1].name == "runs" else None
+
     @property
     def data(self) -> Path:
         """Prepared datasets, one folder per content address."""

@@ -69,24 +69,39 @@ def lock_hash() -> str:
 
 
 def process_identity() -> str:
-    """`HOST:PID:START` of this process, START in unix seconds: told apart from a later process with the same number."""
-    return f"{platform.node()}:{os.getpid()}:{psutil.Process().create_time():.0f}"
+    """`HOST:PID:START` of this process: told apart from a later process with the same number.
+
+    START is `TICKS-BOOT`, which no step of the clock changes: clock ticks since the machine started, and the kernel's
+    id of that start. Without a /proc it is unix seconds, as it was for all processes once.
+    """
+    return f"{platform.node()}:{os.getpid()}:{_start_of(os.getpid())}"
 
 
 def process_is_gone(identity: str) -> bool:
     """Whether the process of that identity ran on this machine and does not exist any more."""
     rest, _, started = identity.rpartition(":")
     host, _, pid = rest.rpartition(":")
-    if host != platform.node() or not pid.isdigit() or not started.isdigit():
+    if host != platform.node() or not pid.isdigit():
         return False
     try:
         process = psutil.Process(int(pid))
-        is_same = abs(process.create_time() - int(started)) <= START_TOLERANCE_SECONDS
+        if started.isdigit():
+            is_same = abs(process.create_time() - int(started)) <= START_TOLERANCE_SECONDS
+        else:
+            is_same = started == _start_of(int(pid))
         return not is_same or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
     except psutil.AccessDenied:
         return False
+
+
+def _start_of(pid: int) -> str:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()  # a name may hold spaces
+        return f"{int(fields[19])}-{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+    except OSError:
+        return f"{psutil.Process(pid).create_time():.0f}"
 
 
 def _user() -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from rampline.config import RunConfig, from_dict, to_dict
 from rampline.files import read_json, write_json
 from rampline.record.events import EventReader
+from rampline.record.home import Home
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,8 +235,11 @@ class RunDirectory:
         return Goal(**read_json(self.goal_file)) if self.goal_file.is_file() else None
 
     def read_identity(self) -> RunIdentity:
-        """What the run is."""
-        return RunIdentity(**read_json(self.identity_file))
+        """What the run is; its dataset is that of the home around it, where that has it."""
+        identity = RunIdentity(**read_json(self.identity_file))
+        home = Home.around(self.path.absolute().parent)
+        own = home.data / Path(identity.dataset).name if home else None
+        return dataclasses.replace(identity, dataset=str(own)) if own and own.is_dir() else identity
 
     def read_events(self, *kinds: str) -> list[dict[str, Any]]:
         """Complete events of these kinds (of all, where none is named) so far, oldest first."""

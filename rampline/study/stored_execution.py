@@ -44,7 +44,7 @@ MILESTONES = (FILE, "*/checkpoints/step-*/progress.json", "*/result.json", "*/ev
 NOT_KEPT = {"heartbeats", "roles.json", "stop.json", "delivery.json"}
 APPENDED = (".jsonl", ".log")
 # Of these a start elsewhere reads where things are.
-WITH_PATHS = (FILE, "*/run.json", "*/config.json")
+WITH_PATHS = (FILE, "*/config.json")
 LOOK_SECONDS, REFRESH_SECONDS = 0.5, 60.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
 # What is under way at the end is waited for; a store that does not answer, not for long.
@@ -408,9 +408,9 @@ def _fetch(store: ObjectStore, manifest: Manifest, home: Home, study: str, log: 
             with complete_directory(report, replace=True) as aside:
                 _fetch_files(store, manifest, REPORT, aside, log)
     with locked(home.data / ".lock"):
-        for dataset in {Path(read_json(file)["dataset"]) for file in folder.glob("*/run.json")}:
-            if not fetch_dataset(dataset, log):
-                log(f"{store.url} does not have {dataset.name}: it is prepared again where its source is")
+        for name in {Path(read_json(file)["dataset"]).name for file in folder.glob("*/run.json")}:
+            if not fetch_dataset(home.data / name, log):
+                log(f"{store.url} does not have {name}: it is prepared again where its source is")
 
 
 def _fetch_files(store: ObjectStore, manifest: Manifest, part: str, folder: Path, log: Log) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
@@ -85,10 +86,14 @@ class Projection:
         state, before = read_delivery(self._directory.path), dict(self._known.files)
         if state is None or not state.is_running:
             draw_artifacts(self._directory)
-        record = self._reader.read()
+        record, parent = self._reader.read(), self._parent_run_id
+        above = self._known.tags.get(PARENT_TAG)
+        if parent:  # the run of its execution may have been deleted, and made anew
+            record = replace(record, tags={**record.tags, PARENT_TAG: parent})
         new = reconcile(self._client, record, self._known)
-        if DATASET in self._known.files.keys() - before.keys() and self._parent_run_id and record.dataset:
-            self._client.log_inputs(self._parent_run_id, [record.dataset])
+        is_new_below = above != parent or DATASET in self._known.files.keys() - before.keys()
+        if parent and is_new_below and record.dataset:
+            self._client.log_inputs(parent, [record.dataset])
         if self._known.files != before:
             kept = {"run_id": self.run_id, "files": sorted(self._known.files.items())}
             write_json(self._directory.tracking_file, kept)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -60,6 +61,8 @@ GPU_NAMES = {
     "memory_access_percent": "memory_access_percentage",
     "power_watts": "power_usage_watts",
 }
+# The later of two points of a step is what counts, and a clock may have been set back; less than 2 ms may be cut off.
+LATER_SECONDS = 0.002
 # Enough to tell data sets apart, and few enough for the column of a table.
 FINGERPRINT_DIGITS, PREPARATION_DIGITS = 12, 8
 
@@ -86,6 +89,7 @@ class RunReader:
         self._warning: str | None = None
         self._failed: str | None = None
         self._machines: list[list[Any]] = []
+        self._times: dict[int, float] = {}
 
     def read(self) -> Record:
         """The record of the run; its moments of epochs and samples are those since the last call."""
@@ -159,7 +163,9 @@ class RunReader:
                     self._note_machine(event)
                 case "epoch":
                     figures, step = to_log(Source.EPOCH, event["metrics"]), event["epoch"]
-                    epochs[step] = Moment(series=EPOCHS, step=step, time=event["time"], figures=figures)
+                    before = self._times.get(step, -math.inf)
+                    self._times[step] = time = max(event["time"], before + LATER_SECONDS)
+                    epochs[step] = Moment(series=EPOCHS, step=step, time=time, figures=figures)
                 case "warning":
                     self._warning = event["message"]
                 case "failed":

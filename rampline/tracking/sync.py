@@ -22,7 +22,7 @@ from rampline.record.run_directory import RunDirectory
 from rampline.study.execution_file import FILE, Execution
 from rampline.tracking.delivery import CLOSE_SECONDS, OpenClient, Projection, deliver_within, find_run
 from rampline.tracking.experiment import begin_run, open_experiment, study_tags
-from rampline.tracking.reconciliation import PROCESS_TAG, Known, Record, ending, reconcile
+from rampline.tracking.reconciliation import PARENT_TAG, PROCESS_TAG, Known, Record, ending, reconcile
 from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id
 
 Log = Callable[[str], None]
@@ -106,7 +106,7 @@ def executions(runs: Path) -> list[Path]:
 
 def _sync_run(client: MlflowClient, directory: RunDirectory, parent_run_id: str, log: Log) -> bool:
     state = read_delivery(directory.path)
-    if (state is None or state.delivered) and not _is_missing(client, directory):
+    if (state is None or state.delivered) and not _is_missing(client, directory, parent_run_id):
         return False
     name = f"{directory.read_identity().study}/{directory.path.parent.name}/{directory.path.name}"
     if state is not None and state.is_running:
@@ -119,10 +119,12 @@ def _sync_run(client: MlflowClient, directory: RunDirectory, parent_run_id: str,
     return True
 
 
-def _is_missing(client: MlflowClient, directory: RunDirectory) -> bool:
-    """Whether the store has no such run, or one that was left RUNNING."""
+def _is_missing(client: MlflowClient, directory: RunDirectory, parent_run_id: str) -> bool:
+    """Whether the store has no such run below its execution, or one that was left RUNNING."""
     run = find_run(client, directory)
-    return run is None or (run.info.status == RUNNING and process_is_gone(run.data.tags.get(PROCESS_TAG, "")))
+    if run is None or run.data.tags.get(PARENT_TAG) != parent_run_id:
+        return True
+    return run.info.status == RUNNING and process_is_gone(run.data.tags.get(PROCESS_TAG, ""))
 
 
 def _end_parent(client: MlflowClient, execution: Execution) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from command_line import as_terminal_job
 from faults import Faults, assert_bit_equal, examples_seen, run_with
@@ -37,6 +38,30 @@ def test_a_frozen_role_is_found_and_replaced(strategy: str, role: str, make_run,
         assert_bit_equal(directory, uninterrupted(strategy))
         holds = "weights bit-equal"
     table.add(f"SIGSTOP of {role}, {strategy}", "mid-epoch", costs, holds)
+
+
+@pytest.mark.parametrize("strategy", ["single", "parameter_server"])
+def test_a_pause_of_all_processes_costs_nothing_but_the_time(
+    strategy: str, make_run, uninterrupted, table: Table
+) -> None:
+    """TensorFlow's coordination of `multi_worker` has a limit of its own, of about 10 s."""
+    directory: RunDirectory = make_run(strategy)
+    launcher = launch(directory)
+    wait_for_step(directory, epoch=5)
+    processes = [process := psutil.Process(launcher.pid), *process.children(recursive=True)]
+    for process in processes:
+        process.suspend()
+    time.sleep(HEARTBEAT_TIMEOUT_SECONDS + 5)
+    for process in processes:
+        process.resume()
+    assert launcher.wait(120) == 0
+    assert len(directory.read_events("started")) == 1
+    if strategy != "parameter_server":
+        assert_bit_equal(directory, uninterrupted(strategy))
+    holds = "completes" if strategy == "parameter_server" else "weights bit-equal"
+    table.add_row(
+        f"pause of all processes for 20 s, {strategy}", "mid-epoch", "1", "-", "-", "0", f"{holds}, 0 restarts"
+    )
 
 
 LAUNCH = """

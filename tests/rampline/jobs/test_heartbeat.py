@@ -17,6 +17,28 @@ from rampline.jobs.heartbeat import Heartbeat
 Heartbeat(Path(sys.argv[1]), timeout_seconds=2, on_overdue=print).start()
 time.sleep(60)
 """
+WATCHED = """
+import sys, threading, time
+from pathlib import Path
+from rampline.jobs import ray_roles
+from rampline.jobs.heartbeat import Heartbeat, HeartbeatWatch
+ray_roles.SILENT_SECONDS = 4
+host = ray_roles.RayHost(node=None, actor=None, follower=threading.current_thread())
+host.hear({})
+watch = HeartbeatWatch(Path(sys.argv[1]))
+heartbeat = Heartbeat(Path(sys.argv[1]), timeout_seconds=4, on_overdue=lambda *told: print("overdue", *told))
+heartbeat.start()
+for _ in range(2):
+    heartbeat.advance("train")  # one call that took no time, and one of a second and the pause
+print("begun", flush=True)
+silent, is_lost = 0.0, False
+for _ in range(20):
+    silent = max(silent, watch.silent_seconds())
+    is_lost = is_lost or host.is_silent
+    time.sleep(0.05)
+heartbeat.advance("train")
+print(silent < 4, not is_lost, heartbeat._longest["train"] < 4)
+"""
 
 
 def wait_until(condition) -> None:
@@ -41,6 +63,18 @@ def test_a_frozen_process_is_silent_and_one_that_goes_on_is_not(tmp_path: Path) 
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_pause_of_role_and_watcher_together_is_no_silence_and_no_part_of_a_call(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WATCHED, str(tmp_path / "chief-0")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(0.2)
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(6)
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.communicate()[0] == "True True True\n"
 
 
 def test_what_an_earlier_process_left_is_no_sign_of_life(tmp_path: Path) -> None:

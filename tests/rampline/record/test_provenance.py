@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 import rampline
 from rampline.record.provenance import git_commit, process_identity, process_is_gone
 
@@ -30,9 +32,25 @@ def test_a_package_inside_a_foreign_checkout_has_no_commit(tmp_path):
 def test_a_process_is_gone_when_it_is_and_not_when_another_machine_has_it():
     assert not process_is_gone(process_identity())
     host, pid, started = process_identity().rsplit(":", 2)
-    assert process_is_gone(f"{host}:{pid}:{int(started) - 1000}")  # an earlier one with the same number
+    ticks, _, boot = started.partition("-")
+    assert process_is_gone(f"{host}:{pid}:{int(ticks) - 1}-{boot}")  # an earlier one with the same number
+    assert process_is_gone(f"{host}:{pid}:{ticks}-another")  # before the machine was started again
     child = subprocess.Popen(["true"])
     child.wait()
     assert process_is_gone(f"{host}:{child.pid}:{started}")
     assert not process_is_gone(f"elsewhere:{child.pid}:{started}")
     assert not process_is_gone("")
+
+
+def test_a_process_that_is_known_by_its_time_of_start_is_looked_for_by_that():
+    host, pid, _ = process_identity().rsplit(":", 2)
+    created = int(psutil.Process().create_time())
+    assert not process_is_gone(f"{host}:{pid}:{created}")
+    assert process_is_gone(f"{host}:{pid}:{created - 1000}")
+
+
+def test_a_step_of_the_clock_makes_no_other_process(monkeypatch):
+    before, create_time = process_identity(), psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda process: create_time(process) + 3600)
+    assert process_identity() == before
+    assert not process_is_gone(before)

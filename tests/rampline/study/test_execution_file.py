@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,7 @@ from rampline.config import ModelConfig, RunConfig
 from rampline.errors import InputError
 from rampline.record.checkpoints import Manifest, Progress, write_manifest
 from rampline.record.home import Home
+from rampline.record.run_directory import RunIdentity
 from rampline.study import load_study
 from rampline.study.execution_file import Execution, at_hand, execution_at_hand, resolve_weights
 from rampline.study.preflight import check_study
@@ -51,6 +54,21 @@ def test_a_folder_without_the_file_is_no_execution(tmp_path):
     with pytest.raises(InputError) as failure:
         Execution.open(tmp_path)
     assert str(failure.value) == f"{tmp_path} is no execution: it has no execution.json"
+
+
+def test_a_copied_home_is_worked_in_where_it_is(tmp_path):
+    home, folder = Home(root=tmp_path / "home"), Path("runs", "digits", "e1")
+    execution = Execution(folder=home.root / folder, study=load_study("digits"), home=home)
+    execution.write()
+    data, elsewhere = home.data / "digits-1", tmp_path / "digits-2"
+    for name, dataset in (("baseline", data), ("mirrored-ramp", elsewhere)):
+        dataset.mkdir(parents=True)
+        execution.directory(name).create(RunConfig(), RunIdentity(study="digits", name=name, dataset=str(dataset)))
+    shutil.copytree(home.root, tmp_path / "copy")
+    found = Execution.open(tmp_path / "copy" / folder)
+    assert found.home.root == tmp_path / "copy"
+    assert found.directory("baseline").read_identity().dataset == str(found.home.data / data.name)
+    assert found.directory("mirrored-ramp").read_identity().dataset == str(elsewhere)
 
 
 def test_what_is_prepared_here_is_no_part_of_the_file(tmp_path):

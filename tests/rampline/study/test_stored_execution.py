@@ -127,7 +127,7 @@ def test_another_home_finds_all_of_it_with_paths_that_lead_there(store, executio
     assert (found.home.root, found.parent_run_id) == (tmp_path / "b", "r")
     assert (found.folder / "execution.json").stat().st_mtime == 1e9
     there, here = content(execution.folder), content(found.folder)
-    changed = ("execution.json", "baseline/run.json", "baseline/config.json")
+    changed = ("execution.json", "baseline/config.json")
     assert {name: here[name] for name in here if name not in changed} == {
         name: there[name] for name in there if name not in (*changed, "delivery.json", "baseline/heartbeats/chief-0")
     }

@@ -10,6 +10,7 @@ import sys
 import psutil
 import pytest
 
+from rampline.comparison.mlflow_reader import epoch_rows
 from rampline.explain.explanation import Explanation, Verdict
 from rampline.explain.parts import RunParts, StepParts
 from rampline.files import write_json
@@ -138,6 +139,34 @@ def test_a_fresh_store_gets_everything_and_the_first_one_nothing_twice(
     with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as connection:
         query = "SELECT COUNT(*) FROM metrics WHERE key = 'train_loss'"
         assert connection.execute(query).fetchone() == (6,)
+
+
+def test_an_epoch_that_was_trained_again_by_a_clock_that_is_behind_counts(
+    client, execution, started, epoch, append_events, history
+):
+    sync_execution(client, execution, log=print)
+    directory = execution.directory("baseline-fit")
+    append_events(directory, started(attempt=2), epoch(3, train_loss=0.125) | {"time": 900.0})
+    mark_undelivered(directory.path, "FAILED")
+    assert sync_execution(client, execution, log=print) == 1
+    run_id = found_in(client, "baseline-fit").info.run_id
+    histories = {(run_id, "train_loss"): client.get_metric_history(run_id, "train_loss")}
+    assert epoch_rows(found_in(client, "baseline-fit"), histories)[-1]["train_loss"] == 0.125
+    mark_undelivered(directory.path, "FAILED")
+    sync_execution(client, execution, log=print)
+    assert len(history(client, run_id, "train_loss")) == 4
+
+
+def test_runs_move_below_the_run_that_takes_the_place_of_a_deleted_one(client, execution, parent):
+    sync_execution(client, execution, log=print)
+    client.delete_run(parent)
+    assert sync_execution(client, execution, log=print) == 2
+    assert found_in(client, "study").info.run_id == execution.parent_run_id != parent
+    assert len(found_in(client, "study").inputs.dataset_inputs) == 1
+    for name in ("baseline", "baseline-fit"):
+        assert found_in(client, name).data.tags["mlflow.parentRunId"] == execution.parent_run_id
+    check_all(client)
+    assert sync_execution(client, execution, log=print) == 0
 
 
 def test_a_run_whose_process_was_killed_ends_killed(client, home, execution, parent, epoch):
