@@ -5,7 +5,7 @@ from prefect import flow
 from rampline.execution import command_of
 from rampline.flows.evaluate import evaluate
 from rampline.flows.prepare import prepare
-from rampline.tasks.form import AS_IN_STUDY, Engine, Epochs, Launcher, Precision, find_stage, open_begun, with_values
+from rampline.tasks.form import AS_IN_STUDY, Engine, Epochs, Launcher, Precision, find_stage, stage_of, with_values
 from rampline.tasks.steps import models_checked, open_execution, train, turn_of
 
 
@@ -38,7 +38,7 @@ def baseline(
 def run_stage(flow_name: str, study: str, run: str, overrides: dict[str, str], execution: str) -> None:
     """What the flows that train one run do: train it in `execution`; without one, see `baseline`."""
     if execution:
-        train(open_begun(execution), run)
+        train(stage_of(execution), run)
         return
     own = find_stage(flow_name, study, run, overrides)
     runs, folder = [run.name for run in own.study.runs], str(own.folder)

@@ -21,5 +21,5 @@ def evaluate(study: str = "digits", execution: str = "", runs: list[str] = []) -
         score(opened, runs)
         explain(opened, runs)
     report = compare(opened)
-    show_comparison(study, opened, report)
+    show_comparison(opened, report)
     return report

@@ -5,6 +5,7 @@ from typing import Annotated
 from prefect import flow
 from pydantic import Field
 
+from rampline.tasks.form import own_output
 from rampline.tasks.steps import label_images, publish_counts
 
 
@@ -23,9 +24,9 @@ def predict(
     Args:
         study: Name of the study; its champion is the model that `rampline promote` made one.
         images: Folder of the image files to label (.jpg, .png, .gif, .bmp), with its sub-folders. It must be given.
-        output: Table to write, .csv or .parquet; an earlier one is replaced. Empty for a new .csv in RAMPLINE_HOME.
+        output: Table in RAMPLINE_HOME/predictions, .csv or .parquet; an earlier one is replaced. Empty for a new .csv.
         batch_size: Images per step of the model, at least 1.
     """
-    prediction = label_images(study, images, output, batch_size)
+    prediction = label_images(study, images, own_output(output), batch_size)
     publish_counts(study, prediction)
     return prediction["output"]

@@ -13,9 +13,6 @@ from rampline.study.execution_file import Execution
 from rampline.tasks.form import find_execution
 from rampline.tasks.steps import prepare_data, publish_data_report
 
-DOWNLOAD_RETRIES = 2
-DOWNLOAD_RETRY_SECONDS = 30
-
 
 @flow(name="prepare", flow_run_name="prepare data of {study}")
 def prepare(
@@ -43,10 +40,7 @@ def prepare(
 def _prepare(config: DataConfig, execution: Execution, study: str) -> PreparedDataset:
     known, home = execution.study.datasets, execution.home
     present = known[config] if config in known else locate_prepared(config, home)
-    downloads = config.source.startswith("tfds:") and config.manual_dir is None
-    retries = DOWNLOAD_RETRIES if downloads else 0
-    task = prepare_data.with_options(retries=retries, retry_delay_seconds=DOWNLOAD_RETRY_SECONDS)
-    state = task(config, study, present and str(present.directory), return_state=True)
+    state = prepare_data(config, study, present and str(present.directory), return_state=True)
     directory = state.result()
     if state.name == "Cached":
         progress_to(get_run_logger().info).line(f"prepared already: {directory}")

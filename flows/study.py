@@ -85,8 +85,8 @@ def _train_and_compare(study: str, execution: Execution) -> str:
     report = ""
     if trained:
         report = evaluate(study, str(execution.folder), trained)
-        show_comparison(study, execution, report)  # on the page that people open, too
-        compare_with_history(study, execution)
+        show_comparison(execution, report)  # on the page that people open, too
+        compare_with_history(execution)
     if failures:
         raise RunFailed("; ".join(f"run {name}: {why}" for name, why in failures.items()))
     return report

@@ -10,7 +10,7 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from rampline.forecast.forecast import Calibration
 from rampline.forecast.quote import quote_run, tell_doubled
 from rampline.imports import preload
 from rampline.jobs.evaluator import run_evaluation
-from rampline.jobs.lock import hold_run
+from rampline.jobs.lock import hold_run, locked
 from rampline.jobs.supervisor import supervise
 from rampline.parity.check import ParityResult, check_parity, result_file
 from rampline.record.delivery_state import RUNNING, End, mark_undelivered, read_delivery
@@ -109,7 +109,12 @@ def evaluate_runs(execution: Execution, runs: Sequence[str], *, on_event: OnEven
         on_event({"event": "evaluated", "run": path.name, **scores[path.name]})
 
     folder = execution.folder
-    run_evaluation([folder / run for run in runs], folder / "evaluation.log", on_evaluated=on_evaluated)
+    # First that of the execution, then the runs' in one order: two evaluations never wait for each other.
+    locks = [folder / ".evaluation.lock", *(execution.directory(run).evaluation_lock for run in sorted(runs))]
+    with ExitStack() as stack:
+        for lock in locks:
+            stack.enter_context(locked(lock, lambda holder: logger.warning("waiting for %s, which scores too", holder)))
+        run_evaluation([folder / run for run in runs], folder / "evaluation.log", on_evaluated=on_evaluated)
     return scores
 
 
@@ -121,6 +126,11 @@ def explain_runs(execution: Execution, runs: Sequence[str], *, log: Log) -> dict
     """
     directories = (execution.directory(run) for run in runs)
     probed = [directory for directory in directories if directory.probes_file.is_file()]
+    with locked(execution.folder / ".explain.lock", lambda holder: log(f"waiting for {holder}, which explains too")):
+        return _explain(execution, probed, log)
+
+
+def _explain(execution: Execution, probed: Sequence[RunDirectory], log: Log) -> dict[str, str]:
     try:
         measure_replicas(probed, execution.folder / "explain", log=log)
     except RunFailed as error:

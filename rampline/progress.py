@@ -58,7 +58,7 @@ class BarProgress(AbstractContextManager["BarProgress"]):
 
     def __init__(self, console: Console) -> None:
         columns = (
-            TextColumn("{task.fields[name]}", style="bold"),
+            TextColumn("{task.fields[name]}", style="bold", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.description}"),
         )

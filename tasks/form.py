@@ -92,6 +92,31 @@ def open_begun(execution: str) -> Execution:
     return execution_at_hand(folder) or Execution.open(folder)
 
 
+def own_output(output: str) -> str:
+    """The parameter `output` of the flow `predict`: empty, or a path below `predictions` of this home.
+
+    Raises:
+        InputError: for any other path: whoever may start flow runs names it, and a table replaces what is there.
+    """
+    predictions = Home.from_environment().predictions
+    path = predictions / output
+    if not path.resolve().is_relative_to(predictions.resolve()):
+        raise InputError(f"output={output!r} is not allowed: it must be a path below {predictions}, or empty")
+    return output and str(path)
+
+
+def stage_of(execution: str) -> Execution:
+    """The execution that this process has open, by its folder: its devices, its lock and its end are seen to.
+
+    Raises:
+        InputError: for any other folder.
+    """
+    opened = execution_at_hand(Path(own_execution(execution)))
+    if opened is None:
+        raise InputError(f"execution={execution!r} is not allowed: the study flow alone sets it, leave it empty")
+    return opened
+
+
 def find_execution(
     study: str, only: Sequence[str], overrides: Mapping[str, str], execution: str, strategy: str = "all"
 ) -> Execution:

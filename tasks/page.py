@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import logging
 import re
@@ -32,7 +33,7 @@ from rampline.record.events import EventReader
 from rampline.record.metric import Output
 from rampline.record.metrics import PAGE_RANK, metrics_of_run, shown_in
 from rampline.record.run_directory import RunDirectory
-from rampline.record.units import write_duration, write_percent
+from rampline.record.units import write_duration, write_markdown_table, write_percent
 from rampline.study import Study
 from rampline.study.execution_file import Execution
 from rampline.tracking.artifacts import draw_learning_rate
@@ -105,30 +106,30 @@ def plan_markdown(study: Study, planned: Sequence[PlannedRun]) -> str:
         remarks.append(f"`?`: {measured}.{hours}")
     if any(run.quote for run in planned):
         remarks.append("Within: of 10 runs 9 come out so near.")
-    table = _markdown_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+    table = write_markdown_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
     return "\n\n".join([f"## Plan of {study.name}", table, *filter(None, remarks)]) + "\n"
 
 
 def attempts_markdown(run_directory: RunDirectory) -> str:
     """On which hosts each attempt was, and how it ended; empty for a run that was started once, on one host."""
     rows = tell_attempts(run_directory)
-    return f"## Attempts of {run_directory.path.name}\n\n{_markdown_table(COLUMNS, rows)}\n" if rows else ""
+    return f"## Attempts of {run_directory.path.name}\n\n{write_markdown_table(COLUMNS, rows)}\n" if rows else ""
 
 
 def section_markdown(section: Section) -> str:
     """Sentences and tables of a section of the report."""
-    tables = [_markdown_table(table.head, table.rows) for table in section.tables]
+    tables = [write_markdown_table(table.head, table.rows) for table in section.tables]
     return "\n\n".join([f"## {section.title}", *section.sentences, *tables, section.about]) + "\n"
 
 
-def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    escaped = ([cell.replace("|", "\\|") for cell in row] for row in rows)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *escaped))
-
-
 def artifact_key(*parts: str) -> str:
-    """The parts as Prefect allows a key: lower-case letters, digits and dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")
+    """The parts as Prefect allows a key: lower-case letters, digits and dashes; with a digest where that changes them.
+
+    Other parts, such as `a-b` and `a_b`, have another key.
+    """
+    text = "-".join(parts)
+    key = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return key if key == text else f"{key}-{hashlib.sha256(text.encode()).hexdigest()[:4]}"
 
 
 REFRESH_SECONDS = 2.0

@@ -52,6 +52,16 @@ CHANGED = "rampline.study.changed"
 STUDY_LABEL = "rampline.study"
 
 
+def unless_ours(_task: Task, _task_run: TaskRun, state: State) -> bool:
+    """Try again after what the world did (network, database), not after wrong input or a run that failed."""
+    return not isinstance(state.result(raise_on_failure=False), RamplineError)
+
+
+RETRIES: dict[str, Any] = {"retries": 2, "retry_delay_seconds": 5, "retry_condition_fn": unless_ours}
+# Their parameters are objects of this process: not what a result could be kept for.
+STEP: dict[str, Any] = RETRIES | {"cache_policy": NO_CACHE}
+
+
 def cache_key(_context: Any, parameters: dict[str, Any]) -> str | None:
     """The data settings and the folder they led to; none, and so no cached result, while that folder is not there."""
     config, present = parameters["config"], parameters["present"]
@@ -61,7 +71,13 @@ def cache_key(_context: Any, parameters: dict[str, Any]) -> str | None:
     return "prepared-" + hashlib.sha256(settings.encode()).hexdigest()
 
 
-@task(task_run_name="prepare {config.source}", cache_key_fn=cache_key, persist_result=True, result_serializer="json")
+@task(
+    task_run_name="prepare {config.source}",
+    cache_key_fn=cache_key,
+    persist_result=True,
+    result_serializer="json",
+    **RETRIES,
+)
 def prepare_data(config: DataConfig, study: str, present: str | None) -> str:
     """Prepare the dataset, unless the folder `present` holds it; returns its folder."""
     progress, made = progress_to(get_run_logger().info), []
@@ -109,20 +125,6 @@ def train(execution: Execution, run: str) -> dict[str, Any]:
     create_table_artifact(epochs, key=artifact_key("epochs", run), description=f"Epochs of {run}")
     create_markdown_artifact(picture, key=artifact_key("learning-rate", run), description=f"Learning rate of {run}")
     return result
-
-
-def unless_ours(_task: Task, _task_run: TaskRun, state: State) -> bool:
-    """Try again after what the world did (network, database), not after wrong input or a run that failed."""
-    return not isinstance(state.result(raise_on_failure=False), RamplineError)
-
-
-# Their parameters are objects of this process: not what a result could be kept for.
-STEP: dict[str, Any] = {
-    "retries": 2,
-    "retry_delay_seconds": 5,
-    "retry_condition_fn": unless_ours,
-    "cache_policy": NO_CACHE,
-}
 
 
 @task(task_run_name="start {execution.study.name}", **STEP)
@@ -193,8 +195,9 @@ def compare(execution: Execution) -> str:
 
 
 @task(task_run_name="show the comparison", **STEP)
-def show_comparison(study: str, execution: Execution, report: str) -> None:
+def show_comparison(execution: Execution, report: str) -> None:
     """Put the table of the comparison, and links to MLflow's pages of it, on the page of the current flow run."""
+    study = execution.study.name
     description = f"Comparison of {study}. Full report: {report}"
     rows = comparison_rows(Path(report).with_name("comparison.csv"))
     create_table_artifact(rows, key=artifact_key("comparison", study), description=description)
@@ -204,8 +207,8 @@ def show_comparison(study: str, execution: Execution, report: str) -> None:
         create_link_artifact(link, link_text=f"{shown} of {study} in MLflow", key=artifact_key("mlflow", shown, study))
 
 
-@task(task_run_name="compare {study} with its history", **STEP)
-def compare_with_history(study: str, execution: Execution) -> list[str]:
+@task(task_run_name="compare {execution.study.name} with its history", **STEP)
+def compare_with_history(execution: Execution) -> list[str]:
     """Show the trends over the executions before on the page, and tell of what has changed; returns that in words."""
     # Here, because pandas must not delay the first run; the comparison has brought it in.
     from rampline.comparison.history_section import list_changes, make_history_section
@@ -214,6 +217,7 @@ def compare_with_history(study: str, execution: Execution) -> list[str]:
     section = comparison and make_history_section(comparison)
     if not comparison or not section:
         return []
+    study = execution.study.name
     description = f"History of {study}. Charts: {execution.reports / 'report.html'}#{section.id}"
     create_markdown_artifact(section_markdown(section), key=artifact_key("history", study), description=description)
     changes = list_changes(comparison.trends)

@@ -150,7 +150,8 @@ def _wait(text: str, told: list[str]) -> None:
 
 def _show_state(name: str) -> None:
     with get_client(sync_client=True) as client:
-        client.set_flow_run_state(current_flow_run().id, Running(name=name), force=True)
+        # Prefect refuses it to a flow run that is being cancelled.
+        client.set_flow_run_state(current_flow_run().id, Running(name=name))
 
 
 IN_PROGRESS = [StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]

@@ -13,6 +13,7 @@ import pandas as pd
 from rampline.data.dataset import SPLITS
 from rampline.errors import DatasetError
 from rampline.files import read_csv, read_json, write_csv, write_json
+from rampline.record.units import write_markdown_table
 
 # Of width and height, in pixels before resizing.
 _STATISTICS = ("min", "median", "max")
@@ -225,10 +226,8 @@ def _markdown_list(table: pd.DataFrame) -> str:
 
 
 def _markdown_table(table: pd.DataFrame) -> str:
-    rows = [list(table.columns), ["---"] * len(table.columns), *table.itertuples(index=False, name=None)]
-    return "\n".join("| " + " | ".join(_cell(value) for value in row) + " |" for row in rows)
+    return write_markdown_table(table.columns, (map(_cell, row) for row in table.itertuples(index=False, name=None)))
 
 
 def _cell(value: object) -> str:
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -28,6 +28,8 @@ from rampline.record.home import Home
 from rampline.record.units import write_number_of
 
 QUEUE, POLL_SECONDS = "queue.lock", 0.5
+# In the name of a ticket's file: the execution's may hold the path of a study.
+LONGEST_NAME = 100
 
 Log = Callable[[str], None]
 
@@ -55,7 +57,8 @@ class Ticket:
     @property
     def file_name(self) -> str:
         """Sorts in the order of the queue; the process tells tickets of one execution apart."""
-        return f"{self.submitted_at:017.6f}-{re.sub(r'[^A-Za-z0-9.]+', '-', self.name)}-{os.getpid()}.json"
+        name = re.sub(r"[^A-Za-z0-9.]+", "-", self.name)[:LONGEST_NAME]
+        return f"{self.submitted_at:017.6f}-{name}-{os.getpid()}.json"
 
 
 def devices_of(config: RunConfig) -> int:

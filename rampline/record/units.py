@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 NONE = "\N{EN DASH}"  # in the place of a figure that is not there
@@ -65,6 +65,12 @@ def write_bytes(value: float) -> str:
 def write_range(value: float, factor: float, write: Callable[[float], str]) -> str:
     """A figure with the interval from itself divided by a factor to itself times that: `412 (370 to 459)`."""
     return f"{write(value)} ({write(value / factor)} to {write(value * factor)})"
+
+
+def write_markdown_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table as GitHub and Prefect show it, whatever is in its cells."""
+    escaped = [[" ".join(cell.replace("|", "\\|").splitlines()) for cell in row] for row in (head, *rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (escaped[0], ["---"] * len(escaped[0]), *escaped[1:]))
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,13 @@ def test_an_execution_outside_the_home_is_refused(flow, made, rampline_home):
             flow.fn(study="digits", execution=str(folder))
 
 
+@pytest.mark.parametrize("flow", [baseline, cluster, finetune], ids=lambda flow: flow.name)
+def test_a_stage_of_an_execution_that_is_not_open_here_is_refused(flow, rampline_home):
+    folder = begin("digits", Home(root=rampline_home), f"stage-{flow.name}").folder
+    with pytest.raises(InputError, match="the study flow alone sets it, leave it empty"):
+        flow.fn(study="digits", execution=str(folder))
+
+
 def test_an_execution_of_the_home_may_be_named_in_any_way(tmp_path, monkeypatch):
     runs = tmp_path / "home" / "runs"
     (tmp_path / "disk").mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from typing import Any
 
 import pytest
 from command_line import UNHURRIED, mlflow_tags, wait_until
@@ -35,7 +36,13 @@ def test_bad_input_is_refused_with_the_reason_and_starts_nothing(stack: Flows):
 def test_a_study_that_costs_too_much_waits_for_a_person_who_refuses_it(stack: Flows):
     unknown = PRICED | {"data.limit": "21"}  # never measured
     flow_run = stack.start("study", only=["baseline"], epochs=2, overrides=unknown, approve_cost_above=0.01)
-    answer(stack, flow_run, approved=False)
+    look_that_it_is_refused(stack, flow_run, {})
+    stack.retry(flow_run)  # which asks again
+    look_that_it_is_refused(stack, flow_run, {"run_input": {"approved": False, "remark": "by the test"}})
+
+
+def look_that_it_is_refused(stack: Flows, flow_run: str, body: dict[str, Any]) -> None:
+    answer(stack, flow_run, body)
     found = stack.until(flow_run, *ENDED)
     assert (found["state_type"], found["state"]["message"]) == ("CANCELLED", "its cost was not approved")
     assert stack.children(flow_run) == {}
@@ -46,7 +53,7 @@ def test_studies_take_turns_in_the_order_in_which_they_were_submitted(stack: Flo
     first = stack.start("study", study=UNHURRIED, only=["baseline"])
     directory = stack.until_training(first, "baseline")
     second = stack.start("study", only=["baseline"], epochs=2, overrides=PRICED, approve_cost_above=0.01)
-    answer(stack, second, approved=True)
+    answer(stack, second, {"run_input": {"approved": True, "remark": "by the test"}})
     assert stack.until(second, "WaitingForDevices", *ENDED)["state_type"] == "RUNNING"
     assert stack.children(second) == {}
     (directory / "go").touch(mode=0o600)
@@ -123,10 +130,9 @@ def look_at_attempts(stack: Flows, directory: RunDirectory) -> None:
     assert all(" | ".join(("multi-worker", *row)) in report for row in attempts)
 
 
-def answer(stack: Flows, flow_run: str, *, approved: bool) -> None:
+def answer(stack: Flows, flow_run: str, body: dict[str, Any]) -> None:
     """What a person does on the page of a flow run that is paused."""
     stack.until(flow_run, "PAUSED")
-    body = {"run_input": {"approved": approved, "remark": "by the test"}}
     # It is refused as long as the form is not there, which follows upon the pause.
     wait_until(lambda: stack.api.post(f"/flow_runs/{flow_run}/resume", body)["status"] == "ACCEPT", 60)
 

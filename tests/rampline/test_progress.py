@@ -55,6 +55,14 @@ def test_bar_stands_where_the_run_is():
     assert bar.description == "epoch 4/5  loss 0.2000  accuracy 0.9500  5,000 images/s"
 
 
+@pytest.mark.parametrize("name", ["folder:/data/imgs[v2]", "folder:/data[/2]"])
+def test_a_bar_has_its_name_as_it_is(name):
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, record=True)
+    with BarProgress(console) as progress:
+        progress.event(name, {"event": "preparing", "done": 1, "total": 2})
+    assert name in console.export_text()
+
+
 def test_a_run_that_may_stop_before_its_last_epoch_says_so_and_why_it_did():
     stops = {"stops": "at a validation accuracy of 0.95 or after 30 minutes"}
     decided = {"event": "decided", "epoch": 3, "stopped": "after epoch 3 of 5: target accuracy 0.95 reached"}

@@ -1,10 +1,12 @@
 """What the forms' parameters lead to."""
 
+from pathlib import Path
+
 import pytest
 
-from rampline.errors import ConfigError
+from rampline.errors import ConfigError, InputError
 from rampline.study import load_study
-from rampline.tasks.form import AS_IN_STUDY, find_stage, with_values
+from rampline.tasks.form import AS_IN_STUDY, find_stage, own_output, with_values
 
 
 def test_a_run_is_trained_after_what_it_starts_from():
@@ -26,3 +28,12 @@ def test_values_that_are_none_leave_the_study_as_it_is():
 def test_the_launcher_of_a_form_is_a_setting_of_every_run():
     overrides = with_values({"cluster.launcher": "local"}, launcher="ray")
     assert {run.config.cluster.launcher for run in load_study("digits", overrides=overrides).runs} == {"ray"}
+
+
+def test_a_table_is_written_below_the_predictions_of_the_home_alone(rampline_home):
+    predictions = Path(rampline_home, "predictions")
+    assert own_output("") == ""
+    assert own_output("digits/a.csv") == own_output(f"{predictions}/digits/a.csv") == f"{predictions}/digits/a.csv"
+    for output in ("/data/table.csv", "../data/table.csv", f"{predictions}/../runs/table.csv"):
+        with pytest.raises(InputError, match=r"must be a path below .*/predictions, or empty"):
+            own_output(output)

@@ -1,5 +1,11 @@
+import re
+
+import pytest
+from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
+
 from rampline.config import DataConfig
 from rampline.data.preparation import locate_prepared, prepare_dataset
+from rampline.flows.prepare import prepare
 from rampline.record.home import Home
 from rampline.tasks.page import artifact_key
 from rampline.tasks.steps import cache_key
@@ -24,4 +30,22 @@ def test_cached_preparation_holds_as_long_as_the_folder_and_the_settings(tmp_pat
 
 
 def test_artifact_keys_are_lower_case_letters_digits_and_dashes():
-    assert artifact_key("data-report", "folder:/data/Cats & Dogs") == "data-report-folder-data-cats-dogs"
+    key = artifact_key("data-report", "folder:/data/Cats & Dogs")
+    assert re.fullmatch("data-report-folder-data-cats-dogs-[0-9a-f]{4}", key)
+    assert artifact_key("epochs", "mirrored-ramp") == "epochs-mirrored-ramp"
+
+
+@pytest.mark.parametrize(("one", "other"), [("a_b", "a-b"), ("x-", "x"), ("a--b", "a-b"), ("a_b", "a__b")])
+def test_runs_of_other_names_have_other_artifact_keys(one, other):
+    assert artifact_key("epochs", one) != artifact_key("epochs", other)
+
+
+@pytest.mark.slow
+def test_a_source_that_is_wrong_is_not_tried_again(prefect_server, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path))
+    study, api = tmp_path / "wrong.yaml", prefect_server.api
+    study.write_text("base: {data: {source: 'tfds:no_such_set'}}\nruns: {one: {}}\n")
+    with temporary_settings({PREFECT_API_URL: api.url, PREFECT_LOGGING_TO_API_ENABLED: False}):
+        assert prepare(study=str(study), return_state=True).is_failed()
+    [tried] = api.post("/task_runs/filter", {"task_runs": {"name": {"any_": ["prepare tfds:no_such_set"]}}})
+    assert tried["run_count"] == 1

@@ -129,7 +129,7 @@ def test_a_flow_run_shows_the_history_and_announces_a_change(night, prefect_serv
     @flow
     def page(comparison: Comparison) -> list[str]:
         execution = Execution(folder=tmp_path / "e1", study=study, home=home, comparison=comparison)
-        return compare_with_history("digits", execution)
+        return compare_with_history(execution)
 
     api = prefect_server.api
     with temporary_settings({PREFECT_API_URL: api.url, PREFECT_LOGGING_TO_API_ENABLED: False}):

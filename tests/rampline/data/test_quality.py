@@ -3,6 +3,7 @@ import pytest
 
 from rampline.data.quality import ReportRow, make_report, read_report, write_report
 from rampline.errors import DatasetError
+from rampline.record.units import write_markdown_table
 
 
 def row(split, label, name, sha256, size=(10, 20), problem=""):
@@ -77,6 +78,11 @@ def test_markdown(report):
     assert "## Files that do not decode: 1" in text
     assert "no \\| image" in text
     assert "## Images in more than one split (leakage): 1" in text
+
+
+def test_a_cell_of_markdown_is_one_line():
+    table = write_markdown_table(["a"], [["b\nc | d"]])
+    assert table.splitlines() == ["| a |", "| --- |", "| b c \\| d |"]
 
 
 def test_no_report(tmp_path):

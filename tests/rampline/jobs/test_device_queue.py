@@ -205,3 +205,9 @@ def test_without_gpus_a_run_holds_the_processor(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     config = RunConfig(strategy="mirrored", cluster=ClusterConfig(replicas=4, virtual_devices=4))
     assert devices_of(config) == 1
+
+
+def test_a_long_name_has_a_ticket_too(tmp_path: Path) -> None:
+    ticket = Ticket(name="study /data/" + 300 * "x", submitted_at=1.0, devices=1)
+    with hold_devices(Home(root=tmp_path), ticket, slots=1, log=print) as granted:
+        assert len(granted) == 1

@@ -2,26 +2,34 @@
 
 import base64
 import dataclasses
+import logging
+import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
-from command_line import Rampline
+from command_line import Rampline, wait_until
 from trained_runs import write_test_images
 
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import InputError
+from rampline.execution import evaluate_runs, explain_runs
 from rampline.files import read_json
 from rampline.jobs.evaluator import run_evaluation
+from rampline.jobs.lock import locked
 from rampline.record.checkpoints import best_checkpoint, read_manifest
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.registry import checks
 from rampline.registry.scoring import evaluate_one
+from rampline.study.execution_file import Execution
 from rampline.training.checkpoint import read_checkpoint, write_checkpoint
 from rampline.training.evaluation import encode_small
 
@@ -107,6 +115,30 @@ def test_evaluations_of_one_run_at_once_have_their_own_scores(
         champion = pool.submit(checks._score, run, other)
         assert last.result()["which"] == "last"
         np.testing.assert_array_equal(champion.result().labels, PreparedDataset.open(other).labels("test"))
+
+
+@pytest.mark.parametrize(
+    ("lock", "evaluation"),
+    [
+        (".evaluation.lock", partial(evaluate_runs, on_event=lambda event: None)),
+        ("worse/.evaluation.lock", partial(evaluate_runs, on_event=lambda event: None)),
+        (".explain.lock", partial(explain_runs, log=logging.getLogger().warning)),
+    ],
+)
+def test_a_second_evaluation_of_an_execution_waits_for_the_first(
+    lock: str,
+    evaluation: Callable[..., dict[str, Any]],
+    trained: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    execution = Execution.open(Path(shutil.copytree(trained, tmp_path / "e1")))
+    with ThreadPoolExecutor() as pool:
+        with locked(execution.folder / lock):
+            second = pool.submit(evaluation, execution, ["worse"])
+            wait_until(lambda: f"waiting for process {os.getpid()} on " in caplog.text, 30)
+            assert not second.done()
+        assert set(second.result()) <= {"worse"}
 
 
 def _check_answers(run: RunDirectory, dataset: PreparedDataset) -> None:
