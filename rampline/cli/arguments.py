@@ -10,7 +10,7 @@ import typer
 
 from rampline.config import parse_overrides
 from rampline.errors import ConfigError
-from rampline.study.overrides import read_overrides
+from rampline.study.yaml_file import read_overrides
 
 StudyArgument = Annotated[
     str, typer.Argument(metavar="STUDY", help="A study that comes with Rampline, or the path of a study file.")

@@ -30,15 +30,15 @@ from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.record.units import write_dollars, write_duration, write_percent, write_quantity, write_range, write_ratio
 from rampline.study import Study, load_study
 from rampline.study.execution_file import Execution, new_execution
-from rampline.study.overrides import write_overrides
 from rampline.study.preflight import check_study
+from rampline.study.yaml_file import write_overrides
 
 if TYPE_CHECKING:
     from rampline.explain.explanation import Explanation
     from rampline.forecast.forecast import Forecast
     from rampline.forecast.machine_types import MachineType
     from rampline.tuning.outcome import Outcome
-    from rampline.tuning.space import Limits
+    from rampline.tuning.trial import Limits
 
 FAILED = 1
 
@@ -309,7 +309,7 @@ def tune(
     from rampline.jobs.launchers import gpus_of_machine
     from rampline.training.model_contract import checked_models
     from rampline.tuning.outcome import describe_outcome
-    from rampline.tuning.space import Limits
+    from rampline.tuning.trial import Limits
 
     name, config = checked.name, checked.run(run).config
     home, console = Home.from_environment(), line_console()

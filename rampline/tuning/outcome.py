@@ -16,8 +16,18 @@ from rampline.record.home import Home
 from rampline.record.provenance import commit_tags, git_commit, source_tags
 from rampline.tracking.reconciliation import PARENT_TAG, Known, Moment, Record, ending, reconcile
 from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id, open_tracking
-from rampline.tuning.space import BATCH, describe_rule
-from rampline.tuning.trial import DOES_NOT_FIT, FAILED, MEASURED, NOT_TRIED, Rounds, Trial, with_changes, write_value
+from rampline.tuning.trial import (
+    BATCH,
+    DOES_NOT_FIT,
+    FAILED,
+    MEASURED,
+    NOT_TRIED,
+    Rounds,
+    Trial,
+    describe_rule,
+    with_changes,
+    write_value,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

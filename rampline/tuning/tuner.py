@@ -14,8 +14,19 @@ from rampline.jobs.launchers import launcher_of_jobs
 from rampline.jobs.memory import lacking_bytes
 from rampline.record.units import GIBIBYTE
 from rampline.tuning.outcome import Outcome, best_of
-from rampline.tuning.space import BATCH, Limits, candidates, order_groups
-from rampline.tuning.trial import DOES_NOT_FIT, FAILED, MEASURED, Rounds, Trial, config_to_measure, with_changes
+from rampline.tuning.trial import (
+    BATCH,
+    DOES_NOT_FIT,
+    FAILED,
+    MEASURED,
+    Limits,
+    Rounds,
+    Trial,
+    candidates,
+    config_to_measure,
+    order_groups,
+    with_changes,
+)
 
 # Without a word: the start of TensorFlow and the compilation of a large network with XLA.
 SILENCE_SECONDS = 300

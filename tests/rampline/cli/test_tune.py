@@ -12,7 +12,7 @@ from processes import processes_of
 
 from rampline.cli.measure import _read_run
 from rampline.study import load_study
-from rampline.study.overrides import read_overrides
+from rampline.study.yaml_file import read_overrides
 
 SMALL = ("--set", "data.limit=20", "--set", "steps_per_call=1")
 

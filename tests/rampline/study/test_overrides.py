@@ -7,7 +7,7 @@ import pytest
 from rampline.cli.arguments import all_overrides
 from rampline.errors import ConfigError
 from rampline.study import load_study
-from rampline.study.overrides import read_overrides, write_overrides
+from rampline.study.yaml_file import read_overrides, write_overrides
 
 SETTINGS = {"steps_per_call": 41, "xla": True, "data.prefetch": "off", "learning_rate.peak": 0.002828}
 

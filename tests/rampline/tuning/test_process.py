@@ -14,8 +14,7 @@ from processes import processes_of
 from rampline.config import BatchConfig, ModelConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
-from rampline.tuning.space import BATCH, Limits
-from rampline.tuning.trial import DOES_NOT_FIT, MEASURED, NOT_TRIED
+from rampline.tuning.trial import BATCH, DOES_NOT_FIT, MEASURED, NOT_TRIED, Limits
 from rampline.tuning.tuner import OUT_OF_TIME, Tuner
 
 pytestmark = pytest.mark.usefixtures("forks")

@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 
 from rampline.config import BatchConfig, LearningRateConfig, OptimizerConfig, RunConfig
-from rampline.tuning.space import scaled_learning_rate
-from rampline.tuning.trial import with_changes
+from rampline.tuning.trial import scaled_learning_rate, with_changes
 
 BEFORE = RunConfig(batch=BatchConfig(size=32), learning_rate=LearningRateConfig(peak=0.002))
 

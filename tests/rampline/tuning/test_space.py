@@ -5,8 +5,16 @@ import dataclasses
 import pytest
 
 from rampline.config import BatchConfig, ClusterConfig, LearningRateConfig, RunConfig
-from rampline.tuning.space import BATCH, PRECISION, XLA, Limits, candidates, order_groups
-from rampline.tuning.trial import config_to_measure, with_changes
+from rampline.tuning.trial import (
+    BATCH,
+    PRECISION,
+    XLA,
+    Limits,
+    candidates,
+    config_to_measure,
+    order_groups,
+    with_changes,
+)
 
 LIMITS = Limits(train_examples=1297)
 SINGLE = RunConfig(batch=BatchConfig(size=32), steps_per_call=16)
