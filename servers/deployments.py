@@ -2,12 +2,14 @@
 
 Each is made where it is missing. What is there may have been changed in the UI, and is left as it is.
 
-`python -m rampline.servers.deployments` adds the schedules of prefect.yaml, after `prefect deploy --all` by hand.
+`python -m rampline.servers.deployments` adds the schedules of prefect.yaml and the automations, after `prefect deploy --all` by
+hand.
 """
 
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Mapping
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -25,7 +27,7 @@ from prefect.client.schemas.actions import (
 from prefect.exceptions import ObjectNotFound
 
 from rampline.devices import CPU_SLOTS, find_devices
-from rampline.errors import RamplineError
+from rampline.errors import ERROR_MARK, RamplineError
 from rampline.files import read_json
 from rampline.record.home import Home
 from rampline.record.units import write_number_of
@@ -156,9 +158,15 @@ def _prefect_yaml() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Add the schedules on the server that Prefect's settings name."""
+    """Add the schedules and the automations on the server that Prefect's settings name."""
+    from rampline.servers.automations import apply_automations  # it imports this module
+
     with get_client(sync_client=True) as client:
         add_schedules(client)
+        try:
+            apply_automations(client)
+        except RamplineError as error:
+            sys.exit(f"{ERROR_MARK}{error}")
 
 
 if __name__ == "__main__":
