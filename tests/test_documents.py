@@ -1,4 +1,4 @@
-"""Documents lead to files and headings that there are; what names the version names the same one; what `make` sets up."""
+"""Documents lead to files and headings that there are; versions agree; what `make` sets up."""
 
 import re
 import shutil

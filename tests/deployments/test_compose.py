@@ -12,8 +12,8 @@ from rampline.servers.processes import FLOW_RUNS_SECONDS, SERVERS_SECONDS, WATCH
 # What the Compose specification allows, as far as the file may use it.
 TOP = {"name", "services", "volumes", "configs"}
 SERVICE = {
-    *("image", "build", "hostname", "init", "cap_drop", "security_opt", "restart", "entrypoint", "command", "environment"),
-    *("volumes", "configs", "ports", "healthcheck", "depends_on", "stop_grace_period", "shm_size"),
+    *("image", "build", "init", "cap_drop", "security_opt", "restart", "entrypoint", "command", "environment"),
+    *("hostname", "volumes", "configs", "ports", "healthcheck", "depends_on", "stop_grace_period", "shm_size"),
 }
 CONDITIONS = {"service_healthy", "service_completed_successfully"}
 

@@ -90,7 +90,7 @@ def deploy_and_look(variables: dict[str, str]) -> None:
 
     start = f"{url}/deployments/{study}/create_flow_run"
     assert post(start, {"job_variables": {"gpus": 1, "env": {"PYTHONSAFEPATH": "1"}}})["id"]
-    for chosen in ({"command": "id"}, {"env": {"LD_PRELOAD": "x"}}, {"image": "x"}, {"secret": "x"}, {"namespace": "x"}):
+    for chosen in ({"command": "id"}, {"env": {"LD_PRELOAD": "x"}}, {"image": "x"}, {"secret": "x"}):
         with pytest.raises(urllib.error.HTTPError, match="422"):
             post(start, {"job_variables": chosen})
 
