@@ -1,12 +1,14 @@
-# make demo | make test: each sets up what it needs first. PYTHON=... chooses the interpreter, EXTRA=gpu adds CUDA.
+# make demo | make test: each sets up what it needs first. PYTHON=... chooses the interpreter, EXTRA=gpu adds CUDA,
+# EXTRA="gpu ray" both: those named are there afterwards, and no others.
 
-# A set-up with an extra stays one: without this the next `make` would take the CUDA libraries away again.
-EXTRA ?= $(patsubst .venv/.complete-%,%,$(patsubst .venv/.usable-%,%,$(wildcard .venv/.complete-* .venv/.usable-*)))
+# A set-up with extras stays one: without this the next `make` would take the CUDA libraries away again.
+EXTRA ?= $(subst -, ,$(patsubst .venv/.complete-%,%,$(patsubst .venv/.usable-%,%,$(wildcard .venv/.complete-* .venv/.usable-*))))
+EXTRAS := $(subst $() $(),,$(foreach extra,$(sort $(EXTRA)),-$(extra)))
 UV_VERSION := 0.13.8
 UV := .tools/bin/uv
-STAMP := .venv/.complete$(if $(EXTRA),-$(EXTRA))
+STAMP := .venv/.complete$(EXTRAS)
 # Without the tools of developers; a set-up that has them keeps them.
-USABLE := $(or $(wildcard $(STAMP)),.venv/.usable$(if $(EXTRA),-$(EXTRA)))
+USABLE := $(or $(wildcard $(STAMP)),.venv/.usable$(EXTRAS))
 IS_RIGHT := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
 # The first interpreter that starts (version managers leave names that do not) and is of an allowed version.
@@ -29,7 +31,7 @@ setup: $(STAMP)
 NEVER_IMPORTED := -path '*/tests/*' $(foreach part,apprise databricks debugpy fontTools moto setuptools \
 	tensorflow_datasets/datasets $(addprefix ray/,data llm rllib serve train tune),-o -path '*/$(part)/*')
 $(sort $(STAMP) $(USABLE)): $(UV) pyproject.toml uv.lock
-	$(UV) sync --frozen --python "$(PYTHON)" $(if $(filter .venv/.usable%,$@),--no-dev) $(if $(EXTRA),--extra $(EXTRA))
+	$(UV) sync --frozen --python "$(PYTHON)" $(if $(filter .venv/.usable%,$@),--no-dev) $(foreach extra,$(EXTRA),--extra $(extra))
 	@find .venv/lib -name '*.py' ! \( $(NEVER_IMPORTED) \) -print0 | \
 		xargs -0 -n 300 -P 8 .venv/bin/python -m compileall -qq || true  # a package may have a file of another Python
 	@rm -f .venv/.complete* .venv/.usable*

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes the work pool, applies prefect.yaml and adds its schedules; again whenever it changes. In the image: a deployment
-# remembers the folder it was made in, and that is /opt/rampline there. Wants PREFECT_API_URL, and PREFECT_API_AUTH_STRING
-# where the server has one.
+# Makes the work pool, applies prefect.yaml, adds its schedules and the automations; again whenever it changes: the pool then
+# has this template again, and is not paused. In the image: a deployment remembers the folder it was made in, and that is
+# /opt/rampline there. Wants PREFECT_API_URL, and PREFECT_API_AUTH_STRING where the server has one.
 #   deploy.sh                                                           a process pool
 #   deploy.sh kubernetes deployments/kubernetes/base-job-template.json  a Kubernetes pool
 set -eu

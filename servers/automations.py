@@ -22,7 +22,7 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 from rampline.credentials import mask
 from rampline.errors import ConfigError, RamplineError
-from rampline.servers.deployments import flow_names
+from rampline.servers.server_plan import flow_names
 
 FILE = Path(__file__).with_suffix(".yaml")
 TAG = "rampline"

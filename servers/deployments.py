@@ -2,18 +2,18 @@
 
 Each is made where it is missing. What is there may have been changed in the UI, and is left as it is.
 
-`python -m rampline.servers.deployments` adds the schedules of prefect.yaml, after `prefect deploy --all` by hand.
+`python -m rampline.servers.deployments` adds the schedules of prefect.yaml and the automations, after
+`prefect deploy --all` by hand.
 """
 
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Mapping
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Any
 
-import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import (
     DeploymentScheduleCreate,
@@ -25,13 +25,14 @@ from prefect.client.schemas.actions import (
 from prefect.exceptions import ObjectNotFound
 
 from rampline.devices import CPU_SLOTS, find_devices
-from rampline.errors import RamplineError
+from rampline.errors import ERROR_MARK, RamplineError
 from rampline.files import read_json
 from rampline.record.home import Home
 from rampline.record.units import write_number_of
+from rampline.servers.automations import apply_automations
 from rampline.servers.processes import start
 from rampline.servers.running import POOL, servers_folder
-from rampline.servers.server_plan import PACKAGE, PREFECT_YAML
+from rampline.servers.server_plan import PACKAGE, PREFECT_YAML, prefect_yaml
 
 DEPLOY_SECONDS = 300
 COMMIT_DIGITS = 12
@@ -39,12 +40,6 @@ POOL_TYPE = "process"
 # Prefect's own lets whoever starts a flow run say which command is run, where, and with which environment.
 TEMPLATE = PACKAGE / "process-job-template.json"
 COMMAND = "command"
-
-
-def flow_names(*tags: str) -> list[str]:
-    """The flows that prefect.yaml deploys; with `tags`, those of deployments with one of these tags."""
-    deployments = _prefect_yaml()["deployments"]
-    return [each["name"] for each in deployments if not tags or set(tags) & set(each["tags"])]
 
 
 def code_version() -> dict[str, str]:
@@ -108,7 +103,7 @@ def ensure_pool(client: SyncPrefectClient) -> list[str]:
 
 def add_schedules(client: SyncPrefectClient) -> None:
     """Give deployments the schedules of prefect.yaml that they do not have yet, switched off."""
-    for name, schedules in _prefect_yaml()["definitions"]["schedules"].items():
+    for name, schedules in prefect_yaml()["definitions"]["schedules"].items():
         deployment = client.read_deployment_by_name(name)
         known = {schedule.slug for schedule in deployment.schedules}
         missing = [
@@ -151,14 +146,14 @@ def ensure_device_limit(client: SyncPrefectClient, *, cpu_slots: int | None = No
     return []
 
 
-def _prefect_yaml() -> dict[str, Any]:
-    return yaml.safe_load(PREFECT_YAML.read_text(encoding="utf-8"))
-
-
 def main() -> None:
-    """Add the schedules on the server that Prefect's settings name."""
+    """Add the schedules and the automations on the server that Prefect's settings name."""
     with get_client(sync_client=True) as client:
         add_schedules(client)
+        try:
+            apply_automations(client)
+        except RamplineError as error:
+            sys.exit(f"{ERROR_MARK}{error}")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from rampline.credentials import mask, without_user
 from rampline.errors import InputError
@@ -17,6 +20,17 @@ HTTP = ("http://", "https://")
 PACKAGE = Path(__file__).parents[1]
 # In a checkout the package has a link to it.
 PREFECT_YAML = (PACKAGE / "prefect.yaml").resolve()
+
+
+def prefect_yaml() -> dict[str, Any]:
+    """What prefect.yaml holds."""
+    return yaml.safe_load(PREFECT_YAML.read_text(encoding="utf-8"))
+
+
+def flow_names(*tags: str) -> list[str]:
+    """The flows that prefect.yaml deploys; with `tags`, those of deployments with one of these tags."""
+    deployments = prefect_yaml()["deployments"]
+    return [each["name"] for each in deployments if not tags or set(tags) & set(each["tags"])]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from rampline.jobs.device_queue import Ticket, devices_of, hold_devices, owners
 from rampline.jobs.fork_server import fork_server
 from rampline.progress import progress_to
 from rampline.record.home import Home
-from rampline.servers.deployments import flow_names
+from rampline.servers.server_plan import flow_names
 from rampline.study import Study
 from rampline.tasks.flow_run import current_flow_run, submitted_at
 

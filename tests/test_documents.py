@@ -1,4 +1,4 @@
-"""Documents lead to files and headings that there are; what names the version names the same one."""
+"""Documents lead to files and headings that there are; versions agree; what `make` sets up."""
 
 import re
 import shutil
@@ -70,3 +70,24 @@ def test_the_workflow_runs_the_gate_on_every_python_that_is_supported() -> None:
         name for name in classifiers if "Python :: 3" in name
     ]
     assert any("make test" in step.get("run", "") for step in workflow["jobs"]["gate"]["steps"])
+
+
+@pytest.mark.parametrize(
+    ("stamp", "given", "extras", "made"),
+    [
+        ("", ["EXTRA=ray gpu"], ["ray", "gpu"], ".complete-gpu-ray"),
+        (".usable-gpu-ray", [], ["gpu", "ray"], ".complete-gpu-ray"),
+        (".complete-gpu", ["EXTRA=ray"], ["ray"], ".complete-ray"),
+    ],
+)
+def test_make_sets_up_the_extras_named_or_those_that_are_there(
+    tmp_path: Path, stamp: str, given: list[str], extras: list[str], made: str
+) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for file in ("pyproject.toml", "uv.lock", ".tools/bin/uv", f".venv/{stamp or 'file'}"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    command = ["make", "--dry-run", "setup", *given]
+    steps = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"--extra (\S+)", steps) == extras
+    assert f"touch .venv/{made}\n" in steps

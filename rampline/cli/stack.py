@@ -27,7 +27,7 @@ def up(
     when_idle: Annotated[
         str,
         typer.Option(
-            metavar="COMMAND", help="Run this in a shell when nothing runs any more, such as 'sudo poweroff'."
+            metavar="COMMAND", help="Run this when no flow run and no `rampline run` is left, such as 'sudo poweroff'."
         ),
     ] = "",
     idle_minutes: Annotated[float, typer.Option(min=0.1, help="Minutes without a run before --when-idle.")] = 15.0,

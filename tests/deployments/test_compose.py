@@ -13,7 +13,7 @@ from rampline.servers.processes import FLOW_RUNS_SECONDS, SERVERS_SECONDS, WATCH
 TOP = {"name", "services", "volumes", "configs"}
 SERVICE = {
     *("image", "build", "init", "cap_drop", "security_opt", "restart", "entrypoint", "command", "environment"),
-    *("volumes", "configs", "ports", "healthcheck", "depends_on", "stop_grace_period", "shm_size"),
+    *("hostname", "volumes", "configs", "ports", "healthcheck", "depends_on", "stop_grace_period", "shm_size"),
 }
 CONDITIONS = {"service_healthy", "service_completed_successfully"}
 
@@ -33,7 +33,7 @@ def test_every_key_is_of_the_specification(content):
 def test_example_environment_has_every_variable_and_no_secret():
     example = example_environment()
     assert set(example) == compose_variables()
-    assert {name for name, value in example.items() if not value} == set(SECRETS)
+    assert {name for name, value in example.items() if not value} == {*SECRETS, "RAMPLINE_NOTIFY_URL"}
 
 
 @pytest.mark.parametrize("secret", SECRETS)
@@ -71,12 +71,25 @@ def test_servers_ask_for_a_password(content):
     assert "lease_storage.filesystem" in prefect["environment"]["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"]
 
 
+def test_a_proxy_is_let_in_by_variables_alone():
+    names = {
+        "PREFECT_ALLOWED_HOSTS": "prefect,prefect.example.org",
+        "MLFLOW_ALLOWED_HOSTS": "mlflow:5000,mlflow.example.org",
+        "MLFLOW_ALLOWED_ORIGINS": "https://mlflow.example.org",
+    }
+    services = compose(example_environment() | SECRETS | names)["services"]
+    assert services["prefect"]["environment"]["RAMPLINE_ALLOWED_HOSTS"] == names["PREFECT_ALLOWED_HOSTS"]
+    assert f"--allowed-hosts={names['MLFLOW_ALLOWED_HOSTS']}" in services["mlflow"]["command"]
+    assert f"--cors-allowed-origins={names['MLFLOW_ALLOWED_ORIGINS']}" in services["mlflow"]["command"]
+
+
 def test_prefect_is_started_without_its_faults_and_behind_the_gate(content):
     assert content["services"]["prefect"]["entrypoint"] == ["python", "-m", "rampline.servers.prefect_server"]
 
 
 def test_the_worker_is_started_so_that_its_flow_runs_save(content):
     worker = content["services"]["worker"]
+    assert worker["hostname"] == "rampline-worker"
     assert worker["entrypoint"] == ["python", "-m", "rampline.servers.compose_worker"]
     seconds = FLOW_RUNS_SECONDS + WATCHDOGS_SECONDS + SERVERS_SECONDS
     assert seconds < float(worker["stop_grace_period"].removesuffix("s"))

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from prefect.utilities.templating import apply_values
 
 TEMPLATE = DEPLOYMENTS / "kubernetes" / "base-job-template.json"
 # What a Kubernetes worker puts in.
-OF_A_FLOW_RUN = {"command": ["prefect", "flow-run", "execute"], "env": [{"name": "A", "value": "1"}], "labels": {}}
+OF_A_FLOW_RUN = {"name": "study", "labels": {}}
+# It refuses a template that has these elsewhere; Kubernetes' server drops them from a pod.
+OF_THE_WORKER = {"parallelism": 1, "completions": 1}
 
 
 def job(**variables: Any) -> dict[str, Any]:
@@ -26,12 +29,14 @@ def job(**variables: Any) -> dict[str, Any]:
     properties = template["variables"]["properties"]
     assert set(variables) <= set(properties)
     defaults = {name: field["default"] for name, field in properties.items() if "default" in field}
-    values = defaults | {"name": "study", **OF_A_FLOW_RUN} | variables
-    return apply_values(template["job_configuration"], values, remove_notset=True)["job_manifest"]
+    manifest = apply_values(template["job_configuration"], defaults | OF_A_FLOW_RUN | variables, remove_notset=True)
+    pod = manifest["job_manifest"]["spec"]["template"]["spec"]
+    assert {key: pod.pop(key) for key in OF_THE_WORKER} == OF_THE_WORKER
+    return manifest["job_manifest"]
 
 
 def test_jobs_made_from_it_fit_the_schema():
-    for item in (job(), job(gpus=2, namespace="team", service_account_name="trainer", image="registry/rampline:1")):
+    for item in (job(), job(gpus=2, memory_limit="32Gi", image_pull_policy="Always")):
         for version in ("1.31", kubernetes_validate.latest_version()):
             kubernetes_validate.validate(item, version, strict=True)
 
@@ -43,6 +48,13 @@ def test_a_flow_run_has_the_same_safeguards_as_a_training_job():
         assert pod[key] == other[key]
     assert pod["containers"][0]["securityContext"] == other["containers"][0]["securityContext"]
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+
+
+def test_the_pool_takes_the_environment_of_prefect_yaml_and_no_other():
+    process = json.loads((DEPLOYMENTS / "process-job-template.json").read_text())["variables"]
+    variables = json.loads(TEMPLATE.read_text())["variables"]
+    assert variables["properties"]["env"] == process["properties"]["env"]
+    assert variables["additionalProperties"] is False
 
 
 @pytest.mark.long
@@ -64,10 +76,8 @@ def deploy_and_look(variables: dict[str, str]) -> None:
         pool = json.load(answer)
     assert pool["type"] == "kubernetes"
     assert pool["base_job_template"] == json.loads(TEMPLATE.read_text())
-    headers = {"content-type": "application/json"}
-    request = urllib.request.Request(f"{url}/deployments/filter", b"{}", headers)
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        deployments = json.load(answer)
+    deployments, automations = (post(f"{url}/{kind}/filter", {}) for kind in ("deployments", "automations"))
+    assert [found["name"] for found in automations].count("rampline: zombie flow runs") == 1
     names = {
         entry["name"] for entry in yaml.safe_load((DEPLOYMENTS.parent / "prefect.yaml").read_text())["deployments"]
     }
@@ -76,3 +86,16 @@ def deploy_and_look(variables: dict[str, str]) -> None:
     # Their folder is the one that deploy.sh lies in: the image's, in the image.
     folder = {"prefect.deployments.steps.set_working_directory": {"directory": str(DEPLOYMENTS.parent)}}
     assert all(found["pull_steps"] == [folder] for found in deployments)
+    [study] = [found["id"] for found in deployments if found["name"] == "study"]
+
+    start = f"{url}/deployments/{study}/create_flow_run"
+    assert post(start, {"job_variables": {"gpus": 1, "env": {"PYTHONSAFEPATH": "1"}}})["id"]
+    for chosen in ({"command": "id"}, {"env": {"LD_PRELOAD": "x"}}, {"image": "x"}, {"secret": "x"}):
+        with pytest.raises(urllib.error.HTTPError, match="422"):
+            post(start, {"job_variables": chosen})
+
+
+def post(url: str, body: dict[str, Any]) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)

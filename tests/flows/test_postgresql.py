@@ -72,9 +72,12 @@ def test_without_the_password_nobody_gets_in(team):
 
 
 def test_back_up_and_restore(team, postgresql, tmp_path: Path):
-    for database, table in (("prefect", "flow_run"), ("mlflow", "runs")):
-        postgresql.copy(database, f"{database}_restored", tmp_path / f"{database}.dump")
-        count = f"SELECT count(*) FROM {table}"
-        [(rows,)] = postgresql.query(database, count)
-        assert rows > 0
-        assert postgresql.query(f"{database}_restored", count) == [(rows,)]
+    with start_postgresql() as new:
+        for database, table in (("prefect", "flow_run"), ("mlflow", "runs"), ("mlflow_auth", "users")):
+            dump = tmp_path / f"{database}.dump"
+            postgresql.back_up(database, dump)
+            new.restore(database, dump)
+            count = f"SELECT count(*) FROM {table}"
+            [(rows,)] = postgresql.query(database, count)
+            assert rows > 0
+            assert new.query(database, count) == [(rows,)]

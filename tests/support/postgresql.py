@@ -44,14 +44,19 @@ class PostgreSql:
         finally:
             connection.close()
 
-    def copy(self, database: str, copy: str, dump: Path) -> None:
-        """Back a database up to a file, and restore it under another name: the commands of docs/operations.md."""
-        self._run("pg_dump", "--format=custom", f"--file={dump}", database)
-        self._run("createdb", copy)
-        self._run("pg_restore", "--exit-on-error", f"--dbname={copy}", str(dump))
+    def back_up(self, database: str, dump: Path) -> None:
+        """Write a database to a file, as docs/operations.md says."""
+        with open(dump, "wb") as file:
+            self._run("pg_dump", "--format=custom", database, stdout=file)
 
-    def _run(self, program: str, *arguments: str) -> None:
-        subprocess.run([str(self.programs / program), *arguments], check=True, env=os.environ | _place(self.port))
+    def restore(self, database: str, dump: Path) -> None:
+        """Read it into the empty database of that name."""
+        with open(dump, "rb") as file:
+            self._run("pg_restore", "--exit-on-error", f"--dbname={database}", stdin=file)
+
+    def _run(self, program: str, *arguments: str, **streams: Any) -> None:
+        command = [str(self.programs / program), *arguments]
+        subprocess.run(command, check=True, env=os.environ | _place(self.port), **streams)
 
 
 @contextmanager
