@@ -71,6 +71,11 @@ def test_servers_ask_for_a_password(content):
     assert "lease_storage.filesystem" in prefect["environment"]["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"]
 
 
+def test_without_the_names_of_a_proxy_servers_answer_to_their_own(content):
+    own = {name: text for name, text in example_environment().items() if "_ALLOWED_" not in name}
+    assert compose(own | SECRETS) == content
+
+
 def test_a_proxy_is_let_in_by_variables_alone():
     names = {
         "PREFECT_ALLOWED_HOSTS": "prefect,prefect.example.org",

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
-_COMPOSE_VARIABLE = re.compile(r"\$\{(\w+)(:\?[^}]*)?\}")
+_COMPOSE_VARIABLE = re.compile(r"\$\{(\w+)(:[?-][^}]*)?\}")
 _POD_VARIABLE = re.compile(r"\$\((\w+)\)")
 
 
@@ -73,9 +73,10 @@ def compose(variables: Mapping[str, str]) -> dict[str, Any]:
     """
 
     def value(found: re.Match[str]) -> str:
-        if found[2] and not variables.get(found[1]):
-            raise ValueError(f"{found[1]}: {found[2].removeprefix(':?')}")
-        return variables.get(found[1], "")
+        how, instead = (found[2] or "")[:2], (found[2] or "")[2:]
+        if how == ":?" and not variables.get(found[1]):
+            raise ValueError(f"{found[1]}: {instead}")
+        return variables.get(found[1]) or (instead if how == ":-" else "")
 
     return yaml.safe_load(_COMPOSE_VARIABLE.sub(value, compose_text()))
 
