@@ -10,7 +10,7 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,13 +109,14 @@ def evaluate_runs(execution: Execution, runs: Sequence[str], *, on_event: OnEven
         on_event({"event": "evaluated", "run": path.name, **scores[path.name]})
 
     folder = execution.folder
-    # First that of the execution, then the runs' in one order: two evaluations never wait for each other.
-    locks = [folder / ".evaluation.lock", *(execution.directory(run).evaluation_lock for run in sorted(runs))]
-    with ExitStack() as stack:
-        for lock in locks:
-            stack.enter_context(locked(lock, lambda holder: logger.warning("waiting for %s, which scores too", holder)))
+    with _one_evaluation(execution):
         run_evaluation([folder / run for run in runs], folder / "evaluation.log", on_evaluated=on_evaluated)
     return scores
+
+
+def _one_evaluation(execution: Execution) -> AbstractContextManager[None]:
+    lock = execution.directory(execution.study.reference).evaluation_lock
+    return locked(lock, lambda holder: logger.warning("waiting for %s, which evaluates it, too", holder))
 
 
 def explain_runs(execution: Execution, runs: Sequence[str], *, log: Log) -> dict[str, str]:
@@ -126,7 +127,7 @@ def explain_runs(execution: Execution, runs: Sequence[str], *, log: Log) -> dict
     """
     directories = (execution.directory(run) for run in runs)
     probed = [directory for directory in directories if directory.probes_file.is_file()]
-    with locked(execution.folder / ".explain.lock", lambda holder: log(f"waiting for {holder}, which explains too")):
+    with _one_evaluation(execution):
         return _explain(execution, probed, log)
 
 

@@ -143,8 +143,8 @@ class RunDirectory:
 
     @property
     def evaluation_lock(self) -> Path:
-        """Held while the run is scored on its own, and until the scores are read: all such evaluations share files."""
-        return self.path / ".evaluation.lock"
+        """Held while a run of the execution is scored, and until the scores are read: evaluations of it share files."""
+        return self.path.parent / ".evaluation.lock"
 
     @property
     def worst_errors_file(self) -> Path:

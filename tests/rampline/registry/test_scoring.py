@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -118,15 +117,13 @@ def test_evaluations_of_one_run_at_once_have_their_own_scores(
 
 
 @pytest.mark.parametrize(
-    ("lock", "evaluation"),
+    "evaluation",
     [
-        (".evaluation.lock", partial(evaluate_runs, on_event=lambda event: None)),
-        ("worse/.evaluation.lock", partial(evaluate_runs, on_event=lambda event: None)),
-        (".explain.lock", partial(explain_runs, log=logging.getLogger().warning)),
+        partial(evaluate_runs, on_event=lambda event: None),
+        partial(explain_runs, log=print),
     ],
 )
 def test_a_second_evaluation_of_an_execution_waits_for_the_first(
-    lock: str,
     evaluation: Callable[..., dict[str, Any]],
     trained: Path,
     tmp_path: Path,
@@ -134,7 +131,7 @@ def test_a_second_evaluation_of_an_execution_waits_for_the_first(
 ) -> None:
     execution = Execution.open(Path(shutil.copytree(trained, tmp_path / "e1")))
     with ThreadPoolExecutor() as pool:
-        with locked(execution.folder / lock):
+        with locked(execution.directory("worse").evaluation_lock):
             second = pool.submit(evaluation, execution, ["worse"])
             wait_until(lambda: f"waiting for process {os.getpid()} on " in caplog.text, 30)
             assert not second.done()
