@@ -157,10 +157,7 @@ class RunConfig(Settings):
     def _check_learning_rate(self) -> None:
         rate, peak = self.learning_rate, self.peak_learning_rate
         if SCHEDULES[rate.schedule].is_ramp:
-            allowed = f"at most {peak:g}, the scaled peak"
-            check(rate.floor <= peak, "learning_rate.floor", rate.floor, allowed)
-            rises = rate.start <= peak or not rate.ramp_epochs
-            check(rises, "learning_rate.start", rate.start, allowed)
+            check(rate.floor <= peak, "learning_rate.floor", rate.floor, f"at most {peak:g}, the scaled peak")
 
     def _check_cluster(self) -> None:
         cluster = self.cluster

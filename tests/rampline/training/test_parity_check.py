@@ -85,8 +85,8 @@ def test_errors_are_far_above_rounding(optimizer: str, rate: float, check: Check
 def test_model_fit_trains_as_the_loop_on_one_replica(check: Check) -> None:
     # Shares of 14 and 15; of 120 examples 2 are left for the last batch, and two replicas get none.
     config = make_config("mirrored", model="parity_models:penalised", batch=59, replicas=4, virtual_devices=4)
-    # One replica alone would have a peak below the start.
-    rate = LearningRateConfig(schedule="ramp", start=0.01, peak=0.005, ramp_epochs=1, scale_with="replicas")
+    # One replica alone would have a peak below the floor.
+    rate = LearningRateConfig(schedule="ramp", start=0.0, peak=0.005, floor=0.01, ramp_epochs=1, scale_with="replicas")
     result = check(dataclasses.replace(config, engine="fit", learning_rate=rate))
     assert (result.status, result.precision, result.notes) == ("pass", "float64", ())
     assert_falling(result)

@@ -69,8 +69,8 @@ def test_a_batch_per_replica_stays_one_and_the_largest_is_the_user_s() -> None:
     assert found[1]["learning_rate.peak"] == pytest.approx(2 * config.learning_rate.peak)
 
 
-def test_a_batch_whose_scaled_peak_lies_below_the_start_is_not_tried() -> None:
-    rate = LearningRateConfig(schedule="ramp", start=1e-3, scale_with="global_batch", base_batch_size=32)
+def test_a_batch_whose_scaled_peak_lies_below_the_floor_is_not_tried() -> None:
+    rate = LearningRateConfig(schedule="ramp", floor=1e-3, scale_with="global_batch", base_batch_size=32)
     assert values(BATCH, dataclasses.replace(SINGLE, learning_rate=rate), "batch.size") == [64, 128, 256, 512, 1024]
 
 
