@@ -238,7 +238,7 @@ def test_a_job_is_preempted(submit: Submit, unhurried: str, forks: None, tmp_pat
 @pytest.mark.long
 def test_the_time_limit_comes_near(submit: Submit, unhurried: str, forks: None, tmp_path: Path) -> None:
     """A minute before it, or up to two: as often as it takes to the end."""
-    submitted = submit(unhurried, "--set", "epochs=120", "--", "--time=3")
+    submitted = submit(unhurried, "--set", "epochs=300", "--", "--time=3")
     wait_until(lambda: len(submitted.times("stopped")) > 0, 240)
     submitted.go()
     state = submitted.cluster.await_state(submitted.job, *ENDED, seconds=540)
