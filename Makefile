@@ -21,6 +21,10 @@ PYTEST := PYTHONDONTWRITEBYTECODE= .venv/bin/pytest -n 3 --dist loadgroup --no-l
 
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
+# The machine's certificates, as pip takes them: the proxy of a company has one of its own.
+ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt),)
+export UV_SYSTEM_CERTS := true
+endif
 
 .PHONY: setup demo test test-all test-quick pytest lint docs chaos bench bench-quick clean
 

@@ -227,7 +227,7 @@ def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder;
     if there := [each.name for each in templates if (folder / each.name).exists()]:
         raise InputError(f"{folder} has {', '.join(there)} already: choose another folder")
     # The study is told from those of other projects in the same home by the folder's name.
-    words = "".join(letter if re.match("[a-z0-9_-]", letter) else "-" for letter in folder.resolve().name.lower())
+    words = re.sub("[^a-z0-9_-]", "-", folder.resolve().name.lower())
     name = words.strip("-_")[:LONGEST_NAME] or "my-project"
     for template in templates:
         write_text(folder / template.name, template.read_text(encoding="utf-8").replace("my-project", name))
