@@ -24,12 +24,12 @@ class ProcessState:
 
     Attributes:
         pid: its process id, which is also that of its process group.
-        created: when the process was created, in seconds since 1970: with `pid` it says which process is meant.
+        identity: its `process_identity`, which says which process is meant.
         log: path of all that it prints.
     """
 
     pid: int
-    created: float
+    identity: str
     log: str
 
 
@@ -39,8 +39,8 @@ class Servers(JsonData):
 
     Attributes:
         pid: process id of `rampline up`.
-        created: when that process was created, in seconds since 1970.
-        started_at: the same for people, such as `2026-01-31T12:00:00+00:00`.
+        identity: `process_identity` of that process.
+        started_at: when it started, for people, such as `2026-01-31T12:00:00+00:00`.
         ready: whether all had answered by the time this was written.
         prefect_url: where the Prefect UI is, such as `http://127.0.0.1:4200`.
         prefect_api_url: what `PREFECT_API_URL` has to be.
@@ -50,7 +50,7 @@ class Servers(JsonData):
     """
 
     pid: int
-    created: float
+    identity: str
     started_at: str
     ready: bool
     prefect_url: str
@@ -58,6 +58,13 @@ class Servers(JsonData):
     mlflow_url: str
     processes: Mapping[str, ProcessState] = field(default_factory=dict)
     with_secret: tuple[str, ...] = ()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether `rampline up` still runs, and no other process has got its number since."""
+        from rampline.record.provenance import process_runs  # brings in psutil
+
+        return process_runs(self.identity)
 
     def client_environment(self) -> dict[str, str]:
         """The variables that lead Prefect's and MLflow's clients here, and log them in.
@@ -95,7 +102,7 @@ def running_servers(home: Home) -> Servers | None:
     Without a state file this costs a look at the disk.
     """
     servers = read_state(home)
-    if servers is None or not servers.ready or not is_process(servers.pid, servers.created):
+    if servers is None or not servers.ready or not servers.is_up:
         return None
     answer = answers(f"{servers.prefect_api_url}/health") and answers(f"{servers.mlflow_url}/health")
     return servers if answer else None
@@ -107,17 +114,6 @@ def read_state(home: Home) -> Servers | None:
         return Servers.read(state_file(home))
     except (OSError, ValueError):
         return None
-
-
-def is_process(pid: int, created: float) -> bool:
-    """Whether the process still runs, and is not another that has got its number since."""
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - created) < 1.0
-    except psutil.Error:
-        return False
 
 
 def answers(url: str) -> bool:

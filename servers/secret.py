@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from rampline.files import write_text
 from rampline.record.home import Home, private_mask
-from rampline.servers.running import client_credentials, is_process, read_state, servers_folder
+from rampline.servers.running import client_credentials, read_state, servers_folder
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -67,7 +67,7 @@ def log_in(home: Home, environment: Mapping[str, str]) -> dict[str, str]:
         if name in servers.with_secret and _same(environment.get(variable, ""), url)
     ]
     # After a `kill -9` of all, somebody else may listen there.
-    return client_login(home, found) if found and is_process(servers.pid, servers.created) else {}
+    return client_login(home, found) if found and servers.is_up else {}
 
 
 def open_prefect(home: Home, url: str, *, timeout_seconds: float = 15.0) -> SyncPrefectClient:

@@ -21,10 +21,10 @@ from rampline.credentials import mask
 from rampline.errors import ERROR_MARK, InputError, RamplineError
 from rampline.jobs.device_queue import owners
 from rampline.record.home import Home
+from rampline.record.provenance import process_identity
 from rampline.servers.processes import (
     ENDING_SIGNALS,
     counting_signals,
-    created,
     end_all,
     end_leftovers,
     has_flow_runs,
@@ -159,7 +159,7 @@ class Supervisor:
         plan = self._plan
         servers = Servers(
             pid=os.getpid(),
-            created=created(os.getpid()),
+            identity=process_identity(),
             started_at=self._started_at,
             ready=self._ready,
             prefect_url=plan.prefect_url,

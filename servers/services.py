@@ -15,6 +15,7 @@ from pathlib import Path
 from rampline.credentials import mask
 from rampline.errors import RamplineError
 from rampline.record.home import Home
+from rampline.record.provenance import process_identity
 from rampline.servers.environments import client_environment, mlflow_environment, prefect_environment
 from rampline.servers.processes import MODULE, created, listens, send_group, start
 from rampline.servers.running import POOL, ProcessState, answers, servers_folder
@@ -66,13 +67,13 @@ class Service:
         self.process = start(
             command, part=self.name, home=self.home, environment=self.environment, folder=self.folder, log=self.log
         )
-        self.state = ProcessState(pid=self.process.pid, created=created(self.process.pid), log=str(self.log))
+        self.state = ProcessState(pid=self.process.pid, identity=process_identity(self.process.pid), log=str(self.log))
 
     def answers(self) -> bool:
         """Whether it works."""
         if self.state is None or (self.port is not None and not listens(self.state.pid, self.port)):
             return False
-        return self.health(self.state.created)
+        return self.health(created(self.state.pid))
 
     def how_it_ended(self) -> str | None:
         """Such as `exit status 1` or `SIGKILL`; `None` while it runs."""

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rampline.record.home import Home
+from rampline.record.provenance import process_runs
 from rampline.record.units import write_number_of
-from rampline.servers.processes import lock_holder
-from rampline.servers.running import POOL, ProcessState, Servers, answers, is_process, read_state
+from rampline.servers.processes import created, lock_holder
+from rampline.servers.running import POOL, ProcessState, Servers, answers, read_state
 from rampline.servers.secret import open_prefect
 from rampline.servers.services import worker_name
 
@@ -43,7 +44,7 @@ def look(home: Home) -> list[Part]:
     servers, holder = read_state(home), lock_holder(home)
     if servers is None:
         return [Part(name="up", is_well=False, condition="is starting", pid=holder)] if holder else []
-    is_up = holder == servers.pid and is_process(servers.pid, servers.created)
+    is_up = holder == servers.pid and servers.is_up
     condition = ("running" if servers.ready else "is starting") if is_up else "was killed"
     up = Part(
         name="up",
@@ -51,7 +52,7 @@ def look(home: Home) -> list[Part]:
         condition=condition,
         where=str(home.root),
         pid=servers.pid if is_up else None,
-        since=_since(servers.created) if is_up else "",
+        since=_since(servers.pid) if is_up else "",
     )
     return [up, _server(servers, "prefect"), _server(servers, "mlflow"), _worker(home, servers)]
 
@@ -76,7 +77,7 @@ def _worker(home: Home, servers: Servers) -> Part:
 def _part(name: str, process: ProcessState | None, *, where: str, is_there: bool, otherwise: str) -> Part:
     if process is None:
         return Part(name=name, is_well=is_there, condition="found" if is_there else otherwise, where=where)
-    runs = is_process(process.pid, process.created)
+    runs = process_runs(process.identity)
     condition = ("running" if is_there else otherwise) if runs else "not running"
     return Part(
         name=name,
@@ -84,7 +85,7 @@ def _part(name: str, process: ProcessState | None, *, where: str, is_there: bool
         condition=condition,
         where=where,
         pid=process.pid if runs else None,
-        since=_since(process.created) if runs else "",
+        since=_since(process.pid) if runs else "",
         log=process.log,
     )
 
@@ -109,5 +110,5 @@ def _pool(home: Home, servers: Servers) -> tuple[bool, int] | None:
         return None
 
 
-def _since(created: float) -> str:
-    return datetime.fromtimestamp(created).strftime("%Y-%m-%d %H:%M:%S")
+def _since(pid: int) -> str:
+    return datetime.fromtimestamp(created(pid)).strftime("%Y-%m-%d %H:%M:%S")

@@ -68,13 +68,19 @@ def lock_hash() -> str:
     return hashlib.sha256(lock.read_bytes()).hexdigest()[:12] if lock.is_file() else ""
 
 
-def process_identity() -> str:
-    """`HOST:PID:START` of this process: told apart from a later process with the same number.
+def process_identity(pid: int | None = None) -> str:
+    """`HOST:PID:START` of a process, by default this one: told apart from a later process with the same number.
 
     START is `TICKS-BOOT`, which no step of the clock changes: clock ticks since the machine started, and the kernel's
     id of that start. Without a /proc it is unix seconds, as it was for all processes once.
     """
-    return f"{platform.node()}:{os.getpid()}:{_start_of(os.getpid())}"
+    pid = pid or os.getpid()
+    return f"{platform.node()}:{pid}:{_start_of(pid)}"
+
+
+def process_runs(identity: str) -> bool:
+    """Whether the process of that identity is on this machine, and runs."""
+    return identity.startswith(f"{platform.node()}:") and not process_is_gone(identity)
 
 
 def process_is_gone(identity: str) -> bool:

@@ -6,10 +6,10 @@ import os
 import subprocess
 import sys
 
-import psutil
 import pytest
 
 from rampline.record.home import Home
+from rampline.record.provenance import process_identity
 from rampline.servers.running import ProcessState, Servers, read_state, running_servers, state_file
 
 
@@ -18,23 +18,23 @@ def home(tmp_path):
     return Home(root=tmp_path)
 
 
-def servers_of(created: float) -> Servers:
+def servers_of(identity: str) -> Servers:
     return Servers(
         pid=os.getpid(),
-        created=created,
+        identity=identity,
         started_at="2026-01-31T12:00:00+00:00",
         ready=True,
         prefect_url="http://127.0.0.1:9",
         prefect_api_url="http://127.0.0.1:9/api",
         mlflow_url="http://127.0.0.1:9",
-        processes={"worker": ProcessState(pid=1, created=2.0, log="worker.log")},
+        processes={"worker": ProcessState(pid=1, identity="host:1:2", log="worker.log")},
     )
 
 
 def test_what_is_written_is_read(home):
-    servers_of(1.5).write(state_file(home))
-    assert read_state(home) == servers_of(1.5)
-    assert set(json.loads(state_file(home).read_text())["processes"]["worker"]) == {"pid", "created", "log"}
+    servers_of("host:2:3").write(state_file(home))
+    assert read_state(home) == servers_of("host:2:3")
+    assert set(json.loads(state_file(home).read_text())["processes"]["worker"]) == {"pid", "identity", "log"}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"processes": []}', '{"processes": {"a": {"pid": 1}}}'])
@@ -46,20 +46,18 @@ def test_a_damaged_file_is_none(home, text):
 
 
 def test_another_process_with_the_number_is_not_it(home, http_server):
-    created = psutil.Process().create_time()
     there = {"prefect_api_url": http_server, "mlflow_url": http_server}
-    dataclasses.replace(servers_of(created), **there).write(state_file(home))
+    dataclasses.replace(servers_of(process_identity()), **there).write(state_file(home))
     assert running_servers(home) is not None
-    dataclasses.replace(servers_of(created - 60), **there).write(state_file(home))
+    dataclasses.replace(servers_of(process_identity()[:-1]), **there).write(state_file(home))
     assert running_servers(home) is None
 
 
 def test_servers_that_do_not_answer_or_are_starting_do_not_run(home, http_server):
-    created = psutil.Process().create_time()
-    servers_of(created).write(state_file(home))
+    servers_of(process_identity()).write(state_file(home))
     assert running_servers(home) is None
     there = {"prefect_api_url": http_server, "mlflow_url": http_server, "ready": False}
-    dataclasses.replace(servers_of(created), **there).write(state_file(home))
+    dataclasses.replace(servers_of(process_identity()), **there).write(state_file(home))
     assert running_servers(home) is None
 
 
@@ -67,7 +65,7 @@ def test_clients_get_the_passwords_of_the_servers(monkeypatch):
     monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "me:secret")
     monkeypatch.setenv("RAMPLINE_MLFLOW_PASSWORD", "servers")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "own")
-    found = servers_of(1.0).client_environment()
+    found = servers_of("host:2:3").client_environment()
     assert (found["PREFECT_API_AUTH_STRING"], found["MLFLOW_TRACKING_PASSWORD"]) == ("me:secret", "own")
 
 

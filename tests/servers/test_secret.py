@@ -3,10 +3,10 @@
 import dataclasses
 import os
 
-import psutil
 import pytest
 
 from rampline.record.home import Home
+from rampline.record.provenance import process_identity
 from rampline.servers.running import Servers, state_file
 from rampline.servers.secret import log_in, make_login, secret_file, sign_in_lines
 
@@ -23,7 +23,7 @@ def home(tmp_path):
 
 SERVERS = Servers(
     pid=os.getpid(),
-    created=psutil.Process().create_time(),
+    identity=process_identity(),
     started_at="2026-01-31T12:00:00+00:00",
     ready=True,
     prefect_url=PREFECT,
@@ -48,7 +48,7 @@ def test_commands_log_in_to_the_servers_that_their_environment_leads_to(home):
     assert log_in(home, {"PREFECT_API_URL": "http://127.0.0.1:4201/api", "MLFLOW_TRACKING_URI": "sqlite:///a.db"}) == {}
 
 
-@pytest.mark.parametrize("change", [{"created": SERVERS.created - 60}, {"with_secret": ("mlflow",)}])
+@pytest.mark.parametrize("change", [{"identity": SERVERS.identity[:-1]}, {"with_secret": ("mlflow",)}])
 def test_servers_that_are_gone_or_have_passwords_of_their_own_are_not_told(home, change):
     dataclasses.replace(SERVERS, **change).write(state_file(home))
     assert log_in(home, {"PREFECT_API_URL": f"{PREFECT}/api"}) == {}
