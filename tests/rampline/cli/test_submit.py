@@ -257,7 +257,7 @@ def test_the_first_node_is_lost(spares: str, submit: Submit, held: str, forks: N
     lost = submitted.node_of("worker-0")
     submitted.cluster.power_off(lost)
     hold.let_go()
-    wait_until(lambda: submitted.cluster.job(submitted.job)["Restarts"] != "0", 150)
+    wait_until(lambda: submitted.cluster.job(submitted.job)["Restarts"] != "0", 240)
     if spares == "1":  # the job wants three nodes, as before
         submitted.cluster.start(lost)
     wait_until(lambda: len(submitted.times("started")) == 2, 200)
