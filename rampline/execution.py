@@ -40,6 +40,7 @@ from rampline.record.provenance import git_commit
 from rampline.record.run_directory import Goal, RunDirectory, RunIdentity
 from rampline.study import StudyRun
 from rampline.study.execution_file import Execution, resolve_weights
+from rampline.study.halving import describe_rungs
 from rampline.study.stored_execution import kept
 from rampline.tracking.delivery import Delivery, deliver_news, is_delivered
 from rampline.tracking.experiment import begin_run, continue_run, open_experiment, study_tags
@@ -297,6 +298,8 @@ def _create(execution: Execution, run: StudyRun, directory: RunDirectory) -> Non
         git_commit=git_commit(),
         published=dict(run.published),
         repeat_of=run.repeat_of,
+        description=run.description,
+        rungs=describe_rungs(execution.study, run),
     )
     directory.create(resolve_weights(run.config, execution.folder), identity)
     of, study = run.repeat_of or run.name, execution.study.name

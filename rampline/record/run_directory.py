@@ -24,6 +24,8 @@ class RunIdentity:
         git_commit: commit of the code, or `unknown`.
         published: other people's figures for this run, by metric name.
         repeat_of: the run that this one trains once more, with another seed; empty for a first training.
+        description: what the study says of it.
+        rungs: when halving stops it, in words; empty where it does not.
     """
 
     study: str
@@ -32,6 +34,8 @@ class RunIdentity:
     git_commit: str = "unknown"
     published: dict[str, float] = dataclasses.field(default_factory=dict)
     repeat_of: str = ""
+    description: str = ""
+    rungs: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,14 +11,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from rampline.files import read_json
 from rampline.record.run_directory import Goal, RunDirectory
 from rampline.study.definition import Study, StudyRun
-
-if TYPE_CHECKING:
-    from rampline.study.execution_file import Execution
+from rampline.study.execution_file import Execution
 
 ETA = 3
 # The first epoch holds the tracing: the images/s of a run that had no other could not be compared.

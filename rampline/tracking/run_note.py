@@ -11,9 +11,7 @@ from rampline.credentials import mask
 from rampline.explain.explanation import Explanation
 from rampline.files import read_json
 from rampline.record.run_directory import RunDirectory
-from rampline.study import StudyRun, built_in_studies
-from rampline.study.execution_file import Execution, is_begun
-from rampline.study.halving import describe_rungs
+from rampline.study import built_in_studies
 from rampline.training.early_stop import describe_stop
 
 STRATEGIES = {
@@ -31,19 +29,14 @@ def describe_run(directory: RunDirectory, failure: str | None = None) -> str:
         directory: of the run, in any state.
         failure: why it ended without being complete, one line.
     """
-    run, rungs = _study_run(directory)
-    purpose = run.description if run else ""
-    paragraphs = [purpose, *_results(directory, failure), _set_up(directory, rungs), _where(directory)]
+    identity = directory.read_identity()
+    paragraphs = [
+        identity.description,
+        *_results(directory, failure),
+        _set_up(directory, identity.rungs),
+        _where(directory, identity.study),
+    ]
     return mask("\n\n".join(paragraph for paragraph in paragraphs if paragraph))
-
-
-def _study_run(directory: RunDirectory) -> tuple[StudyRun | None, str]:
-    """The run as the study has it, where that is known, and when halving stops it."""
-    if not is_begun(directory.path.parent):
-        return None, ""
-    study, name = Execution.open(directory.path.parent).study, directory.read_identity().name
-    run = next((run for run in study.runs if run.name == name), None)
-    return run, describe_rungs(study, run) if run else ""
 
 
 def _set_up(directory: RunDirectory, rungs: str) -> str:
@@ -96,9 +89,8 @@ def _times(result: dict[str, Any]) -> str:
     return f"{times}{best}{stopped}"
 
 
-def _where(directory: RunDirectory) -> str:
+def _where(directory: RunDirectory, study: str) -> str:
     where = f"Run directory `{directory.path.absolute()}`"
     if directory.is_complete:
         return where
-    study = directory.read_identity().study
     return f"{where}; `rampline run {study if study in built_in_studies() else 'FILE'} --resume` continues it."

@@ -4,9 +4,7 @@ import pytest
 
 from rampline.explain.explanation import Explanation, Verdict
 from rampline.explain.parts import RunParts, StepParts
-from rampline.files import write_json
-from rampline.study import load_study
-from rampline.study.execution_file import Execution
+from rampline.files import read_json, write_json
 from rampline.tracking.run_note import describe_run
 
 RESULT = {"train_seconds": 4.5, "wall_seconds": 12.0, "best_epoch": 2}
@@ -45,10 +43,12 @@ def test_the_description_follows_the_run(make_run_directory, evaluation):
     assert "Where the time went: input-bound: most of it." in note()
 
 
-def test_what_the_study_says_of_a_run_comes_first(make_run_directory, home):
+def test_what_the_study_says_of_a_run_comes_first(make_run_directory):
     directory = make_run_directory("baseline")
-    Execution(folder=directory.path.parent, study=load_study("digits"), home=home, parent_run_id="0").write()
-    assert describe_run(directory).startswith("One device, our training loop.\n\n**single**, one device; ")
+    identity = read_json(directory.identity_file) | {"description": "One device.", "rungs": "after epoch 2"}
+    write_json(directory.identity_file, identity)
+    assert describe_run(directory).startswith("One device.\n\n**single**, one device; ")
+    assert "epochs (it stops after epoch 2)" in describe_run(directory)
 
 
 def test_a_run_that_may_stop_before_its_last_epoch_says_when_and_then_why(make_run_directory):
