@@ -14,7 +14,7 @@ from pydantic import Field
 from rampline.config import ClusterConfig, RunConfig, run_config, sections
 from rampline.errors import ConfigError, InputError
 from rampline.record.home import Home
-from rampline.study import Study, load_study
+from rampline.study import load_study
 from rampline.study.execution_file import Execution, execution_at_hand, is_begun
 from rampline.study.preflight import check_machine, check_study, settings_differ
 from rampline.tasks.flow_run import current_flow_run
@@ -132,17 +132,17 @@ def find_execution(
     Raises:
         InputError: when the study or this machine does not allow it; nothing is written then.
     """
-    folder, home = Path(own_execution(execution)), Home.from_environment()
-    chosen = None if strategy == "all" else strategy
-    if execution and (found := execution_at_hand(folder)):
+    home, chosen = Home.from_environment(), None if strategy == "all" else strategy
+    folder = Path(own_execution(execution) or home.runs / load_study(study).name / _own_name())
+    if found := execution_at_hand(folder):
         return found
-    if execution and is_begun(folder):
+    if is_begun(folder):
         begun = Execution.open(folder)
         if settings_differ(begun.study, study, only, overrides, chosen):
             get_run_logger().info(f"execution {begun.name} continues with the settings it was started with")
         return begun
     checked = check_study(study, home=home, only=only, overrides=overrides, strategy=chosen)
-    return _make(checked, home, folder.name if execution else _own_name())
+    return Execution(folder=folder, study=checked, home=home)
 
 
 def find_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) -> Execution:
@@ -158,8 +158,11 @@ def find_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) ->
         raise ConfigError(
             f"run {run} has strategy {strategy}: the flow {FLOW_OF_STRATEGY[strategy]} trains it, not {flow}"
         )
+    folder = home.runs / loaded.name / _own_name()
+    if is_begun(folder):
+        return Execution.open(folder)
     runs = tuple(loaded.run(name) for name in loaded.with_ancestors(run))
-    return _make(check_machine(dataclasses.replace(loaded, runs=runs), home), home, _own_name())
+    return Execution(folder=folder, study=check_machine(dataclasses.replace(loaded, runs=runs), home), home=home)
 
 
 def find_trained(study: str, execution: str, runs: Sequence[str]) -> tuple[Execution, list[str]]:
@@ -183,8 +186,3 @@ def _own_name() -> str:
     """The name of the flow run's own execution: a retry of the flow run goes on where the first attempt stopped."""
     flow_run = current_flow_run()
     return f"{flow_run.created:%Y%m%d-%H%M%S}-{flow_run.id.hex[-6:]}"
-
-
-def _make(study: Study, home: Home, name: str) -> Execution:
-    folder = home.runs / study.name / name
-    return Execution.open(folder) if is_begun(folder) else Execution(folder=folder, study=study, home=home)

@@ -7,7 +7,6 @@ import hashlib
 import json
 import logging
 import re
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +35,7 @@ from rampline.record.run_directory import RunDirectory
 from rampline.record.units import write_duration, write_markdown_table, write_percent
 from rampline.study import Study
 from rampline.study.execution_file import Execution
-from rampline.tracking.artifacts import draw_learning_rate
+from rampline.tracking.artifacts import LEARNING_RATE, draw_artifacts
 
 
 def epoch_rows(run_directory: RunDirectory) -> list[dict[str, float | None]]:
@@ -49,13 +48,8 @@ def epoch_rows(run_directory: RunDirectory) -> list[dict[str, float | None]]:
 
 def learning_rate_markdown(run_directory: RunDirectory) -> str:
     """The schedule and the recorded rates as a picture inside the markdown itself: the page can fetch no file."""
-    events = run_directory.read_events("started")
-    curve = next((event["learning_rate_curve"] for event in reversed(events) if "learning_rate_curve" in event), [])
-    rates = {int(row["epoch"] or 0): row["learning_rate"] or 0.0 for row in epoch_rows(run_directory)}
-    with tempfile.TemporaryDirectory() as folder:
-        picture = Path(folder) / "learning_rate.png"
-        draw_learning_rate(picture, curve, rates)
-        encoded = base64.b64encode(picture.read_bytes()).decode()
+    draw_artifacts(run_directory)  # MLflow's delivery has, where MLflow was there
+    encoded = base64.b64encode((run_directory.artifacts / LEARNING_RATE).read_bytes()).decode()
     heading = f"# Learning rate of {run_directory.path.name}"
     return f"{heading}\n\n![learning rate over epochs](data:image/png;base64,{encoded})\n"
 

@@ -203,7 +203,8 @@ def show_comparison(execution: Execution, report: str) -> None:
     create_table_artifact(rows, key=artifact_key("comparison", study), description=description)
     if quoted := quote_markdown(execution):
         create_markdown_artifact(quoted, key=artifact_key("quoted", study), description="Quoted against actual")
-    for shown, link in mlflow_links(execution).items():
+    links = mlflow_links(execution.comparison, execution.home) if execution.comparison else {}
+    for shown, link in links.items():
         create_link_artifact(link, link_text=f"{shown} of {study} in MLflow", key=artifact_key("mlflow", shown, study))
 
 

@@ -1,4 +1,7 @@
-"""What Keras has by name, read from its files: importing it takes seconds, and settings are checked without it."""
+"""Checks of what a study names: networks, weights and layers of Keras' and of the user's own.
+
+What Keras has is read from its files: importing it takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,64 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rampline.config.choices import AUGMENTATIONS, MODELS
+from rampline.config.sections import DataConfig
 from rampline.config.setting import unknown_key
 from rampline.errors import ConfigError
+from rampline.imports import locate_own
 
 # The modules of the networks of `keras.applications`, and of the layers of `keras.layers` for images.
 APPLICATIONS, IMAGE_LAYERS = "keras.src.applications.", "keras.src.layers.preprocessing.image_preprocessing."
+
+# What these name is never a checkpoint, whatever folders there are.
+FRESH_WEIGHTS = ("none", "imagenet")
+# Of the parameters of Keras' networks and layers, what Rampline decides.
+GIVEN_TO_MODELS = ("include_top", "weights", "input_tensor", "input_shape", "pooling", "classes", "name")
+GIVEN_TO_MODELS += ("classifier_activation", "weights_name")
+GIVEN_TO_LAYERS = ("value_range", "seed", "data_format", "bounding_box_format", "name")
+
+
+def check_model(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse a `model.name` that is no network of ours or Keras', and code that is not found; nothing is imported.
+
+    Of a network of Keras', `model.options` must be its own.
+    """
+    applications = keras_names("applications", APPLICATIONS)
+    if ":" in name:
+        if not locate_own(name, Path.cwd()):
+            places = f"{Path.cwd()}, PYTHONPATH and what is installed"
+            raise ConfigError(f"model.name={name!r} is not found: looked in {places}")
+    elif name in applications:
+        check_parameters(options, applications[name], name, "model.options", GIVEN_TO_MODELS)
+    elif name not in MODELS:
+        known = ", ".join(MODELS)
+        allowed = f"{known}, a keras.applications name, or package.module:function"
+        raise ConfigError(f"model.name={name!r} is not known: it must be {allowed}")
+
+
+def check_weights(weights: str) -> None:
+    """Refuse `model.weights` that are not there, or a training from scratch would take their place."""
+    path = Path(weights)
+    is_there = path.is_file() if weights.endswith((".h5", ".keras")) else path.is_dir()
+    if weights not in FRESH_WEIGHTS and not is_there:
+        allowed = "none, imagenet, a .h5 weight file, a .keras file, the folder of a checkpoint, or run:NAME"
+        raise ConfigError(f"model.weights={weights!r} cannot be found: it must be {allowed}")
+
+
+def check_augmentations(data: DataConfig) -> None:
+    """Refuse a layer of `data.augment` that Keras does not have, and options that the layer does not have."""
+    layers = keras_names("layers", IMAGE_LAYERS)
+    for name, options in data.augmentations:
+        if name in AUGMENTATIONS:
+            continue
+        if name == "AugMix":
+            raise ConfigError(
+                "data.augment: AugMix draws its operations in Python, once for all images: use RandAugment"
+            )
+        if name not in layers:
+            known, otherwise = [*AUGMENTATIONS, *layers], "an image layer of keras.layers, such as RandomRotation, fits"
+            raise ConfigError(unknown_key(name, known, "data.augment", otherwise))
+        check_parameters(options, layers[name], name, f"data.augment.{name}", GIVEN_TO_LAYERS)
 
 
 def check_parameters(

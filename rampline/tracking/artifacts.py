@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_COUNTS_SHOWN = 20  # classes, up to which a number fits into its cell
 MOST_NAMES_SHOWN = 60
+LEARNING_RATE = "learning_rate.png"
 BLUE, ORANGE = "#2b6cb0", "#c05621"
 SCORES = ("precision", "recall", "f1-score", "support")
 
@@ -31,13 +32,13 @@ logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
 def draw_artifacts(directory: RunDirectory) -> None:
     """Draw into `RUN_DIR/artifacts` what is not there yet, or is older than what it is drawn from."""
     folder = directory.artifacts
-    if _is_due(folder / "learning_rate.png", directory.events_file):
+    if _is_due(folder / LEARNING_RATE, directory.events_file):
         events = directory.read_events("started", "epoch")
         curves = [event["learning_rate_curve"] for event in events if "learning_rate_curve" in event]
         rates = {event["epoch"]: event["metrics"].get("learning_rate") for event in events if event["event"] == "epoch"}
         recorded = {epoch: rate for epoch, rate in sorted(rates.items()) if rate is not None}
         if curves or recorded:
-            draw_learning_rate(folder / "learning_rate.png", curves[-1] if curves else [], recorded)
+            draw_learning_rate(folder / LEARNING_RATE, curves[-1] if curves else [], recorded)
     report = folder / "classification_report.json"
     if _is_due(report, directory.evaluation_file):
         evaluation = read_json(directory.evaluation_file)

@@ -12,14 +12,16 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from rampline.credentials import without_user
 from rampline.record.home import Home, tracking_uri
 from rampline.record.metric import Output
 from rampline.record.metrics import shown_in
-from rampline.study.execution_file import Execution
+
+if TYPE_CHECKING:
+    from rampline.comparison.runs import Comparison
 
 TRAINING = {"workflowType": "machine_learning"}
 
@@ -164,15 +166,12 @@ def _compact(value: Mapping[str, Any]) -> str:
 LOCAL_SERVER = "http://127.0.0.1:5000"
 
 
-def mlflow_links(execution: Execution) -> dict[str, str]:
+def mlflow_links(comparison: Comparison, home: Home) -> dict[str, str]:
     """Pages of MLflow by what they show: the runs as `charts`, the execution's run (`study`), its `report`.
 
     On the tracking server, or on the one that `rampline up` starts.
     """
-    from rampline.tracking.store import open_tracking  # MLflow: too slow for commands that need no link
-
-    run_id, home = execution.parent_run_id, execution.home
-    experiment = open_tracking(home).get_run(run_id).info.experiment_id
+    run_id, experiment = comparison.parent_run_id, comparison.experiment_id
     pages = {
         "charts": experiment_page(experiment, LATEST, charts=True),
         "study": run_page(experiment, run_id),

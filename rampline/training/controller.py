@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -18,7 +16,7 @@ import tensorflow as tf
 
 from rampline.config import RunConfig
 from rampline.errors import Preempted, RunFailed
-from rampline.files import leave_if_over, write_json
+from rampline.files import write_json
 from rampline.record.checkpoints import Progress, is_best_missing, without_best
 from rampline.record.events import EventWriter, finite
 from rampline.record.run_directory import RunDirectory
@@ -394,24 +392,3 @@ class Controller:
         attempts = self.run_directory.attempts_until(self.attempt)
         result = make_result(whole, wall_seconds=wall_seconds, attempts=attempts, stopped=self._stopped)
         return result | {"logging_seconds": events.seconds + self._scalar_seconds}
-
-
-class ExamplesLog:
-    """Appends a line per call: `{"attempt", "first_step", "examples": [[index, …] per step]}`.
-
-    Args:
-        path: `RUN_DIR/examples/ROLE-INDEX.jsonl`; a restarted role appends to it.
-        attempt: number of the run's attempt, from 1.
-    """
-
-    def __init__(self, path: Path, attempt: int) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path, self._attempt = path, attempt
-
-    def append(self, first_step: int, indices: np.ndarray) -> None:
-        """Add (steps, rows) int64 indices of this role's replicas; -1 marks a row that counted for nothing."""
-        examples = [[int(i) for i in row if i >= 0] for row in indices]
-        line = json.dumps({"attempt": self._attempt, "first_step": first_step, "examples": examples})
-        leave_if_over()
-        with open(self._path, "a") as file:
-            file.write(line + "\n")

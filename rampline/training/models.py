@@ -15,11 +15,11 @@ import numpy as np
 
 from rampline.config import DataConfig, ModelConfig
 from rampline.config.choices import MODELS
+from rampline.config.keras_names import check_model, check_weights
 from rampline.config.setting import check
 from rampline.errors import ConfigError
 from rampline.imports import import_own
 from rampline.pipeline.augment import check_layer
-from rampline.study.preflight import check_model, check_weights
 from rampline.training.compiled_model import read_compiled
 
 ImageShape = tuple[int, int, int]

@@ -12,9 +12,9 @@ import keras
 import tensorflow as tf
 
 from rampline.config import RunConfig
+from rampline.config.keras_names import FRESH_WEIGHTS
 from rampline.config.learning_rate import learning_rate_at
 from rampline.data.dataset import PreparedDataset
-from rampline.study.preflight import FRESH_WEIGHTS
 from rampline.training.batch_norm import fuse_batch_norm
 from rampline.training.checkpoint import load_model_weights
 from rampline.training.compiled_model import CompiledWith, read_compiled

@@ -20,8 +20,7 @@ from rampline.pipeline.batches import ReplicaRange, make_evaluation_dataset, mak
 from rampline.pipeline.examples import Examples, open_examples
 from rampline.pipeline.order import EpochOrder, evaluation_steps
 from rampline.training.batch_norm import make_average, make_gather, write_statistics
-from rampline.training.controller import ExamplesLog
-from rampline.training.engine import TRAIN, CallPacer, StepCallback, StepsDone, StopRequested
+from rampline.training.engine import TRAIN, CallPacer, ExamplesLog, StepCallback, StepsDone, StopRequested
 from rampline.training.logical_replicas import LogicalReplicas, add_sums, range_of
 from rampline.training.objective import Batch
 from rampline.training.state import TrainingState

@@ -14,9 +14,9 @@ from rampline.data.dataset import PreparedDataset
 from rampline.jobs.tf_config import Task
 from rampline.record.events import EventWriter
 from rampline.record.run_directory import RunDirectory
-from rampline.training.controller import Controller, ExamplesLog, Launch
+from rampline.training.controller import Controller, Launch
 from rampline.training.early_stop import describe_stop
-from rampline.training.engine import Engine, StepCallback
+from rampline.training.engine import Engine, ExamplesLog, StepCallback
 from rampline.training.fit import FitEngine
 from rampline.training.parameter_server import ParameterServerEngine
 from rampline.training.state import TrainingState, make_state
