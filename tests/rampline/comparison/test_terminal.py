@@ -11,8 +11,6 @@ from rich.console import Console
 from rampline.comparison.runs import read_comparison
 from rampline.comparison.terminal import print_comparison
 
-TIMES = "\N{MULTIPLICATION SIGN}"
-
 
 def printed(comparison, width: int) -> list[str]:
     text = io.StringIO()
