@@ -53,6 +53,7 @@ def test_help_of_every_command() -> None:
 def test_plan_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
     check_golden("plan.txt", output("plan", "digits"))
+    assert not (tmp_path / "home").exists()
 
 
 def test_studies() -> None:
@@ -68,6 +69,7 @@ def test_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         known = text.replace(str(tmp_path), "FOLDER").replace(sys.executable, "PYTHON")
         lines.append(f"{subject}: {'…' if subject in OF_THE_MACHINE else mask_numbers(known)}")
     check_golden("doctor.txt", "\n".join(lines))
+    assert not (tmp_path / "home").exists()
 
 
 def test_forms_of_the_flows() -> None:

@@ -64,10 +64,8 @@ def test_names_are_those_that_an_indexed_job_and_its_service_make():
         ({}, "WORKERS is not set"),
         ({"WORKERS": "two"}, "WORKERS=two: it must be a number"),
         ({"WORKERS": "0"}, "WORKERS=0: it must be 1 or more"),
-        ({"WORKERS": "2"}, "JOB_COMPLETION_INDEX is not set"),
         ({"WORKERS": "2", "JOB_COMPLETION_INDEX": "2"}, "the cluster has 2 roles"),
         ({"WORKERS": "2", "JOB_COMPLETION_INDEX": "0", "ADDRESSES": "a:1"}, "ADDRESSES has 1 entries"),
-        ({"WORKERS": "2", "JOB_COMPLETION_INDEX": "0", "JOB_NAME": "digits"}, "SERVICE is not set"),
     ],
 )
 def test_what_is_missing_or_wrong_is_one_line(variables, message):

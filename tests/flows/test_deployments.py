@@ -10,10 +10,6 @@ from stack import client_of, find_deployments, prefect
 from rampline.servers.deployments import add_schedules
 
 NAMES = ["baseline", "cluster", "evaluate", "finetune", "predict", "prepare", "study"]
-STRATEGIES = ["all", "single", "mirrored", "multi_worker", "parameter_server"]
-ENGINES = ["as in the study", "loop", "fit"]
-PRECISIONS = ["as in the study", "float32", "mixed_float16", "mixed_bfloat16"]
-FROM_ONE = {"type": "integer", "minimum": 1}
 TIMES = {
     "study": {"nightly": "0 2 * * *", "weekly-sweep": "0 3 * * 0"},
     "predict": {"daily": "0 6 * * *"},
@@ -24,10 +20,6 @@ pytestmark = pytest.mark.slow
 
 def fields_of(deployment: dict[str, Any]) -> dict[str, Any]:
     return deployment["parameter_openapi_schema"]["properties"]
-
-
-def choices(field: dict[str, Any]) -> list[str]:
-    return field["enum"]
 
 
 def schedules_of(api: PrefectApi, name: str) -> dict[str | None, dict[str, Any]]:
@@ -65,30 +57,6 @@ def test_every_parameter_has_a_help_text_and_a_default(deployments):
         for parameter, field in fields_of(deployment).items():
             assert field.get("description"), f"{name}.{parameter}"
             assert "default" in field, f"{name}.{parameter}"
-
-
-def test_study_form(deployments):
-    fields = fields_of(deployments["study"])
-    assert (fields["study"]["type"], fields["study"]["default"]) == ("string", "digits")
-    assert (fields["only"]["type"], fields["only"]["items"]) == ("array", {"type": "string"})
-    assert (fields["overrides"]["type"], fields["overrides"]["additionalProperties"]) == ("object", {"type": "string"})
-    assert choices(fields["strategy"]) == STRATEGIES
-    assert choices(fields["engine"]) == ENGINES
-    assert choices(fields["precision"]) == PRECISIONS
-    assert fields["epochs"]["anyOf"][0] == FROM_ONE
-    assert fields["approve_cost_above"]["anyOf"][0] == {"type": "number", "minimum": 0}
-
-
-def test_forms_of_single_runs_have_drop_downs_and_bounds(deployments):
-    numbers = {"baseline": ["epochs"], "finetune": ["epochs", "replicas"]}
-    numbers["cluster"] = ["epochs", "workers", "parameter_servers"]
-    for name, names in numbers.items():
-        fields = fields_of(deployments[name])
-        assert choices(fields["precision"]) == PRECISIONS
-        assert {number: fields[number]["anyOf"][0] for number in names} == dict.fromkeys(names, FROM_ONE)
-    for name in ("baseline", "finetune"):
-        assert choices(fields_of(deployments[name])["engine"]) == ENGINES
-    assert fields_of(deployments["predict"])["batch_size"]["minimum"] == 1
 
 
 def test_schedules_are_there_and_switched_off(deployments):
@@ -135,7 +103,6 @@ def test_deploying_again_keeps_what_was_switched_on_changed_and_added(stack, api
     [
         ("study", "epochs", 0, "0 is less than the minimum of 1"),
         ("study", "strategy", "nonsense", "'nonsense' is not one of ['all', 'single', 'mirrored', 'multi_worker'"),
-        ("finetune", "replicas", 0, "0 is less than the minimum of 1"),
     ],
 )
 def test_a_bad_value_is_refused_with_the_reason_before_anything_starts(
@@ -147,9 +114,3 @@ def test_a_bad_value_is_refused_with_the_reason_before_anything_starts(
     assert " 409 " in str(refusal.value)
     assert reason in str(refusal.value)
     assert api.post("/flow_runs/count") == before
-
-
-def test_the_program_prefect_tells_the_reason_too(stack):
-    result = prefect(stack, "deployment", "run", "study/study", "-p", "epochs=0")
-    assert result.returncode == 1
-    assert "0 is less than the minimum of 1" in " ".join((result.stdout + result.stderr).split())

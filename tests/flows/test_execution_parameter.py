@@ -1,5 +1,6 @@
 """The parameter `execution` of every flow: whoever may start flow runs gives it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,13 @@ FLOWS = (baseline, cluster, evaluate, finetune, prepare, study)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory, initialised):
     """Folder of an execution of another home."""
+    home = Home(root=tmp_path_factory.mktemp("home"))
+    shutil.copy(initialised, home.tracking_database)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        return begin("digits", Home(root=tmp_path_factory.mktemp("home"))).folder
+        return begin("digits", home).folder
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
@@ -35,10 +38,10 @@ def test_an_execution_outside_the_home_is_refused(flow, made, rampline_home):
 
 
 @pytest.mark.parametrize("flow", [baseline, cluster, finetune], ids=lambda flow: flow.name)
-def test_a_stage_of_an_execution_that_is_not_open_here_is_refused(flow, rampline_home):
-    folder = begin("digits", Home(root=rampline_home), f"stage-{flow.name}").folder
+def test_a_stage_of_an_execution_that_is_not_open_here_is_refused(flow, made, monkeypatch):
+    monkeypatch.setenv("RAMPLINE_HOME", str(made.parents[2]))
     with pytest.raises(InputError, match="the study flow alone sets it, leave it empty"):
-        flow.fn(study="digits", execution=str(folder))
+        flow.fn(study="digits", execution=str(made))
 
 
 def test_an_execution_of_the_home_may_be_named_in_any_way(tmp_path, monkeypatch):

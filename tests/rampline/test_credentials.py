@@ -13,13 +13,8 @@ SECRET = [
     "folder:HTTPS://u:hunter2@h",
     "https://h/x?a=1&access_token=hunter2",
     "https://h/x?sig=hunter2&b=2",
-    *(
-        f"https://h/x?a=1&{name}=hunter2"
-        for name in (
-            *("private_token", "client_secret", "api_key", "apikey", "key", "proxy-password", "x-api-key"),
-            *("X-Goog-Signature", "X-Goog-Credential", "X-Amz-Signature", "X-Amz-Security-Token"),
-        )
-    ),
+    *(f"https://h/x?a=1&{name}=hunter2" for name in ("client_secret", "apikey", "key", "proxy-password")),
+    *(f"https://h/x?a=1&{name}=hunter2" for name in ("X-Goog-Credential", "X-Amz-Signature")),
     "postgresql+psycopg://u:hunter2@h:5432/db",
 ]
 PLAIN = [

@@ -67,18 +67,14 @@ def test_virtual_devices_fit_anywhere(no_gpu):
     check_devices(mirrored(4, virtual_devices=4))
 
 
-# strategy, cluster -> virtual devices without a GPU, and with four
-AUTO = [
-    ("single", {}, 0, 0),
-    ("mirrored", {"replicas": 1}, 1, 0),
-    ("mirrored", {"replicas": 4}, 4, 0),
-    ("multi_worker", {"workers": 2}, 0, 0),
-    ("parameter_server", {"workers": 2, "parameter_servers": 1}, 0, 0),
-]
-
-
-@pytest.mark.parametrize("strategy, cluster, on_cpu, on_gpus", AUTO)
-def test_auto_makes_virtual_devices_where_there_is_no_gpu(no_gpu, strategy, cluster, on_cpu, on_gpus):
+@pytest.mark.parametrize(
+    "strategy, cluster, on_cpu",
+    [
+        *(("single", {}, 0), ("mirrored", {"replicas": 1}, 1), ("mirrored", {"replicas": 4}, 4)),
+        *(("multi_worker", {"workers": 2}, 0), ("parameter_server", {"workers": 2, "parameter_servers": 1}, 0)),
+    ],
+)
+def test_auto_makes_virtual_devices_where_there_is_no_gpu(no_gpu, strategy, cluster, on_cpu):
     config = RunConfig(strategy=strategy, cluster=ClusterConfig(virtual_devices="auto", **cluster))
     resolved = resolve_virtual_devices(config)
     assert resolved.cluster == ClusterConfig(virtual_devices=on_cpu, **cluster)
@@ -86,15 +82,9 @@ def test_auto_makes_virtual_devices_where_there_is_no_gpu(no_gpu, strategy, clus
 
 
 @pytest.mark.usefixtures("four_gpus")
-@pytest.mark.parametrize("strategy, cluster, on_cpu, on_gpus", AUTO)
-def test_auto_makes_none_where_there_is_a_gpu(strategy, cluster, on_cpu, on_gpus):
-    config = RunConfig(strategy=strategy, cluster=ClusterConfig(virtual_devices="auto", **cluster))
-    assert resolve_virtual_devices(config).cluster == ClusterConfig(virtual_devices=on_gpus, **cluster)
-
-
-@pytest.mark.usefixtures("four_gpus")
-def test_more_replicas_than_gpus_are_refused_with_auto_too():
+def test_auto_makes_none_where_there_is_a_gpu():
     config = RunConfig(strategy="mirrored", cluster=ClusterConfig(replicas=8, virtual_devices="auto"))
+    assert resolve_virtual_devices(config).cluster == ClusterConfig(replicas=8)
     with pytest.raises(ClusterConfigError, match="needs 8 devices: this machine has 4"):
         check_devices(resolve_virtual_devices(config))
 
@@ -122,8 +112,6 @@ def test_a_number_of_virtual_devices_stays(no_gpu):
 @pytest.mark.usefixtures("four_gpus")
 def test_four_replicas_fit_on_four_gpus():
     check_devices(mirrored(4))
-    with pytest.raises(ClusterConfigError, match="needs 8 devices: this machine has 4"):
-        check_devices(mirrored(8))
 
 
 def workers(count: int, *, virtual_devices: int | Literal["auto"] = 0, replicas: int = 1) -> RunConfig:

@@ -16,9 +16,6 @@ from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.study import Study, StudyRun, load_study
 from rampline.study.preflight import check_machine
 
-OVERRIDES = {"batch.size": "64"}
-
-
 STARTUP, VALIDATION, CHECKPOINT = 2.0, 0.5, 0.25
 
 
@@ -48,21 +45,6 @@ def expected_seconds(executions, config: RunConfig) -> float | None:
 def executions(tmp_path):
     """The folder of the executions of a study."""
     return tmp_path / "runs" / "s"
-
-
-def test_digits_plan_before_anything_ran(tmp_path):
-    runs = plan_study(load_study("digits", overrides=OVERRIDES), Home(root=tmp_path / "home"))
-    figures = [(r.name, r.processes, r.config.per_replica_batch_size, r.config.global_batch_size) for r in runs]
-    assert figures == [
-        ("baseline", "1 chief", 64, 64),
-        ("baseline-fit", "1 chief", 64, 64),
-        ("mirrored-ramp", "1 chief", 32, 64),
-        ("multi-worker", "2 worker", 32, 64),
-        ("parameter-server", "1 chief, 2 worker, 1 ps", 64, 64),
-    ]
-    assert [run.config.peak_learning_rate for run in runs] == [0.002, 0.002, 0.001, 0.002, 0.002]
-    assert {(run.steps_per_epoch, run.expected_seconds) for run in runs} == {(None, None)}
-    assert not (tmp_path / "home").exists()
 
 
 def test_steps_of_prepared_data_come_before_those_of_the_study(digits, rampline_home, tmp_path):

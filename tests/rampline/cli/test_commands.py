@@ -1,4 +1,4 @@
-"""The commands that start nothing."""
+"""The commands that start nothing; tests/test_golden.py has what they print."""
 
 from importlib.metadata import version
 
@@ -8,36 +8,17 @@ def test_the_version_is_that_of_the_package(rampline, home):
     assert (shown.returncode, shown.stdout) == (0, f"rampline {version('rampline')}\n")
 
 
-def test_studies_lists_digits_and_shows_its_runs(rampline, home):
-    listed, shown = rampline("studies"), rampline("studies", "digits")
-    assert (listed.returncode, shown.returncode) == (0, 0)
-    assert "digits" in listed.stdout
-    for name in ("baseline-fit", "mirrored-ramp", "multi-worker", "parameter-server"):
-        assert name in shown.stdout
-    assert not home.exists()
-
-
-def test_plan_shows_batches_and_processes_and_writes_nothing(rampline, home):
-    result = rampline(
-        "plan", "digits", "--set", "batch.size=96", "--set", "epochs=8", "--set", "cluster.price_per_hour=2"
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-    rows = {line.split()[0]: line.split() for line in result.stdout.splitlines() if line.strip()}
-    assert rows["baseline"] == ["baseline", "single", "1", "chief", "CPU", "96", "96", "8", "?", "0.002", "?", "?"]
-    assert rows["multi-worker"][1:7] == ["multi", "worker", "2", "worker", "CPU", "48"]
-    assert "mirrored-ramp starts from the best weights of baseline" in result.stdout
-    assert not home.exists()
-
-
-def test_doctor_finds_this_machine_well(rampline, home):
-    result = rampline("doctor")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert {line.split()[0] for line in result.stdout.splitlines() if line[:1].strip()} <= {"ok", "warn"}
-    assert not home.exists()
-
-
 def test_worker_refuses_what_is_no_run_directory(rampline, tmp_path):
     result = rampline("worker", str(tmp_path))
     assert result.returncode == 2
     assert result.stderr.startswith("rampline: error: ")
     assert "is no run directory" in result.stderr
+
+
+def test_the_card_of_a_study_with_nothing_but_a_run(rampline, home, tmp_path):
+    (tmp_path / "mine.yaml").write_text("runs: {only: {set: {batch: {size: 48}}}}")
+    text = " ".join(rampline("studies", "mine.yaml").stdout.split())
+    assert "only (reference) single 1 48" in text
+    for absent in ("teaches", "prices", "published"):
+        assert absent not in text
+    assert not home.exists()

@@ -35,8 +35,6 @@ def test_a_failed_check_has_its_exit_status(rampline) -> None:
     "arguments, message",
     [
         (("digits", "--run", "nobody"), "study digits has no run 'nobody'"),
-        (("nothing", "--run", "baseline"), "no study 'nothing'"),
-        (("digits", "--run", "multi-worker", "--set", "cluster.workers=0"), "cluster.workers=0 is not allowed"),
         (("digits", "--run", "baseline", "--set", "model.name=resnet50"), "model.name='resnet50' is not known"),
     ],
 )
@@ -46,10 +44,3 @@ def test_wrong_input_is_one_line(rampline, home: Path, arguments: tuple[str, ...
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert not home.exists()
-
-
-@pytest.mark.usefixtures("forks", "prepared")
-def test_one_replica_is_not_applicable(rampline) -> None:
-    result = rampline("parity", "digits", "--run", "baseline", *SMALL)
-    assert result.returncode == 0
-    assert "parity   not applicable: one replica" in result.stdout

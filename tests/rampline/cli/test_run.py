@@ -1,6 +1,7 @@
 """`rampline run` with everything real: Prefect's server, role processes, MLflow; tests/test_demo.py has a whole one."""
 
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -48,8 +49,10 @@ def statuses(home: Path, study: str) -> dict[str, str]:
 
 @pytest.mark.usefixtures("forks")
 def test_a_failed_run_stops_only_what_starts_from_it_and_the_study_is_read_and_checked_once(
-    rampline, home, tmp_path, prefect_server, monkeypatch
+    rampline, home, tmp_path, prefect_server, monkeypatch, initialised
 ):
+    home.mkdir(mode=0o700)
+    shutil.copy(initialised, home / "mlflow.db")
     (tmp_path / "partly.yaml").write_text(STUDY)
     counts = Counter[str]()
     for module, name in ((digits, "stat_fingerprint"), (preflight, "check_machine")):

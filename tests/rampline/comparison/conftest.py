@@ -25,7 +25,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, initialised: Path) -> Mlflo
     return MlflowClient(tracking_uri=f"sqlite:///{database}")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def log_study(client: MlflowClient, tmp_path_factory: pytest.TempPathFactory) -> LogStudy:
     """Logs one execution of a study, `log_study(study, runs, **parent_tags)`, and returns its parent run's id."""
 

@@ -35,7 +35,7 @@ def photographs(tmp_path: Path) -> Path:
     return tmp_path / "photographs"
 
 
-@pytest.mark.parametrize("cache", ["memory", "disk", "none"])
+@pytest.mark.parametrize("cache", ["memory", pytest.param("disk", marks=pytest.mark.long), "none"])
 def test_each_class_has_a_contact_sheet_whatever_the_storage(
     cache: Cache, photographs: Path, forks: None, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from logged_runs import LoggedRun
 
 from rampline.comparison.charts_section import make_charts
 from rampline.comparison.recommendation import have_same_answers, recommend
-from rampline.comparison.repeats import Figure, interval_of_median
+from rampline.comparison.repeats import interval_of_median
 from rampline.comparison.run_table import make_columns
 from rampline.comparison.runs import read_comparison
 from rampline.comparison.sentences import list_remarks, summarise_scaling, summarise_speed, tell_repeats
@@ -146,25 +146,11 @@ def test_seeds_that_all_lead_to_one_accuracy_have_an_interval_and_no_warning(com
     assert two.interval[0] < two.difference < two.interval[1]
 
 
-@pytest.mark.parametrize(
-    "own, other, is_above",
-    [
-        ((110, 110, 110, 1), (100, 100, 100, 1), True),
-        ((104, 104, 104, 1), (100, 100, 100, 1), False),
-        ((102, 101, 103, 4), (100, 99, 100.5, 4), True),
-        ((102, 100, 103, 4), (100, 99, 100.5, 4), False),
-        ((102, 101, 103, 4), (100, 99, 100.5, 3), False),
-    ],
-)
-def test_clearly_above(own, other, is_above):
-    figures = [Figure(value=value, low=low, high=high, trained=n) for value, low, high, n in (own, other)]
-    assert figures[0].is_clearly_above(figures[1]) is is_above
-
-
 def test_nothing_changes_without_repeats(compare):
     found = compare("single", trainings("one", [100], [0.9]), trainings("two", [103], [0.9]))
     pd.testing.assert_frame_equal(found.runs[found.trainings.columns], found.trainings)
     assert not found.has_repeats
+    assert summarise_speed(found).startswith("No run is clearly faster")
     assert tell_repeats(found) == "Each run was trained once: differences of speed and time below 5 % count as noise."
 
 

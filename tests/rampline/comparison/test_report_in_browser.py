@@ -98,19 +98,19 @@ def open_report(browser: Browser, file: Path, **options: Any) -> Iterator[Page]:
         yield page
 
 
-@pytest.fixture
-def report(client, log_study, four_runs, tmp_path) -> Path:
+@pytest.fixture(scope="module")
+def report(client, log_study, four_runs, tmp_path_factory) -> Path:
     """A written report of four runs with all that a report may show: prices, published figures, probes, GPUs, data."""
     source = "Somebody's article, https://example.org/an/article/with/a/long/address/that/must/break/somewhere"
     tags = {"reference": "baseline", "command": "rampline run pets --set seed=7", "published_source": source}
-    study = f"browser-{tmp_path.name}"  # without a history
-    parent = log_study(study, [_explain(run) for run in four_runs], **tags)
+    folder = tmp_path_factory.mktemp("report")
+    parent = log_study("browser", [_explain(run) for run in four_runs], **tags)
     for child in read_children(client, client.get_run(parent)):
-        _log_system(client, child.info, tmp_path / child.info.run_id)
+        _log_system(client, child.info, folder / child.info.run_id)
     rows = [ReportRow("train", "cat", 0, f"train/{'cat' * 30}/{n}.png", "aa", 8, 9, "") for n in range(2)]
     rows += [ReportRow("test", "dog", 1, "test/dog/3.png", "bb", 0, 0, "not an image")]
     data = [make_report(rows, source="folder:pets", fingerprint="f" * 64)]
-    return write_comparison(read_comparison(client, study, parent), tmp_path, data=data, scores=SCORES).report
+    return write_comparison(read_comparison(client, "browser", parent), folder, data=data, scores=SCORES).report
 
 
 def _explain(run):
@@ -172,11 +172,20 @@ def test_every_section_is_there_and_shown(browser, report):
 @pytest.mark.parametrize(
     "width", [PHONE, *(pytest.param(width, marks=pytest.mark.long) for width in (768, 1121, 1280))]
 )
-def test_nothing_overflows(browser, report, width):
+def test_nothing_overflows_and_the_first_screen_has_the_four_answers(browser, report, width):
     with open_report(browser, report, width=width) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate(FIND_OVERFLOW) == []
         assert page.evaluate(FIND_OVERLAP) == []
+        questions = page.locator("header .question")
+        assert questions.all_text_contents() == [
+            *("Is it faster?", "Which run to take?", "What does it cost?", "Is it the same model?"),
+            "Before you trust this",
+        ]
+        for question in questions.all()[:4]:
+            box = question.bounding_box()
+            assert box is not None
+            assert box["y"] + box["height"] < 844
 
 
 @pytest.mark.long
@@ -235,20 +244,6 @@ def test_the_pointer_shows_figures_and_the_wheel_zooms(browser, report):
         assert chart.locator("svg text").all_text_contents() != before
         page.get_by_label("by time").check()
         page.locator("#charts svg text", has_text="seconds since training began").nth(4).wait_for()
-
-
-@pytest.mark.parametrize("width", [PHONE, pytest.param(1280, marks=pytest.mark.long)])
-def test_the_first_screen_has_the_four_answers(browser, report, width):
-    with open_report(browser, report, width=width) as page:
-        questions = page.locator("header .question").all_text_contents()
-        assert questions == [
-            *("Is it faster?", "Which run to take?", "What does it cost?", "Is it the same model?"),
-            "Before you trust this",
-        ]
-        for question in page.locator("header .question").all()[:4]:
-            box = question.bounding_box()
-            assert box is not None
-            assert box["y"] + box["height"] < 844
 
 
 def test_the_file_is_small_enough_to_send(report):

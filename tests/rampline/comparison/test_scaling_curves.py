@@ -72,11 +72,7 @@ def test_figures_of_a_point(client, log_study):
     "change",
     [
         {"params": {"model.name": "convnet7"}},
-        {"params": {"precision": "mixed_bfloat16"}},
-        {"params": {"data.prefetch": "off"}},
         {"params": {"data.limit": "50"}},
-        {"params": {"data.split_seed": "1"}},
-        {"params": {"data.validation_fraction": "0.2"}},
         {"tags": {"rampline.data_fingerprint": "e" * 64}},
         {"status": "FAILED"},
         {"batch": 96},

@@ -33,7 +33,7 @@ def gpu(run: str, name: str, number: int, use: float, **more) -> dict:
     return values | access | {"power_watts_mean": 68.4, "utilization_over_time": ((0.0, use), (5.0, 0.0))} | more
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def comparison(client, log_study, four_runs) -> Comparison:
     return read_comparison(client, "system-section", log_study("system-section", four_runs))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,21 +63,36 @@ def store(home: Home) -> Store:
     return Store(home)
 
 
+def write_folder(root: Path, counts: dict[str, int]) -> Path:
+    seed = 0
+    for folder, number in counts.items():
+        (root / folder).mkdir(parents=True)
+        for index in range(number):
+            kind = ("png", "jpg")[index % 2]
+            (root / folder / f"{index:03d}.{kind}").write_bytes(encode_image(seed, kind=kind))
+            seed += 1
+    return root
+
+
 @pytest.fixture
 def make_folder(tmp_path: Path) -> Callable[..., Path]:
     """`make_folder({"train/cats": 4, "train/dogs": 3})` writes that many different images, in turn PNG and JPEG."""
+    return lambda counts, name="images": write_folder(tmp_path / name, counts)
 
-    def make(counts: dict[str, int], name: str = "images") -> Path:
-        root, seed = tmp_path / name, 0
-        for folder, number in counts.items():
-            (root / folder).mkdir(parents=True)
-            for index in range(number):
-                kind = ("png", "jpg")[index % 2]
-                (root / folder / f"{index:03d}.{kind}").write_bytes(encode_image(seed, kind=kind))
-                seed += 1
-        return root
 
-    return make
+@pytest.fixture(scope="session")
+def prepare_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, dict[str, Path]]]:
+    """`prepare_once(counts, caches)`: a home with these images, 8 x 8, and where they are in it by cache."""
+
+    def prepare(counts: dict[str, int], caches: Sequence[str]) -> tuple[Path, dict[str, Path]]:
+        folder = tmp_path_factory.mktemp("once")
+        store, source = Store(Home(root=folder / "home")), f"folder:{write_folder(folder / 'images', counts)}"
+        datasets = {cache: store(source=source, image_size=8, cache=cache) for cache in caches}
+        return store.home.root, {
+            cache: dataset.directory.relative_to(store.home.root) for cache, dataset in datasets.items()
+        }
+
+    return prepare
 
 
 @pytest.fixture

@@ -61,26 +61,20 @@ def encrypted(path: Path) -> Path:
 
 OUTSIDE: dict[str, Callable[[Path], Path]] = {
     "tar ..": lambda p: write_tar(p / "x.tar", ("../escaped", b"x")),
-    "tar inner ..": lambda p: write_tar(p / "x.tar", ("images/../../escaped", b"x")),
     "tar absolute": lambda p: write_tar(p / "x.tar", (f"{p}/escaped", b"x")),
     "tar folder ..": lambda p: write_tar(p / "x.tar", special(tarfile.DIRTYPE, "../escaped")),
-    "tar folder absolute": lambda p: write_tar(p / "x.tar", special(tarfile.DIRTYPE, f"{p}/escaped")),
     "tar.gz ..": lambda p: write_tar(p / "x.tar.gz", ("../escaped", b"x"), mode="w:gz"),
     "zip ..": lambda p: write_zip(p / "x.zip", ("../escaped", b"x")),
     "zip absolute": lambda p: write_zip(p / "x.zip", (f"{p}/escaped", b"x")),
     "zip backslash": lambda p: write_zip(p / "x.zip", ("..\\escaped", b"x")),
     "zip drive": lambda p: write_zip(p / "x.zip", ("C:\\escaped", b"x")),
-    "zip folder ..": lambda p: write_zip(p / "x.zip", ("../escaped/", b"")),
 }
 SPECIAL: dict[str, Callable[[Path], Path]] = {
     "tar symlink outside": lambda p: write_tar(p / "x.tar", special(tarfile.SYMTYPE, target="/etc/passwd")),
     "tar symlink folder, then a file through it": lambda p: write_tar(
         p / "x.tar", special(tarfile.SYMTYPE, "images/out", str(p)), ("images/out/escaped", b"x")
     ),
-    "tar symlink inside": lambda p: write_tar(p / "x.tar", special(tarfile.SYMTYPE, target="0.png")),
     "tar hard link": lambda p: write_tar(p / "x.tar", special(tarfile.LNKTYPE, target="/etc/passwd")),
-    "tar character device": lambda p: write_tar(p / "x.tar", special(tarfile.CHRTYPE)),
-    "tar block device": lambda p: write_tar(p / "x.tar", special(tarfile.BLKTYPE)),
     "tar pipe": lambda p: write_tar(p / "x.tar", special(tarfile.FIFOTYPE)),
     "zip symlink": lambda p: write_zip(p / "x.zip", zip_special(stat.S_IFLNK)),
     "zip device": lambda p: write_zip(p / "x.zip", zip_special(stat.S_IFCHR)),
@@ -275,8 +269,7 @@ def test_what_a_killed_one_left_is_removed(tmp_path):
     assert other.exists()
 
 
-@pytest.mark.parametrize("name", ["photos.zip", "photos.tar.gz"])
-@pytest.mark.parametrize("top", ["", "photos/"])
+@pytest.mark.parametrize("name, top", [("photos.zip", "photos/"), ("photos.tar.gz", "")])
 def test_a_folder_source_may_be_an_archive(store, make_folder, tmp_path, home, name, top):
     root = make_folder({"train/cats": 3, "train/dogs": 3})
     files = [(f"{top}{path.relative_to(root)}", path) for path in root.rglob("*.*")]

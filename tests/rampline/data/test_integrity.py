@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -13,12 +14,21 @@ from rampline.data.integrity import check_intact
 from rampline.errors import DatasetError
 
 CACHES = ("memory", "disk", "none")
+IMAGES = {"train/a": 4, "train/b": 4, "validation/a": 2, "validation/b": 2}
+
+
+@pytest.fixture(scope="module")
+def original(prepare_once):
+    """A home, and where the same images are in it for every cache."""
+    return prepare_once(IMAGES, CACHES)
 
 
 @pytest.fixture
-def prepared(store, make_folder):
-    root = make_folder({"train/a": 4, "train/b": 4, "validation/a": 2, "validation/b": 2})
-    return lambda cache: store(source=f"folder:{root}", image_size=8, cache=cache)
+def prepared(original, home):
+    """`prepared(cache)` opens the dataset in a copy of that home."""
+    root, directories = original
+    shutil.copytree(root, home.root)
+    return lambda cache: PreparedDataset.open(home.root / directories[cache])
 
 
 def flip_bit(path, at):
@@ -131,10 +141,10 @@ def test_two_examples_that_are_swapped(prepared):
     assert refusal(dataset) == expected(dataset, "train/00000/00000000")
 
 
-def test_blocks_of_a_large_images_file(prepared, monkeypatch):
+def test_blocks_of_a_large_images_file(store, make_folder, monkeypatch):
     for module in (integrity, storage):
         monkeypatch.setattr(module, "BLOCK_BYTES", 100)
-    dataset = prepared("memory")
+    dataset = store(source=f"folder:{make_folder(IMAGES)}", image_size=8)
     assert np.load(dataset.directory / "train_digests.npy").shape == (16, 16)  # 8 images of 192 bytes
     check_intact(dataset)
     flip_bit(dataset.images_file("train"), 8 * 192 - 1)
@@ -166,12 +176,11 @@ def test_a_damaged_stamp_and_a_folder_that_cannot_be_written_cost_time_only(prep
     check_intact(dataclasses.replace(dataset))
 
 
-def test_a_damaged_dataset_that_is_deleted_is_prepared_again(prepared):
-    dataset = prepared("none")
+def test_a_damaged_dataset_that_is_deleted_is_prepared_again(store, make_folder):
+    values = {"source": f"folder:{make_folder(IMAGES)}", "image_size": 8, "cache": "none"}
+    dataset = store(**values)
     flip_bit(dataset.directory / "train/00000/00000001", 60)
     refusal(dataset)
-    for path in sorted(dataset.directory.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    dataset.directory.rmdir()
-    assert prepared("none").directory == dataset.directory
+    shutil.rmtree(dataset.directory)
+    assert store(**values).directory == dataset.directory
     check_intact(dataset)

@@ -39,7 +39,7 @@ def large_source(make_folder, make_image):
     root = make_folder({"a": 0, "b": 0})
     for folder in ("a", "b"):
         (root / folder / "0.jpg").write_bytes(make_image(ord(folder), (400, 500), "jpg"))
-        for index in range(1, 400):
+        for index in range(1, 200):
             os.link(root / folder / "0.jpg", root / folder / f"{index}.jpg")
     return DataConfig(source=f"folder:{root}", image_size=64)
 
@@ -56,11 +56,6 @@ def processes_of():
 
 def asides(home):
     return [path for path in home.data.glob(".*") if path.is_dir()]
-
-
-def test_importing_it_loads_no_tensorflow():
-    code = "import sys, rampline.data.preparation, rampline.data.quality; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_prepared_by_a_process_and_found_again(home):
@@ -119,7 +114,7 @@ def test_an_interrupt_ends_the_process_and_leaves_nothing(home, large_source):
     processes = []
 
     def interrupt(done, total):
-        if done > total / 2 + 100:
+        if done > total / 2 + 50:
             assert asides(home)
             processes.extend(processes_of())
             raise KeyboardInterrupt
@@ -144,7 +139,7 @@ def test_a_kill_in_the_middle_is_one_line_and_leaves_no_process(home, large_sour
     processes = []
 
     def kill(done, total):
-        if done > total / 2 + 100 and not processes:
+        if done > total / 2 + 50 and not processes:
             processes.extend(processes_of())
             assert len(processes) == 1 + available_cores()
             processes[victim].kill()
@@ -161,7 +156,7 @@ def test_sigterm_ends_the_workers_and_cleans_up(home, large_source):
     processes = []
 
     def terminate(done, total):
-        if done > total / 2 + 100 and not processes:
+        if done > total / 2 + 50 and not processes:
             processes.extend(processes_of())
             processes[0].terminate()
 
@@ -181,7 +176,7 @@ def test_a_killed_parent_takes_it_along_and_the_next_one_cleans_up(home, large_s
         assert parent.stdout is not None
         for line in parent.stdout:
             done, total = map(int, line.split())
-            if done > total / 2 + 100:
+            if done > total / 2 + 50:
                 break
         (child,) = psutil.Process(parent.pid).children()
         parent.send_signal(signal.SIGKILL)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from rampline.data.dataset import PreparedDataset
 from rampline.data.decoder import decode_and_resize, resize
 from rampline.data.integrity import check_intact
 from rampline.data.quality import read_report
@@ -81,10 +80,8 @@ CLASSES = ("a", "b", "c")
     ("counts", "labels"),
     [
         ({"a": 3, "c": 2}, [0, 0, 0, 2, 2]),
-        ({"test/b": 2}, [1, 1]),
         ({"train/a": 4, "validation/a": 1, "test/c": 3, "test/b": 1}, [1, 2, 2, 2]),
         ({"train/a": 4, "Val/c": 2}, [2, 2]),
-        ({"train/b": 3}, [1, 1, 1]),
     ],
 )
 def test_every_image_that_is_to_be_scored_counts_once(store, make_folder, counts, labels):
@@ -140,13 +137,6 @@ def test_the_manifest_describes_every_file(store, make_folder):
     assert names == {*manifest["files"], "train_images.bin", "validation_images.bin", "manifest.json"}
     # As any folder of this process: a group that shares the home can read it.
     assert dataset.directory.stat().st_mode == make_folder({}).stat().st_mode
-
-
-def test_a_second_time_is_skipped_and_says_so(store, make_folder):
-    source = f"folder:{make_folder({'a': 3, 'b': 3})}"
-    first, second = store(source=source), store(source=source, augment="flip", prefetch="off")
-    assert second == first
-    assert store.lines[-1] == f"prepared already: {first.directory}"
 
 
 def test_the_address_follows_content_and_preprocessing(store, make_folder, make_image, home):
@@ -208,26 +198,3 @@ def test_all_images_corrupt(store, make_folder, home, share, message):
     with pytest.raises(DatasetError, match=message):
         store(source=f"folder:{root}", max_undecodable_share=share)
     assert [path.name for path in home.data.iterdir()] == [".lock"]
-
-
-def test_leftovers_of_a_killed_preparation_are_removed(store, make_folder, home):
-    leftover = home.data / ".images-0123456789abcdef.0a1b2c3d"
-    (leftover / "train").mkdir(parents=True)
-    store(source=f"folder:{make_folder({'a': 2, 'b': 2})}")
-    assert not leftover.exists()
-
-
-def test_hidden_folders_of_others_stay(store, make_folder, home, tmp_path):
-    (home.data / ".git").mkdir(parents=True)
-    (tmp_path / "mine").mkdir()
-    (home.data / ".dvc").symlink_to(tmp_path / "mine")
-    store(source=f"folder:{make_folder({'a': 2, 'b': 2})}")
-    assert (home.data / ".git").is_dir()
-    assert (home.data / ".dvc").is_dir()
-
-
-def test_damage_is_noticed(store, make_folder):
-    dataset = store(source=f"folder:{make_folder({'a': 2, 'b': 2})}")
-    dataset.images_file("train").write_bytes(b"short")
-    with pytest.raises(DatasetError, match=r"train_images.bin is damaged \(5 of 4704 bytes\)"):
-        PreparedDataset.open(dataset.directory)

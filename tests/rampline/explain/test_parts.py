@@ -133,11 +133,6 @@ def test_the_mean_of_processes_is_taken_round_by_round():
     assert mean.median == 4.0
 
 
-def test_scaled_parts_keep_their_proportions():
-    parts = step_parts(probed(20, 18), replica(10, 5, 15, 2)).scaled(1.5)
-    assert parts == StepParts(input=3, compute=15, contention=7.5, sync=4.5, other=0)
-
-
 def started(time: float, *, startup: float, first_epoch: int = 1) -> dict:
     return {"event": "started", "time": time, "startup_seconds": startup, "first_epoch": first_epoch}
 
@@ -168,13 +163,6 @@ def test_a_whole_run_adds_up_to_its_wall_time():
         startup=6, tracing=2.5, steps=12, evaluation=4.5, checkpoint=1, logging=0.125, unexplained=1.875
     )
     assert parts.total == 28
-
-
-def test_the_only_epoch_is_held_against_the_given_step():
-    events = [started(100, startup=6), epoch(1, 106, 5, 1)]
-    result = {"epochs": 1, "steps": 20, "wall_seconds": 12.0}
-    parts = run_parts(events, result, step_milliseconds=200)
-    assert parts == RunParts(startup=6, tracing=1, steps=4, evaluation=1, checkpoint=0, logging=0, unexplained=0)
 
 
 def test_a_run_that_was_slower_than_its_usual_step_is_unexplained_and_a_faster_one_below_zero():

@@ -8,6 +8,8 @@ import threading
 import time
 from pathlib import Path
 
+from command_line import wait_until
+
 from rampline.jobs.heartbeat import Heartbeat, HeartbeatWatch
 
 BEAT = """
@@ -41,25 +43,18 @@ print(silent < 4, not is_lost, heartbeat._longest["train"] < 4)
 """
 
 
-def wait_until(condition) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_frozen_process_is_silent_and_one_that_goes_on_is_not(tmp_path: Path) -> None:
     watch = HeartbeatWatch(tmp_path / "chief-0")
     assert watch.silent_seconds() == 0.0
     process = subprocess.Popen([sys.executable, "-c", BEAT, str(tmp_path / "chief-0")])
     try:
-        wait_until((tmp_path / "chief-0").is_file)
+        wait_until((tmp_path / "chief-0").is_file, 20)
         time.sleep(1)
         assert watch.silent_seconds() < 0.9
         os.kill(process.pid, signal.SIGSTOP)
-        wait_until(lambda: watch.silent_seconds() > 1.5)
+        wait_until(lambda: watch.silent_seconds() > 1.5, 20)
         os.kill(process.pid, signal.SIGCONT)
-        wait_until(lambda: watch.silent_seconds() < 0.9)
+        wait_until(lambda: watch.silent_seconds() < 0.9, 20)
     finally:
         process.kill()
         process.wait()

@@ -54,6 +54,7 @@ def test_two_workers_end_with_the_bits_of_a_local_run(make_run, cluster: str) ->
     assert_bit_equal(run, local)
 
 
+@pytest.mark.long
 def test_parameter_servers_train(make_run, cluster: str) -> None:
     run = make_run(on_ray(SERVERS))
     assert supervise(run, on_event=lambda event: None, log=print)["epochs"] == SERVERS.epochs

@@ -12,7 +12,7 @@ from runs import make_config
 
 from rampline.config import ParityConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
-from rampline.errors import InputError, RunFailed
+from rampline.errors import RunFailed
 from rampline.parity.check import ParityResult, check_parity, parity_config, result_file
 from rampline.record.run_directory import RunDirectory, RunIdentity
 
@@ -99,11 +99,6 @@ def test_a_broken_model_names_the_role_and_its_log(make_run: MakeRun) -> None:
         check_parity(directory, log=print)
     assert not result_file(directory).exists()
     assert processes_of(directory.path) == []
-
-
-def test_a_wrong_model_is_an_input_error(make_run: MakeRun) -> None:
-    with pytest.raises(InputError, match=r"model\.name='MobilNet' is not known"):
-        check_parity(make_run(make_config("mirrored", model="MobilNet", replicas=2, virtual_devices=2)), log=print)
 
 
 def test_an_interrupt_leaves_no_role(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ CLUSTERS = [
         {"strategy": "mirrored", "replicas": 2, "virtual_devices": 2}, id="mirrored-2", marks=pytest.mark.long
     ),
     pytest.param({"strategy": "mirrored", "replicas": 4, "virtual_devices": 4}, id="mirrored-4"),
-    pytest.param({"strategy": "multi_worker", "workers": 2}, id="multi_worker-2"),
+    pytest.param({"strategy": "multi_worker", "workers": 2}, id="multi_worker-2", marks=pytest.mark.long),
 ]
 
 

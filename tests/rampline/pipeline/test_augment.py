@@ -63,8 +63,8 @@ def test_shape_and_type_are_kept(kind, shape):
     assert 0.25 * BATCH < changed.sum() <= BATCH
 
 
-@pytest.mark.parametrize("kind", ["flip", "crop", "flip_crop"])
-@pytest.mark.parametrize("replicas", [2, 3, 5])
+@pytest.mark.parametrize("kind", ["flip", "crop"])
+@pytest.mark.parametrize("replicas", [2, 5])
 def test_the_images_are_the_same_whatever_the_number_of_replicas(kind, replicas):
     np.testing.assert_array_equal(augmented(kind, replicas=replicas), augmented(kind))
 

@@ -55,7 +55,7 @@ MIXED = ("flip", {"RandomBrightness": {"factor": 0.2}}, "MixUp")
 
 @pytest.mark.parametrize("first_step", [*(pytest.param(step, marks=pytest.mark.long) for step in (1, 4, 9)), 5])
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.long), 3])
-@pytest.mark.parametrize("augment", ["none", "flip_crop", pytest.param(MIXED, id="mixed")])
+@pytest.mark.parametrize("augment", ["flip_crop", pytest.param(MIXED, id="mixed")])
 def test_starting_at_a_step_gives_the_tail_of_the_whole_sequence(
     train_batches, assert_same, first_step, replicas, augment
 ):
@@ -66,7 +66,7 @@ def test_starting_at_a_step_gives_the_tail_of_the_whole_sequence(
 
 
 @pytest.mark.parametrize("first_step", [*(pytest.param(step, marks=pytest.mark.long) for step in (0, 61)), 31, 33])
-@pytest.mark.parametrize("first, count", [(0, 3), (1, 1)])
+@pytest.mark.parametrize("first, count", [(0, 3), pytest.param(1, 1, marks=pytest.mark.long)])
 def test_steps_whose_order_is_made_together_are_those_made_one_by_one(train, first_step, first, count):
     """120 examples in batches of 2: 60 steps an epoch, in groups of 32 and 28; three replicas, one without examples."""
     order, total = EpochOrder(examples=120, global_batch_size=2, seed=9), 3
@@ -112,7 +112,7 @@ def test_a_batch_smaller_than_the_number_of_replicas(train_batches):
     assert {float(part["global_examples"]) for part in parts} == {2.0}
 
 
-@pytest.mark.parametrize("augment", ["none", "flip_crop", pytest.param(MIXED, id="mixed")])
+@pytest.mark.parametrize("augment", ["none", pytest.param(MIXED, id="mixed")])
 def test_whole_steps_are_the_batches_of_one_replica(train, order, train_batches, assert_same, augment):
     data = DataConfig(augment=augment)
 
@@ -134,14 +134,13 @@ def test_whole_steps_are_the_batches_of_one_replica(train, order, train_batches,
     assert_same([{name: value.numpy() for name, value in one.items()}], expected[1:2])
 
 
-@pytest.mark.parametrize("prefetch", ["off", 1, 4])
+@pytest.mark.parametrize("prefetch", ["off", 4])
 def test_prefetching_changes_nothing_in_a_batch(train_batches, assert_same, prefetch):
     batches = train_batches(2 * STEPS, count=2, total=2, augment="flip", prefetch=prefetch)
     assert_same(batches, train_batches(2 * STEPS, count=2, total=2, augment="flip", prefetch="auto"))
 
 
-@pytest.mark.parametrize("augment", ["none", "flip"])
-def test_off_makes_no_batch_before_its_step_asks_for_it(train, order, augment):
+def test_off_makes_no_batch_before_its_step_asks_for_it(train, order):
     """TensorFlow adds a prefetch of its own, and makes maps parallel, which work ahead."""
     made = {}
     for prefetch in ("off", "auto"):
@@ -158,7 +157,7 @@ def test_off_makes_no_batch_before_its_step_asks_for_it(train, order, augment):
                 )
 
         examples = Counted(**{field.name: getattr(train, field.name) for field in dataclasses.fields(train)})
-        data = DataConfig(augment=augment, prefetch=prefetch)
+        data = DataConfig(augment="flip", prefetch=prefetch)
         shape = {"order": order, "data": data, "replicas": ReplicaRange(), "first_step": 0}
         batches = iter(make_train_dataset(examples, **shape))
         next(batches)

@@ -63,6 +63,7 @@ def test_what_has_no_manifest_is_absent(store: ObjectStore, folder: Path, tmp_pa
 def test_what_is_not_as_it_was_put_is_found_and_put_anew(
     store: ObjectStore, folder: Path, tmp_path: Path, damage: bytes | None
 ) -> None:
+    (folder / "deep/er/large.bin").unlink()
     store.put_folder("data/a", folder)
     store.delete("data/a/small.txt")
     if damage is not None:

@@ -91,12 +91,6 @@ def test_interval_has_a_width_where_both_are_always_right():
     assert difference_interval(1.0, 100, 1.0, 100) == pytest.approx((-0.037, 0.037), abs=5e-4)
 
 
-def test_four_times_the_images_halve_the_interval():
-    narrow, wide = difference_interval(0.9, 40_000, 0.9, 40_000), difference_interval(0.9, 10_000, 0.9, 10_000)
-    assert wide[1] == pytest.approx(0.00832, abs=1e-5)  # about 1.96 * sqrt(2 * 0.9 * 0.1 / 10000)
-    assert wide[1] / narrow[1] == pytest.approx(2, abs=0.01)
-
-
 def test_no_images_say_nothing():
     with pytest.raises(ValueError, match="count is 0"):
         wilson_interval(0.5, 0)

@@ -28,22 +28,6 @@ def refusal(*arguments, **keywords) -> str:
     return str(failure.value)
 
 
-def test_the_digits_study_has_all_four_strategies():
-    assert "digits" in built_in_studies()
-    study = load_study("digits")
-    strategies = {run.name: run.config.strategy for run in study.runs}
-    assert set(strategies.values()) == {"single", "mirrored", "multi_worker", "parameter_server"}
-    assert study.reference == next(iter(strategies))
-    assert {run.config.global_batch_size for run in study.runs} == {32}
-    assert {run.config.data.source for run in study.runs} == {"digits"}
-    assert study.run("mirrored-ramp").starts_from == "baseline"
-
-
-@pytest.mark.parametrize("name", built_in_studies())
-def test_every_built_in_study_is_allowed(name):
-    assert load_study(name).name == name
-
-
 def test_a_file_is_read_as_it_is_written(write):
     study = load_study(write(CHAIN))
     assert (study.name, study.reference) == ("chain", "second")
@@ -105,20 +89,13 @@ def test_a_file_without_a_name_is_named_after_itself(write):
 
 
 def test_an_override_of_one_run_goes_over_that_for_all(write):
-    study = load_study(write(CHAIN), overrides={"first:epochs": "3", "epochs": "9"})
-    epochs = {run.name: run.config.epochs for run in study.runs}
-    assert epochs.pop("first") == 3
-    assert set(epochs.values()) == {9}
+    study = load_study(write(CHAIN), overrides={"first:epochs": "3", "epochs": "9", "batch.size": "16"})
+    assert [(run.config.epochs, run.config.batch.size) for run in study.runs] == [(3, 16), *[(9, 16)] * 3]
 
 
 def test_an_override_of_a_run_that_does_not_exist_is_refused(write):
     with pytest.raises(ConfigError, match="--set nosuch:epochs is not allowed: there is no run 'nosuch': name one of"):
         load_study(write(CHAIN), overrides={"nosuch:epochs": "3"})
-
-
-def test_overrides_are_laid_over_every_run(write):
-    study = load_study(write(CHAIN), overrides={"epochs": "9", "batch.size": "16"})
-    assert [(run.config.epochs, run.config.batch.size) for run in study.runs] == [(9, 16)] * 4
 
 
 def test_only_keeps_the_order_of_the_study(write):
@@ -154,10 +131,8 @@ STUDY_KEYS = (
 WRONG = {
     "a list": ("- epochs: 3\n", "[{'epochs': 3}] is not allowed: it must be a mapping of keys"),
     "empty": ("", "None is not allowed: it must be a mapping of keys"),
-    "a text": ("hello", "'hello' is not allowed: it must be a mapping of keys"),
     "no runs": ("name: x", "runs is missing: it must map the name of each run to its settings"),
     "empty runs": ("runs: {}", "runs is missing: it must map the name of each run to its settings"),
-    "runs are a list": ("runs: [a]", "runs=['a'] is not allowed: it must be a mapping of keys, such as runs: {…}"),
     "an unknown key": ("run: {a: {}}", "unknown key run: did you mean runs?"),
     "a numeric key": ("1: 2", f"unknown key 1: known: {STUDY_KEYS}"),
     "an unknown run key": (
@@ -168,10 +143,6 @@ WRONG = {
     "set is a list": (
         "runs: {a: {set: [1]}}",
         "run a: set=[1] is not allowed: it must be a mapping of keys, such as set: {…}",
-    ),
-    "base is a list": (
-        "base: [1]\nruns: {a: {}}",
-        "base=[1] is not allowed: it must be a mapping of keys, such as base: {…}",
     ),
     "a wrong value": (
         "runs: {a: {set: {epochs: 0}}}",
@@ -190,10 +161,6 @@ WRONG = {
         "run a: train_examples=0 is not allowed: it must be a whole number of at least 1 or null",
     ),
     "a text that is a list": ("teaches: [a]\nruns: {a: {}}", "teaches=['a'] is not allowed: it must be a text"),
-    "recommend is a number": (
-        "recommend: 3\nruns: {a: {}}",
-        "recommend=3 is not allowed: it must be a mapping of keys, such as recommend: {…}",
-    ),
     "an unknown recommend key": (
         "recommend: {hours: 3}\nruns: {a: {}}",
         "unknown key recommend.hours: known: recommend.deadline_hours, recommend.accuracy_tolerance",
@@ -213,10 +180,6 @@ WRONG = {
         "runs: {a: {set: {model: {weights: 'run:a'}}}}",
         "run a: model.weights=run:a must name a run above it",
     ),
-    "a number with a zero before it": (
-        "runs: {a: {set: {seed: 010}}}",
-        "run a: seed='010' is not allowed: it must be a whole number of at least 0",
-    ),
     "starts from a later run": (
         "runs: {a: {set: {model: {weights: 'run:b'}}}, b: {}}",
         "run a: model.weights=run:b must name a run above it",
@@ -233,7 +196,7 @@ def test_a_wrong_study_is_one_clear_line(write, content, message):
     assert refusal(write(content)) == f"my-study.yaml: {message}"
 
 
-@pytest.mark.parametrize("name", ["Upper", "with space", "a/b", "..", "-a", "ä", "a.b", "''", "1", "null"])
+@pytest.mark.parametrize("name", ["Upper", "a/b", "..", "-a", "ä", "''", "null"])
 def test_a_run_has_a_name_that_can_be_a_folder(write, name):
     message = refusal(write(f"runs: {{{name}: {{}}}}"))
     assert "is not allowed: it must be lower-case letters, digits, - and _, at most 100" in message
@@ -249,7 +212,6 @@ def test_a_study_has_a_name_that_can_be_a_folder(write):
 @pytest.mark.parametrize(
     "content, reason",
     [
-        ("runs: [", "not YAML: "),
         ("runs: {? [a] : 1}", "not YAML: "),
         ("runs: !!python/object/apply:os.getcwd []", "not YAML: "),
         (b"\x89PNG\r\n\x1a\n\x00\xff\xfe", "cannot be read: 'utf-8' codec"),

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from rampline.cli.arguments import all_overrides
 from rampline.errors import ConfigError
 from rampline.study import load_study
 from rampline.study.yaml_file import read_overrides, write_overrides
@@ -21,14 +20,6 @@ def test_what_is_written_changes_that_run_of_the_study_alone(tmp_path: Path) -> 
     assert (config.steps_per_call, config.xla, config.data.prefetch) == (41, True, "off")
     assert config.learning_rate.peak == 0.002828
     assert study.run("multi-worker").config == load_study("digits").run("multi-worker").config
-
-
-def test_set_wins_over_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "some.yaml"
-    file.write_text("epochs: 3\nbaseline:batch.size: 128\n")
-    overrides = all_overrides(file, ["epochs=2"])
-    config = load_study("digits", overrides=overrides).run("baseline").config
-    assert (config.epochs, config.batch.size) == (2, 128)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ import os
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from command_line import wait_until
 from s3_server import S3
 
 from rampline.config import RunConfig
@@ -83,13 +84,6 @@ def keeping(store: ObjectStore, execution: Execution) -> Iterator[Keeper]:
         keeper.close(lambda line: None)
 
 
-def wait_until(is_so: Callable[[], object], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def newest_steps(store: ObjectStore) -> list[int]:
     """Of the checkpoints that are whole there."""
     manifest = Manifest.newest(store, KEY)
@@ -117,7 +111,7 @@ def test_another_home_finds_all_of_it_with_paths_that_lead_there(store, executio
     os.utime(execution.folder / "execution.json", (1e9, 1e9))
     with keeping(store, execution):
         save(execution, 10)
-        wait_until(lambda: newest_steps(store) == [10])
+        wait_until(lambda: newest_steps(store) == [10], 20)
         save(execution, 20)
         save(execution, 30)
     said = fetch(store, tmp_path / "b")
@@ -144,7 +138,7 @@ def test_old_checkpoints_go_from_the_store_as_they_do_here(s3: S3, store, execut
     with keeping(store, execution):
         for step in range(10, 60, 10):
             save(execution, step)
-            wait_until(lambda: step in newest_steps(store))  # noqa: B023
+            wait_until(lambda: step in newest_steps(store), 20)  # noqa: B023
     manifest = Manifest.newest(store, KEY)
     assert manifest
     assert newest_steps(store) == [40, 50]
@@ -192,17 +186,17 @@ def test_a_damaged_checkpoint_is_told_of_and_left_to_the_start_that_checks_it(s3
 def test_an_older_owner_writes_nothing_that_counts(s3: S3, store, execution, tmp_path: Path) -> None:
     save(execution, 10)
     with keeping(store, execution) as old:
-        wait_until(lambda: newest_steps(store) == [10])
+        wait_until(lambda: newest_steps(store) == [10], 20)
         fetch(store, tmp_path / "b")
         continued = Execution.latest("digits", Home(root=tmp_path / "b"))
         assert continued
         # Until the new owner has put its first state there, the old one's counts.
         save(execution, 20)
-        wait_until(lambda: 20 in newest_steps(store))
+        wait_until(lambda: 20 in newest_steps(store), 20)
         with keeping(store, continued) as new:
-            wait_until(lambda: newest_steps(store) == [10])
+            wait_until(lambda: newest_steps(store) == [10], 20)
             save(execution, 30)
-            wait_until(lambda: old._ended.is_set())
+            wait_until(lambda: old._ended.is_set(), 20)
             with pytest.raises(TakenOver, match=rf"e1 goes on in process {os.getpid()} of .*, from what s3://"):
                 old.tell(print)
             assert newest_steps(store) == [10]
@@ -212,9 +206,9 @@ def test_an_older_owner_writes_nothing_that_counts(s3: S3, store, execution, tmp
             Manifest(key=KEY, owner=read_owner(execution), number=99, home="", began=1e10, files={}).write(store)
             assert Manifest.newest(store, KEY) == late
             save(continued, 15)
-            wait_until(lambda: newest_steps(store) == [10, 15])
+            wait_until(lambda: newest_steps(store) == [10, 15], 20)
             place = f"{KEY}/{read_owner(continued)}/"
-            wait_until(lambda: all(key.startswith(place) for key in s3.keys(KEY)))
+            wait_until(lambda: all(key.startswith(place) for key in s3.keys(KEY)), 20)
             new.tell(print)
     # Its own home goes on from there, too, and not from what it had.
     assert steps(execution.folder) == [20, 30]
@@ -236,9 +230,9 @@ def test_of_two_that_continue_one_stops(store, execution, tmp_path: Path) -> Non
     assert first
     assert second
     with keeping(store, first) as keeper:
-        wait_until(lambda: (Manifest.newest(store, KEY) or Manifest).owner == read_owner(first))
+        wait_until(lambda: (Manifest.newest(store, KEY) or Manifest).owner == read_owner(first), 20)
         with keeping(store, second) as late:
-            wait_until(late._ended.is_set)
+            wait_until(late._ended.is_set, 20)
             with pytest.raises(TakenOver):
                 late.tell(print)
         keeper.tell(print)
@@ -265,15 +259,15 @@ def test_an_outage_is_told_of_and_then_has_what_is_newest(s3: S3, store, executi
     said: list[str] = []
     with kept(execution, said.append):
         save(execution, 10)
-        wait_until(lambda: newest_steps(store) == [10])
+        wait_until(lambda: newest_steps(store) == [10], 20)
         s3.stop()
         try:
             for step in (20, 30, 40):
                 save(execution, step)
-            wait_until(lambda: has_said(execution, said, lines=1))
+            wait_until(lambda: has_said(execution, said, lines=1), 20)
         finally:
             s3.start()
-        wait_until(lambda: has_said(execution, said, lines=2))
+        wait_until(lambda: has_said(execution, said, lines=2), 20)
         assert newest_steps(store) == [30, 40]
     assert said[0].startswith(f"warning: {store.url} takes nothing, training goes on: ")
     assert said[1].startswith(f"{store.url} answers again after ")
@@ -287,7 +281,7 @@ def test_the_end_does_not_wait_long_for_a_store_that_is_away(s3: S3, store, exec
         began = time.monotonic()
         with kept(execution, said.append):
             save(execution, 10)
-            wait_until(lambda: has_said(execution, said, lines=1))
+            wait_until(lambda: has_said(execution, said, lines=1), 20)
             ended = time.monotonic()
         assert time.monotonic() - ended < 10
         assert time.monotonic() - began < 30
@@ -307,7 +301,7 @@ def test_a_checkpoint_that_is_removed_while_it_is_put_there_can_still_be_read(ex
 
 def test_a_long_study_needs_few_open_files(store, execution) -> None:
     """The second time, all but one checkpoint is there already."""
-    for run in range(50):
+    for run in range(40):
         for step in (1, 2, 3):
             folder = execution.folder / f"run-{run}" / "checkpoints" / f"step-{step:08d}"
             folder.mkdir(parents=True)
@@ -317,8 +311,8 @@ def test_a_long_study_needs_few_open_files(store, execution) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, hard))
     try:
         with keeping(store, execution):
-            wait_until(lambda: len(newest_steps(store)) == 150)
+            wait_until(lambda: len(newest_steps(store)) == 120, 20)
             save(execution, 10)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert len(newest_steps(store)) == 151
+    assert len(newest_steps(store)) == 121

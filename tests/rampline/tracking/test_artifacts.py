@@ -38,7 +38,7 @@ def test_a_confusion_matrix_is_dark_where_the_shares_are(tmp_path):
     assert colour_share(wrong, dark) < 0.05
 
 
-@pytest.mark.parametrize("classes", [1, 20, 21, 120])
+@pytest.mark.parametrize("classes", [1, 21, 120])
 def test_any_number_of_classes_with_any_names_is_drawn_without_a_warning(tmp_path, classes):
     names = [("$1", "猫", "a_b", "{x")[i % 4] + str(i) for i in range(classes)]
     with warnings.catch_warnings():

@@ -15,11 +15,9 @@ from rampline.record.delivery_state import is_undelivered, read_delivery
 from rampline.record.home import Home
 from rampline.record.metric import Source
 from rampline.record.metrics import logged
-from rampline.study.execution_file import Execution
 from rampline.tracking import delivery as delivery_module
 from rampline.tracking.delivery import Delivery, deliver_news, deliver_run, deliver_within, is_delivered
 from rampline.tracking.store import TrackingError, open_tracking
-from rampline.tracking.sync import sync_execution
 
 RESULT = {"train_seconds": 4.5, "wall_seconds": 12.0, "attempts": 2}
 
@@ -179,9 +177,3 @@ def test_a_store_that_hangs_is_waited_for_no_longer_than_said():
     assert deliver_within(0.3, lambda: time.sleep(5)) == "MLflow does not answer"
     assert time.monotonic() - began < 2
     assert deliver_within(5, lambda: None) is None
-
-
-def test_sync_needs_an_execution(client, tmp_path):
-    write_json(tmp_path / "config.json", {})
-    with pytest.raises(Exception, match=r"is no execution: it has no execution\.json"):
-        sync_execution(client, Execution.open(tmp_path), log=print)

@@ -125,18 +125,6 @@ def test_epochs_have_their_number_as_step_and_the_time_of_their_event(
     ]
 
 
-def test_of_an_epoch_that_was_trained_again_the_later_one_counts(make_run_directory, started, epoch, append_events):
-    directory = make_run_directory()
-    append_events(directory, started(), epoch(1), epoch(2, val_accuracy=0.1), started(attempt=2), epoch(2), epoch(3))
-    record = describe(directory)
-    assert {step: figures["val_accuracy"] for step, figures in epochs_of(record).items()} == {
-        1: pytest.approx(0.41),
-        2: pytest.approx(0.42),
-        3: pytest.approx(0.43),
-    }
-    assert record.tags["rampline.attempts"] == "2"
-
-
 def test_what_was_read_is_not_read_again(make_run_directory, started, epoch, append_events):
     directory = make_run_directory()
     reader = RunReader(directory)

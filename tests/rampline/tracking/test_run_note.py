@@ -1,7 +1,5 @@
 """The description of a run in MLflow, as it grows with what the run directory knows."""
 
-import pytest
-
 from rampline.explain.explanation import Explanation, Verdict
 from rampline.explain.parts import RunParts, StepParts
 from rampline.files import read_json, write_json
@@ -61,19 +59,7 @@ def test_a_run_that_may_stop_before_its_last_epoch_says_when_and_then_why(make_r
     assert told in describe_run(directory)
 
 
-@pytest.mark.parametrize(
-    ("rate", "text"),
-    [
-        (
-            {"schedule": "ramp", "peak": 0.01, "ramp_epochs": 1, "scale_with": "replicas"},
-            "learning rate ramp: 1e-05 to 0.01 by epoch 1, x 0.8 per epoch down to 1e-06 (scaled with replicas); ",
-        ),
-        ({"schedule": "steps", "decay": 0.1}, "learning rate steps: 0.001, 0.0001 from epoch 3, 1e-05 from epoch 7; "),
-        (
-            {"schedule": "cosine"},
-            "learning rate cosine: 1e-05 to 0.001 by epoch 2, half a cosine down to 1e-06; ",
-        ),
-    ],
-)
-def test_schedules_in_words(make_run_directory, rate, text):
-    assert text in describe_run(make_run_directory(learning_rate=rate))
+def test_a_schedule_is_told_in_words(make_run_directory):
+    rate = {"schedule": "ramp", "peak": 0.01, "ramp_epochs": 1, "scale_with": "replicas"}
+    words = "learning rate ramp: 1e-05 to 0.01 by epoch 1, x 0.8 per epoch down to 1e-06 (scaled with replicas); "
+    assert words in describe_run(make_run_directory(learning_rate=rate))

@@ -53,12 +53,6 @@ def test_four_processes_open_a_fresh_database_at_once_and_none_fails_or_prints(t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home with space"]
 
 
-def test_tracking_imports_neither_tensorflow_nor_prefect():
-    code = "import sys; from rampline.tracking import sync, store; "
-    code += "print({'tensorflow', 'keras', 'prefect'} & {*sys.modules})"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
-
-
 @pytest.mark.long
 def test_a_process_killed_while_it_makes_the_database_leaves_one_that_opens(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

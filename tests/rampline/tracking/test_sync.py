@@ -11,8 +11,6 @@ import psutil
 import pytest
 
 from rampline.comparison.mlflow_reader import epoch_rows
-from rampline.explain.explanation import Explanation, Verdict
-from rampline.explain.parts import RunParts, StepParts
 from rampline.files import write_json
 from rampline.record.delivery_state import FILE, is_undelivered, mark_undelivered
 from rampline.record.metric import Source
@@ -21,7 +19,6 @@ from rampline.record.provenance import process_identity
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.study import load_study
 from rampline.study.execution_file import Execution
-from rampline.tracking.delivery import Projection
 from rampline.tracking.store import TrackingError, open_tracking
 from rampline.tracking.sync import end_execution, executions, sync_execution
 
@@ -86,26 +83,6 @@ def test_what_was_left_is_delivered_once(client, execution):
     assert sync_execution(client, execution, log=lines.append) == 0
     assert len(lines) == 2
     check_all(client)
-
-
-def test_an_explanation_is_delivered_with_its_run(client, execution):
-    explanation = Explanation(
-        step=StepParts(input=6.0, compute=4.0, contention=0.0, sync=0.0, other=0.0),
-        run=RunParts(startup=1, tracing=2, steps=3, evaluation=4, checkpoint=0, logging=0, unexplained=2),
-        verdict=Verdict(bound="input", share=0.6, gain=2.5, sentence="input-bound: most of it"),
-        ceiling_images_per_second=None,
-        slowdown=1.0,
-    )
-    explanation.write(execution.directory("baseline").explanation_file)
-    sync_execution(client, execution, log=print)
-    check_all(client)
-    run, failed = found_in(client, "baseline"), found_in(client, "baseline-fit")
-    assert (run.data.metrics["step_ms_input"], run.data.metrics["steps_seconds"]) == (6.0, 3.0)
-    assert run.data.tags["rampline.verdict"] == "input-bound: most of it"
-    assert "rampline.verdict" not in failed.data.tags
-    assert [file.path for file in client.list_artifacts(run.info.run_id, "explanation")] == [
-        "explanation/explanation.json"
-    ]
 
 
 def test_one_run_can_be_delivered_alone(client, execution):
@@ -217,11 +194,3 @@ def test_what_another_process_works_on_is_left_to_it(client, execution):
         assert sync_execution(client, execution, log=lines.append) == 0
         assert lines == ["digits/e1: is running, its own process delivers it"]
         alive.communicate(os.linesep.encode())
-
-
-def test_an_unfinished_delivery_goes_on(client, execution, parent, history):
-    projection = Projection(client, execution.directory("baseline"), parent)
-    assert projection.update() == ("COMPLETE", 3)
-    mark_undelivered(execution.folder / "baseline", "COMPLETE")
-    sync_execution(client, execution, log=print)
-    assert [step for step, _ in history(client, projection.run_id, "train_loss")] == [1, 2, 3]

@@ -100,6 +100,7 @@ def test_the_parts_of_a_share() -> None:
     assert [in_parts(config, parts).micro_batch_size for parts in (2, 3, 8)] == [4, 3, 1]
 
 
+@pytest.mark.long
 def test_a_resumed_training_has_the_bits_of_the_undisturbed_one(run_roles: RunRoles, tmp_path: Path) -> None:
     """Shares of 10 and 11 examples are 10 and 11 micro-batches: Dropout draws more often in one replica."""
     mirrored = make_config("mirrored", model="small_models:with_all_state", batch=21, replicas=2, virtual_devices=2)

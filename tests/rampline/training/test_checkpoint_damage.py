@@ -25,7 +25,7 @@ from rampline.training.checkpoint import (
 )
 
 FILES = ("variables.npz", "progress.json")
-CASES = 20
+CASES = 8
 Values = list[np.ndarray]
 
 

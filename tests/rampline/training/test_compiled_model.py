@@ -59,7 +59,7 @@ def test_a_loss_of_ones_own_takes_classes_and_what_is_left_out_is_the_studys():
     assert read(compile_network(optimizer="sgd")).loss is None
 
 
-@pytest.mark.parametrize("name", ["Adadelta", "Adafactor", "Ftrl", "Lion", "Muon", "Nadam", "ScheduleFreeAdamW"])
+@pytest.mark.parametrize("name", ["Adafactor", "Muon", "ScheduleFreeAdamW"])
 def test_every_optimizer_of_keras_is_taken(name):
     assert read(compile_network(optimizer=getattr(keras.optimizers, name)(0.1))).words["optimizer"].startswith(name)
 

@@ -73,9 +73,3 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(run_roles: RunRoles,
         messages.append(str(failure.value))
     assert re.search(r"at step [2-5] \(epoch 1\)", messages[0])
     assert messages[0] == messages[1]
-
-
-@pytest.mark.parametrize("engine", ["loop", "fit"])
-def test_a_model_without_penalties_reports_none(engine: str, digits: PreparedDataset) -> None:
-    config = dataclasses.replace(make_config("single", model="small_models:smooth", batch=BATCH), engine=engine)
-    assert "train_regularization_loss" not in train_epoch(config, digits)

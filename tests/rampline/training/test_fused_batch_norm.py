@@ -58,8 +58,16 @@ def is_fused(model: keras.Model, **call) -> bool:
     return "FusedBatchNormV3" in operations(model, **call)
 
 
-@pytest.mark.parametrize("xla", [False, True], ids=["no xla", "xla"])
-@pytest.mark.parametrize("options", [{}, {"scale": False}, {"center": False}, {"axis": 3, "momentum": 0.5}])
+@pytest.mark.parametrize(
+    "options, xla",
+    [
+        ({}, False),
+        ({}, True),
+        ({"scale": False}, False),
+        ({"center": False}, False),
+        ({"axis": 3, "momentum": 0.5}, False),
+    ],
+)
 def test_outputs_gradients_and_statistics_are_those_of_keras(options, xla):
     (exact, _), (model, layer) = make_layer("float64", **options), make_layer(**options)
     layer.set_weights(exact.get_weights())
@@ -166,7 +174,7 @@ def test_the_model_is_saved_as_keras_own(tmp_path):
     np.testing.assert_array_equal(loaded(make_images()), model(make_images()))
 
 
-@pytest.mark.parametrize("xla", [False, True], ids=["no xla", "xla"])
+@pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.long)], ids=["no xla", "xla"])
 def test_the_loop_fuses_and_its_steps_are_those_of_model_fit(digits, xla):
     config = make_config("single", model="small_models:with_batch_norm", batch=16)
     batch = {

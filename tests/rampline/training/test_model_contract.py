@@ -32,9 +32,6 @@ def with_a_loss(input_shape, classes):
 def five(input_shape, classes):
     return logits(input_shape, 5)
 
-def layer(input_shape, classes):
-    return keras.layers.Dense(classes)
-
 def for_grey_images(input_shape, classes):
     if input_shape[-1] != 1:
         raise ValueError("one channel")
@@ -67,19 +64,13 @@ def test_a_softmax_is_refused_with_its_line_before_anything_is_prepared(
     assert not Home.from_environment().data.exists()
 
 
-@pytest.mark.parametrize(
-    "name, message",
-    [
-        ("five", r"model\.name='users_networks:five' must give \(batch, 10\) logits, a column per class, not "),
-        ("layer", r"model\.name='users_networks:layer' must return a keras\.Model, not Dense"),
-    ],
-)
 def test_another_model_than_the_data_needs_is_refused(
-    name: str, message: str, digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(digits.class_names) == 10
+    message = r"model\.name='users_networks:five' must give \(batch, 10\) logits, a column per class, not "
     with pytest.raises(ConfigError, match=message):
-        check_models(make_study(tmp_path, monkeypatch, f"users_networks:{name}"), log=print)
+        check_models(make_study(tmp_path, monkeypatch, "users_networks:five"), log=print)
 
 
 def test_a_model_for_the_data_alone_is_checked_when_they_are_prepared(

@@ -96,6 +96,7 @@ def test_a_backbone_takes_grey_images_and_stays_frozen(mobilenet):
     assert len(mobilenet.non_trainable_variables) > 200
 
 
+@pytest.mark.long
 def test_a_frozen_backbone_is_not_changed_by_training(mobilenet):
     before = [variable.value.numpy() for variable in mobilenet.variables]
     bias = mobilenet.trainable_variables[-1].value.numpy()
@@ -110,7 +111,9 @@ def test_a_frozen_backbone_is_not_changed_by_training(mobilenet):
     assert not np.array_equal(mobilenet.trainable_variables[-1].value.numpy(), bias)
 
 
-@pytest.mark.parametrize("name, shape", [("convnet", (28, 28, 1)), ("MobileNetV2", (32, 32, 1))])
+@pytest.mark.parametrize(
+    "name, shape", [("convnet", (28, 28, 1)), pytest.param("MobileNetV2", (32, 32, 1), marks=pytest.mark.long)]
+)
 def test_a_saved_model_loads_in_safe_mode_with_equal_logits(tmp_path, mobilenet, name, shape):
     model = mobilenet if name == "MobileNetV2" else build(name)
     model.save(tmp_path / "model.keras")

@@ -60,22 +60,6 @@ def test_the_workaround_counts_in_place(scaled):
     assert int(inner.iterations) == 1
 
 
-def test_an_optimizer_with_the_workaround_updates_as_before():
-    variable = keras.Variable([1.0, 2.0])
-    optimizer = keras.optimizers.SGD(0.5)
-    optimizer.build([variable])
-    make_iterations_atomic(optimizer)
-
-    @tf.function
-    def update():
-        optimizer.apply([tf.constant([2.0, 4.0])], [variable])
-
-    update()
-    update()
-    assert variable.numpy().tolist() == [-1.0, -2.0]
-    assert int(optimizer.iterations) == 2
-
-
 def train(optimizer: keras.optimizers.Optimizer, gradients: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
     """The variable after an update with each of the gradients, and the optimizer's own."""
     variable = keras.Variable(np.linspace(-1, 1, 12).reshape(3, 4), dtype="float64")

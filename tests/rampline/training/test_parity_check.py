@@ -122,10 +122,10 @@ def test_gradients_that_are_clipped_before_they_are_summed_fail(check: Check, mo
     assert (result.max_weight_diff or 0) > 1e-4
 
 
-@pytest.mark.parametrize("engine", ["loop", pytest.param("fit", marks=pytest.mark.long)])
-def test_a_replica_with_other_examples_fails(engine: str, check: Check) -> None:
+@LONG
+def test_a_replica_with_other_examples_fails_in_model_fit(check: Check) -> None:
     config = make_config("mirrored", model="parity_models:with_other_examples", replicas=2, virtual_devices=2)
-    result = check(dataclasses.replace(config, engine=engine))
+    result = check(dataclasses.replace(config, engine="fit"))
     assert result.status == "fail"
     assert (result.max_loss_diff or 0) > 1e-3
 

@@ -105,15 +105,6 @@ def test_intervals_are_those_of_a_plain_bootstrap(images: tuple[int, ...]) -> No
         assert (np.abs(np.array(found[name]) - expected) <= 0.12 * width + 1e-9).all(), name
 
 
-def test_balanced_accuracy_is_scikit_learns() -> None:
-    random = np.random.default_rng(5)
-    labels, probabilities = random.integers(0, 3, 90), random.random((90, 4)).astype(np.float32)
-    with pytest.warns(UserWarning, match="y_pred contains classes not in y_true"):
-        expected = metrics.balanced_accuracy_score(labels, probabilities.argmax(axis=1))
-    found = score_answers(labels, probabilities, ("a", "b", "c", "d"))["test_balanced_accuracy"]
-    assert found == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(
     ("certainty", "is_right", "expected"),
     [

@@ -23,11 +23,3 @@ def test_pixels_are_scaled_to_the_whole_range():
     pixels = tf.io.decode_png(example.read()).numpy()
     original = np.asarray(load_digits(return_X_y=True)[0]).reshape(-1, 8, 8)[int(example.name)]
     np.testing.assert_array_equal(pixels[..., 0], np.round(original * 255 / 16))
-
-
-def test_prepared(store):
-    dataset = store(source="digits")
-    assert dataset.splits == {"train": 1292, "validation": 145, "test": 360}
-    assert dataset.image_shape == (28, 28, 1)
-    assert dataset.class_names == tuple("0123456789")
-    assert dataset.directory.name.startswith("digits-")
