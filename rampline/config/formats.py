@@ -67,17 +67,23 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `changes` laid over it, section by section; a key that holds a mapping is replaced whole."""
+    """`base` with `changes` laid over it, section by section, and option by option where a key holds options.
+
+    Options that are empty, or stand beside another `name` than that of `base`, replace all that were there.
+    """
     return _merge(base, changes, "")
 
 
 def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], section: str) -> dict[str, Any]:
     merged = dict(base)
+    is_renamed = "name" in base and changes.get("name", base["name"]) != base["name"]
     for key, value in changes.items():
-        name = f"{section}{key}"
-        both_mappings = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        is_section = both_mappings and name not in known_keys()
-        merged[key] = _merge(merged[key], value, f"{name}.") if is_section else value
+        name, before = f"{section}{key}", merged.get(key) or {}
+        both_mappings = isinstance(value, Mapping) and isinstance(before, Mapping)
+        if both_mappings and name not in known_keys():
+            merged[key] = _merge(before, value, f"{name}.")
+        else:
+            merged[key] = {**before, **value} if both_mappings and value and not is_renamed else value
     return merged
 
 
@@ -131,6 +137,7 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, str]) -> 
     Raises:
         ConfigError: on a key that is not known or a value that is not YAML.
     """
+    changes: dict[str, Any] = {}  # all of them together: options go with the name that is set beside them
     for key, text in overrides.items():
         if key not in known_keys():
             raise ConfigError(unknown_key(key, known_keys()))
@@ -140,8 +147,8 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, str]) -> 
             raise ConfigError(f"--set {key}={text} is not allowed: it must be a YAML value") from error
         for part in reversed(key.split(".")):
             value = {part: value}
-        values = merge(values, value)
-    return dict(values)
+        changes = merge(changes, value)
+    return merge(values, changes)
 
 
 def _read_value(key: str, text: str) -> Any:
