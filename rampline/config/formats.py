@@ -20,13 +20,19 @@ from rampline.errors import ConfigError
 @functools.cache
 def known_keys() -> list[str]:
     """Every dotted key that a study or `--set` may set."""
-    return [key for key, _ in _keys(RunConfig)]
+    return [key for key, _ in _keys(RunConfig, "")]
 
 
 @functools.cache
 def keys_that_keep_epoch_time() -> frozenset[str]:
     """Dotted keys of settings that change what a training leads to, not how long an epoch of it takes."""
-    return frozenset(key for key, changes_epoch_time in _keys(RunConfig) if not changes_epoch_time)
+    return frozenset(key for key, changes in _keys(RunConfig, "changes_epoch_time") if not changes)
+
+
+@functools.cache
+def keys_that_keep_training() -> frozenset[str]:
+    """Dotted keys of settings with which a run stays the same set-up, whatever they are."""
+    return frozenset(key for key, changes in _keys(RunConfig, "changes_training") if not changes)
 
 
 @functools.cache
@@ -42,12 +48,12 @@ def _text_keys() -> frozenset[str]:
     )
 
 
-def _keys(settings: Any, prefix: str = "") -> Iterator[tuple[str, bool]]:
-    """Dotted keys, each with whether it changes the time of an epoch."""
+def _keys(settings: Any, what: str, prefix: str = "") -> Iterator[tuple[str, bool]]:
+    """Dotted keys, each with whether it changes `what`, an argument of `setting`."""
     for name, field in settings.__pydantic_fields__.items():
-        changes = field.json_schema_extra.get("changes_epoch_time", True)
+        changes = field.json_schema_extra.get(what, True)
         if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
-            yield from ((key, changes and inner) for key, inner in _keys(field.annotation, f"{prefix}{name}."))
+            yield from ((key, changes and inner) for key, inner in _keys(field.annotation, what, f"{prefix}{name}."))
         else:
             yield f"{prefix}{name}", changes
 
