@@ -30,6 +30,10 @@ class DatasetError(InputError):
     """A dataset source cannot be read, or what it holds cannot be trained on."""
 
 
+class DownloadFailed(DatasetError):
+    """What a dataset is downloaded from did not answer: another try may help."""
+
+
 class ClusterConfigError(InputError):
     """TF_CONFIG, or the set of devices and processes asked for, is wrong."""
 

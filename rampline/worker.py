@@ -15,10 +15,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from rampline.errors import ERROR_MARK, InputError, Preempted, RamplineError
+from rampline.errors import ERROR_MARK, DownloadFailed, InputError, Preempted, RamplineError
 from rampline.files import read_json, write_json
 from rampline.imports import import_tensorflow, importing
-from rampline.jobs.exit_status import FAILED, GPU_TAKEN, NO_MEMORY, PEER_LOST, STOPPED, WILL_REPEAT, leave, one_line
+from rampline.jobs.exit_status import (
+    FAILED,
+    GPU_TAKEN,
+    NO_DOWNLOAD,
+    NO_MEMORY,
+    PEER_LOST,
+    STOPPED,
+    WILL_REPEAT,
+    leave,
+    one_line,
+)
 from rampline.jobs.fork_server import FORK_SERVER, serve
 from rampline.jobs.job import ANSWER, JOB
 from rampline.jobs.memory import be_first_to_end, is_gpu_taken, is_out_of_memory
@@ -59,6 +69,8 @@ def main(arguments: Sequence[str]) -> int:
         return STOPPED
     except RamplineError as error:
         print(f"{ERROR_MARK}{error}", file=sys.stderr)  # noqa: T201
+        if isinstance(error, DownloadFailed):
+            return NO_DOWNLOAD
         return error.exit_status if isinstance(error, InputError) else WILL_REPEAT
     except Exception as error:  # noqa: BLE001 - the last line of the log tells the launcher why the role ended
         traceback.print_exc()

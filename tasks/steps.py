@@ -20,7 +20,7 @@ from rampline.config import DataConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import prepare_dataset
 from rampline.data.quality import read_report
-from rampline.errors import RamplineError
+from rampline.errors import DownloadFailed, RamplineError
 from rampline.execution import closing, compare_runs, evaluate_runs, explain_runs, start_execution, train_run
 from rampline.jobs.device_queue import devices_of
 from rampline.jobs.lock import hold
@@ -54,7 +54,8 @@ STUDY_LABEL = "rampline.study"
 
 def unless_ours(_task: Task, _task_run: TaskRun, state: State) -> bool:
     """Try again after what the world did (network, database), not after wrong input or a run that failed."""
-    return not isinstance(state.result(raise_on_failure=False), RamplineError)
+    error = state.result(raise_on_failure=False)
+    return isinstance(error, DownloadFailed) or not isinstance(error, RamplineError)
 
 
 RETRIES: dict[str, Any] = {"retries": 2, "retry_delay_seconds": 5, "retry_condition_fn": unless_ours}

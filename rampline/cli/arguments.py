@@ -10,6 +10,7 @@ import typer
 
 from rampline.config import parse_overrides
 from rampline.errors import ConfigError
+from rampline.study.content import without_seed
 from rampline.study.yaml_file import read_overrides
 
 StudyArgument = Annotated[
@@ -38,9 +39,9 @@ def all_overrides(file: Path | None, assignments: Sequence[str], only: Sequence[
     Raises:
         ConfigError: when one of them is not as it must be, or `--set` is for a run that `--only` leaves out.
     """
-    given = parse_overrides(assignments)
+    given, kept = parse_overrides(assignments), {*(only or ()), *map(without_seed, only or ())}
     for key in given:
         run, separator, _ = key.rpartition(":")
-        if separator and only and run not in only:
+        if separator and kept and run not in kept:
             raise ConfigError(f"--set {key} has no effect: --only leaves run {run} out")
     return (read_overrides(file) if file else {}) | given

@@ -226,9 +226,10 @@ def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder;
         raise InputError(f"{existing} is no folder: choose another one")
     if there := [each.name for each in templates if (folder / each.name).exists()]:
         raise InputError(f"{folder} has {', '.join(there)} already: choose another folder")
-    # The study is told from those of other projects in the same home by the folder's name.
+    # The study is told from the others in the same home by the folder's name.
     words = re.sub("[^a-z0-9_-]", "-", folder.resolve().name.lower())
     name = words.strip("-_")[:LONGEST_NAME] or "my-project"
+    name += "-project" if name in built_in_studies() else ""
     for template in templates:
         write_text(folder / template.name, template.read_text(encoding="utf-8").replace("my-project", name))
         typer.echo(f"wrote {folder / template.name}")

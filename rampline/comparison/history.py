@@ -130,7 +130,7 @@ def _conditions(runs: Sequence[Run], parent: Run) -> dict[str, _Conditions]:
 
 
 def _decides(setting: str) -> bool:
-    return setting.startswith(DECISIVE) or not setting.startswith(NOT_OF_SET_UP)
+    return setting.startswith(DECISIVE) or setting not in NOT_OF_SET_UP
 
 
 def _are_alike(run: str, own: Mapping[str, _Conditions], theirs: Mapping[str, _Conditions]) -> bool:

@@ -16,6 +16,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Run, RunStatus, ViewType
 from mlflow.exceptions import MlflowException
 
+from rampline.config.formats import keys_that_keep_training
 from rampline.credentials import mask
 from rampline.errors import InputError
 from rampline.record.metrics import compared_epochs, metrics_of_run, own_metrics
@@ -32,27 +33,10 @@ COMPARABLE = (
     *("precision", "data.cache", "data.prefetch", "data.augment"),
 )
 # Settings that change nothing of the training, or that another param holds as it came out.
-NOT_OF_SET_UP = (
-    *(
-        "repeats",
-        "batch.size",
-        "batch.per",
-        "stop.",
-        "parity.",
-        "explain.",
-        "profile",
-        "tensorboard",
-        "checkpoint_every_epochs",
-        "log_examples",
-        "data.manual_dir",
-        "data.checksum",
-        "data.mirrors",
-        "data.max_undecodable_share",
-    ),
+NOT_OF_SET_UP = keys_that_keep_training() | {
+    *("batch.size", "batch.per"),
     *("learning_rate.peak", "learning_rate.scale_with", "learning_rate.base_batch_size"),
-    *("cluster.rendezvous_", "cluster.run_timeout_", "cluster.max_restarts", "cluster.heartbeat_"),
-    *("cluster.preempted_", "cluster.price_", "cluster.machine"),
-)
+}
 PUBLISHED = "rampline.published."
 ENVIRONMENT = "rampline.environment."
 PAGE = 1000
@@ -184,7 +168,7 @@ def run_row(run: Run, parent: Run) -> dict[str, Any]:
         "verdict": tags.get("rampline.verdict", ""),
         "parity": tags.get("rampline.parity", ""),
         "answers": tags.get("rampline.answers", ""),
-        "set_up": "\n".join(f"{key}={params[key]}" for key in sorted(params) if not key.startswith(NOT_OF_SET_UP)),
+        "set_up": "\n".join(f"{key}={params[key]}" for key in sorted(params) if key not in NOT_OF_SET_UP),
     }
     row |= {key: params.get(key, "") for key in ("steps_per_call", "model.weights", *COMPARABLE)}
     row |= {key: _integer(params.get(key)) for key in COUNTS}

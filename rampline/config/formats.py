@@ -20,13 +20,19 @@ from rampline.errors import ConfigError
 @functools.cache
 def known_keys() -> list[str]:
     """Every dotted key that a study or `--set` may set."""
-    return [key for key, _ in _keys(RunConfig)]
+    return [key for key, _ in _keys(RunConfig, "")]
 
 
 @functools.cache
 def keys_that_keep_epoch_time() -> frozenset[str]:
     """Dotted keys of settings that change what a training leads to, not how long an epoch of it takes."""
-    return frozenset(key for key, changes_epoch_time in _keys(RunConfig) if not changes_epoch_time)
+    return frozenset(key for key, changes in _keys(RunConfig, "changes_epoch_time") if not changes)
+
+
+@functools.cache
+def keys_that_keep_training() -> frozenset[str]:
+    """Dotted keys of settings with which a run stays the same set-up, whatever they are."""
+    return frozenset(key for key, changes in _keys(RunConfig, "changes_training") if not changes)
 
 
 @functools.cache
@@ -42,12 +48,12 @@ def _text_keys() -> frozenset[str]:
     )
 
 
-def _keys(settings: Any, prefix: str = "") -> Iterator[tuple[str, bool]]:
-    """Dotted keys, each with whether it changes the time of an epoch."""
+def _keys(settings: Any, what: str, prefix: str = "") -> Iterator[tuple[str, bool]]:
+    """Dotted keys, each with whether it changes `what`, an argument of `setting`."""
     for name, field in settings.__pydantic_fields__.items():
-        changes = field.json_schema_extra.get("changes_epoch_time", True)
+        changes = field.json_schema_extra.get(what, True)
         if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
-            yield from ((key, changes and inner) for key, inner in _keys(field.annotation, f"{prefix}{name}."))
+            yield from ((key, changes and inner) for key, inner in _keys(field.annotation, what, f"{prefix}{name}."))
         else:
             yield f"{prefix}{name}", changes
 
@@ -67,17 +73,23 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `changes` laid over it, section by section; a key that holds a mapping is replaced whole."""
+    """`base` with `changes` laid over it, section by section, and option by option where a key holds options.
+
+    Options that are empty, or stand beside another `name` than that of `base`, replace all that were there.
+    """
     return _merge(base, changes, "")
 
 
 def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], section: str) -> dict[str, Any]:
     merged = dict(base)
+    is_renamed = "name" in base and changes.get("name", base["name"]) != base["name"]
     for key, value in changes.items():
-        name = f"{section}{key}"
-        both_mappings = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        is_section = both_mappings and name not in known_keys()
-        merged[key] = _merge(merged[key], value, f"{name}.") if is_section else value
+        name, before = f"{section}{key}", merged.get(key) or {}
+        both_mappings = isinstance(value, Mapping) and isinstance(before, Mapping)
+        if both_mappings and name not in known_keys():
+            merged[key] = _merge(before, value, f"{name}.")
+        else:
+            merged[key] = {**before, **value} if both_mappings and value and not is_renamed else value
     return merged
 
 
@@ -131,6 +143,7 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, str]) -> 
     Raises:
         ConfigError: on a key that is not known or a value that is not YAML.
     """
+    changes: dict[str, Any] = {}  # all of them together: options go with the name that is set beside them
     for key, text in overrides.items():
         if key not in known_keys():
             raise ConfigError(unknown_key(key, known_keys()))
@@ -140,8 +153,8 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, str]) -> 
             raise ConfigError(f"--set {key}={text} is not allowed: it must be a YAML value") from error
         for part in reversed(key.split(".")):
             value = {part: value}
-        values = merge(values, value)
-    return dict(values)
+        changes = merge(changes, value)
+    return merge(values, changes)
 
 
 def _read_value(key: str, text: str) -> Any:

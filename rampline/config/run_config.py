@@ -45,6 +45,7 @@ class RunConfig(Settings):
         "how often the run is trained, with the seeds `seed`, `seed` + 1 and so on; its figures then are medians, each "
         "with an interval. All runs of a study are trained once, then all once more",
         changes_epoch_time=False,
+        changes_training=False,
     )
     precision: Precision = setting(
         "float32",
@@ -68,27 +69,32 @@ class RunConfig(Settings):
         1,
         "epochs from one checkpoint to the next; that of the best epoch so far and the last one are always saved",
         changes_epoch_time=False,
+        changes_training=False,
     )
     checkpoint_keep: Whole = setting(
         1,
         "checkpoints that are kept besides the last and the best: what a damaged last one falls back to",
         changes_epoch_time=False,
+        changes_training=False,
     )
     log_examples: Flag = setting(
         False,
         "write down which examples every step used, in `examples/` of the run directory (`loop` only; not with "
         "`parameter_server`)",
         changes_epoch_time=False,
+        changes_training=False,
     )
     tensorboard: Literal["scalars", "histograms"] = setting(
         "scalars",
         "what is written for TensorBoard after every epoch; `histograms`: those of all trained weights, too",
         changes_epoch_time=False,
+        changes_training=False,
     )
     profile: Flag = setting(
         False,
         "capture a TensorBoard trace of a few steps of the chief, after the last epoch",
         changes_epoch_time=False,
+        changes_training=False,
     )
     data: DataConfig = setting(DataConfig, "images, and how they are prepared and fed")
     model: ModelConfig = setting(ModelConfig, "the network, and what it starts from")
@@ -105,13 +111,18 @@ class RunConfig(Settings):
         changes_epoch_time=False,
         allowed="a list of top_K, such as [top_5]",
     )
-    stop: StopConfig = setting(StopConfig, "what decides the run before its last epoch", changes_epoch_time=False)
+    stop: StopConfig = setting(
+        StopConfig, "what decides the run before its last epoch", changes_epoch_time=False, changes_training=False
+    )
     cluster: ClusterConfig = setting(ClusterConfig, "processes and devices, and what they cost")
     parity: ParityConfig = setting(
-        ParityConfig, "the check that a scaled run trains as one replica would", changes_epoch_time=False
+        ParityConfig,
+        "the check that a scaled run trains as one replica would",
+        changes_epoch_time=False,
+        changes_training=False,
     )
     explain: ExplainConfig = setting(
-        ExplainConfig, "the probes that tell where a run's time went", changes_epoch_time=False
+        ExplainConfig, "the probes that tell where a run's time went", changes_epoch_time=False, changes_training=False
     )
 
     def __post_init__(self) -> None:

@@ -116,15 +116,21 @@ class DataConfig(Settings):
 
     source: Annotated[Text, AfterValidator(_check_source)] = setting("digits", "which images", allowed=WRITTEN_SOURCES)
     manual_dir: Text | None = setting(
-        None, "folder of the files that TFDS would download, for machines without a network (`tfds:` only)"
+        None,
+        "folder of the files that TFDS would download, for machines without a network (`tfds:` only)",
+        changes_training=False,
     )
     checksum: Annotated[Text, AfterValidator(_check_checksum)] | None = setting(
         None,
         "SHA-256 that the archive of `url:` must have; `null` takes what comes, and tells its checksum to be set here",
         allowed="sha256: and 64 hexadecimal digits, or null",
+        changes_training=False,
     )
     mirrors: tuple[Text, ...] = setting(
-        (), "other addresses of the archive of `url:`, tried in turn", allowed="a list of addresses"
+        (),
+        "other addresses of the archive of `url:`, tried in turn",
+        allowed="a list of addresses",
+        changes_training=False,
     )
     image_size: Integer = setting(
         28,
@@ -159,6 +165,7 @@ class DataConfig(Settings):
         "preparation fails if a larger share of the files does not decode; up to it they are left out and listed",
         ge=0,
         le=1,
+        changes_training=False,
     )
     cache: Cache = setting(
         "memory",
@@ -387,25 +394,32 @@ class ClusterConfig(Settings):
     )
     parameter_servers: Whole = setting(0, "processes that hold the variables (`parameter_server`: at least 1)")
     rendezvous_timeout_seconds: Count = setting(
-        120, "how long the roles may take to find each other", changes_epoch_time=False
+        120, "how long the roles may take to find each other", changes_epoch_time=False, changes_training=False
     )
     run_timeout_seconds: Count | None = setting(
         None,
         "the run is ended after this long, counted from the start of each attempt; `null` for no limit",
         changes_epoch_time=False,
+        changes_training=False,
     )
     max_restarts: Whole = setting(
         3,
         "how often a run that lost a role is started again from its last checkpoint",
         changes_epoch_time=False,
+        changes_training=False,
     )
     heartbeat_timeout_seconds: Integer = setting(
-        60, "a role that does not move for this long counts as frozen, and as lost", changes_epoch_time=False, ge=5
+        60,
+        "a role that does not move for this long counts as frozen, and as lost",
+        changes_epoch_time=False,
+        changes_training=False,
+        ge=5,
     )
     preempted_exit_status: Integer = setting(
         143,
         "exit status of `rampline run` after SIGTERM, when the checkpoint is saved",
         changes_epoch_time=False,
+        changes_training=False,
         ge=0,
         le=255,
     )
@@ -414,9 +428,10 @@ class ClusterConfig(Settings):
         "price of the whole set-up per hour in USD; the run costs this times its wall time. `null` takes it from the "
         "study's `prices`, and leaves costs out without a machine",
         changes_epoch_time=False,
+        changes_training=False,
     )
-    machine: Text | None = setting(None, "machine type: a key of the study's `prices`")
-    machines: Count = setting(1, "how many of these the run needs")
+    machine: Text | None = setting(None, "machine type: a key of the study's `prices`", changes_training=False)
+    machines: Count = setting(1, "how many of these the run needs", changes_training=False)
 
 
 @settings("parity")

@@ -108,6 +108,7 @@ def setting(
     about: str,
     *,
     changes_epoch_time: bool = True,
+    changes_training: bool = True,
     allowed: str | Mapping[str, str] = "",
     **bounds: float,
 ) -> Any:
@@ -117,10 +118,12 @@ def setting(
         default: its value where it is left out; a class of settings stands for its defaults.
         about: what it is, with its unit, for documents, editors and forms.
         changes_epoch_time: whether an epoch may take another time with another value.
+        changes_training: whether runs with other values are other set-ups, and not compared as trainings of one.
         allowed: what it may be, where type and bounds do not say it: in words, or its forms, each with what it means.
         bounds: `ge`, `gt`, `le`, `lt`.
     """
-    words: dict[str, Any] = {} if changes_epoch_time else {"changes_epoch_time": False}
+    changes = {"changes_epoch_time": changes_epoch_time, "changes_training": changes_training}
+    words: dict[str, Any] = {name: False for name, is_changed in changes.items() if not is_changed}
     if isinstance(allowed, Mapping):
         words |= {"examples": list(allowed), "meanings": allowed}
     elif allowed:

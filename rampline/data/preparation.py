@@ -13,7 +13,7 @@ from rampline.data.address import index_entry, look_up, tfds_directory
 from rampline.data.dataset import PreparedDataset
 from rampline.data.sources import source_module
 from rampline.data.stored_dataset import fetch_known, put_dataset
-from rampline.errors import DatasetError, InputError
+from rampline.errors import DatasetError, DownloadFailed, InputError
 from rampline.jobs.job import Job, JobFailed, run_job
 from rampline.jobs.local import LOCAL
 from rampline.record.home import Home
@@ -110,6 +110,7 @@ def prepare_dataset(
 
     Raises:
         DatasetError: when the source cannot be read or trained on, in one line; nothing is stored then.
+            `DownloadFailed` when another try may help.
     """
     tell = log or _ignore
     # Now: what TFDS downloads changes the fingerprint, and another machine has not downloaded anything.
@@ -165,6 +166,8 @@ def _run_process(
         )
         try:
             return Path(run_job(job, launcher=LOCAL, on_event=hear))
+        except DownloadFailed:
+            raise
         except InputError as error:
             raise DatasetError(str(error)) from error
         except JobFailed as failure:

@@ -21,6 +21,8 @@ NO_MEMORY = 5
 MACHINE_LOST = 6
 # It could not begin on its GPU, because others have all of its memory.
 GPU_TAKEN = 7
+# What it would have downloaded did not come.
+NO_DOWNLOAD = 8
 # It was asked to stop; `stop.json` says whether a checkpoint is saved.
 STOPPED = 128 + signal.SIGTERM
 # It was asked again, seconds later, and ended where it was.

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rampline.errors import InputError, RunFailed
+from rampline.errors import DownloadFailed, InputError, RunFailed
 from rampline.files import make_directory, read_json, write_json
-from rampline.jobs.exit_status import GPU_TAKEN, MACHINE_LOST, NO_MEMORY, WRONG_INPUT
+from rampline.jobs.exit_status import GPU_TAKEN, MACHINE_LOST, NO_DOWNLOAD, NO_MEMORY, WRONG_INPUT
 from rampline.jobs.launcher import (
     POLL_SECONDS,
     TERMINATE_GRACE_SECONDS,
@@ -202,11 +202,13 @@ def how_it_ended(role: Role) -> str:
     """`was ended by signal 9`, or `ended with status 1: ` and why.
 
     Raises:
-        InputError: when it found its input wrong: what it said.
+        InputError: when it found its input wrong: what it said; `DownloadFailed` when a download failed.
     """
     status = role.exit_status or 0
     if status == WRONG_INPUT:
         raise InputError(role.last_line() or f"{role.label} refused its input (log: {role.log})")
+    if status == NO_DOWNLOAD:
+        raise DownloadFailed(role.last_line())
     if status == -signal.SIGALRM:
         return "did not find the other roles in time"
     # What a signal ended had no chance to say why: the last line of its log is about something else.

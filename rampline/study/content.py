@@ -77,8 +77,9 @@ def read_study(content: Any, *, default_name: str, only: Sequence[str], override
     keys = read_keys(StudyKeys, content)
     runs, (listed, halving) = [], _list_runs(keys)
     _check_runs_of(overrides, listed)
+    asked = {name if name in listed else without_seed(name) for name in only}
     for name, run_keys in listed.items():
-        changes = _of_run(overrides, name) if not only or name in only else {}
+        changes = _of_run(overrides, name) if not only or name in asked else {}
         runs.append(_make_run(name, run_keys, keys, changes, halving.get(name, "")))
     about = {field.name: getattr(keys, field.name) for field in dataclasses.fields(StudyTexts)}
     about |= dataclasses.asdict(keys.recommend) | {"name": keys.name or default_name}
@@ -167,6 +168,12 @@ def _name_repeat(run: StudyRun, number: int) -> str:
     return f"{run.name}-seed{run.config.seed + number}"
 
 
+def without_seed(name: str) -> str:
+    """The run that a repeat of this name is of, or the name itself where it is none of a repeat."""
+    run, separator, seed = name.rpartition("-seed")
+    return run if separator and seed.isdecimal() else name
+
+
 def _check_import(name: str, own: Mapping[str, Any]) -> None:
     """Overrides also come over the network, from Prefect: they must not name code to import."""
     model = own.get("model")
@@ -233,7 +240,7 @@ def load_study(
         name_or_path: `digits`, or `path/to/study.yaml`.
         only: names of the runs to keep; all if empty. A run that one of them starts from must be kept too.
         overrides: dotted keys laid over every run that is kept, such as `{"epochs": "2"}`, or over one run, such as
-            `{"baseline:epochs": "2"}`.
+            `{"baseline:epochs": "2"}`. A repeat has those of its run.
         strategy: keep those of these runs that the file gives this strategy, and those that they start from.
 
     Raises:

@@ -86,8 +86,9 @@ class RunKeys(RunTexts):
 
     set: Later = setting(
         dict,
-        "settings laid over `base`, section by section: what is not named keeps the value of `base`. A key is replaced "
-        "whole, also `model.options`",
+        "settings laid over `base`, section by section: what is not named keeps the value of `base`. This holds for "
+        "each option of `model.options`, too, but `{}` empties them, and options beside another `model.name` replace "
+        "them",
     )
 
 

@@ -1,6 +1,12 @@
 import re
+import shutil
+import threading
+import time
+from pathlib import Path
 
 import pytest
+from file_server import serve
+from PIL import Image
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 
 from rampline.config import DataConfig
@@ -49,3 +55,29 @@ def test_a_source_that_is_wrong_is_not_tried_again(prefect_server, tmp_path, mon
         assert prepare(study=str(study), return_state=True).is_failed()
     [tried] = api.post("/task_runs/filter", {"task_runs": {"name": {"any_": ["prepare tfds:no_such_set"]}}})
     assert tried["run_count"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_source_that_does_not_answer_at_first_is_tried_again(prefect_server, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
+    for name in ("a/1.png", "a/2.png", "b/1.png", "b/2.png"):
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 9)).save(path)
+    content = Path(shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path / "photos")).read_bytes()
+    with serve(content, status=503) as server:
+
+        def recover() -> None:
+            while len(server.ranges) < 5:
+                time.sleep(0.05)
+            server.status = 0
+
+        threading.Thread(target=recover, daemon=True).start()
+        study, api = tmp_path / "photos.yaml", prefect_server.api
+        data = f"{{source: 'url:{server.url}', image_size: 8, validation_fraction: 0.5}}"
+        study.write_text(f"base: {{data: {data}}}\nruns: {{one: {{}}}}\n")
+        with temporary_settings({PREFECT_API_URL: api.url, PREFECT_LOGGING_TO_API_ENABLED: False}):
+            assert prepare(study=str(study), return_state=True).is_completed()
+    [tried] = api.post("/task_runs/filter", {"task_runs": {"name": {"any_": [f"prepare url:{server.url}"]}}})
+    assert (tried["run_count"], len(server.ranges)) == (2, 6)

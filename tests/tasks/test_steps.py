@@ -6,12 +6,13 @@ import subprocess
 import sys
 
 import pytest
+from prefect.states import Failed
 from runs import SUPPORT
 
-from rampline.errors import InputError
+from rampline.errors import DatasetError, DownloadFailed, InputError
 from rampline.record.home import Home
 from rampline.study.execution_file import Execution
-from rampline.tasks.steps import open_execution
+from rampline.tasks.steps import open_execution, unless_ours
 from rampline.tracking.reconciliation import PROCESS_TAG
 from rampline.tracking.store import open_tracking
 
@@ -54,3 +55,8 @@ def test_an_execution_that_another_process_is_at_work_on_stays_its_own(tmp_path,
             pass
         assert owner() == before
         other.stdin.close()
+
+
+@pytest.mark.parametrize("error, again", [(DownloadFailed(), True), (DatasetError(), False), (OSError(), True)])
+def test_what_the_network_did_is_tried_again(error, again):
+    assert unless_ours(None, None, Failed(data=error)) == again  # type: ignore[arg-type]  # it looks at the state alone

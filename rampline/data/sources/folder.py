@@ -50,8 +50,8 @@ def open_source(
     """Classes are the names of the sub-folders, sorted.
 
     Raises:
-        DatasetError: when the folder is missing, holds no images, a split without class folders or a link that is
-            refused, has fewer than two classes, or is an archive that cannot be unpacked.
+        DatasetError: when the folder is missing, holds no images, a split without class folders (but in an archive) or
+            a link that is refused, has fewer than two classes, or is an archive that cannot be unpacked.
     """
     root = _root(config)
     if _is_archive(root):
@@ -63,11 +63,13 @@ def open_archive(archive: Path, group: str | None, tfds_directory: Path, *, for_
     """The folder in `archive`, which is unpacked unless it was before; see `open_source`. `group` is `data.group`."""
     fingerprint = _archive_fingerprint(archive)
     folder = _enter(unpack_once(archive, tfds_directory.parent / "unpacked"))
-    return dataclasses.replace(_open_folder(folder, group, for_training=for_training), stat_fingerprint=fingerprint)
+    return dataclasses.replace(
+        _open_folder(folder, group, for_training=for_training, is_unpacked=True), stat_fingerprint=fingerprint
+    )
 
 
-def _open_folder(root: Path, group: str | None, *, for_training: bool) -> Source:
-    files, notes = _list_files(root, group)
+def _open_folder(root: Path, group: str | None, *, for_training: bool, is_unpacked: bool = False) -> Source:
+    files, notes = _list_files(root, group, is_unpacked=is_unpacked)
     return files_source(files, origin=f"folder {root}", notes=notes, for_training=for_training)
 
 
@@ -97,8 +99,8 @@ def _root(config: DataConfig) -> Path:
     return Path(config.source.partition(":")[2]).expanduser().absolute()
 
 
-def _list_files(root: Path, group: str | None) -> tuple[list[ImageFile], tuple[str, ...]]:
-    """The image files in order, and lines on what is left out."""
+def _list_files(root: Path, group: str | None, *, is_unpacked: bool = False) -> tuple[list[ImageFile], tuple[str, ...]]:
+    """The image files in order, and lines on what is left out; nobody can sort what was unpacked from an archive."""
     if not root.is_dir():
         found = "is a file" if root.exists() else "does not exist"
         needs = "a folder with a sub-folder per class, or a .zip or .tar archive of one"
@@ -110,7 +112,7 @@ def _list_files(root: Path, group: str | None) -> tuple[list[ImageFile], tuple[s
     loose = {folder: _count_loose_images(folder) for folder in (root, *(folder for _, folder in split_folders))}
     for split, folder in split_folders:
         sub_folders = _sub_folders(folder)
-        if folder != root and loose[folder] and not sub_folders:
+        if folder != root and loose[folder] and not sub_folders and not is_unpacked:
             raise DatasetError(
                 f"{folder} holds images, but no folder per class: sort them into {folder.name}/CLASS/1.jpg, or move "
                 "the folder elsewhere"

@@ -24,7 +24,7 @@ import numpy as np
 from rampline.config import DataConfig
 from rampline.data.sources.image_files import split_called
 from rampline.data.sources.source import Example, Source, SourceSplit, Tell
-from rampline.errors import DatasetError
+from rampline.errors import DatasetError, DownloadFailed
 from rampline.record.units import write_bytes
 
 _READ_BATCH = 256
@@ -53,7 +53,8 @@ def open_source(
     """Prepare the set with TFDS, which verifies checksums, and map its splits to ours; others are left out.
 
     Raises:
-        DatasetError: on an unknown name, a set that is no image classification, missing or wrong files, or no network.
+        DatasetError: on an unknown name, a set that is no image classification, missing or wrong files, or no network
+            (`DownloadFailed`).
     """
     name = _tfds_name(config)
     builder = _make_builder(name, tfds_directory)
@@ -124,7 +125,8 @@ def _download_and_prepare(config: DataConfig, builder: Any, tfds_directory: Path
     except (NonMatchingChecksumError, AssertionError) as error:
         raise DatasetError(f"{config.source}: {_first_line(error)}") from error
     except (OSError, DownloadError, tf.errors.OpError) as error:
-        raise DatasetError(f"{config.source} cannot be prepared: {_how_to_get(error, builder)}") from error
+        kind = DownloadFailed if isinstance(error, downloader.requests.RequestException) else DatasetError
+        raise kind(f"{config.source} cannot be prepared: {_how_to_get(error, builder)}") from error
     finally:
         _remove_leftovers(config, tfds_directory)
 
@@ -157,7 +159,7 @@ def _how_to_get(error: Exception, builder: Any) -> str:
     url = getattr(getattr(error, "request", None), "url", None)
     if url is None:
         return _first_line(error)
-    known = builder.url_infos.get(url)
+    known = (builder.url_infos or {}).get(url)
     file = known.filename if known and known.filename else "the file"
     return f"{url} does not answer; without a network, put {file} into a folder and set data.manual_dir to it"
 

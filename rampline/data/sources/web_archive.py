@@ -27,7 +27,7 @@ from rampline.credentials import hide_credentials
 from rampline.data.archives import SUFFIXES, is_archive, stem
 from rampline.data.sources.folder import open_archive
 from rampline.data.sources.source import Source, Tell
-from rampline.errors import DatasetError
+from rampline.errors import DatasetError, DownloadFailed
 from rampline.files import make_directory, read_json, write_json
 from rampline.record.units import write_bytes
 
@@ -114,7 +114,8 @@ def download(urls: Sequence[str], path: Path, *, checksum: str | None, tell: Cal
         tell: is called with lines for the user: the size first, then how far it is.
 
     Raises:
-        DatasetError: when no address gives the file, in one line that names them.
+        DatasetError: when no address gives the file, in one line that names them; `DownloadFailed` when one of them did
+            not answer.
     """
     if path.is_file():
         if checksum and (found := _sha256(path)) != checksum:
@@ -129,15 +130,20 @@ def download(urls: Sequence[str], path: Path, *, checksum: str | None, tell: Cal
             _verify(part, checksum, tell)
         except _NotThere as problem:
             tell(str(problem))
-            problems.append(str(problem))
+            problems.append(problem)
             continue
         part.keep_as(path)
         return
-    raise DatasetError(f"{path.name} cannot be downloaded: {'; '.join(problems)}")
+    kind = DownloadFailed if any(isinstance(problem, _NoAnswer) for problem in problems) else DatasetError
+    raise kind(f"{path.name} cannot be downloaded: {'; '.join(map(str, problems))}")
 
 
 class _NotThere(Exception):
     """An address does not give the file."""
+
+
+class _NoAnswer(_NotThere):
+    """It may do so later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +202,7 @@ def _load(part: _Part, *, is_verified: bool, tell: Callable[[str], None]) -> Non
             reason = str(getattr(error, "reason", error)) or type(error).__name__
         failed = 0 if part.size > before else failed + 1
         if failed >= ATTEMPTS:
-            raise _NotThere(f"{part.url} does not answer, {ATTEMPTS} times in a row: {reason}")
+            raise _NoAnswer(f"{part.url} does not answer, {ATTEMPTS} times in a row: {reason}")
         pause = min(PAUSE_SECONDS * 2**failed, LONGEST_PAUSE_SECONDS)
         tell(f"{part.host}: {reason}; trying again in {pause:.0f} s, at {write_bytes(part.size)}")
         time.sleep(pause)

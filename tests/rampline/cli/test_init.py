@@ -37,10 +37,16 @@ def test_a_file_is_not_made_a_folder(rampline, tmp_path, below):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("folder, name", {"My Flowers!": "my-flowers", "2024": "2024", "§": "my-project"}.items())
-def test_its_study_is_named_after_the_folder(rampline, tmp_path, folder, name):
+NAMES = {"My Flowers!": "my-flowers", "2024": "2024", "§": "my-project", "Digits": "digits-project"}
+
+
+@pytest.mark.parametrize("folder, name", NAMES.items())
+def test_its_study_and_deployment_are_named_after_the_folder(rampline, tmp_path, folder, name):
+    """No other study of the home, and no other deployment of the server, has the name."""
     assert rampline("init", folder).returncode == 0
     assert load_study(str(tmp_path / folder / "study.yaml")).name == name
+    (deployment,) = yaml.safe_load((tmp_path / folder / "prefect.yaml").read_text())["deployments"]
+    assert deployment["name"] == f"{name}-nightly"
 
 
 def test_its_deployment_names_the_flow_and_the_parameters_that_there_are(rampline, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from rampline.config import DataConfig, LearningRateConfig, ModelConfig, OptimizerConfig, RunConfig, flatten
 from rampline.config.choices import AUGMENTATIONS, MODELS, OPTIMIZERS, SOURCES, Choice
-from rampline.config.formats import keys_that_keep_epoch_time, known_keys
+from rampline.config.formats import keys_that_keep_epoch_time, keys_that_keep_training, known_keys
 from rampline.config.learning_rate import SCALINGS, SCHEDULES
 from rampline.errors import ConfigError
 
@@ -53,3 +53,10 @@ def test_settings_that_keep_the_time_of_an_epoch_are_marked():
     change = {"batch.size", "xla", "data.image_size", "optimizer.name", "cluster.replicas", "cluster.machine", "engine"}
     assert change <= leaves - keep
     assert json.dumps(sorted(keep)).count("cluster.") == 7
+
+
+def test_settings_with_which_a_run_stays_the_same_set_up_are_marked():
+    keep = keys_that_keep_training()
+    same = {"repeats", "checkpoint_keep", "stop.patience", "parity.steps", "data.mirrors", "cluster.machine"}
+    assert same | {"cluster.heartbeat_timeout_seconds", "profile"} <= keep
+    assert {"epochs", "seed", "batch.size", "cluster.min_workers", "metrics", "xla"} <= set(known_keys()) - keep

@@ -104,12 +104,22 @@ def test_merge_lays_sections_over_each_other():
     assert base["data"]["limit"] == 10
 
 
-def test_a_key_that_holds_a_mapping_is_replaced_whole():
+@pytest.mark.parametrize(
+    "changes, model",
+    [
+        (["model.options={dropout: 0.1}"], {"name": "MobileNetV2", "options": {"alpha": 0.35, "dropout": 0.1}}),
+        (["model.options={alpha: 1.0}"], {"name": "MobileNetV2", "options": {"alpha": 1.0}}),
+        (["model.options={}"], {"name": "MobileNetV2", "options": {}}),
+        # Whichever comes first: options of another network are no use to this one.
+        (["model.name=VGG16", "model.options={pooling: max}"], {"name": "VGG16", "options": {"pooling": "max"}}),
+        (["model.options={pooling: max}", "model.name=VGG16"], {"name": "VGG16", "options": {"pooling": "max"}}),
+        (["model.name=MobileNet"], {"name": "MobileNet", "options": {"alpha": 0.35}}),
+    ],
+)
+def test_options_are_laid_over_those_of_the_same_network(changes, model):
     base = {"model": {"name": "MobileNetV2", "options": {"alpha": 0.35}}}
-    for text, options in (("{}", {}), ("{depth_multiplier: 2}", {"depth_multiplier": 2})):
-        values = apply_overrides(base, parse_overrides([f"model.options={text}"]))
-        assert values == {"model": {"name": "MobileNetV2", "options": options}}
-        assert merge(base, {"model": {"options": options}}) == values
+    values = apply_overrides(base, parse_overrides(changes))
+    assert values == {"model": model}
 
 
 @pytest.mark.parametrize(

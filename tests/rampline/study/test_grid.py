@@ -51,6 +51,30 @@ def test_settings_are_laid_over_base_then_set_then_the_axes(write):
     assert (plain.description, plain.train_examples) == ("", 70)
 
 
+def test_options_of_two_axes_are_those_of_the_run(write):
+    study = load_study(
+        write(
+            """
+            base: {model: {name: MobileNetV2, options: {alpha: 0.35, minimalistic: true}}}
+            runs: {plain: {set: {model: {options: {dropout: 0.2}}}}, emptied: {set: {model: {options: {}}}}}
+            grid:
+              g:
+                over:
+                  width: {a: {model: {options: {alpha: 0.25}}}, b: {model: {options: {alpha: 0.5}}}}
+                  depth: {c: {model: {options: {depth: 1}}}, d: {model: {name: ResNet50, options: {depth: 2}}}}
+            """
+        )
+    )
+    assert {run.name: dict(run.config.model.options) for run in study.runs} == {
+        "plain": {"alpha": 0.35, "minimalistic": True, "dropout": 0.2},
+        "emptied": {},
+        "g-a-c": {"alpha": 0.25, "minimalistic": True, "depth": 1},
+        "g-a-d": {"alpha": 0.25, "depth": 2},  # no options of MobileNetV2 in ResNet50
+        "g-b-c": {"alpha": 0.5, "minimalistic": True, "depth": 1},
+        "g-b-d": {"alpha": 0.5, "depth": 2},
+    }
+
+
 def test_runs_of_a_grid_are_kept_and_set_as_others_are(write):
     study = load_study(write(GRID), only=["1-gpu-128", "first"], overrides={"epochs": "9"})
     assert [(run.name, run.config.epochs, run.config.batch.size) for run in study.runs] == [

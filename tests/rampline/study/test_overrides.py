@@ -35,3 +35,10 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, content: str, message: str) ->
     file.write_text(content)
     with pytest.raises(ConfigError, match=message):
         read_overrides(file)
+
+
+def test_a_setting_of_a_run_needs_it_or_one_of_its_repeats():
+    assert all_overrides(None, ["a:epochs=2"], ["b", "a-seed1"]) == {"a:epochs": "2"}
+    for only in ("b", "b-seed1", "a-seedling"):
+        with pytest.raises(ConfigError, match="--set a:epochs has no effect: --only leaves run a out"):
+            all_overrides(None, ["a:epochs=2"], [only])

@@ -48,6 +48,19 @@ def test_a_run_is_kept_with_its_repeats(write):
     assert [run.name for run in load_study(write(STUDY), only=kept).runs] == kept
 
 
+def test_settings_are_laid_over_a_run_of_which_a_repeat_alone_is_kept(write):
+    content = STUDY + "  one-seed9: {set: {repeats: 1, strategy: multi_worker}}"
+    overrides = {"epochs": "2", "one:batch.size": "8", "two:batch.size": "9", "cluster.launcher": "slurm"}
+    (kept,) = load_study(write(content), only=["one-seed5"], overrides=overrides).runs
+    assert (kept.name, kept.config.seed, kept.config.epochs, kept.config.batch.size) == ("one-seed5", 5, 2, 8)
+    assert kept.config.cluster.launcher == "slurm"
+    (kept,) = load_study(write(STUDY), only=["one-seed6"], overrides={"repeats": "4", "seed": "3"}).runs
+    assert (kept.config.seed, kept.config.repeats) == (6, 4)
+    # This one is only called as a repeat is: with these settings run one could not be.
+    (kept,) = load_study(write(content), only=["one-seed9"], overrides={"cluster.workers": "2"}).runs
+    assert (kept.repeat_of, kept.config.cluster.workers) == ("", 2)
+
+
 def test_any_study_is_repeated_by_set():
     names = [run.name for run in load_study("digits", only=["baseline"], overrides={"repeats": "2"}).runs]
     assert names == ["baseline", "baseline-seed1"]

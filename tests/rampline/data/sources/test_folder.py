@@ -97,6 +97,17 @@ def test_a_split_without_class_folders_is_not_left_out(make_folder):
     )
 
 
+def test_a_split_without_class_folders_is_left_out_of_an_archive(make_folder, tmp_path):
+    """Nobody can sort the images of an archive, or move them elsewhere."""
+    root = make_folder({"train/a": 2, "train/b": 2, "test": 3})
+    shutil.make_archive(str(tmp_path / "images"), "zip", root)
+    source = folder.open_source(DataConfig(source=f"folder:{tmp_path}/images.zip"), tmp_path / "home/tfds")
+    assert {split: examples.examples for split, examples in source.splits.items()} == {"train": 4}
+    (note,) = source.notes
+    assert note.startswith(f"3 images below {tmp_path}/home/unpacked/")
+    assert note.endswith(" lie in no folder of a class and are left alone")
+
+
 def test_names_that_are_no_text(make_folder):
     root = make_folder({"a": 1, "b": 1})
     (root / os.fsdecode(b"a/caf\xe9.png")).touch()

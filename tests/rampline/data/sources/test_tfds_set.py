@@ -12,7 +12,7 @@ from file_server import serve
 
 from rampline.data.quality import read_report
 from rampline.data.sources import tfds_set
-from rampline.errors import DatasetError
+from rampline.errors import DatasetError, DownloadFailed
 
 
 class TinyShapes(tfds.core.GeneratorBasedBuilder):
@@ -142,6 +142,16 @@ def test_a_split_that_is_not_used_is_not_downloaded(store, monkeypatch):
     assert first.endswith("2 files of unknown size, downloaded unless they are there; TFDS has checksums of 0 of them")
     assert "the split 'extra' is left out, neither downloaded nor prepared" in left_out
     assert any(re.search(r"matrices: downloaded \d+,\d+ bytes of unknown size", line) for line in store.lines)
+
+
+def test_a_server_that_is_down_may_be_asked_again_and_one_that_refuses_need_not(store, monkeypatch):
+    monkeypatch.setattr(tfds_set, "_DOWNLOAD_RETRIES", 1)
+    for status, kind in ((503, DownloadFailed), (404, DatasetError)):
+        with serve(b"", status=status) as server:
+            monkeypatch.setattr(TinyMatrices, "ADDRESS", server.url.rpartition("/")[0])
+            with pytest.raises(DatasetError, match="tfds:tiny_matrices cannot be prepared: ") as refusal:
+                store(source="tfds:tiny_matrices")
+        assert type(refusal.value) is kind
 
 
 def test_a_file_that_is_no_split_is_downloaded_beside_them(store, monkeypatch):

@@ -8,7 +8,11 @@ from file_server import serve
 
 from rampline.config import DataConfig
 from rampline.data.preparation import locate_prepared
+from rampline.data.sources import web_archive
 from rampline.errors import ConfigError, DatasetError
+from rampline.jobs.exit_status import NO_DOWNLOAD, WRONG_INPUT
+from rampline.jobs.job import Job
+from rampline.worker import main
 
 
 @pytest.fixture
@@ -72,3 +76,12 @@ def test_checksum_and_mirrors_belong_to_url():
         DataConfig(source="url:https://example.org/a.zip", checksum="sha256:1")
     with pytest.raises(ConfigError, match=r"data\.mirrors=.* left out unless data.source is url:URL"):
         DataConfig(mirrors=("https://example.org/a.zip",))
+
+
+@pytest.mark.parametrize("status, ended", [(503, NO_DOWNLOAD), (404, WRONG_INPUT)])
+def test_the_process_tells_whether_another_try_may_help(tmp_path, monkeypatch, status, ended):
+    monkeypatch.setattr(web_archive, "PAUSE_SECONDS", 0.001)
+    with serve(b"", status=status) as server:
+        asked = {"data": {"source": f"url:{server.url}"}, "home": str(tmp_path / "home"), "scored_classes": None}
+        Job(function="prepare", folder=tmp_path / "job", arguments=asked).write()
+        assert main([str(tmp_path / "job")]) == ended
