@@ -18,7 +18,6 @@ from typing import Any
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
-from rampline.credentials import first_line
 from rampline.errors import InputError
 from rampline.files import JsonData, make_directory, read_json, sync_directory
 from rampline.jobs.job import Job, JobFailed, ignore, run_job
@@ -27,7 +26,7 @@ from rampline.record.home import Home
 from rampline.record.units import write_number_of
 from rampline.registry.candidate import CHAMPION, ModelReference, get_version, registered_name
 from rampline.study import load_study, study_name
-from rampline.tracking.store import STORE_ERRORS, TrackingError, open_tracking
+from rampline.tracking.store import open_tracking, tracking_errors
 from rampline.training.saved_model import ModelMetadata
 
 SUFFIXES = (".csv", ".parquet")
@@ -158,11 +157,8 @@ def predict_folder(
     except OSError as error:
         raise InputError(f"output {path} cannot be written: {error.strerror}") from error
     try:
-        try:
+        with tracking_errors(f"{version.name} version {version.version} cannot be fetched from MLflow"):
             place = client.get_model_version_download_uri(version.name, str(version.version))
-        except STORE_ERRORS as error:
-            what = f"{version.name} version {version.version}"
-            raise TrackingError(f"{what} cannot be fetched from MLflow: {first_line(error)}") from error
         answer = _label(client, place, request, study, home, own.with_suffix(".log"), log or ignore)
         aside.replace(path)
         sync_directory(path.parent)
@@ -186,10 +182,8 @@ def try_model(client: MlflowClient, model_id: str, study: str, log_folder: Path,
         (images / "one.png").write_bytes(ONE_PIXEL)
         table = str(Path(folder) / "labels.csv")
         request = Request(images=str(images), output=table, aside=table, batch_size=1)
-        try:
+        with tracking_errors(f"the model {model_id} cannot be read from MLflow"):
             place = client.get_logged_model(model_id).artifact_location
-        except STORE_ERRORS as error:
-            raise TrackingError(f"the model {model_id} cannot be read from MLflow: {first_line(error)}") from error
         _label(client, place, request, study, home, log_folder / "promotion.log", ignore)
 
 
@@ -232,10 +226,8 @@ def _named_modules(study: str, home: Home) -> set[str]:
 def _fetch(client: MlflowClient, place: str, folder: Path) -> Path:
     """The model's files, from MLflow and not from a run directory: the run may be another machine's."""
     uri = client.tracking_uri
-    try:
+    with tracking_errors(f"the model at {place} cannot be fetched from MLflow"):
         return Path(download_artifacts(artifact_uri=place, dst_path=str(folder), tracking_uri=uri, registry_uri=uri))
-    except STORE_ERRORS as error:
-        raise TrackingError(f"the model at {place} cannot be fetched from MLflow: {first_line(error)}") from error
 
 
 def _run(request: Request, model: Path, folder: Path, log_file: Path, log: Log) -> dict[str, Any]:

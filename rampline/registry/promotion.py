@@ -14,7 +14,6 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from rampline.credentials import first_line
 from rampline.errors import RamplineError
 from rampline.jobs.lock import locked
 from rampline.record.home import Home
@@ -42,7 +41,7 @@ from rampline.registry.checks import (
     check_run,
 )
 from rampline.registry.paired_test import LEVEL, PairedComparison
-from rampline.tracking.store import STORE_ERRORS, TrackingError, open_tracking
+from rampline.tracking.store import open_tracking, tracking_errors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -194,11 +193,8 @@ def promote(run: str, *, alias: str = CHAMPION, home: Home, log: Log) -> Promoti
         raise ValueError(f"alias={alias!r} is not allowed: it must be {CHAMPION} or {CHALLENGER}")
     client = open_tracking(home)
     # Two promotions of the same run at once would make two versions.
-    with locked(home.root / ".promotion.lock"):
-        try:
-            return _promote(client, find_candidate(client, run), alias, home, log)
-        except STORE_ERRORS as error:
-            raise TrackingError(f"the model of {run} cannot be registered: {first_line(error)}") from error
+    with locked(home.root / ".promotion.lock"), tracking_errors(f"the model of {run} cannot be registered"):
+        return _promote(client, find_candidate(client, run), alias, home, log)
 
 
 def _promote(client: MlflowClient, candidate: Candidate, alias: str, home: Home, log: Log) -> Promotion:

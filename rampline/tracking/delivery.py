@@ -32,7 +32,7 @@ from rampline.record.run_directory import RunDirectory
 from rampline.tracking.artifacts import draw_artifacts
 from rampline.tracking.description import EPOCHS, RunReader
 from rampline.tracking.reconciliation import DATASET, FAILURE_TAG, PARENT_TAG, PROCESS_TAG, Known, reconcile
-from rampline.tracking.store import STORE_ERRORS, TrackingError
+from rampline.tracking.store import STORE_ERRORS, TrackingError, tracking_errors
 
 INTERVAL_SECONDS = 3.0
 # What a run waits at its end for MLflow to take the rest. One that was asked to leave has no minute.
@@ -255,10 +255,8 @@ def deliver_run(client: MlflowClient, directory: RunDirectory) -> None:
     Raises:
         TrackingError: when MLflow has no run of this directory, or refuses.
     """
-    try:
+    with tracking_errors(f"{directory.path} cannot be logged to MLflow"):
         Projection(client, directory).update()
-    except STORE_ERRORS as error:
-        raise TrackingError(f"{directory.path} cannot be logged to MLflow: {first_line(error)}") from error
 
 
 def deliver_news(open_client: OpenClient, directory: RunDirectory) -> str:
