@@ -15,7 +15,7 @@ from rampline.data.sources import source_module
 from rampline.data.stored_dataset import fetch_known, put_dataset
 from rampline.errors import DatasetError, InputError
 from rampline.jobs.job import Job, JobFailed, run_job
-from rampline.jobs.local import LOCAL
+from rampline.jobs.local import LOCAL, NO_GPU
 from rampline.record.home import Home
 
 
@@ -71,13 +71,8 @@ def check_classes(
 
 # To remove what it wrote aside.
 _END_SECONDS = 5.0
-_ENVIRONMENT = {
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    # Decoding needs no GPU, and a GPU touched here would be short of memory in training.
-    "CUDA_VISIBLE_DEVICES": "-1",
-    # There is an image for every core at any time: splitting one among cores as well costs a tenth.
-    "TF_NUM_INTRAOP_THREADS": "1",
-}
+# There is an image for every core at any time: splitting one among cores as well costs a tenth.
+_ENVIRONMENT = {**NO_GPU, "TF_NUM_INTRAOP_THREADS": "1"}
 
 
 def locate_prepared(

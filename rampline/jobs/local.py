@@ -8,18 +8,21 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from rampline.config import RunConfig
 from rampline.devices import available_cores, find_devices
+from rampline.errors import RunFailed
 from rampline.jobs.fork_server import Process, fork_worker
 from rampline.jobs.heartbeat import HeartbeatWatch
-from rampline.jobs.job import Job
+from rampline.jobs.job import Job, JobFailed, run_job
 from rampline.jobs.launcher import Node
 from rampline.jobs.private_network import SHARED, Network
 from rampline.jobs.role_output import telling_line
@@ -153,6 +156,23 @@ class Local:
 
 
 LOCAL = Local()
+# For what needs no GPU: one that was touched would be short of memory in training.
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def run_without_gpu(function: str, what: str, arguments: Mapping[str, Any]) -> Any:
+    """Run a small job here to its end; returns what its function returned.
+
+    Raises:
+        InputError: when it found its input wrong.
+        RunFailed: when the process ended without an answer.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(function=function, what=what, folder=Path(folder), arguments=arguments, environment=NO_GPU)
+        try:
+            return run_job(job, launcher=LOCAL)
+        except JobFailed as failure:
+            raise RunFailed(f"{failure.label} {failure.how}") from failure  # its log goes with the folder
 
 
 def _start_process(folder: Path, log: Path, environment: Mapping[str, str], network: Network) -> Process:

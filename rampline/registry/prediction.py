@@ -21,7 +21,7 @@ from mlflow.tracking import MlflowClient
 from rampline.errors import InputError
 from rampline.files import JsonData, make_directory, read_json, sync_directory
 from rampline.jobs.job import Job, JobFailed, ignore, run_job
-from rampline.jobs.local import LOCAL
+from rampline.jobs.local import LOCAL, NO_GPU
 from rampline.record.home import Home
 from rampline.record.units import write_number_of
 from rampline.registry.candidate import CHAMPION, ModelReference, get_version, registered_name
@@ -74,8 +74,6 @@ DEFAULT_BATCH_SIZE = 256
 ONE_PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
 )
-# Labelling a folder is no training: it never takes a GPU from one, nor waits for one.
-ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 Log = Callable[[str], None]
 
@@ -244,7 +242,7 @@ def _run(request: Request, model: Path, folder: Path, log_file: Path, log: Log) 
         what="prediction",
         folder=folder / "job",
         arguments={"model": str(model), "request": dataclasses.asdict(request)},
-        environment=ENVIRONMENT,
+        environment=NO_GPU,  # labelling a folder is no training: it never takes one from it, nor waits for one
     )
     try:
         return run_job(job, launcher=LOCAL, on_event=hear)
