@@ -120,7 +120,7 @@ def predict_folder(
     output: str | Path = "",
     batch_size: int = DEFAULT_BATCH_SIZE,
     with_all: bool = False,
-    log: Log | None = None,
+    log: Log = ignore,
 ) -> Prediction:
     """Label every image of a folder with the study's champion.
 
@@ -157,7 +157,7 @@ def predict_folder(
     try:
         with tracking_errors(f"{version.name} version {version.version} cannot be fetched from MLflow"):
             place = client.get_model_version_download_uri(version.name, str(version.version))
-        answer = _label(client, place, request, study, home, own.with_suffix(".log"), log or ignore)
+        answer = _label(client, place, request, study, home, own.with_suffix(".log"), log)
         aside.replace(path)
         sync_directory(path.parent)
     finally:

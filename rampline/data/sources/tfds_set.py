@@ -58,7 +58,7 @@ def open_source(
     name = _tfds_name(config)
     builder = _make_builder(name, tfds_directory)
     image, label = _image_and_label(name, builder.info)
-    keep_to_used_splits(builder, name, tell or _ignore)
+    keep_to_used_splits(builder, name, tell or (lambda _: None))
     _download_and_prepare(config, builder, tfds_directory)
     fingerprint = stat_fingerprint(config, tfds_directory)
     return _make_source(name, builder, image, label, fingerprint, for_training=for_training)
@@ -205,10 +205,6 @@ def _iterate(builder: Any, tfds_split: str, image: str, label: str) -> Iterator[
             if number < 0:
                 raise DatasetError(f"tfds split {tfds_split!r} has examples without a label, such as {name.decode()}")
             yield Example(name=name.decode(), label=int(number), read=partial(bytes, content))
-
-
-def _ignore(_: str) -> None:
-    """For callers that do not listen."""
 
 
 def _first_line(error: BaseException) -> str:
