@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +14,7 @@ from mlflow.tracking import MlflowClient
 
 from rampline.errors import RamplineError
 from rampline.jobs.lock import locked
+from rampline.jobs.roles import variable
 from rampline.record.home import Home
 from rampline.registry.candidate import (
     CHALLENGER,
@@ -257,8 +256,9 @@ def _register(
     found = max(client.search_model_versions(ours), key=lambda version: int(version.version), default=None)
     version = found
     if version is None:
-        with _default_store(client):
-            source = f"models:/{model_id}"
+        source = f"models:/{model_id}"
+        # MLflow's sqlite registry looks for logged models in its default store.
+        with variable("MLFLOW_TRACKING_URI", client.tracking_uri):
             version = client.create_model_version(model, source, candidate.run_id, record.tags(), model_id=model_id)
     number = str(version.version)
     for name, text in record.tags().items() if found else ():
@@ -287,16 +287,3 @@ def _set_alias(client: MlflowClient, version: ModelVersion, champion: ModelVersi
     if alias == CHAMPION and challenger and str(challenger.version) == number:
         client.delete_registered_model_alias(model, CHALLENGER)
     return previous
-
-
-@contextmanager
-def _default_store(client: MlflowClient) -> Iterator[None]:
-    """Inside the block the client's store is MLflow's default: its sqlite registry looks for logged models there."""
-    before = os.environ.get("MLFLOW_TRACKING_URI")
-    os.environ["MLFLOW_TRACKING_URI"] = client.tracking_uri
-    try:
-        yield
-    finally:
-        del os.environ["MLFLOW_TRACKING_URI"]
-        if before is not None:
-            os.environ["MLFLOW_TRACKING_URI"] = before
