@@ -123,7 +123,6 @@ def _losses(losses: Sequence[Loss]) -> ReportTable:
             )
             for loss in losses
         ),
-        numeric=(False, *(True for _ in range(4 + len(STEP_PARTS)))),
         note="The parts add up to the step less the ideal step; a negative one is a gain.",
     )
 
@@ -151,7 +150,6 @@ def _table(
             )
             for run, row in rows.items()
         ),
-        numeric=(False, *(True for _ in parts), True),
         note=NOISE_NOTE if noise else "",
     )
 
@@ -233,5 +231,4 @@ def _loss(row: dict[str, Any], reference: dict[str, Any]) -> Loss:
 
 
 def _noise(row: dict[str, Any], part: str) -> float:
-    noise = row[f"step_ms_{part}_noise"]
-    return 0.0 if is_missing(noise) else float(noise)
+    return _number(row[f"step_ms_{part}_noise"])
