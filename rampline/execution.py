@@ -313,7 +313,7 @@ def _train(execution: Execution, directory: RunDirectory, on_event: OnEvent, log
         dataset = PreparedDataset.open(Path(directory.read_identity().dataset))
         check_intact(dataset)
         put_dataset(dataset, log)
-    tracking = Delivery.open(open_client, directory, parent_run_id=execution.parent_run_id, log=log)
+    tracking = Delivery(open_client, directory, parent_run_id=execution.parent_run_id, log=log)
     stops = EventReader(directory.events_file, from_end=True)
 
     def handle(event: dict[str, Any]) -> None:
