@@ -115,7 +115,7 @@ class GateRecord:
             "checks": [dataclasses.asdict(check) for check in self.checks],
             **self.figures(),
         }
-        client.log_artifact(self.candidate.run_id, str(self.candidate.predictions_file), RECORD)
+        client.log_artifact(self.candidate.run_id, str(self.candidate.directory.predictions_file), RECORD)
         client.log_dict(self.candidate.run_id, content, f"{RECORD}/{RECORD_FILE}")
 
 
