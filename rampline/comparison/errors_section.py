@@ -154,6 +154,7 @@ def _matrix_chart(scores: Scores) -> Chart:
     ]
     axis = {"domain": False, "labelExpr": CUT, "labelLimit": 0}
     scale = {"domain": list(names)}
+    counts = {"mark": {"type": "text"}, "encoding": {"text": {"field": "count"}, "color": {"value": INK}}}
     spec: Spec = {
         "data": {"values": cells},
         "height": CELL * len(names),
@@ -167,7 +168,7 @@ def _matrix_chart(scores: Scores) -> Chart:
                 "axis": axis,
             },
         },
-        "layer": [_cells(), *([_counts()] if len(names) <= MOST_COUNTS else [])],
+        "layer": [_cells(), *([counts] if len(names) <= MOST_COUNTS else [])],
     }
     return Chart(
         title=f"Confusion matrix of {scores.run}",
@@ -192,10 +193,6 @@ def _cells() -> Spec:
             "tooltip": [{"field": field, "title": words} for field, words in shown.items()],
         },
     }
-
-
-def _counts() -> Spec:
-    return {"mark": {"type": "text"}, "encoding": {"text": {"field": "count"}, "color": {"value": INK}}}
 
 
 def _picture(error: dict[str, Any]) -> Picture:

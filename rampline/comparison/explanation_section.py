@@ -45,10 +45,11 @@ def make_explanation_section(comparison: Comparison) -> Section | None:
     steps = {row["run"]: {key: row[f"step_ms_{key}"] for key, _ in STEP_PARTS} for row in rows}
     runs = {row["run"]: {key: _number(row[f"{key}_seconds"]) for key, _ in RUN_PARTS} for row in rows}
     losses, drawn = list(find_losses(comparison)), set(pick_drawn(comparison).runs["run"])
+    best = [max(losses, key=lambda loss: loss.speedup)] if losses else []
     return Section(
         id="explanation",
         title="Where the time went",
-        sentences=(*_best_loss(losses), *_drifted(rows)),
+        sentences=(*map(describe_loss, best), *_drifted(rows)),
         tables=(
             _verdicts(rows),
             _table("One training step, milliseconds", STEP_PARTS, steps, _noise_by_run(rows)),
@@ -80,11 +81,6 @@ def _bars(
 ) -> Chart:
     spec, legend = stacked_bars(list(rows.items()), parts, unit)
     return Chart(title=title, caption=caption, spec=spec, legend=legend)
-
-
-def _best_loss(losses: Sequence[Loss]) -> Iterator[str]:
-    if losses:
-        yield describe_loss(max(losses, key=lambda loss: loss.speedup))
 
 
 def _drifted(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

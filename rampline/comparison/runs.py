@@ -42,12 +42,12 @@ from rampline.comparison.mlflow_reader import (
     epoch_rows,
     find_ancestors,
     find_execution,
-    no_system,
     read_answers,
     read_children,
     read_histories,
     read_system,
     run_row,
+    system_table,
     to_number,
 )
 from rampline.comparison.repeats import by_run, merge_epochs, merge_trainings, name_of_run, with_intervals_of_speedup
@@ -245,7 +245,7 @@ def read_comparison(
         answers=read_answers(client, scored),
         epochs=merge_epochs(epochs, trainings),
         environment=environment_of(children, parent),
-        system=read_system(client, children, histories, shown) if for_report else no_system(),
+        system=read_system(client, children, histories, shown) if for_report else system_table([]),
         trends=read_trends(client, parent, children, runs) if for_report else (),
         not_measured=tuple(tags.get(NOT_MEASURED_TAG, "").splitlines()),
     )

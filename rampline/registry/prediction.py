@@ -197,7 +197,10 @@ def _label(
         `counts` and `unreadable`, see `Prediction`.
     """
     with tempfile.TemporaryDirectory(prefix="rampline-predict-") as folder:
-        model = _fetch(client, place, Path(folder))
+        here, uri = {"artifact_uri": place, "dst_path": folder}, client.tracking_uri
+        # From MLflow and not from a run directory: the run may be another machine's.
+        with tracking_errors(f"the model at {place} cannot be fetched from MLflow"):
+            model = Path(download_artifacts(**here, tracking_uri=uri, registry_uri=uri))
         known = ModelMetadata.read(model)
         if known.module and known.module not in _named_modules(study, home):
             raise InputError(
@@ -219,13 +222,6 @@ def _named_modules(study: str, home: Home) -> set[str]:
         names = []
     names += [read_json(file)["model"]["name"] for file in (home.runs / study).glob("*/*/config.json")]
     return {name.partition(":")[0] for name in names if ":" in name}
-
-
-def _fetch(client: MlflowClient, place: str, folder: Path) -> Path:
-    """The model's files, from MLflow and not from a run directory: the run may be another machine's."""
-    uri = client.tracking_uri
-    with tracking_errors(f"the model at {place} cannot be fetched from MLflow"):
-        return Path(download_artifacts(artifact_uri=place, dst_path=str(folder), tracking_uri=uri, registry_uri=uri))
 
 
 def _run(request: Request, model: Path, folder: Path, log_file: Path, log: Log) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from rampline.record.provenance import (
     process_is_gone,
     source_tags,
 )
-from rampline.study import Study, StudyRun
+from rampline.study import Study
 from rampline.tracking.pages import renew_views
 from rampline.tracking.reconciliation import NOTE_TAG, PROCESS_TAG, STATUS_TAG, Known, Record, ending, reconcile
 from rampline.tracking.store import experiment_id, tracking_errors
@@ -71,18 +71,15 @@ def study_tags(study: Study) -> dict[str, str]:
 
     What the study does not say has no tag.
     """
+    lines = [f"- **{run.name}**" + (f": {run.description}" if run.description else "") for run in study.runs]
     tags = {
         "rampline.reference": study.reference,
         "rampline.accuracy_tolerance": f"{study.accuracy_tolerance:g}",
         "rampline.deadline_hours": "" if study.deadline_hours is None else f"{study.deadline_hours:g}",
         "rampline.published_source": study.published_source,
-        NOTE_TAG: mask("\n".join([f"Trains {len(study.runs)} runs:", "", *(_line_of(run) for run in study.runs)])),
+        NOTE_TAG: mask("\n".join([f"Trains {len(study.runs)} runs:", "", *lines])),
     }
     return {name: text for name, text in tags.items() if text}
-
-
-def _line_of(run: StudyRun) -> str:
-    return f"- **{run.name}**" + (f": {run.description}" if run.description else "")
 
 
 def begin_run(
