@@ -1,16 +1,19 @@
-"""What this machine has to train on, found without TensorFlow."""
+"""What this machine has to train on, found without TensorFlow: devices, cores and ports."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/gpus")
 NVIDIA_SMI_TIMEOUT_SECONDS = 20
+LOOPBACK = "127.0.0.1"
 
 # Names of the global concurrency limits that flow runs take devices from.
 GPU_SLOTS, CPU_SLOTS = "gpu", "cpu-slots"
@@ -19,6 +22,15 @@ GPU_SLOTS, CPU_SLOTS = "gpu", "cpu-slots"
 def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def free_ports(count: int, host: str = LOOPBACK) -> list[int]:
+    """Ports of an address, or of all with an empty one, that nobody listens on at the moment; all different."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((host, 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 @dataclass(frozen=True, kw_only=True)

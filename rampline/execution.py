@@ -236,22 +236,19 @@ def closing(execution: Execution, guard: Callable[[Path], Callable[[], None]] | 
         guard: starts what ends it after a `kill -9` of this process, and returns how that is dismissed.
     """
     with kept(execution, logger.warning):
-        yield from _closing(execution, guard(execution.folder) if guard else lambda: None)
-
-
-def _closing(execution: Execution, dismiss: Callable[[], None]) -> Iterator[None]:
-    end: End | None = End("COMPLETE")
-    try:
-        yield
-    except BaseException as error:
-        end = End.by(error, lambda: (stop := preempted_run(execution)) and str(stop))
-        if isinstance(error, TakenOver):
-            end = None
-        raise
-    finally:
-        if end:
-            close_execution(execution, end.status, end.failure)
-        dismiss()
+        dismiss = guard(execution.folder) if guard else lambda: None
+        end: End | None = End("COMPLETE")
+        try:
+            yield
+        except BaseException as error:
+            end = End.by(error, lambda: (stop := preempted_run(execution)) and str(stop))
+            if isinstance(error, TakenOver):
+                end = None
+            raise
+        finally:
+            if end:
+                close_execution(execution, end.status, end.failure)
+            dismiss()
 
 
 def preempted_run(execution: Execution) -> Preempted | None:
@@ -319,7 +316,7 @@ def _train(execution: Execution, directory: RunDirectory, on_event: OnEvent, log
         dataset = PreparedDataset.open(Path(directory.read_identity().dataset))
         check_intact(dataset)
         put_dataset(dataset, log)
-    tracking = Delivery.open(open_client, directory, parent_run_id=execution.parent_run_id, log=log)
+    tracking = Delivery(open_client, directory, parent_run_id=execution.parent_run_id, log=log)
     stops = EventReader(directory.events_file, from_end=True)
 
     def handle(event: dict[str, Any]) -> None:

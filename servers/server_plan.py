@@ -118,14 +118,9 @@ def make_plan(request: Request) -> Plan:
         prefect_api_url=api_url,
         mlflow_url=without_user(mlflow).rstrip("/"),
         access=access,
-        folder=work_folder(),
+        # Flow runs work in the checkout; those of an installed wheel in the current folder.
+        folder=PACKAGE.parent if (PACKAGE.parent / PREFECT_YAML.name).is_file() else Path.cwd(),
     )
-
-
-def work_folder() -> Path:
-    """Where flow runs work: in the checkout; those of an installed wheel in the current folder."""
-    checkout = PACKAGE.parent
-    return checkout if (checkout / PREFECT_YAML.name).is_file() else Path.cwd()
 
 
 def check_servers(plan: Plan) -> None:

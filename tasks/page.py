@@ -140,7 +140,7 @@ def live_page(directory: RunDirectory, config: RunConfig) -> Iterator[None]:
     run, logger = directory.path.name, get_run_logger()
     key, description = artifact_key("progress", run), f"Progress of {run}"
     bar = create_progress_artifact(0.0, key=key, description=description)
-    chief = directory.logs / f"{chief_name(config)}.log"
+    chief = directory.logs / ("chief-0.log" if "chief" in role_counts(config) else "worker-0.log")
     page = _Page(directory, chief, cast(UUID, bar), logger)
     # With the settings of the flow run: without, Prefect would start a server for this thread.
     thread = threading.Thread(target=copy_context().run, args=(page.follow,), name=f"page of {run}", daemon=True)
@@ -213,11 +213,6 @@ class _Page:
         if event["event"] == "epoch":
             return 100 * event["epoch"] / epochs
         return 100.0 if event["event"] == "finished" else share
-
-
-def chief_name(config: RunConfig) -> str:
-    """The role that tells how the run goes: `chief-0`, or `worker-0` where there is no chief."""
-    return "chief-0" if "chief" in role_counts(config) else "worker-0"
 
 
 def _write_others(directory: RunDirectory, chief: Path, logger: Any) -> None:

@@ -6,11 +6,10 @@ import dataclasses
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -23,10 +22,9 @@ from rampline.config.choices import MODELS
 from rampline.config.keras_names import APPLICATIONS, keras_names
 from rampline.config.sections import Launcher
 from rampline.config.setting import check
-from rampline.errors import InputError, RunFailed
+from rampline.errors import InputError
 from rampline.files import write_text
-from rampline.jobs.job import Job, JobFailed, run_job
-from rampline.jobs.local import LOCAL
+from rampline.jobs.local import run_without_gpu
 from rampline.record.units import GIBIBYTE
 from rampline.study import Study, built_in_studies, load_study
 from rampline.study.definition import LONGEST_NAME
@@ -59,7 +57,8 @@ def models(
         check(name in MODELS or name in applications, "model.name", name, allowed)
     figures = ("parameters", "image", "memory per image")
     table = make_table("network", *figures, "ImageNet weights", numbers=figures)
-    for found in _measure(names, image_size):
+    arguments = {"names": names, "image_size": image_size}
+    for found in run_without_gpu("networks", "the process that builds networks", arguments):
         memory = f"{found['bytes_per_image'] / 2**20:.1f} MiB"
         weights = "" if found["name"] in MODELS else _where(found["name"], cached)
         table.add_row(found["name"], f"{found['parameters']:,}", f"{found['image_size']} px", memory, weights)
@@ -92,23 +91,6 @@ def cached_weights(folder: Path, names: Sequence[str]) -> dict[str, str]:
         if fits and "notop" in plain:
             found[max(fits, key=len)] = file.name
     return found
-
-
-def _measure(names: Sequence[str], image_size: int | None) -> list[dict[str, Any]]:
-    from rampline.training.model_contract import NO_GPU  # brings in pandas
-
-    with tempfile.TemporaryDirectory() as folder:
-        job = Job(
-            function="networks",
-            what="the process that builds networks",
-            folder=Path(folder),
-            arguments={"names": list(names), "image_size": image_size},
-            environment=NO_GPU,
-        )
-        try:
-            return run_job(job, launcher=LOCAL)
-        except JobFailed as failure:
-            raise RunFailed(f"{failure.label} {failure.how}") from failure
 
 
 def studies(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,7 @@ def _steps(run: PlannedRun) -> str:
 
 
 def _remarks(study: Study, runs: list[PlannedRun]) -> list[str]:
-    remarks = [*_schedule_remarks(runs), *_stop_remarks(runs), *_halving_remarks(study)]
+    remarks = [*_with_runs(_set_ups(runs)), *_halving_remarks(study)]
     if any(run.steps_per_epoch is not None and not run.is_prepared for run in runs):
         sizes = sorted({run.train_examples for run in study.runs if run.train_examples})
         images = " or ".join(f"{size:,}" for size in sizes)
@@ -95,7 +96,7 @@ def _remarks(study: Study, runs: list[PlannedRun]) -> list[str]:
     if sources := {run.quote.source for run in runs if run.quote}:
         sure = "time and cost: of 10 runs 9 come out within so much of them"
         remarks.append(f"{sure}; from {' and '.join(SOURCES[source] for source in sorted(sources))}")
-    remarks += _price_remarks(runs)
+    remarks += _with_runs(_prices(runs))
     remarks += [
         f"{run.name} starts from the best weights of {run.starts_from}"
         for run in study.runs
@@ -109,20 +110,20 @@ def _remarks(study: Study, runs: list[PlannedRun]) -> list[str]:
     return remarks
 
 
-def _schedule_remarks(runs: list[PlannedRun]) -> list[str]:
-    by_schedule: dict[str, list[str]] = {}
-    for run in runs:
-        if run.config.learning_rate.schedule != "constant" and not run.repeat_of:  # the column of the peak says that
-            by_schedule.setdefault(describe_schedule(run.config), []).append(run.name)
-    return [f"learning rate {schedule} ({', '.join(names)})" for schedule, names in by_schedule.items()]
+def _with_runs(told: Iterable[tuple[str, str]]) -> list[str]:
+    """Each remark once, with the names of the runs that it is about."""
+    runs: dict[str, list[str]] = {}
+    for remark, run in told:
+        runs.setdefault(remark, []).append(run)
+    return [f"{remark} ({', '.join(names)})" for remark, names in runs.items()]
 
 
-def _stop_remarks(runs: list[PlannedRun]) -> list[str]:
-    by_stop: dict[str, list[str]] = {}
-    for run in runs:
-        if run.stops and not run.repeat_of:
-            by_stop.setdefault(run.stops, []).append(run.name)
-    return [f"stops before its last epoch {stop} ({', '.join(names)})" for stop, names in by_stop.items()]
+def _set_ups(runs: list[PlannedRun]) -> Iterator[tuple[str, str]]:
+    firsts = [run for run in runs if not run.repeat_of]
+    for run in firsts:
+        if run.config.learning_rate.schedule != "constant":  # the column of the peak says that
+            yield f"learning rate {describe_schedule(run.config)}", run.name
+    yield from ((f"stops before its last epoch {run.stops}", run.name) for run in firsts if run.stops)
 
 
 def _halving_remarks(study: Study) -> list[str]:
@@ -130,15 +131,13 @@ def _halving_remarks(study: Study) -> list[str]:
     return [f"grid {grid} stops no run: halving needs two runs and {ETA * FIRST_RUNG} epochs" for grid in grids]
 
 
-def _price_remarks(runs: list[PlannedRun]) -> list[str]:
+def _prices(runs: list[PlannedRun]) -> Iterator[tuple[str, str]]:
     """Costs are for the machine that a run names, which need not be this one."""
-    by_machine: dict[str, list[str]] = {}
     for run in runs:
         cluster = run.config.cluster
         if cluster.machine is not None and cluster.price_per_hour is not None:
-            priced = f"{cluster.machines} x {cluster.machine}, ${cluster.price_per_hour:g} per hour"
-            by_machine.setdefault(priced, []).append(run.name)
-    return [f"cost is for {priced} ({', '.join(names)})" for priced, names in by_machine.items()]
+            price = f"${cluster.price_per_hour:g} per hour"
+            yield f"cost is for {cluster.machines} x {cluster.machine}, {price}", run.name
 
 
 def _import_remark(name: str) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,12 +16,7 @@ from rich.text import Text
 
 from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
 from rampline.cli.console import line_console, make_table, table_console
-from rampline.config import (
-    ExplainConfig,
-    ParityConfig,
-    RunConfig,
-    parse_overrides,
-)
+from rampline.config import DataConfig, ExplainConfig, ParityConfig, RunConfig, parse_overrides
 from rampline.errors import ConfigError, InputError
 from rampline.jobs.fork_server import fork_server
 from rampline.parity.check import ParityResult, check_parity, result_file
@@ -34,6 +29,7 @@ from rampline.study.preflight import check_study
 from rampline.study.yaml_file import write_overrides
 
 if TYPE_CHECKING:
+    from rampline.data.dataset import PreparedDataset
     from rampline.explain.explanation import Explanation
     from rampline.forecast.forecast import Forecast
     from rampline.forecast.machine_types import MachineType
@@ -51,10 +47,6 @@ def parity(
 ) -> None:
     """Train a few steps of a run on its strategy and on one replica, and compare losses and all variables."""
     checked, origin = _read_run(study, run, [*(set_ or []), *([f"parity.steps={steps}"] if steps else [])])
-    # pandas: a wrong study should be told of before
-    from rampline.data.preparation import prepare_dataset
-    from rampline.training.model_contract import checked_models
-
     home, console = Home.from_environment(), line_console()
     if origin:
         also = "the check starts from fresh weights, that run is not trained here"
@@ -63,8 +55,7 @@ def parity(
     if not config.parity.steps:
         config = dataclasses.replace(config, parity=ParityConfig())
     with fork_server():
-        with checked_models(checked, log=console.print):
-            dataset = prepare_dataset(config.data, home, log=console.print)
+        dataset = _prepare(checked, home, console.print)[config.data]
         name = f"parity-{new_execution()}"
         directory = RunDirectory(home.runs / checked.name / name / run)
         directory.create(config, RunIdentity(study=checked.name, name=run, dataset=str(dataset.directory)))
@@ -74,6 +65,15 @@ def parity(
     console.print(f"result   {result_file(directory)}")
     if not result.passed:
         raise typer.Exit(FAILED)
+
+
+def _prepare(study: Study, home: Home, log: Callable[[str], None]) -> dict[DataConfig, PreparedDataset]:
+    """The data of a study, whose own models are checked before and after."""
+    from rampline.data.preparation import prepare_dataset  # pandas: a wrong study should be told of before
+    from rampline.training.model_contract import checked_models
+
+    with checked_models(study, log=log):
+        return {data: prepare_dataset(data, home, log=log) for data in study.data}
 
 
 def describe_parity(result: ParityResult) -> list[str]:
@@ -131,11 +131,9 @@ def _latest(study: str, home: Home) -> Path:
 
 
 def _measure(study: Study, home: Home, console: Console) -> Path:
-    from rampline.data.preparation import prepare_dataset
     from rampline.explain.explanation import explain_run
     from rampline.explain.replica import measure_replicas
     from rampline.jobs.supervisor import supervise
-    from rampline.training.model_contract import checked_models
 
     def log(line: str) -> None:
         console.print(line, soft_wrap=True)
@@ -145,8 +143,7 @@ def _measure(study: Study, home: Home, console: Console) -> Path:
     name = f"explain-{new_execution()}"
     folder, directories = home.runs / study.name / name, []
     with fork_server():
-        with checked_models(study, log=log):
-            datasets = {data: prepare_dataset(data, home, log=log) for data in study.data}
+        datasets = _prepare(study, home, log)
         for run in study.runs:
             config = dataclasses.replace(
                 run.config, epochs=1, model=dataclasses.replace(run.config.model, weights="none")
@@ -215,17 +212,13 @@ def forecast(
     """Measure for a minute what is at hand, and tell what each run of a study would take, with the interval of 90 %."""
     home, console = Home.from_environment(), line_console()
     checked = check_study(study, home=home, only=only or [], overrides=all_overrides(file, set_ or [], only))
-    # pandas: a wrong study should be told of before
-    from rampline.data.preparation import prepare_dataset
     from rampline.forecast.forecast import Calibration
     from rampline.forecast.machine_types import read_machine_types
     from rampline.forecast.quote import from_readings, take_readings
-    from rampline.training.model_contract import checked_models
 
     machines = read_machine_types(on) if on else {}
     with fork_server():
-        with checked_models(checked, log=console.print):
-            datasets = {data: prepare_dataset(data, home, log=console.print) for data in checked.data}
+        datasets = _prepare(checked, home, console.print)
         runs = {run.name: run.config for run in checked.runs if not run.repeat_of}
         take_readings([(config, datasets[config.data]) for config in runs.values()], home, log=console.print)
     calibration = Calibration.of(home)
@@ -304,17 +297,13 @@ def tune(
 ) -> None:
     """Find the settings with which a run is fast on this machine, by short measured trials."""
     checked, _ = _read_run(study, run, set_ or [])
-    # pandas: a wrong study should be told of before
-    from rampline.data.preparation import prepare_dataset
     from rampline.jobs.launchers import gpus_of_machine
-    from rampline.training.model_contract import checked_models
     from rampline.tuning.outcome import describe_outcome
     from rampline.tuning.trial import Limits
 
     name, config = checked.name, checked.run(run).config
     home, console = Home.from_environment(), line_console()
-    with checked_models(checked, log=console.print):
-        dataset = prepare_dataset(config.data, home, log=console.print)
+    dataset = _prepare(checked, home, console.print)[config.data]
     limits = Limits(
         train_examples=dataset.splits["train"],
         has_gpu=bool(gpus_of_machine(config)) and not config.cluster.virtual_devices,

@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 from PIL import Image, ImageOps
 
-from rampline.comparison.charts import DARK, DARK_PARTS, LIGHT, LIGHT_PARTS, declare_colors
-from rampline.comparison.section import TEMPLATES, Picture, ReportTable, Section, open_template
+from rampline.comparison.section import Picture, ReportTable, Section, open_template
 from rampline.data.dataset import PreparedDataset, example_file
 from rampline.data.quality import DataReport
 from rampline.files import write_text
@@ -97,9 +95,6 @@ def write_data_page(dataset: PreparedDataset, report: DataReport, path: Path) ->
         source=dataset.source,
         fingerprint=dataset.fingerprint,
         warnings=[*leaks, LEAK] if leaks else [],
-        css=Markup((TEMPLATES / "report.css").read_text()),
-        light=declare_colors(LIGHT, LIGHT_PARTS),
-        dark=declare_colors(DARK, DARK_PARTS),
         sections=[section, *_contact_sheets(dataset)],
     )
     write_text(path, page)

@@ -16,10 +16,10 @@ from mlflow import MlflowClient
 from rampline.comparison.charts import CUT, INK, Spec
 from rampline.comparison.mlflow_reader import read_artifact
 from rampline.comparison.recommendation import recommend
-from rampline.comparison.runs import Comparison, is_missing
+from rampline.comparison.runs import Comparison, is_missing, written
 from rampline.comparison.section import Chart, Picture, ReportTable, Section
 from rampline.files import read_json
-from rampline.record.units import NONE, write_accuracy, write_count
+from rampline.record.units import write_accuracy, write_count
 
 EVALUATION, ERRORS = "evaluation.json", "worst_errors.json"
 MOST_CELLS = 60  # classes of a confusion matrix, beyond which no reader finds a cell
@@ -131,17 +131,12 @@ def _class_table(scores: Sequence[Scores]) -> ReportTable:
             (
                 first.class_names[label],
                 write_count(images[label]),
-                *(_accuracy(each.accuracies[label]) for each in alike),
+                *(written(each.accuracies[label], write_accuracy) for each in alike),
             )
             for label in order[:MOST_CLASSES].tolist()
         ),
-        numeric=(False, *(True,) * (1 + len(alike))),
         note=f"… and {left_out} classes of a higher accuracy." if left_out > 0 else "",
     )
-
-
-def _accuracy(share: float) -> str:
-    return NONE if is_missing(share) else write_accuracy(share)
 
 
 def _matrix_chart(scores: Scores) -> Chart:
@@ -159,6 +154,7 @@ def _matrix_chart(scores: Scores) -> Chart:
     ]
     axis = {"domain": False, "labelExpr": CUT, "labelLimit": 0}
     scale = {"domain": list(names)}
+    counts = {"mark": {"type": "text"}, "encoding": {"text": {"field": "count"}, "color": {"value": INK}}}
     spec: Spec = {
         "data": {"values": cells},
         "height": CELL * len(names),
@@ -172,7 +168,7 @@ def _matrix_chart(scores: Scores) -> Chart:
                 "axis": axis,
             },
         },
-        "layer": [_cells(), *([_counts()] if len(names) <= MOST_COUNTS else [])],
+        "layer": [_cells(), *([counts] if len(names) <= MOST_COUNTS else [])],
     }
     return Chart(
         title=f"Confusion matrix of {scores.run}",
@@ -197,10 +193,6 @@ def _cells() -> Spec:
             "tooltip": [{"field": field, "title": words} for field, words in shown.items()],
         },
     }
-
-
-def _counts() -> Spec:
-    return {"mark": {"type": "text"}, "encoding": {"text": {"field": "count"}, "color": {"value": INK}}}
 
 
 def _picture(error: dict[str, Any]) -> Picture:

@@ -45,10 +45,11 @@ def make_explanation_section(comparison: Comparison) -> Section | None:
     steps = {row["run"]: {key: row[f"step_ms_{key}"] for key, _ in STEP_PARTS} for row in rows}
     runs = {row["run"]: {key: _number(row[f"{key}_seconds"]) for key, _ in RUN_PARTS} for row in rows}
     losses, drawn = list(find_losses(comparison)), set(pick_drawn(comparison).runs["run"])
+    best = [max(losses, key=lambda loss: loss.speedup)] if losses else []
     return Section(
         id="explanation",
         title="Where the time went",
-        sentences=(*_best_loss(losses), *_drifted(rows)),
+        sentences=(*map(describe_loss, best), *_drifted(rows)),
         tables=(
             _verdicts(rows),
             _table("One training step, milliseconds", STEP_PARTS, steps, _noise_by_run(rows)),
@@ -80,11 +81,6 @@ def _bars(
 ) -> Chart:
     spec, legend = stacked_bars(list(rows.items()), parts, unit)
     return Chart(title=title, caption=caption, spec=spec, legend=legend)
-
-
-def _best_loss(losses: Sequence[Loss]) -> Iterator[str]:
-    if losses:
-        yield describe_loss(max(losses, key=lambda loss: loss.speedup))
 
 
 def _drifted(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -123,7 +119,6 @@ def _losses(losses: Sequence[Loss]) -> ReportTable:
             )
             for loss in losses
         ),
-        numeric=(False, *(True for _ in range(4 + len(STEP_PARTS)))),
         note="The parts add up to the step less the ideal step; a negative one is a gain.",
     )
 
@@ -151,7 +146,6 @@ def _table(
             )
             for run, row in rows.items()
         ),
-        numeric=(False, *(True for _ in parts), True),
         note=NOISE_NOTE if noise else "",
     )
 
@@ -233,5 +227,4 @@ def _loss(row: dict[str, Any], reference: dict[str, Any]) -> Loss:
 
 
 def _noise(row: dict[str, Any], part: str) -> float:
-    noise = row[f"step_ms_{part}_noise"]
-    return 0.0 if is_missing(noise) else float(noise)
+    return _number(row[f"step_ms_{part}_noise"])

@@ -118,7 +118,8 @@ def _conditions(runs: Sequence[Run], parent: Run) -> dict[str, _Conditions]:
     for run in runs:
         name = run_name(run)
         # The path of the weights is another one in each execution.
-        settings = {key: value for key, value in run.data.params.items() if _decides(key)}
+        others = [key for key in run.data.params if key in NOT_OF_SET_UP and not key.startswith(DECISIVE)]
+        settings = {key: value for key, value in run.data.params.items() if key not in others}
         settings |= {"model.weights": ""} if name in ancestors else {}
         found[name] = _Conditions(
             settings=settings,
@@ -127,10 +128,6 @@ def _conditions(runs: Sequence[Run], parent: Run) -> dict[str, _Conditions]:
             starts_from=ancestors.get(name, ""),
         )
     return found
-
-
-def _decides(setting: str) -> bool:
-    return setting.startswith(DECISIVE) or setting not in NOT_OF_SET_UP
 
 
 def _are_alike(run: str, own: Mapping[str, _Conditions], theirs: Mapping[str, _Conditions]) -> bool:

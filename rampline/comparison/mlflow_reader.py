@@ -298,15 +298,11 @@ def read_system(
     keys = {key for child in children for key in child.data.metrics if _summary_of(key)}
     samples = read_histories(client, children, sorted(keys))
     rows = [row for child in children for row in _system_rows(child, samples, epochs)]
-    return _system_table([row | {"run": names[row.pop("run_id")]} for row in rows])
+    return system_table([row | {"run": names[row.pop("run_id")]} for row in rows])
 
 
-def no_system() -> pd.DataFrame:
-    """The table of `read_system` without rows."""
-    return _system_table([])
-
-
-def _system_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+def system_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """The table of `read_system`, from its rows."""
     table = pd.DataFrame(rows, columns=list(SYSTEM_COLUMNS))
     return table.astype({"gpu": "Int64", **dict.fromkeys(SYSTEM_NUMBERS, "float64")})
 

@@ -58,9 +58,7 @@ def _table(title: str, quoted: list[dict[str, Any]], metrics: tuple[str, ...]) -
         return None
     headings = [metric.heading for metric in map(find_metric, told) if metric]
     rows = tuple((row["run"], *(_cell(row, metric) for metric in told)) for row in quoted)
-    return ReportTable(
-        title=title, head=("run", *headings), rows=rows, numeric=(False, *(True for _ in told)), note=NOTE
-    )
+    return ReportTable(title=title, head=("run", *headings), rows=rows, note=NOTE)
 
 
 def _cell(row: dict[str, Any], metric: str) -> str:

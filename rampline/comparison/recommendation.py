@@ -14,7 +14,7 @@ from functools import reduce
 from typing import Any
 
 from rampline.comparison.repeats import Figure, figure_of
-from rampline.comparison.runs import Comparison, is_missing
+from rampline.comparison.runs import Comparison, is_missing, written
 from rampline.comparison.section import ReportTable, Section
 from rampline.record.units import NONE, write_accuracy, write_count, write_dollars, write_duration, write_number_of
 from rampline.registry.candidate import Predictions
@@ -46,7 +46,6 @@ class Candidate:
         difference: `accuracy` minus that of the most accurate candidate.
         interval: 95 % confidence interval of `difference`; None for the most accurate one, and where the number of test
             examples is unknown.
-        is_paired: whether the interval was found image by image.
         examples: images of the test set; None where unknown.
         tolerance: how far below the most accurate one it may be, as a share.
         time: seconds from the start of the roles to the end of training; the epochs' sum where that is unknown. With
@@ -60,7 +59,6 @@ class Candidate:
     accuracy: float
     difference: float
     interval: tuple[float, float] | None
-    is_paired: bool
     examples: int | None
     tolerance: float
     time: Figure
@@ -162,13 +160,11 @@ def _find_repeated(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 def _candidate(row: dict[str, Any], best: dict[str, Any], comparison: Comparison, repeats: str) -> Candidate:
     hours = comparison.deadline_hours
-    interval, is_paired = (None, False) if row is best else _interval_to_best(row, best, comparison)
     return Candidate(
         run=row["run"],
         accuracy=row["test_accuracy"],
         difference=row["test_accuracy"] - best["test_accuracy"],
-        interval=interval,
-        is_paired=is_paired,
+        interval=None if row is best else _interval_to_best(row, best, comparison),
         examples=None if is_missing(row["test_examples"]) else int(row["test_examples"]),
         tolerance=comparison.accuracy_tolerance,
         time=time_of(comparison, row),
@@ -178,35 +174,32 @@ def _candidate(row: dict[str, Any], best: dict[str, Any], comparison: Comparison
     )
 
 
-def _interval_to_best(
-    row: dict[str, Any], best: dict[str, Any], comparison: Comparison
-) -> tuple[tuple[float, float] | None, bool]:
+def _interval_to_best(row: dict[str, Any], best: dict[str, Any], comparison: Comparison) -> tuple[float, float] | None:
     if have_same_answers(row, best):
-        return (0.0, 0.0), True  # the same model: on other images, too
-    over_images, is_paired = _interval_over_images(row, best, comparison)
+        return SAME  # the same model: on other images, too
+    over_images = _interval_over_images(row, best, comparison)
     accuracies = [comparison.accuracies_of(each["run"]) for each in (row, best)]
     if over_images is None or min(map(len, accuracies)) < 2 or max(map(len, map(set, accuracies))) == 1:
-        return over_images, is_paired
+        return over_images
     from scipy.stats import ttest_ind  # 1 s to import, which trainings that are not repeated do without
 
     with warnings.catch_warnings():
         # Of one that has the same accuracy with every seed: its variance is 0, as it should be.
         warnings.simplefilter("ignore", RuntimeWarning)
         over_seeds = ttest_ind(*accuracies, equal_var=False).confidence_interval()
-    return (min(over_images[0], over_seeds.low), max(over_images[1], over_seeds.high)), is_paired
+    return min(over_images[0], over_seeds.low), max(over_images[1], over_seeds.high)
 
 
 def _interval_over_images(
     row: dict[str, Any], best: dict[str, Any], comparison: Comparison
-) -> tuple[tuple[float, float] | None, bool]:
+) -> tuple[float, float] | None:
     paired = pair(comparison.answers, row["run"], best["run"])
     if paired is not None:
-        return paired.interval, True
+        return paired.interval
     counts = row["test_examples"], best["test_examples"]
     if any(is_missing(count) or count < 1 for count in counts):
-        return None, False
-    interval = difference_interval(row["test_accuracy"], int(counts[0]), best["test_accuracy"], int(counts[1]))
-    return interval, False
+        return None
+    return difference_interval(row["test_accuracy"], int(counts[0]), best["test_accuracy"], int(counts[1]))
 
 
 def time_of(comparison: Comparison, row: dict[str, Any]) -> Figure:
@@ -434,7 +427,7 @@ def _cells(candidate: Candidate) -> tuple[str, ...]:
         _interval(candidate),
         "not shown" if candidate.is_doubtful else _yes(candidate.is_within),
         write_duration(candidate.seconds),
-        NONE if math.isnan(candidate.cost_usd) else write_dollars(candidate.cost_usd),
+        written(candidate.cost_usd, write_dollars),
     )
 
 

@@ -9,16 +9,7 @@ from pathlib import Path
 import pandas as pd
 from markupsafe import Markup
 
-from rampline.comparison.charts import (
-    CONFIG,
-    DARK,
-    DARK_PARTS,
-    LIGHT,
-    LIGHT_PARTS,
-    declare_colors,
-    pick_drawn,
-    style_runs,
-)
+from rampline.comparison.charts import CONFIG, pick_drawn, style_runs
 from rampline.comparison.charts_section import make_charts_section
 from rampline.comparison.data_section import make_data_section
 from rampline.comparison.errors_section import Scores, make_errors_section
@@ -70,9 +61,6 @@ def render_report(comparison: Comparison, *, data: Sequence[DataReport] = (), sc
     before, after = _sections(comparison, data, scores)
     return open_template("report.html.j2").render(
         comparison=comparison,
-        css=Markup((TEMPLATES / "report.css").read_text()),
-        light=declare_colors(LIGHT, LIGHT_PARTS),
-        dark=declare_colors(DARK, DARK_PARTS),
         first=make_first_screen(comparison, data),
         columns=own_columns(columns),
         rows=make_run_rows(comparison, columns),

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -42,12 +42,12 @@ from rampline.comparison.mlflow_reader import (
     epoch_rows,
     find_ancestors,
     find_execution,
-    no_system,
     read_answers,
     read_children,
     read_histories,
     read_system,
     run_row,
+    system_table,
     to_number,
 )
 from rampline.comparison.repeats import by_run, merge_epochs, merge_trainings, name_of_run, with_intervals_of_speedup
@@ -55,7 +55,7 @@ from rampline.credentials import mask
 from rampline.errors import InputError
 from rampline.record.metric import Metric, Source, Summary
 from rampline.record.metrics import compared_epochs, find_metric, logged, metrics_of_run, own_metrics
-from rampline.record.units import COUNT, SECONDS
+from rampline.record.units import COUNT, NONE, SECONDS
 from rampline.registry.candidate import Predictions
 
 # What `comparison.csv` says of a run before its metrics.
@@ -129,7 +129,7 @@ class Comparison:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """`runs` as one mapping per run."""
-        return _rows(self.runs)
+        return rows_of(self.runs)
 
     @cached_property
     def finished(self) -> list[dict[str, Any]]:
@@ -157,7 +157,7 @@ class Comparison:
     @cached_property
     def trainings_of(self) -> dict[str, list[dict[str, Any]]]:
         """The rows of `trainings` by run."""
-        return by_run(_rows(self.trainings))
+        return by_run(rows_of(self.trainings))
 
     def accuracies_of(self, run: str) -> list[float]:
         """Test accuracies of the finished trainings of a run."""
@@ -245,7 +245,7 @@ def read_comparison(
         answers=read_answers(client, scored),
         epochs=merge_epochs(epochs, trainings),
         environment=environment_of(children, parent),
-        system=read_system(client, children, histories, shown) if for_report else no_system(),
+        system=read_system(client, children, histories, shown) if for_report else system_table([]),
         trends=read_trends(client, parent, children, runs) if for_report else (),
         not_measured=tuple(tags.get(NOT_MEASURED_TAG, "").splitlines()),
     )
@@ -254,6 +254,11 @@ def read_comparison(
 def is_missing(value: Any) -> bool:
     """Whether a figure is not there: None, NaN, pandas' NA, infinite or an empty text."""
     return bool(pd.isna(value)) or value == "" or (isinstance(value, float) and math.isinf(value))
+
+
+def written(value: Any, write: Callable[[Any], str]) -> str:
+    """A figure as text; a dash where it is not there."""
+    return NONE if is_missing(value) else write(value)
 
 
 def comparable_settings(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -321,7 +326,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(columns | typed)
 
 
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
 
 

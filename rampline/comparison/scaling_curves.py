@@ -123,7 +123,7 @@ def make_curves(comparison: Comparison, kind: str) -> list[ScalingCurve]:
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for row in comparison.finished:
         if not any(is_missing(row[key]) for key in ("images_per_second", "replicas", *KINDS.values())):
-            groups.setdefault(_group(row, kind), []).append(row)
+            groups.setdefault((row[KINDS[kind]], row["machine"], *comparable_settings(row)), []).append(row)
     return [curve for rows in groups.values() for curve in _curves_of(rows, kind, comparison.reference)]
 
 
@@ -132,10 +132,6 @@ def list_left_out(comparison: Comparison) -> list[str]:
     points = {point.run for kind in KINDS for curve in make_curves(comparison, kind) for point in curve.points}
     several = [row["run"] for row in comparison.finished if not is_missing(row["replicas"]) and row["replicas"] > 1]
     return [run for run in several if run not in points]
-
-
-def _group(row: dict[str, Any], kind: str) -> tuple:
-    return (row[KINDS[kind]], row["machine"], *comparable_settings(row))
 
 
 def _curves_of(rows: list[dict[str, Any]], kind: str, reference: str) -> list[ScalingCurve]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rampline.comparison.charts import MUTED, axis, curve_chart, finite, pick_drawn, points, style_runs
 from rampline.comparison.repeats import figure_of
-from rampline.comparison.runs import Comparison, comparable_settings, is_missing
+from rampline.comparison.runs import Comparison, comparable_settings, is_missing, written
 from rampline.comparison.scaling_curves import (
     KINDS,
     TERMS,
@@ -140,7 +140,6 @@ def _points_table(kind: str, named: list[tuple[str, ScalingCurve]]) -> ReportTab
 
 
 def _cells(name: str, point: ScalingPoint) -> tuple[str, ...]:
-    ceiling = point.ceiling_efficiency
     return (
         point.run,
         name,
@@ -150,7 +149,7 @@ def _cells(name: str, point: ScalingPoint) -> tuple[str, ...]:
         write_quantity(point.images_per_second),
         write_ratio(point.speedup),
         write_percent(point.efficiency),
-        NONE if is_missing(ceiling) else write_percent(min(ceiling, 1)),
+        written(point.ceiling_efficiency, lambda share: write_percent(min(share, 1))),
     )
 
 

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from rampline.comparison.charts import DARK, DARK_PARTS, LIGHT, LIGHT_PARTS, declare_colors
 
 TEMPLATES = Path(__file__).parent / "templates"
 UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|min|h)(?!\w))")
@@ -40,7 +43,7 @@ class ReportTable:
     Args:
         head: one heading per column; the first column names the row.
         rows: as many cells as `head` has in each.
-        numeric: per column, whether its cells are figures (set at the right).
+        numeric: per column, whether its cells are figures (set at the right); by default of all but the first.
         note: how to read it, below the table.
 
     Raises:
@@ -50,10 +53,11 @@ class ReportTable:
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    numeric: tuple[bool, ...]
+    numeric: tuple[bool, ...] = ()
     note: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "numeric", self.numeric or (False, *(True,) * (len(self.head) - 1)))
         lengths = {len(self.numeric), *(len(row) for row in self.rows)}
         if lengths != {len(self.head)}:
             raise ValueError(f"table '{self.title}': {len(self.head)} headings, but rows or numeric of {lengths}")
@@ -104,10 +108,12 @@ class Section:
 
 
 def open_template(name: str) -> Template:
-    """A template of pages; the macros of `section.html.j2` show sections in it."""
+    """A template of pages, with their colours and style; the macros of `section.html.j2` show sections in it."""
     options = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
     templates = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, **options)
     templates.filters["hold_units"] = hold_units
+    templates.globals["css"] = Markup((TEMPLATES / "report.css").read_text())
+    templates.globals |= {"light": declare_colors(LIGHT, LIGHT_PARTS), "dark": declare_colors(DARK, DARK_PARTS)}
     return templates.get_template(name)
 
 

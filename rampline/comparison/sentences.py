@@ -49,6 +49,12 @@ def summarise_speed(comparison: Comparison) -> str:
     )
 
 
+def list_answers(comparison: Comparison) -> list[str]:
+    """What the comparison comes to: speed, accuracy, scaling, and which run to take."""
+    told = (summarise_speed(comparison), summarise_accuracy(comparison), summarise_scaling(comparison))
+    return [*filter(None, (*told, recommend(comparison).sentence))]
+
+
 def _others(comparison: Comparison) -> list[dict[str, Any]]:
     """The finished runs beside the reference, the fastest first, and last those that are its training once more."""
     others = [row for row in _ranked(comparison, "speedup") if row["run"] != comparison.reference]

@@ -6,18 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rampline.comparison.recommendation import recommend
-from rampline.comparison.run_table import Column, make_columns
+from rampline.comparison.run_table import make_columns
 from rampline.comparison.runs import Comparison, is_missing
-from rampline.comparison.sentences import (
-    find_fastest,
-    list_remarks,
-    list_verdicts,
-    summarise_accuracy,
-    summarise_scaling,
-    summarise_speed,
-    tell_repeats,
-)
+from rampline.comparison.sentences import find_fastest, list_answers, list_remarks, list_verdicts, tell_repeats
 from rampline.record.metric import Output, Source
 from rampline.record.metrics import PAGE_RANK, logged, shown_in
 from rampline.tracking.pages import LATEST, artifact_page, compare_page, experiment_page, run_page
@@ -90,10 +81,10 @@ def write_markdown(comparison: Comparison) -> str:
 
 
 def _lines(comparison: Comparison, *, linked: bool) -> Iterator[str]:
-    summary = (summarise_speed(comparison), summarise_accuracy(comparison), summarise_scaling(comparison))
-    yield _escape(" ".join(filter(None, (*summary, recommend(comparison).sentence))))
+    yield _escape(" ".join(list_answers(comparison)))
     yield from ("", _links(comparison), "")
-    columns = _note_columns(comparison)
+    # Those that fit on MLflow's page, and what others have published.
+    columns = [c for c in make_columns(comparison) if c.rank <= PAGE_RANK or c.key.startswith("published_")]
     yield _markdown_row(_escape(column.title) for column in columns)
     yield _markdown_row("--:" if column.numeric else ":--" for column in columns)
     for row in comparison.rows:
@@ -117,11 +108,6 @@ def _links(comparison: Comparison) -> str:
         "report.html": artifact_page(experiment, comparison.parent_run_id, "report.html"),
     }
     return ", ".join(f"[{name}]({page})" for name, page in pages.items())
-
-
-def _note_columns(comparison: Comparison) -> list[Column]:
-    """Those that fit on MLflow's page, and what others have published."""
-    return [c for c in make_columns(comparison) if c.rank <= PAGE_RANK or c.key.startswith("published_")]
 
 
 def _markdown_row(cells: Iterable[str]) -> str:

@@ -27,9 +27,9 @@ from rampline.comparison.charts import (
     style_runs,
 )
 from rampline.comparison.charts_section import FEWEST_POINTS, MOST_POINTS
-from rampline.comparison.runs import Comparison, is_missing
+from rampline.comparison.runs import Comparison, is_missing, rows_of, written
 from rampline.comparison.section import Chart, ReportTable, Section
-from rampline.record.units import NONE, TIMES, write_quantity, write_ratio
+from rampline.record.units import TIMES, write_quantity, write_ratio
 
 UNEVEN_RATIO = 1.15
 UNEVEN_POINTS = 5.0  # below, NVML's whole percents and a sample every 5 s make ratios out of nothing
@@ -50,7 +50,7 @@ def make_system_section(comparison: Comparison) -> Section | None:
     """CPU and memory by role, GPUs, and their balance; None where MLflow has no system metrics of these runs."""
     if comparison.system.empty:
         return None
-    rows = [{str(key): value for key, value in row.items()} for row in comparison.system.to_dict("records")]
+    rows = rows_of(comparison.system)
     roles, gpus = [row for row in rows if is_missing(row["gpu"])], _number_gpus(rows)
     balances = find_balances(comparison.system)
     tables = [
@@ -112,11 +112,10 @@ def _gpu_table(gpus: list[dict[str, Any]]) -> ReportTable:
 
 def _gpu_cells(gpu: dict[str, Any]) -> tuple[str, ...]:
     full = "" if is_missing(gpu["memory_percent_peak"]) else f" ({gpu['memory_percent_peak']:.0f} %)"
-    power = NONE if is_missing(gpu["power_watts_mean"]) else f"{gpu['power_watts_mean']:.0f}"
     return (
         *(gpu["run"], gpu["role"], f"{gpu['number']} {gpu['gpu_name']}".strip()),
         *(_percent(gpu["utilization_percent_mean"]), _percent(gpu["memory_access_percent_mean"])),
-        *(_gigabytes(gpu) + full, power),
+        *(_gigabytes(gpu) + full, written(gpu["power_watts_mean"], "{:.0f}".format)),
     )
 
 
@@ -130,10 +129,9 @@ def _balance_table(balances: list[Balance]) -> ReportTable:
 
 
 def _balance_cells(balance: Balance) -> tuple[str, ...]:
-    ratio = write_ratio(balance.ratio) if math.isfinite(balance.ratio) else NONE
     loads = (write_load(balance, percent) for percent in (balance.lowest, balance.highest))
     verdict = "uneven" if balance.is_uneven else "even"
-    return balance.run, f"{balance.count} {balance.parts}", *loads, ratio, verdict
+    return balance.run, f"{balance.count} {balance.parts}", *loads, written(balance.ratio, write_ratio), verdict
 
 
 def _utilization(runs: list[str], gpus: list[dict[str, Any]]) -> Chart:
@@ -195,16 +193,15 @@ def thin_out(samples: Sequence[tuple[float, float]], most: int) -> list[tuple[fl
 
 
 def _cores(percent: float) -> str:
-    return NONE if is_missing(percent) else f"{percent / 100:.2f}"
+    return written(percent, lambda figure: f"{figure / 100:.2f}")
 
 
 def _percent(percent: float) -> str:
-    return NONE if is_missing(percent) else f"{percent:.0f} %"
+    return written(percent, "{:.0f} %".format)
 
 
 def _gigabytes(row: dict[str, Any]) -> str:
-    megabytes = row["memory_megabytes_peak"]
-    return NONE if is_missing(megabytes) else write_quantity(megabytes / MEGABYTES_PER_GIGABYTE)
+    return written(row["memory_megabytes_peak"], lambda megabytes: write_quantity(megabytes / MEGABYTES_PER_GIGABYTE))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,17 +8,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from rampline.comparison.recommendation import recommend
 from rampline.comparison.run_table import Column, make_columns
 from rampline.comparison.runs import FINISHED, Comparison
-from rampline.comparison.sentences import (
-    list_remarks,
-    list_verdicts,
-    summarise_accuracy,
-    summarise_scaling,
-    summarise_speed,
-    tell_repeats,
-)
+from rampline.comparison.sentences import list_answers, list_remarks, list_verdicts, tell_repeats
 
 MUTED = "dim"
 
@@ -32,10 +24,8 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     if comparison.reference:
         console.print(Text("* reference", style=MUTED))
     console.print(Text(tell_repeats(comparison), style=MUTED))
-    summary = (summarise_speed(comparison), summarise_accuracy(comparison), summarise_scaling(comparison))
-    for sentence in (*summary, recommend(comparison).sentence):
-        if sentence:
-            console.print(Text(sentence))
+    for sentence in list_answers(comparison):
+        console.print(Text(sentence))
     for line in (*list_verdicts(comparison), *list_remarks(comparison)):
         console.print(Text(line, style=MUTED))
 

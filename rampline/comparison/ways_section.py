@@ -14,15 +14,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from rampline.comparison.charts import dumbbell, finite, pick_drawn, style_runs, tooltip
 from rampline.comparison.mlflow_reader import SAME_DATA
-from rampline.comparison.runs import Comparison, is_missing
+from rampline.comparison.runs import Comparison, is_missing, written
 from rampline.comparison.section import Chart, ReportTable, Section
-from rampline.record.units import NONE, write_accuracy, write_count, write_duration, write_number_of, write_percent
+from rampline.record.units import write_accuracy, write_count, write_duration, write_number_of, write_percent
 
 TARGET = 0.99
+
+_accuracy = partial(written, write=write_accuracy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +166,7 @@ def _table(views: Views) -> ReportTable:
             view.run,
             write_count(view.best_epoch),
             *(_accuracy(value) for value in (view.best, view.last, view.at_equal_epochs, view.at_equal_time)),
-            NONE if is_missing(view.seconds_to_target) else write_duration(view.seconds_to_target),
+            written(view.seconds_to_target, write_duration),
         )
         for view in views.runs
     ]
@@ -171,12 +174,7 @@ def _table(views: Views) -> ReportTable:
         title="",
         head=(*head, f"time to {write_accuracy(views.target)}"),
         rows=tuple(rows),
-        numeric=(False, *(True,) * 6),
     )
-
-
-def _accuracy(value: float) -> str:
-    return NONE if is_missing(value) else write_accuracy(value)
 
 
 def _chart(views: Views, runs: Sequence[str]) -> Chart:

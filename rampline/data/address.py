@@ -15,7 +15,7 @@ from typing import Any
 
 from rampline.config import DataConfig
 from rampline.data.dataset import FORMAT_VERSION
-from rampline.files import read_json, write_json
+from rampline.files import read_json
 from rampline.record.home import Home
 
 STORAGES = {"memory": "tensor", "disk": "raw_files", "none": "encoded_files", "auto": "auto"}
@@ -73,18 +73,6 @@ def look_up(home: Home, entry: Path) -> Path | None:
     # A name and nothing else: an index that was tampered with must not lead out of the home.
     directory = home.data / Path(read_json(entry)["directory"]).name if entry.is_file() else None
     return directory if directory and directory.is_dir() else None
-
-
-def remember(
-    home: Home,
-    config: DataConfig,
-    stat_fingerprint: str,
-    directory: Path,
-    scored_classes: Sequence[str] | None = None,
-) -> None:
-    """Let `look_up` find `directory`."""
-    entry = {"directory": directory.name, "source": config.source}
-    write_json(index_entry(home, config, stat_fingerprint, scored_classes), entry)
 
 
 def index_entry(home: Home, config: DataConfig, stat_fingerprint: str, scored_classes: Sequence[str] | None) -> Path:

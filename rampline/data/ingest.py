@@ -24,7 +24,6 @@ from rampline.data.address import (
     describe_preprocessing,
     index_entry,
     look_up,
-    remember,
     tfds_directory,
 )
 from rampline.data.catalog import CatalogEntry, fingerprint_catalog, read_catalog, select
@@ -299,7 +298,8 @@ def store_dataset(
             reporter.log(note)
         with _workers(source, may_fork=may_fork) as map_in_order:
             directory = _store_source(config, home, source, module.directory_name(config), reporter, map_in_order)
-        remember(home, config, source.stat_fingerprint, directory, scored_classes)
+        entry = index_entry(home, config, source.stat_fingerprint, scored_classes)
+        write_json(entry, {"directory": directory.name, "source": config.source})
         return directory
 
 

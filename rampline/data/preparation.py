@@ -14,8 +14,8 @@ from rampline.data.dataset import PreparedDataset
 from rampline.data.sources import source_module
 from rampline.data.stored_dataset import fetch_known, put_dataset
 from rampline.errors import DatasetError, DownloadFailed, InputError
-from rampline.jobs.job import Job, JobFailed, run_job
-from rampline.jobs.local import LOCAL
+from rampline.jobs.job import Job, JobFailed, ignore, run_job
+from rampline.jobs.local import LOCAL, NO_GPU
 from rampline.record.home import Home
 
 
@@ -71,24 +71,17 @@ def check_classes(
 
 # To remove what it wrote aside.
 _END_SECONDS = 5.0
-_ENVIRONMENT = {
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    # Decoding needs no GPU, and a GPU touched here would be short of memory in training.
-    "CUDA_VISIBLE_DEVICES": "-1",
-    # There is an image for every core at any time: splitting one among cores as well costs a tenth.
-    "TF_NUM_INTRAOP_THREADS": "1",
-}
+# There is an image for every core at any time: splitting one among cores as well costs a tenth.
+_ENVIRONMENT = {**NO_GPU, "TF_NUM_INTRAOP_THREADS": "1"}
 
 
-def locate_prepared(
-    config: DataConfig, home: Home, scored_classes: Sequence[str] | None = None
-) -> PreparedDataset | None:
+def locate_prepared(config: DataConfig, home: Home) -> PreparedDataset | None:
     """The prepared dataset of `config.source` as it stands now, if there is one; reads no images.
 
     Raises:
         DatasetError: when the source itself is missing or wrong.
     """
-    return _at(_entry(config, home, scored_classes), config, home)
+    return _at(_entry(config, home, None), config, home)
 
 
 def prepare_dataset(
@@ -96,8 +89,8 @@ def prepare_dataset(
     home: Home,
     *,
     scored_classes: Sequence[str] | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
-    log: Callable[[str], None] | None = None,
+    on_progress: Callable[[int, int], None] = ignore,
+    log: Callable[[str], None] = ignore,
 ) -> PreparedDataset:
     """Prepare `config.source` in `home.data`, unless it is there, or comes from the object store.
 
@@ -112,17 +105,16 @@ def prepare_dataset(
         DatasetError: when the source cannot be read or trained on, in one line; nothing is stored then.
             `DownloadFailed` when another try may help.
     """
-    tell = log or _ignore
     # Now: what TFDS downloads changes the fingerprint, and another machine has not downloaded anything.
     entry = _entry(config, home, scored_classes)
     present = _at(entry, config, home)
-    if present is None and fetch_known(entry, tell):
+    if present is None and fetch_known(entry, log):
         present = _at(entry, config, home)
     if present is not None:
-        tell(f"prepared already: {present.directory}")
+        log(f"prepared already: {present.directory}")
     else:
-        present = PreparedDataset.open(_run_process(config, home, scored_classes, on_progress or _ignore, tell))
-    put_dataset(present, tell, entry)
+        present = PreparedDataset.open(_run_process(config, home, scored_classes, on_progress, log))
+    put_dataset(present, log, entry)
     return present
 
 
@@ -173,7 +165,3 @@ def _run_process(
         except JobFailed as failure:
             kept = failure.with_log_at(home.data / "logs" / f"{job.folder.name}.log")
             raise DatasetError(str(kept)) from failure
-
-
-def _ignore(*_: object) -> None:
-    """For callers that do not listen."""

@@ -76,9 +76,9 @@ class DataReport:
         if len(self.undecodable):
             lines.append(f"{len(self.undecodable)} images do not decode and are left out, see undecodable.csv")
         if len(self.groups):
-            of_split = {split: _count_groups(self.groups[self.groups["split"] == split]) for split in SPLITS}
+            of_split = {split: count_groups(self.groups[self.groups["split"] == split]) for split in SPLITS}
             counts = ", ".join(f"{number:,} in {split}" for split, number in of_split.items() if number)
-            lines.append(f"groups: {counts}; {_count_groups(self.shared_groups) or 'none'} in more than one split")
+            lines.append(f"groups: {counts}; {count_groups(self.shared_groups) or 'none'} in more than one split")
         return lines
 
     def leak_lines(self) -> list[str]:
@@ -86,7 +86,7 @@ class DataReport:
         across, shared = self.repeated("across"), self.shared_groups["group"].unique()
         where = "in more than one split, a leak"
         return [
-            *_tell("image", _count_groups(across), where, across["name"], more=1),
+            *_tell("image", count_groups(across), where, across["name"], more=1),
             *_tell("group", len(shared), where, shared, more=2),
         ]
 
@@ -95,24 +95,24 @@ class DataReport:
         within = self.repeated("within")
         return [
             *self.leak_lines(),
-            *_tell("image", _count_groups(within), "more than once in one split", within["name"], more=1),
+            *_tell("image", count_groups(within), "more than once in one split", within["name"], more=1),
         ]
 
     def to_markdown(self) -> str:
         """The whole report as GitHub markdown; long lists are cut, with a line that says so."""
         across, within, shared = self.repeated("across"), self.repeated("within"), self.shared_groups
-        of_groups = f"## Groups in more than one split (leakage): {_count_groups(shared)}"
+        of_groups = f"## Groups in more than one split (leakage): {count_groups(shared)}"
         parts = [
             f"# Data report: {self.source}",
             f"Fingerprint `{self.fingerprint}`. Sizes are pixels before resizing.",
             _markdown_table(self.summary),
             f"## Files that do not decode: {len(self.undecodable)}",
             _markdown_list(self.undecodable),
-            f"## Images in more than one split (leakage): {_count_groups(across)}",
+            f"## Images in more than one split (leakage): {count_groups(across)}",
             _markdown_list(across),
             of_groups if len(self.groups) else "",
             _markdown_list(shared),
-            f"## Images more than once in one split: {_count_groups(within)}",
+            f"## Images more than once in one split: {count_groups(within)}",
             _markdown_list(within),
         ]
         return "\n\n".join(part for part in parts if part) + "\n"
@@ -169,7 +169,8 @@ def _tell(noun: str, count: int, where: str, names: Iterable[str], *, more: int)
     return [f"{are} {where}: {' and '.join(islice(names, 2))}{', …' if count > more else ''}"] if count else []
 
 
-def _count_groups(duplicates: Any) -> int:
+def count_groups(duplicates: Any) -> int:
+    """How many groups a table of `DataReport` has: of images that are the same, or that belong together."""
     return int(duplicates["group"].nunique())
 
 
@@ -181,12 +182,12 @@ def write_report(directory: Path, report: DataReport) -> None:
         "fingerprint": report.fingerprint,
         "examples": {split: int(number) for split, number in examples.items()},
         "undecodable": len(report.undecodable),
-        "duplicates_across_splits": _count_groups(report.repeated("across")),
-        "duplicates_within_splits": _count_groups(report.repeated("within")),
+        "duplicates_across_splits": count_groups(report.repeated("across")),
+        "duplicates_within_splits": count_groups(report.repeated("within")),
     }
     if len(report.groups):
-        overview["groups"] = _count_groups(report.groups)
-        overview["groups_across_splits"] = _count_groups(report.shared_groups)
+        overview["groups"] = count_groups(report.groups)
+        overview["groups_across_splits"] = count_groups(report.shared_groups)
         write_csv(directory / "groups.csv", report.groups)
     write_json(directory / "data_report.json", overview)
     write_csv(directory / "data_report.csv", report.summary)

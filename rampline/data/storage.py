@@ -122,11 +122,6 @@ class SplitWriter:
             path.parent.mkdir(parents=True)
         path.write_bytes(content)
 
-    @property
-    def examples(self) -> int:
-        """Examples written so far."""
-        return len(self._labels)
-
     def describe(self) -> dict[str, int]:
         """Number and size of the images."""
-        return {"examples": self.examples, "bytes": self._bytes}
+        return {"examples": len(self._labels), "bytes": self._bytes}

@@ -16,8 +16,8 @@ from rampline.files import write_text
 from rampline.jobs.launcher import Node
 from rampline.jobs.roles import role_counts
 from rampline.jobs.slurm import SLURM, nodes_of
+from rampline.record.home import Below
 
-SCRIPT, LOG = "job.sh", "job.log"
 # Slurm lets such a job go on, too, where the lost node is that of its command: the first that is left queues it again.
 WATCH = """
 srun --overlap --no-kill --relative=1 --nodes=$((SLURM_JOB_NUM_NODES - 1)) --ntasks=$((SLURM_JOB_NUM_NODES - 1)) \\
@@ -56,15 +56,8 @@ class BatchJob:
     gpus: int
     options: Sequence[str]
 
-    @property
-    def script(self) -> Path:
-        """Where it is kept."""
-        return self.folder / SCRIPT
-
-    @property
-    def log(self) -> Path:
-        """What the job prints, over all its starts."""
-        return self.folder / LOG
+    script = Below("job.sh", of="folder")
+    log = Below("job.log", of="folder")  # what the job prints, over all its starts
 
     def text(self) -> str:
         """The script."""

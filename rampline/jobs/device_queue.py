@@ -23,7 +23,7 @@ from rampline.config import RunConfig
 from rampline.devices import find_devices
 from rampline.errors import ClusterConfigError
 from rampline.jobs.lock import locked
-from rampline.jobs.roles import visible_gpu_ids
+from rampline.jobs.roles import variable, visible_gpu_ids
 from rampline.record.home import Home
 from rampline.record.units import write_number_of
 
@@ -105,7 +105,8 @@ def hold_devices(home: Home, ticket: Ticket, *, slots: int, log: Log) -> Iterato
             _write(path, ticket)
         stack.callback(path.unlink, missing_ok=True)
         granted = _wait(folder, path, ticket, slots, log)
-        stack.enter_context(_only_visible(granted))
+        if visible_gpu_ids():
+            stack.enter_context(variable("CUDA_VISIBLE_DEVICES", ",".join(granted)))
         yield granted
 
 
@@ -164,19 +165,3 @@ def _living_tickets(folder: Path) -> dict[str, Ticket]:
 def _write(path: Path, ticket: Ticket) -> None:
     """In place: a renamed file would be another one than the locked. Readers hold the lock of the queue."""
     path.write_text(json.dumps(dataclasses.asdict(ticket)))
-
-
-@contextmanager
-def _only_visible(granted: tuple[str, ...]) -> Iterator[None]:
-    before = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if not visible_gpu_ids():
-        yield
-        return
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(granted)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["CUDA_VISIBLE_DEVICES"]
-        else:
-            os.environ["CUDA_VISIBLE_DEVICES"] = before

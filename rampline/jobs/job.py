@@ -34,7 +34,7 @@ NO_MEMORY_TEXT = "bad_alloc"
 OnEvent = Callable[[dict[str, Any]], None]
 
 
-def ignore(_: object) -> None:
+def ignore(*_: object) -> None:
     """For callers that do not listen."""
 
 

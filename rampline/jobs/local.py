@@ -8,18 +8,21 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from rampline.config import RunConfig
 from rampline.devices import available_cores, find_devices
+from rampline.errors import RunFailed
 from rampline.jobs.fork_server import Process, fork_worker
 from rampline.jobs.heartbeat import HeartbeatWatch
-from rampline.jobs.job import Job
+from rampline.jobs.job import Job, JobFailed, run_job
 from rampline.jobs.launcher import Node
 from rampline.jobs.private_network import SHARED, Network
 from rampline.jobs.role_output import telling_line
@@ -37,11 +40,10 @@ from rampline.record.run_directory import RunDirectory
 
 
 @dataclass(kw_only=True)
-class LocalRole:
-    """A process of this machine, see `rampline.jobs.launcher.Role`.
+class FileRole:
+    """What is known of a role by files that this process sees, too, see `rampline.jobs.launcher.Role`.
 
     Attributes:
-        process: in a session and group of its own.
         log_offset: where its own part of the log begins, in bytes: others before it have written to it, too.
         heartbeat: its file is looked at by this process's clock.
     """
@@ -49,16 +51,35 @@ class LocalRole:
     label: str
     task: Task
     log: Path
-    process: Process
     log_offset: int
     heartbeat: HeartbeatWatch
+
+    @staticmethod
+    def files(task: Task, job: Job, node: str = "") -> dict[str, Any]:
+        """Its attributes, for a role that is about to start."""
+        log = job.log_of(task)
+        offset = log.stat().st_size if log.is_file() else 0
+        watch = HeartbeatWatch(RunDirectory(job.folder).heartbeat_file(task.name))
+        return {"label": job.label_of(task, node), "task": task, "log": log, "log_offset": offset, "heartbeat": watch}
+
+    def silent_seconds(self) -> float:
+        return self.heartbeat.silent_seconds()
+
+    def entry(self, pid: int | None, host: str) -> dict[str, object]:
+        """For `roles.json`."""
+        own = {"role": self.task.role, "index": self.task.index, "pid": pid, "host": host}
+        return {**own, "address": self.task.address, "log": str(self.log)}
+
+
+@dataclass(kw_only=True)
+class LocalRole(FileRole):
+    """A process of this machine, in a session and group of its own."""
+
+    process: Process
 
     @property
     def exit_status(self) -> int | None:
         return self.process.poll()
-
-    def silent_seconds(self) -> float:
-        return self.heartbeat.silent_seconds()
 
     def signal(self, number: signal.Signals) -> None:
         # The group outlives its leader as long as one member runs.
@@ -69,14 +90,7 @@ class LocalRole:
         return telling_line(self.log, self.log_offset)
 
     def describe(self) -> dict[str, object]:
-        return {
-            "role": self.task.role,
-            "index": self.task.index,
-            "pid": self.process.pid,
-            "host": socket.gethostname(),
-            "address": self.task.address,
-            "log": str(self.log),
-        }
+        return self.entry(self.process.pid, socket.gethostname())
 
 
 @dataclass(frozen=True)
@@ -101,15 +115,9 @@ class LocalPlacement:
 
     def start(self, task: Task, job: Job) -> LocalRole:
         own = role_environment(task, self.config) if self.config else job_environment(job)
-        log = job.log_of(task)
-        return LocalRole(
-            label=job.label_of(task),
-            task=task,
-            log=log,
-            log_offset=log.stat().st_size if log.is_file() else 0,
-            heartbeat=HeartbeatWatch(RunDirectory(job.folder).heartbeat_file(task.name)),
-            process=_start_process(job.folder, log, {**own, **job.environment}, self._network),
-        )
+        files = FileRole.files(task, job)
+        process = _start_process(job.folder, files["log"], {**own, **job.environment}, self._network)
+        return LocalRole(**files, process=process)
 
     def close(self) -> frozenset[str]:
         return frozenset()  # nothing is left here of a process that was ended
@@ -153,6 +161,23 @@ class Local:
 
 
 LOCAL = Local()
+# For what needs no GPU: one that was touched would be short of memory in training.
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def run_without_gpu(function: str, what: str, arguments: Mapping[str, Any]) -> Any:
+    """Run a small job here to its end; returns what its function returned.
+
+    Raises:
+        InputError: when it found its input wrong.
+        RunFailed: when the process ended without an answer.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(function=function, what=what, folder=Path(folder), arguments=arguments, environment=NO_GPU)
+        try:
+            return run_job(job, launcher=LOCAL)
+        except JobFailed as failure:
+            raise RunFailed(f"{failure.label} {failure.how}") from failure  # its log goes with the folder
 
 
 def _start_process(folder: Path, log: Path, environment: Mapping[str, str], network: Network) -> Process:

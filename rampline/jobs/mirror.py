@@ -151,20 +151,12 @@ def apply(roots: Collection[Path], change: Change) -> None:
         remove(path)
 
 
-def pack(folder: Path) -> bytes:
-    """A folder as a tar archive."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        archive.add(folder, arcname=".")
-    return buffer.getvalue()
-
-
-def pack_run(folder: Path) -> bytes:
-    """A run directory, or the folder of a job, as far as another machine needs it."""
+def pack(folder: Path, *, without: Collection[str] = ()) -> bytes:
+    """A folder as a tar archive, but for what has one of these names."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path in sorted(folder.iterdir()):
-            if path.name not in NOT_COPIED:
+            if path.name not in without:
                 archive.add(path, arcname=path.name)
     return buffer.getvalue()
 

@@ -11,13 +11,14 @@ import json
 import os
 import queue
 import signal
-import socket
 import sys
 import threading
 import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rampline.devices import free_ports
 
 if TYPE_CHECKING:
     from rampline.jobs.role_host import RoleHost
@@ -39,7 +40,7 @@ def main() -> None:
     host: RoleHost | None = None
     status = 0
     try:
-        _tell(step=os.environ.get("SLURM_STEP_ID"), ports=_free_ports(int(sys.argv[1])))
+        _tell(step=os.environ.get("SLURM_STEP_ID"), ports=free_ports(int(sys.argv[1]), host=""))
         from rampline.jobs.role_host import RoleHost  # takes most of a second, in which the other agents come up
 
         host = RoleHost({}, os.getcwd())
@@ -113,15 +114,6 @@ def _beat(orders: queue.Queue[dict[str, Any] | None]) -> None:
 def _tell(**what: object) -> None:
     with _telling:
         print(json.dumps(what), flush=True)  # noqa: T201
-
-
-def _free_ports(count: int) -> list[int]:
-    """As those of `rampline.jobs.roles`, which takes most of a second to import."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 if __name__ == "__main__":

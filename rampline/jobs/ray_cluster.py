@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from rampline.config import RunConfig
-from rampline.devices import available_cores
+from rampline.devices import LOOPBACK, available_cores
 from rampline.errors import ClusterConfigError, RunFailed
 from rampline.jobs.job import Job
 from rampline.jobs.launcher import Node, wait_until
 from rampline.jobs.ray_roles import ACTOR_SECONDS, SILENT_SECONDS, RayHost, RayNode, RayPlacement, Share, answers
 from rampline.jobs.role_host import RoleHost
-from rampline.jobs.roles import LOOPBACK, role_counts
+from rampline.jobs.roles import role_counts
 from rampline.jobs.tf_config import ALONE, Task, tasks_of
 from rampline.record.home import Home
 

@@ -23,7 +23,7 @@ from rampline.jobs.exit_status import MACHINE_LOST
 from rampline.jobs.heartbeat import RunningClock
 from rampline.jobs.job import Job
 from rampline.jobs.launcher import KILL_SECONDS, PlaceLost, wait_until
-from rampline.jobs.mirror import Change, apply, pack, pack_run
+from rampline.jobs.mirror import NOT_COPIED, Change, apply, pack
 from rampline.jobs.role_host import Update
 from rampline.jobs.tf_config import Task
 from rampline.record.run_directory import RunDirectory
@@ -386,7 +386,7 @@ class RayPlacement:
                 host.call("stage", str(dataset), self._staged[dataset])
         host.copies = [folder for token, folder in tokens.items() if str(token) in lacking]
         for folder in host.copies:
-            host.call("stage_run", str(folder), ray.put(pack_run(folder)))
+            host.call("stage_run", str(folder), ray.put(pack(folder, without=NOT_COPIED)))
         if host.copies:
             host.copies.append(log)
             is_chiefs = any(task.is_chief for task in self.tasks if self.hosts[task.name] is host)

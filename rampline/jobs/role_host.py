@@ -11,14 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rampline.config import RunConfig
-from rampline.devices import available_cores
+from rampline.devices import available_cores, free_ports
 from rampline.files import complete_directory
 from rampline.jobs.fork_server import fork_server
 from rampline.jobs.job import Job
 from rampline.jobs.launcher import end_roles
 from rampline.jobs.local import LocalPlacement, LocalRole
 from rampline.jobs.mirror import Change, Changes, apply, replace_run, unpack
-from rampline.jobs.roles import free_ports
 from rampline.jobs.tf_config import Task
 from rampline.record.home import Home, keep_private
 

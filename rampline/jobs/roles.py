@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rampline.config import RunConfig
-from rampline.devices import available_cores, find_devices
+from rampline.devices import LOOPBACK, available_cores, find_devices, free_ports
 from rampline.errors import ClusterConfigError
 from rampline.jobs.job import Job
 from rampline.jobs.private_network import SHARED, Network, other_users, private_network
 from rampline.jobs.tf_config import Task, tasks_of
 
-LOOPBACK = "127.0.0.1"
 # Without them a parameter server's chief waits for ever for a worker behind a dead network: gRPC's clients get a
 # TCP_USER_TIMEOUT only with keepalive. TensorFlow reads the variable in its grpc_util.cc.
 KEEPALIVE = ("grpc.keepalive_time_ms=10000", "grpc.keepalive_timeout_ms=10000", "grpc.http2.max_pings_without_data=0")
@@ -98,15 +96,6 @@ def _has_servers(config: RunConfig) -> bool:
     return config.strategy in ("multi_worker", "parameter_server")
 
 
-def free_ports(count: int, host: str = LOOPBACK) -> list[int]:
-    """Ports of an address, or of all with an empty one, that nobody listens on at the moment; all different."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((host, 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 def role_environment(task: Task, config: RunConfig) -> dict[str, str]:
     """What a role's environment has beside its parent's: TF_CONFIG, its share of the cores and of the GPUs."""
     environment = {"TF_CONFIG": task.to_json(), "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")}
@@ -140,6 +129,20 @@ def job_environment(job: Job) -> dict[str, str]:
 def worker_environment(more: Mapping[str, str]) -> dict[str, str]:
     """The environment of a process with TensorFlow: this process's, `more`, and what ends it with this process."""
     return {**os.environ, **more, "RAMPLINE_PARENT_PID": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+
+
+@contextmanager
+def variable(name: str, value: str) -> Iterator[None]:
+    """In the block a variable of the environment has that value, here and in all processes that are started."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def visible_gpu_ids() -> list[str]:

@@ -17,19 +17,16 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from rampline.config import RunConfig, to_dict
 from rampline.errors import ClusterConfigError, Preempted, RamplineError, RunFailed
 from rampline.jobs.exit_status import MACHINE_LOST
-from rampline.jobs.heartbeat import HeartbeatWatch
 from rampline.jobs.job import Job
 from rampline.jobs.launcher import KILL_SECONDS, Node, wait_until
-from rampline.jobs.local import LOCAL, LocalPlacement
+from rampline.jobs.local import LOCAL, FileRole, LocalPlacement
 from rampline.jobs.role_output import telling_line
 from rampline.jobs.roles import check_devices, network_warning, role_counts
 from rampline.jobs.tf_config import Task, tasks_of
-from rampline.record.run_directory import RunDirectory
 
 # Slurm may be busy, and a step of a node that has just died is tried for as long.
 PLACE_SECONDS = 60.0
@@ -120,14 +117,9 @@ class NodeAgent:
 
 
 @dataclass(kw_only=True)
-class SlurmRole:
-    """A process on a node of the job, see `rampline.jobs.launcher.Role`."""
+class SlurmRole(FileRole):
+    """A process on a node of the job."""
 
-    label: str
-    task: Task
-    log: Path
-    log_offset: int
-    heartbeat: HeartbeatWatch
     agent: NodeAgent
     name: str
     is_killed: bool = False
@@ -137,9 +129,6 @@ class SlurmRole:
         limit = SILENT_SECONDS_IN_THE_END if self.is_killed else SILENT_SECONDS
         status = self.agent.statuses.get(self.name)
         return MACHINE_LOST if status is None and self.agent.is_lost(limit) else status
-
-    def silent_seconds(self) -> float:
-        return self.heartbeat.silent_seconds()
 
     def signal(self, number: signal.Signals) -> None:
         self.is_killed = self.is_killed or number == signal.SIGKILL
@@ -153,14 +142,7 @@ class SlurmRole:
     def describe(self) -> dict[str, object]:
         # Known as soon as it has been started, or never.
         wait_until(lambda: self.name in self.agent.pids or self.exit_status is not None, KILL_SECONDS)
-        return {
-            "role": self.task.role,
-            "index": self.task.index,
-            "pid": self.agent.pids.get(self.name),
-            "host": self.agent.node,
-            "address": self.task.address,
-            "log": str(self.log),
-        }
+        return self.entry(self.agent.pids.get(self.name), self.agent.node)
 
 
 @dataclass(kw_only=True)
@@ -188,16 +170,8 @@ class SlurmPlacement:
         agent, environment = self.agents[task.name], dict(job.environment)
         launched_at = float(environment.pop("RAMPLINE_LAUNCHED_AT", time.monotonic()))
         self.starts += 1
-        log = job.log_of(task)
-        role = SlurmRole(
-            label=job.label_of(task, agent.node),
-            task=task,
-            log=log,
-            log_offset=log.stat().st_size if log.is_file() else 0,
-            heartbeat=HeartbeatWatch(RunDirectory(job.folder).heartbeat_file(task.name)),
-            agent=agent,
-            name=f"{task.name}.{self.starts}",
-        )
+        files = FileRole.files(task, job, agent.node)
+        role = SlurmRole(**files, agent=agent, name=f"{task.name}.{self.starts}")
         agent.tell(
             start=role.name,
             function=job.function,

@@ -251,7 +251,8 @@ def supervise(
         again = _attempt(gang, attempts, on_event, log)
         if again is None:
             return read_json(run_directory.result_file) if run_directory.is_complete else {}
-        step = _last_step(run_directory)
+        checkpoint = last_checkpoint(run_directory.checkpoints)
+        step = step_of(checkpoint) if checkpoint else 0
         if accumulate and gang.lacks_memory:
             accumulate *= 2
             log(f"{again}: going on from step {step} with {accumulate} micro-batches a step")
@@ -308,11 +309,6 @@ def _room(launcher: Launcher, config: RunConfig, avoid: Collection[str] = ()) ->
     """The workers that an elastic run would have now; with no room for the least, the launcher says what is to do."""
     cluster = config.cluster
     return max(cluster.min_workers or cluster.workers, min(cluster.workers, launcher.room(config, avoid=avoid)))
-
-
-def _last_step(run_directory: RunDirectory) -> int:
-    checkpoint = last_checkpoint(run_directory.checkpoints)
-    return step_of(checkpoint) if checkpoint else 0
 
 
 def _run_attempt(gang: Gang, attempts: Attempts, on_event: OnEvent, log: Log) -> None:

@@ -20,7 +20,6 @@ from rampline.jobs.launchers import launcher_of_jobs
 from rampline.jobs.roles import visible_gpu_ids
 from rampline.record.run_directory import RunDirectory
 
-STATUSES = ("pass", "fail", "not_applicable")
 FOLDER, RESULT = "parity", "parity.json"
 # Of the batch: what does not fit with a sixteenth of it lacks memory for something else.
 HALVINGS = 4

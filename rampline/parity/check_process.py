@@ -25,6 +25,7 @@ from rampline.data.dataset import PreparedDataset
 from rampline.jobs.tf_config import ALONE, Task
 from rampline.parity.check import RESULT, Neutralised, ParityResult, parity_notes
 from rampline.pipeline.examples import open_examples
+from rampline.record.events import finite
 from rampline.record.run_directory import RunDirectory
 from rampline.training.role import leave_with, take_part
 from rampline.training.state import TrainingState, make_state
@@ -187,10 +188,10 @@ def compare(result: ParityResult, ours: Outcome, reference: Outcome) -> ParityRe
         result,
         status=status,
         reason=reason,
-        max_loss_diff=finite([loss])[0],
-        max_weight_diff=finite([differences[worst]])[0],
+        max_loss_diff=finite(loss),
+        max_weight_diff=finite(float(differences[worst])),
         worst_variable=ours.names[worst],
-        reference_losses=finite(reference.losses),
+        reference_losses=tuple(finite(reference.losses.tolist())),
     )
 
 
@@ -209,11 +210,6 @@ def excuse(result: ParityResult, ours: Outcome, reference: Outcome, shaken: Outc
     return dataclasses.replace(
         result, status="not_applicable", reason=f"{change}: lower learning_rate.peak or parity.steps to check it"
     )
-
-
-def finite(values: np.ndarray | Sequence[float]) -> tuple[float | None, ...]:
-    """The values, `None` for those that are not finite: JSON has none."""
-    return tuple(float(v) if np.isfinite(v) else None for v in values)
 
 
 def _judge(result: ParityResult, ours: Outcome, reference: Outcome, difference: float) -> tuple[str, str]:
@@ -345,7 +341,7 @@ def _describe(config: RunConfig, dataset: PreparedDataset, outcome: Outcome) -> 
         replicas=config.replicas,
         precision=outcome.precision,
         tolerance=TOLERANCES[outcome.precision],
-        losses=finite(outcome.losses),
+        losses=tuple(finite(outcome.losses.tolist())),
         neutralised=outcome.neutralised,
     )
 
@@ -371,7 +367,7 @@ def measure_staleness(
         global_batch_size=config.global_batch_size,
         replicas=config.replicas,
         precision="float32",
-        losses=finite(np.concatenate([part.losses for part in done])),
+        losses=tuple(finite(np.concatenate([part.losses for part in done]).tolist())),
         mean_staleness=float(staleness.mean()),
         max_staleness=int(staleness.max()),
     )

@@ -75,13 +75,10 @@ class Attempts:
 
     def end(self, how: str, lost_at: float | None = None) -> None:
         """The attempt is over, and no role is alive; `lost_at`: `time.monotonic()` when one was found lost."""
+        lost = {"lost_after_seconds": lost_at - self._began_at} if lost_at else {}
         # On a full disk the failure that ended the attempt is the one to tell of.
         with contextlib.suppress(RunFailed):
-            self._write_end(how, lost_at)
-
-    def _write_end(self, how: str, lost_at: float | None) -> None:
-        lost = {"lost_after_seconds": lost_at - self._began_at} if lost_at else {}
-        self._write("ended", how=how, seconds=time.monotonic() - self._began_at, **lost)
+            self._write("ended", how=how, seconds=time.monotonic() - self._began_at, **lost)
 
     def _write(self, event: str, **fields: Any) -> None:
         self._writer.write(event, **fields)

@@ -8,11 +8,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+class Below:
+    """The path of a name in a folder, which the owner has in its field `of`: a property in one line."""
+
+    def __init__(self, name: str, *, of: str = "path") -> None:
+        self._name, self._folder = name, of
+
+    def __get__(self, owner: object, _: type) -> Path:
+        return getattr(owner, self._folder) / self._name
+
+
 @dataclass(frozen=True, kw_only=True)
 class Home:
     """The folders of one Rampline installation; nothing is created by naming them."""
 
     root: Path
+
+    data = Below("data", of="root")  # prepared datasets, one folder per content address
+    runs = Below("runs", of="root")  # run directories: `runs/STUDY/EXECUTION/RUN`
+    reports = Below("reports", of="root")  # comparisons: `reports/STUDY/EXECUTION/{report.html,comparison.csv}`
+    predictions = Below("predictions", of="root")  # labels of folders of images: `predictions/STUDY/TIME.csv`
+    tracking_database = Below("mlflow.db", of="root")  # the default MLflow database
+    artifacts = Below("mlartifacts", of="root")  # the default MLflow artifact root
 
     @classmethod
     def from_environment(cls) -> Home:
@@ -25,36 +42,6 @@ class Home:
         """The one that `runs/STUDY/EXECUTION` is in, wherever that has been moved; `None` for a folder elsewhere."""
         parents = execution.absolute().parents
         return cls(root=parents[2]) if len(parents) > 2 and parents[1].name == "runs" else None
-
-    @property
-    def data(self) -> Path:
-        """Prepared datasets, one folder per content address."""
-        return self.root / "data"
-
-    @property
-    def runs(self) -> Path:
-        """Run directories: `runs/STUDY/EXECUTION/RUN`."""
-        return self.root / "runs"
-
-    @property
-    def reports(self) -> Path:
-        """Comparisons: `reports/STUDY/EXECUTION/{report.html,comparison.csv}`."""
-        return self.root / "reports"
-
-    @property
-    def predictions(self) -> Path:
-        """Labels of folders of images: `predictions/STUDY/TIME.csv`."""
-        return self.root / "predictions"
-
-    @property
-    def tracking_database(self) -> Path:
-        """The default MLflow database."""
-        return self.root / "mlflow.db"
-
-    @property
-    def artifacts(self) -> Path:
-        """The default MLflow artifact root."""
-        return self.root / "mlartifacts"
 
 
 def private_mask(home: Home) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from rampline.config import RunConfig, from_dict, to_dict
 from rampline.files import read_json, write_json
 from rampline.record.events import EventReader
-from rampline.record.home import Home
+from rampline.record.home import Below, Home
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,45 +57,38 @@ class RunDirectory:
 
     path: Path
 
-    @property
-    def config_file(self) -> Path:
-        """`RunConfig` as JSON."""
-        return self.path / "config.json"
-
-    @property
-    def identity_file(self) -> Path:
-        """`RunIdentity` as JSON."""
-        return self.path / "run.json"
-
-    @property
-    def roles_file(self) -> Path:
-        """Which processes the run has: `{"roles": [{"role", "index", "pid", "host", "address", "log"}, …]}`."""
-        return self.path / "roles.json"
-
-    @property
-    def events_file(self) -> Path:
-        """One JSON object per line, appended by the chief: what `rampline.record.events` describes."""
-        return self.path / "events.jsonl"
-
-    @property
-    def tracking_file(self) -> Path:
-        """The MLflow run that this directory is logged to."""
-        return self.path / "mlflow.json"
-
-    @property
-    def result_file(self) -> Path:
-        """Written last: its presence means that training is complete."""
-        return self.path / "result.json"
-
-    @property
-    def goal_file(self) -> Path:
-        """`Goal` as JSON, where the run has one."""
-        return self.path / "goal.json"
-
-    @property
-    def rungs(self) -> Path:
-        """`EPOCH.json` for each rung at which the run has rested: what its result would have been there."""
-        return self.path / "rungs"
+    config_file = Below("config.json")  # `RunConfig` as JSON
+    identity_file = Below("run.json")  # `RunIdentity` as JSON
+    # Which processes the run has: `{"roles": [{"role", "index", "pid", "host", "address", "log"}, …]}`.
+    roles_file = Below("roles.json")
+    # One JSON object per line, appended by the chief: what `rampline.record.events` describes.
+    events_file = Below("events.jsonl")
+    tracking_file = Below("mlflow.json")  # the MLflow run that this directory is logged to
+    result_file = Below("result.json")  # written last: its presence means that training is complete
+    goal_file = Below("goal.json")  # `Goal` as JSON, where the run has one
+    # `EPOCH.json` for each rung at which the run has rested: what its result would have been there.
+    rungs = Below("rungs")
+    # What the run's own roles have measured after their last epoch; see `rampline.training.timings`.
+    probes_file = Below("probes.json")
+    replica_file = Below("replica.json")  # what processes of their own have measured of one replica's work
+    explanation_file = Below("explanation.json")  # where the run's time went
+    forecast_file = Below("forecast.json")  # what was expected of the run before it began
+    evaluation_file = Below("evaluation.json")  # scores of the best checkpoint on the test split
+    predictions_file = Below("predictions.csv")  # what the best checkpoint answered on each image of the test split
+    # Scores of the last evaluation of other images, or of the last checkpoint.
+    other_evaluation_file = Below("evaluation-other.json")
+    other_predictions_file = Below("predictions-other.csv")  # the answers of that evaluation
+    # The wrong answers that the best checkpoint is most certain of, with their images.
+    worst_errors_file = Below("worst_errors.json")
+    model = Below("model")  # the evaluated model as MLflow saves it, complete or absent
+    artifacts = Below("artifacts")  # what is drawn for MLflow
+    checkpoints = Below("checkpoints")  # checkpoints, one folder each
+    logs = Below("logs")  # `ROLE-INDEX.log` of every role
+    # One JSON object per line: every start of the run and how it ended; see `rampline.record.attempts`.
+    attempts_file = Below("attempts.jsonl")
+    # There while a role has passed on that it was asked to stop; see `rampline.jobs.stop`.
+    stop_file = Below("stop.json")
+    tensorboard = Below("tensorboard")  # TensorBoard event files
 
     def rung_file(self, epoch: int) -> Path:
         """What the run had come to at that rung; written last there, as `result_file` is at the end."""
@@ -106,88 +99,13 @@ class RunDirectory:
         return max(1, attempt - len(list(self.rungs.glob("*.json"))))
 
     @property
-    def probes_file(self) -> Path:
-        """What the run's own roles have measured after their last epoch; see `rampline.training.timings`."""
-        return self.path / "probes.json"
-
-    @property
-    def replica_file(self) -> Path:
-        """What processes of their own have measured of one replica's work."""
-        return self.path / "replica.json"
-
-    @property
-    def explanation_file(self) -> Path:
-        """Where the run's time went."""
-        return self.path / "explanation.json"
-
-    @property
-    def forecast_file(self) -> Path:
-        """What was expected of the run before it began."""
-        return self.path / "forecast.json"
-
-    @property
-    def evaluation_file(self) -> Path:
-        """Scores of the best checkpoint on the test split."""
-        return self.path / "evaluation.json"
-
-    @property
-    def predictions_file(self) -> Path:
-        """What the best checkpoint answered on each image of the test split."""
-        return self.path / "predictions.csv"
-
-    @property
-    def other_evaluation_file(self) -> Path:
-        """Scores of the last evaluation of other images, or of the last checkpoint."""
-        return self.path / "evaluation-other.json"
-
-    @property
-    def other_predictions_file(self) -> Path:
-        """The answers of that evaluation."""
-        return self.path / "predictions-other.csv"
-
-    @property
     def evaluation_lock(self) -> Path:
         """Held while a run of the execution is scored, and until the scores are read: evaluations of it share files."""
         return self.path.parent / ".evaluation.lock"
 
-    @property
-    def worst_errors_file(self) -> Path:
-        """The wrong answers that the best checkpoint is most certain of, with their images."""
-        return self.path / "worst_errors.json"
-
-    @property
-    def model(self) -> Path:
-        """The evaluated model as MLflow saves it, complete or absent."""
-        return self.path / "model"
-
-    @property
-    def artifacts(self) -> Path:
-        """What is drawn for MLflow."""
-        return self.path / "artifacts"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Checkpoints, one folder each."""
-        return self.path / "checkpoints"
-
-    @property
-    def logs(self) -> Path:
-        """`ROLE-INDEX.log` of every role."""
-        return self.path / "logs"
-
-    @property
-    def attempts_file(self) -> Path:
-        """One JSON object per line: every start of the run and how it ended; see `rampline.record.attempts`."""
-        return self.path / "attempts.jsonl"
-
     def attempts_file_of(self, role: str) -> Path:
-        """The same for `ROLE-INDEX` on a machine of its own, without the chief."""
+        """`attempts_file` of `ROLE-INDEX` on a machine of its own, without the chief."""
         return self.path / f"attempts-{role}.jsonl"
-
-    @property
-    def stop_file(self) -> Path:
-        """There while a role has passed on that it was asked to stop; see `rampline.jobs.stop`."""
-        return self.path / "stop.json"
 
     def heartbeat_file(self, role: str) -> Path:
         """Changes about every second while the role `ROLE-INDEX` is healthy."""
@@ -196,11 +114,6 @@ class RunDirectory:
     def examples_file(self, role: str) -> Path:
         """Which examples `ROLE-INDEX` used in each step, where `log_examples` is set."""
         return self.path / "examples" / f"{role}.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        """TensorBoard event files."""
-        return self.path / "tensorboard"
 
     @property
     def is_complete(self) -> bool:

@@ -123,15 +123,10 @@ class Candidate:
         """Where the prepared dataset lies that it was trained on; the folder's name is made from the content."""
         return Path(self.directory.read_identity().dataset)
 
-    @property
-    def predictions_file(self) -> Path:
-        """Its answers on its own test images."""
-        return self.directory.path / PREDICTIONS
-
     def read_evaluation(self) -> dict[str, Any] | None:
         """Scores of its best checkpoint; `None` before they were made."""
         file = self.directory.evaluation_file
-        return read_json(file) if file.is_file() and self.predictions_file.is_file() else None
+        return read_json(file) if file.is_file() and self.directory.predictions_file.is_file() else None
 
 
 def find_candidate(client: MlflowClient, run: str) -> Candidate:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from rampline.data.dataset import PreparedDataset
-from rampline.data.quality import DataReport, read_report
+from rampline.data.quality import count_groups, read_report
 from rampline.errors import DatasetError, InputError, RamplineError
 from rampline.files import read_json
 from rampline.jobs.evaluator import run_evaluation
@@ -120,37 +119,22 @@ def check_data(candidate: Candidate) -> Check:
         report = read_report(candidate.dataset_directory)
     except DatasetError as error:
         return Check(name=DATA, passed=False, reason=str(error))
-    across, conflicting = _images(report, "across"), _conflicting(report)
+    duplicates: Any = report.duplicates
+    # By their bytes: one of the labels is wrong.
+    classes = duplicates.groupby("sha256")["class"].nunique()
     findings = {
         "files that do not decode": len(report.undecodable),
-        "images in more than one split": across,
-        "groups in more than one split": report.shared_groups["group"].nunique(),
-        "images with more than one label": conflicting,
+        "images in more than one split": count_groups(report.repeated("across")),
+        "groups in more than one split": count_groups(report.shared_groups),
+        "images with more than one label": int((classes > 1).sum()),
     }
-    found = _list(findings)
-    if found:
+    if found := ", ".join(f"{count:,} {what}" for what, count in findings.items() if count):
         reason = f"the data report of {report.source} is not clean: {found} (see {candidate.dataset_directory})"
         return Check(name=DATA, passed=False, reason=reason)
-    repeated = _images(report, "within")
+    repeated = count_groups(report.repeated("within"))
     note = f"; {repeated:,} images are more than once in one split" if repeated else ""
     reason = f"{report.source}: all files decode, no image in two splits or with two labels{note}"
     return Check(name=DATA, passed=True, reason=reason)
-
-
-def _images(report: DataReport, kind: str) -> int:
-    return report.repeated(kind)["group"].drop_duplicates().size
-
-
-def _conflicting(report: DataReport) -> int:
-    """Images, by their bytes, that stand in more than one class: one of the labels is wrong."""
-    classes: defaultdict[str, set[str]] = defaultdict(set)
-    for image, name in zip(report.duplicates["sha256"], report.duplicates["class"], strict=True):
-        classes[image].add(name)
-    return sum(len(names) > 1 for names in classes.values())
-
-
-def _list(findings: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {what}" for what, count in findings.items() if count)
 
 
 # What a promotion leaves on the run: its answers, so that they outlive the run directory, and the gate's figures.
@@ -176,7 +160,7 @@ def check_accuracy(client: MlflowClient, candidate: Candidate, champion: ModelVe
     if candidate.read_evaluation() is None:
         return _not_compared("the run is not evaluated")
     try:
-        own = Predictions.read(candidate.predictions_file)
+        own = Predictions.read(candidate.directory.predictions_file)
         theirs = _champion_predictions(client, candidate, champion)
     except (RamplineError, MlflowException) as error:
         return _not_compared(f"the champion (version {champion.version}) cannot be scored on its test images: {error}")
@@ -201,8 +185,8 @@ def _champion_predictions(client: MlflowClient, candidate: Candidate, champion: 
         directory = directory_of(run, name)
     except InputError:
         return _recorded_predictions(client, run.info.run_id, dataset, name)
-    if Path(directory.read_identity().dataset).name == dataset.name and (directory.path / PREDICTIONS).is_file():
-        return Predictions.read(directory.path / PREDICTIONS)
+    if Path(directory.read_identity().dataset).name == dataset.name and directory.predictions_file.is_file():
+        return Predictions.read(directory.predictions_file)
     _check_unseen(directory, PreparedDataset.open(dataset))
     return _score(directory, dataset)
 

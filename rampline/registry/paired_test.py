@@ -77,12 +77,8 @@ class PairedComparison:
         difference between binomial proportions based on paired data", Statistics in Medicine 17, 2635-2650, method 10):
         Wilson's interval of each share, and what the pairing takes off through the correlation of the two.
         """
-        new_low, new_high = wilson_interval(self.new_accuracy, self.examples)
-        old_low, old_high = wilson_interval(self.old_accuracy, self.examples)
-        phi = self._correlation()
-        below = _hybrid(self.new_accuracy - new_low, old_high - self.old_accuracy, phi)
-        above = _hybrid(new_high - self.new_accuracy, self.old_accuracy - old_low, phi)
-        return self.difference - below, self.difference + above
+        shares = (self.new_accuracy, self.examples, self.old_accuracy, self.examples)
+        return difference_interval(*shares, correlation=self._correlation())
 
     @property
     def unseen_loss(self) -> float:
@@ -157,13 +153,15 @@ def _hybrid(first: float, second: float, phi: float) -> float:
     return math.sqrt(max(first**2 - 2 * phi * first * second + second**2, 0.0))
 
 
-def difference_interval(accuracy: float, examples: int, other: float, other_examples: int) -> tuple[float, float]:
+def difference_interval(
+    accuracy: float, examples: int, other: float, other_examples: int, *, correlation: float = 0.0
+) -> tuple[float, float]:
     """The 95 % confidence interval of `accuracy - other`, two shares of right answers, as shares.
 
     Newcombe's hybrid score interval (Newcombe 1998, "Interval estimation for the difference between independent
     proportions", Statistics in Medicine 17, method 10): unlike the textbook's normal interval it has a width where an
-    accuracy is 1. It takes the two test sets for independent. Two models that are scored on the same images tend to
-    err on the same ones, so their difference is known better than this: the interval is conservative.
+    accuracy is 1. Without a correlation it takes the two test sets for independent. Two models that are scored on the
+    same images tend to err on the same ones, so their difference is known better than this: it is conservative.
 
     Raises:
         ValueError: without test examples.
@@ -171,8 +169,8 @@ def difference_interval(accuracy: float, examples: int, other: float, other_exam
     low, high = wilson_interval(accuracy, examples)
     other_low, other_high = wilson_interval(other, other_examples)
     difference = accuracy - other
-    below = math.hypot(accuracy - low, other_high - other)
-    above = math.hypot(high - accuracy, other - other_low)
+    below = _hybrid(accuracy - low, other_high - other, correlation)
+    above = _hybrid(high - accuracy, other - other_low, correlation)
     return difference - below, difference + above
 
 

@@ -18,16 +18,15 @@ from typing import Any
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
-from rampline.credentials import first_line
 from rampline.errors import InputError
 from rampline.files import JsonData, make_directory, read_json, sync_directory
 from rampline.jobs.job import Job, JobFailed, ignore, run_job
-from rampline.jobs.local import LOCAL
+from rampline.jobs.local import LOCAL, NO_GPU
 from rampline.record.home import Home
 from rampline.record.units import write_number_of
 from rampline.registry.candidate import CHAMPION, ModelReference, get_version, registered_name
 from rampline.study import load_study, study_name
-from rampline.tracking.store import STORE_ERRORS, TrackingError, open_tracking
+from rampline.tracking.store import open_tracking, tracking_errors
 from rampline.training.saved_model import ModelMetadata
 
 SUFFIXES = (".csv", ".parquet")
@@ -75,8 +74,6 @@ DEFAULT_BATCH_SIZE = 256
 ONE_PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
 )
-# Labelling a folder is no training: it never takes a GPU from one, nor waits for one.
-ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 Log = Callable[[str], None]
 
@@ -123,7 +120,7 @@ def predict_folder(
     output: str | Path = "",
     batch_size: int = DEFAULT_BATCH_SIZE,
     with_all: bool = False,
-    log: Log | None = None,
+    log: Log = ignore,
 ) -> Prediction:
     """Label every image of a folder with the study's champion.
 
@@ -158,12 +155,9 @@ def predict_folder(
     except OSError as error:
         raise InputError(f"output {path} cannot be written: {error.strerror}") from error
     try:
-        try:
+        with tracking_errors(f"{version.name} version {version.version} cannot be fetched from MLflow"):
             place = client.get_model_version_download_uri(version.name, str(version.version))
-        except STORE_ERRORS as error:
-            what = f"{version.name} version {version.version}"
-            raise TrackingError(f"{what} cannot be fetched from MLflow: {first_line(error)}") from error
-        answer = _label(client, place, request, study, home, own.with_suffix(".log"), log or ignore)
+        answer = _label(client, place, request, study, home, own.with_suffix(".log"), log)
         aside.replace(path)
         sync_directory(path.parent)
     finally:
@@ -186,10 +180,8 @@ def try_model(client: MlflowClient, model_id: str, study: str, log_folder: Path,
         (images / "one.png").write_bytes(ONE_PIXEL)
         table = str(Path(folder) / "labels.csv")
         request = Request(images=str(images), output=table, aside=table, batch_size=1)
-        try:
+        with tracking_errors(f"the model {model_id} cannot be read from MLflow"):
             place = client.get_logged_model(model_id).artifact_location
-        except STORE_ERRORS as error:
-            raise TrackingError(f"the model {model_id} cannot be read from MLflow: {first_line(error)}") from error
         _label(client, place, request, study, home, log_folder / "promotion.log", ignore)
 
 
@@ -205,7 +197,10 @@ def _label(
         `counts` and `unreadable`, see `Prediction`.
     """
     with tempfile.TemporaryDirectory(prefix="rampline-predict-") as folder:
-        model = _fetch(client, place, Path(folder))
+        here, uri = {"artifact_uri": place, "dst_path": folder}, client.tracking_uri
+        # From MLflow and not from a run directory: the run may be another machine's.
+        with tracking_errors(f"the model at {place} cannot be fetched from MLflow"):
+            model = Path(download_artifacts(**here, tracking_uri=uri, registry_uri=uri))
         known = ModelMetadata.read(model)
         if known.module and known.module not in _named_modules(study, home):
             raise InputError(
@@ -229,15 +224,6 @@ def _named_modules(study: str, home: Home) -> set[str]:
     return {name.partition(":")[0] for name in names if ":" in name}
 
 
-def _fetch(client: MlflowClient, place: str, folder: Path) -> Path:
-    """The model's files, from MLflow and not from a run directory: the run may be another machine's."""
-    uri = client.tracking_uri
-    try:
-        return Path(download_artifacts(artifact_uri=place, dst_path=str(folder), tracking_uri=uri, registry_uri=uri))
-    except STORE_ERRORS as error:
-        raise TrackingError(f"the model at {place} cannot be fetched from MLflow: {first_line(error)}") from error
-
-
 def _run(request: Request, model: Path, folder: Path, log_file: Path, log: Log) -> dict[str, Any]:
     due = time.monotonic() + LINE_SECONDS
 
@@ -252,7 +238,7 @@ def _run(request: Request, model: Path, folder: Path, log_file: Path, log: Log) 
         what="prediction",
         folder=folder / "job",
         arguments={"model": str(model), "request": dataclasses.asdict(request)},
-        environment=ENVIRONMENT,
+        environment=NO_GPU,  # labelling a folder is no training: it never takes one from it, nor waits for one
     )
     try:
         return run_job(job, launcher=LOCAL, on_event=hear)

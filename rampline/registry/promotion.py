@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +12,9 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from rampline.credentials import first_line
 from rampline.errors import RamplineError
 from rampline.jobs.lock import locked
+from rampline.jobs.roles import variable
 from rampline.record.home import Home
 from rampline.registry.candidate import (
     CHALLENGER,
@@ -42,7 +40,7 @@ from rampline.registry.checks import (
     check_run,
 )
 from rampline.registry.paired_test import LEVEL, PairedComparison
-from rampline.tracking.store import STORE_ERRORS, TrackingError, open_tracking
+from rampline.tracking.store import open_tracking, tracking_errors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,7 +115,7 @@ class GateRecord:
             "checks": [dataclasses.asdict(check) for check in self.checks],
             **self.figures(),
         }
-        client.log_artifact(self.candidate.run_id, str(self.candidate.predictions_file), RECORD)
+        client.log_artifact(self.candidate.run_id, str(self.candidate.directory.predictions_file), RECORD)
         client.log_dict(self.candidate.run_id, content, f"{RECORD}/{RECORD_FILE}")
 
 
@@ -194,11 +192,8 @@ def promote(run: str, *, alias: str = CHAMPION, home: Home, log: Log) -> Promoti
         raise ValueError(f"alias={alias!r} is not allowed: it must be {CHAMPION} or {CHALLENGER}")
     client = open_tracking(home)
     # Two promotions of the same run at once would make two versions.
-    with locked(home.root / ".promotion.lock"):
-        try:
-            return _promote(client, find_candidate(client, run), alias, home, log)
-        except STORE_ERRORS as error:
-            raise TrackingError(f"the model of {run} cannot be registered: {first_line(error)}") from error
+    with locked(home.root / ".promotion.lock"), tracking_errors(f"the model of {run} cannot be registered"):
+        return _promote(client, find_candidate(client, run), alias, home, log)
 
 
 def _promote(client: MlflowClient, candidate: Candidate, alias: str, home: Home, log: Log) -> Promotion:
@@ -261,8 +256,9 @@ def _register(
     found = max(client.search_model_versions(ours), key=lambda version: int(version.version), default=None)
     version = found
     if version is None:
-        with _default_store(client):
-            source = f"models:/{model_id}"
+        source = f"models:/{model_id}"
+        # MLflow's sqlite registry looks for logged models in its default store.
+        with variable("MLFLOW_TRACKING_URI", client.tracking_uri):
             version = client.create_model_version(model, source, candidate.run_id, record.tags(), model_id=model_id)
     number = str(version.version)
     for name, text in record.tags().items() if found else ():
@@ -291,16 +287,3 @@ def _set_alias(client: MlflowClient, version: ModelVersion, champion: ModelVersi
     if alias == CHAMPION and challenger and str(challenger.version) == number:
         client.delete_registered_model_alias(model, CHALLENGER)
     return previous
-
-
-@contextmanager
-def _default_store(client: MlflowClient) -> Iterator[None]:
-    """Inside the block the client's store is MLflow's default: its sqlite registry looks for logged models there."""
-    before = os.environ.get("MLFLOW_TRACKING_URI")
-    os.environ["MLFLOW_TRACKING_URI"] = client.tracking_uri
-    try:
-        yield
-    finally:
-        del os.environ["MLFLOW_TRACKING_URI"]
-        if before is not None:
-            os.environ["MLFLOW_TRACKING_URI"] = before

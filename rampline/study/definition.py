@@ -25,16 +25,13 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 LONGEST_NAME = 100
 
 
-def check_name(what: str, name: Any) -> None:
-    """Refuse what cannot be the name of a folder, an MLflow experiment and a metric."""
-    if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
-        allowed = f"lower-case letters, digits, - and _, at most {LONGEST_NAME}"
-        raise ConfigError(f"{what} {name!r} is not allowed: it must be {allowed}")
-
-
 def _named(what: str) -> BeforeValidator:
+    """Refuses what cannot be the name of a folder, an MLflow experiment and a metric."""
+
     def check(name: Any) -> Any:
-        check_name(what, name)
+        if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+            allowed = f"lower-case letters, digits, - and _, at most {LONGEST_NAME}"
+            raise ConfigError(f"{what} {name!r} is not allowed: it must be {allowed}")
         return name
 
     return BeforeValidator(check)

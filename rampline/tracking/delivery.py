@@ -32,7 +32,7 @@ from rampline.record.run_directory import RunDirectory
 from rampline.tracking.artifacts import draw_artifacts
 from rampline.tracking.description import EPOCHS, RunReader
 from rampline.tracking.reconciliation import DATASET, FAILURE_TAG, PARENT_TAG, PROCESS_TAG, Known, reconcile
-from rampline.tracking.store import STORE_ERRORS, TrackingError
+from rampline.tracking.store import STORE_ERRORS, TrackingError, tracking_errors
 
 INTERVAL_SECONDS = 3.0
 # What a run waits at its end for MLflow to take the rest. One that was asked to leave has no minute.
@@ -135,33 +135,25 @@ class Delivery:
     The run directory is the spool: after whatever went wrong the thread begins anew, which asks MLflow what it has (the
     server may have committed before it died) and writes the rest. What is not delivered at the end stays marked with
     the final status (`delivery.json`) for `rampline sync`.
+
+    Args:
+        open_client: called in the thread, again after each failure.
+        directory: created.
+        parent_run_id: MLflow run of the execution.
+        log: gets a line for what a user acts on, in the thread that calls `tell` and `close`.
     """
 
-    def __init__(self, open_client: OpenClient, directory: RunDirectory, parent_run_id: str, log: Log) -> None:
+    def __init__(
+        self, open_client: OpenClient, directory: RunDirectory, *, parent_run_id: str, log: Log = print
+    ) -> None:
         self._open_client, self._directory, self._parent_run_id = open_client, directory, parent_run_id
         self._log = log
         self._lines: deque[str] = deque()
         self._away_since: float | None = None
         self._is_closed = self._is_abandoned = False
         self._woken, self._delivered = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="mlflow-delivery", daemon=True)
-
-    @classmethod
-    def open(
-        cls, open_client: OpenClient, directory: RunDirectory, *, parent_run_id: str, log: Log = print
-    ) -> Delivery:
-        """Begin to deliver a run directory; returns at once, also while MLflow is away.
-
-        Args:
-            open_client: called in the thread, again after each failure.
-            directory: created.
-            parent_run_id: MLflow run of the execution.
-            log: gets a line for what a user acts on, in the thread that calls `tell` and `close`.
-        """
-        delivery = cls(open_client, directory, parent_run_id, log)
         mark_undelivered(directory.path, RUNNING)
-        delivery._thread.start()
-        return delivery
+        threading.Thread(target=self._run, name="mlflow-delivery", daemon=True).start()
 
     def tell(self) -> None:
         """Log what there is to say, by the caller's thread: what shows lines in terminal and Prefect is bound to it."""
@@ -255,10 +247,8 @@ def deliver_run(client: MlflowClient, directory: RunDirectory) -> None:
     Raises:
         TrackingError: when MLflow has no run of this directory, or refuses.
     """
-    try:
+    with tracking_errors(f"{directory.path} cannot be logged to MLflow"):
         Projection(client, directory).update()
-    except STORE_ERRORS as error:
-        raise TrackingError(f"{directory.path} cannot be logged to MLflow: {first_line(error)}") from error
 
 
 def deliver_news(open_client: OpenClient, directory: RunDirectory) -> str:

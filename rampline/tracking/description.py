@@ -67,13 +67,8 @@ LATER_SECONDS = 0.002
 FINGERPRINT_DIGITS, PREPARATION_DIGITS = 12, 8
 
 
-def describe(directory: RunDirectory) -> Record:
-    """What MLflow should hold of a run directory, in whatever state it is."""
-    return RunReader(directory).read()
-
-
 class RunReader:
-    """Reads a run directory again and again: days of events, and what never changes, are read once.
+    """Reads a run directory for MLflow, again and again: days of events, and what never changes, are read once.
 
     Args:
         directory: of the run.

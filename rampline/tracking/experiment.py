@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from rampline.credentials import first_line, mask
+from rampline.credentials import mask
 from rampline.record.delivery_state import GONE, RUNNING
 from rampline.record.home import Home
 from rampline.record.provenance import (
@@ -19,10 +18,10 @@ from rampline.record.provenance import (
     process_is_gone,
     source_tags,
 )
-from rampline.study import Study, StudyRun
+from rampline.study import Study
 from rampline.tracking.pages import renew_views
 from rampline.tracking.reconciliation import NOTE_TAG, PROCESS_TAG, STATUS_TAG, Known, Record, ending, reconcile
-from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id
+from rampline.tracking.store import experiment_id, tracking_errors
 
 # Characters; the server checks for more, a PostgreSQL behind it refuses more.
 LONGEST_TAG = 5000
@@ -48,14 +47,12 @@ def open_experiment(client: MlflowClient, study: Study, home: Home, *, execution
         TrackingError: when the store refuses.
     """
     experiment = experiment_id(client, study.name, home)
-    try:
+    with tracking_errors(f"MLflow experiment {study.name} cannot be described"):
         tags = client.get_experiment(experiment).tags
         wanted = {KIND_TAG: KIND, NOTE_TAG: describe_study(study)}
         new = {name: value for name, value in wanted.items() if value and name not in tags}
         for name, value in {**new, **renew_views(tags, execution, time.time())}.items():
             client.set_experiment_tag(experiment, name, value)
-    except MlflowException as error:
-        raise TrackingError(f"MLflow experiment {study.name} cannot be described: {first_line(error)}") from error
     return experiment
 
 
@@ -74,18 +71,15 @@ def study_tags(study: Study) -> dict[str, str]:
 
     What the study does not say has no tag.
     """
+    lines = [f"- **{run.name}**" + (f": {run.description}" if run.description else "") for run in study.runs]
     tags = {
         "rampline.reference": study.reference,
         "rampline.accuracy_tolerance": f"{study.accuracy_tolerance:g}",
         "rampline.deadline_hours": "" if study.deadline_hours is None else f"{study.deadline_hours:g}",
         "rampline.published_source": study.published_source,
-        NOTE_TAG: mask("\n".join([f"Trains {len(study.runs)} runs:", "", *(_line_of(run) for run in study.runs)])),
+        NOTE_TAG: mask("\n".join([f"Trains {len(study.runs)} runs:", "", *lines])),
     }
     return {name: text for name, text in tags.items() if text}
-
-
-def _line_of(run: StudyRun) -> str:
-    return f"- **{run.name}**" + (f": {run.description}" if run.description else "")
 
 
 def begin_run(
@@ -124,12 +118,10 @@ def begin_run(
         **{f"rampline.environment.{name}": value for name, value in environment().items()},
         **{name: mask(value)[:LONGEST_TAG] for name, value in (tags or {}).items()},
     }
-    try:
+    with tracking_errors(f"MLflow run of execution {execution} cannot be begun"):
         end_abandoned(client, experiment)
         start = None if began is None else int(1000 * began)
         return client.create_run(experiment, start_time=start, tags=fixed, run_name=execution).info.run_id
-    except STORE_ERRORS as error:
-        raise TrackingError(f"MLflow run of execution {execution} cannot be begun: {first_line(error)}") from error
 
 
 def continue_run(client: MlflowClient, run_id: str) -> None:
@@ -138,12 +130,10 @@ def continue_run(client: MlflowClient, run_id: str) -> None:
     Raises:
         TrackingError: when MLflow has no such run, or it was deleted there.
     """
-    try:
+    with tracking_errors(f"MLflow run {run_id} cannot be continued"):
         end_abandoned(client, client.get_run(run_id).info.experiment_id)
         tags = {**ending(RUNNING), PROCESS_TAG: process_identity()}
         reconcile(client, Record(status=RUNNING, tags=tags), Known.ask(client, run_id))
-    except STORE_ERRORS as error:
-        raise TrackingError(f"MLflow run {run_id} cannot be continued: {first_line(error)}") from error
 
 
 def end_abandoned(client: MlflowClient, experiment: str) -> list[str]:

@@ -42,11 +42,6 @@ def artifact_page(experiment_id: str, run_id: str, path: str) -> str:
     return f"#/experiments/{experiment_id}/runs/{run_id}/artifacts/{quote(path)}?{urlencode(TRAINING)}"
 
 
-def model_version_page(model: str, version: int) -> str:
-    """A version of a registered model."""
-    return f"#/models/{model}/versions/{version}?{urlencode(TRAINING)}"
-
-
 def compare_page(experiment_id: str, run_ids: Sequence[str]) -> str:
     """Runs of an experiment side by side: all params, all metrics, and what differs."""
     query = {"runs": json.dumps(list(run_ids)), "experiments": json.dumps([experiment_id])}
@@ -182,7 +177,7 @@ def mlflow_links(comparison: Comparison, home: Home) -> dict[str, str]:
 
 def model_version_link(model: str, version: int, home: Home) -> str:
     """The page of a version of a registered model, on the same server."""
-    return f"{_server(home)}/{model_version_page(model, version)}"
+    return f"{_server(home)}/#/models/{model}/versions/{version}?{urlencode(TRAINING)}"
 
 
 def how_to_open_mlflow(home: Home) -> str:

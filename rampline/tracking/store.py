@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from mlflow.entities import LifecycleStage
@@ -27,6 +29,15 @@ class TrackingError(RamplineError):
     """The tracking store cannot be opened or written to."""
 
 
+@contextmanager
+def tracking_errors(what: str) -> Iterator[None]:
+    """What a store raises in the block becomes a `TrackingError`: what cannot be done, and why."""
+    try:
+        yield
+    except STORE_ERRORS as error:
+        raise TrackingError(f"{what}: {first_line(error)}") from error
+
+
 def open_tracking(home: Home) -> MlflowClient:
     """A client of the tracking store, which is made first if it is the default one and does not exist.
 
@@ -35,14 +46,11 @@ def open_tracking(home: Home) -> MlflowClient:
     """
     uri = tracking_uri(home)
     _quiet()
-    try:
-        # Of several processes that create the tables of a fresh sqlite database, all but one fail.
-        with locked(home.root / ".mlflow.lock"):
-            if uri == default_uri(home) and not home.tracking_database.exists():
-                _make_database(home)
-            return _connect(uri)
-    except STORE_ERRORS as error:
-        raise TrackingError(f"MLflow at {mask(uri)} cannot be used: {first_line(error)}") from error
+    # Of several processes that create the tables of a fresh sqlite database, all but one fail.
+    with tracking_errors(f"MLflow at {mask(uri)} cannot be used"), locked(home.root / ".mlflow.lock"):
+        if uri == default_uri(home) and not home.tracking_database.exists():
+            _make_database(home)
+        return _connect(uri)
 
 
 def experiment_id(client: MlflowClient, study: str, home: Home) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from mlflow.tracking import MlflowClient
 
-from rampline.credentials import first_line
 from rampline.record.delivery_state import (
     GONE,
     RUNNING,
@@ -23,7 +22,7 @@ from rampline.study.execution_file import FILE, Execution
 from rampline.tracking.delivery import CLOSE_SECONDS, OpenClient, Projection, deliver_within, find_run
 from rampline.tracking.experiment import begin_run, open_experiment, study_tags
 from rampline.tracking.reconciliation import PARENT_TAG, PROCESS_TAG, Known, Record, ending, reconcile
-from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id
+from rampline.tracking.store import experiment_id, tracking_errors
 
 Log = Callable[[str], None]
 
@@ -66,15 +65,13 @@ def sync_execution(client: MlflowClient, execution: Execution, *, log: Log, runs
     if state is not None and state.is_running and not state.is_ours:
         log(f"{study.name}/{folder.name}: is running, its own process delivers it")
         return 0
-    try:
+    with tracking_errors(f"{folder} cannot be delivered to MLflow"):
         find_parent(client, execution)
         directories = [execution.directory(run.name) for run in study.runs if not runs or run.name in runs]
         made = [directory for directory in directories if directory.config_file.is_file()]
         delivered = [_sync_run(client, directory, execution.parent_run_id, log) for directory in made]
         if state is None or not state.is_running:
             _end_parent(client, execution)
-    except STORE_ERRORS as error:
-        raise TrackingError(f"{folder} cannot be delivered to MLflow: {first_line(error)}") from error
     return sum(delivered)
 
 

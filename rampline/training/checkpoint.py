@@ -159,17 +159,13 @@ def save_checkpoint(
     replica_statistics: np.ndarray | None = None,
     keep: int = 1,
 ) -> Path:
-    """Write `folder/step-…` aside, sync, rename; then drop all but this one, the best and the `keep` newest others.
-
-    On a full disk what `keep` asks for is dropped first, and the writing tried once more.
+    """Write the checkpoint of a model and its optimizer, see `write_checkpoint`.
 
     Args:
-        folder: where the checkpoints of the run are.
-        progress: how far the training is; names the checkpoint by its step.
+        folder, progress, keep: see there.
         model, optimizer: whose variables are saved; they are only read.
         replica_statistics: (replicas, total) moving statistics of each replica, see `make_gather`. The model is then
             saved with their mean: what loads is the averaged model, and a resumed training has what each replica had.
-        keep: checkpoints to keep besides the last and the best.
 
     Raises:
         RunFailed: when it cannot be written; the last and the best before it are as they were.
@@ -211,18 +207,6 @@ def restore_newest(
             f"every checkpoint in {folder} is damaged ({newest}): to start the run over, delete that folder"
         )
     return None
-
-
-def load_checkpoint(path: Path, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> Progress:
-    """Set all variables to those of `path`.
-
-    Raises:
-        CheckpointDamaged: when it is not what was written.
-        ConfigError: when it belongs to another model or optimizer.
-    """
-    progress, arrays = read_checkpoint(path)
-    _assign_all(model, optimizer, arrays, path)
-    return progress
 
 
 def load_model_weights(path: Path, model: keras.Model) -> None:

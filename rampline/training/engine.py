@@ -110,10 +110,6 @@ class StopRequested(Exception):
     """All roles have agreed to stop here."""
 
 
-def _ignore(_call: str) -> None:
-    pass
-
-
 @dataclass(frozen=True, kw_only=True)
 class StepCallback:
     """What an engine calls between its steps: it tells that it goes on, and asks whether to stop.
@@ -123,7 +119,7 @@ class StepCallback:
         should_stop: whether this role was asked to stop; a wish, which all workers must agree on.
     """
 
-    advance: Callable[[str], None] = _ignore
+    advance: Callable[[str], None] = lambda _: None
     should_stop: Callable[[], bool] = lambda: False
 
 

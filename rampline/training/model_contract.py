@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rampline.config import DataConfig
 from rampline.config.choices import AUGMENTATIONS
 from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import locate_prepared
-from rampline.errors import ConfigError, InputError, RunFailed
-from rampline.jobs.job import Job, JobFailed, run_job
-from rampline.jobs.local import LOCAL
+from rampline.errors import ConfigError, InputError
+from rampline.jobs.local import run_without_gpu
 from rampline.record.home import Home
 from rampline.study import Study
-
-# Building a model needs no GPU; one touched here would be short of memory in training.
-NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_CONFIG": ""}
 
 
 @contextmanager
@@ -54,20 +48,11 @@ def check_models(study: Study, *, log: Callable[[str], None]) -> bool:
     models, layers = _own_models(study), _layers(study)
     if not models and not layers:
         return True
-    with tempfile.TemporaryDirectory() as folder:
-        job = Job(
-            function="models",
-            what="the process that builds the study's models",
-            folder=Path(folder),
-            arguments={"models": models, "layers": layers},
-            environment=NO_GPU,
-        )
-        try:
-            notes = run_job(job, launcher=LOCAL)
-        except InputError as error:
-            raise ConfigError(str(error)) from error
-        except JobFailed as failure:
-            raise RunFailed(f"{failure.label} {failure.how}") from failure
+    what = "the process that builds the study's models"
+    try:
+        notes = run_without_gpu("models", what, {"models": models, "layers": layers})
+    except InputError as error:
+        raise ConfigError(str(error)) from error
     for note in notes:
         log(note)
     is_seen = not layers or all(_locate(study, data)[0] for data in study.data)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 from rampline.config import RunConfig
 from rampline.record.events import EventWriter
 from rampline.record.run_directory import RunDirectory
 from rampline.training.engine import CALLS_PER_WORKER, Engine
-from rampline.training.tensorboard import MarkStep, profile
+from rampline.training.tensorboard import profile
 from rampline.training.timings import (
     CACHED,
     FEWEST_ROUNDS,
@@ -50,14 +50,13 @@ def measure_run(config: RunConfig, engine: Engine, run_directory: RunDirectory, 
 def _profile(config: RunConfig, engine: Engine, run_directory: RunDirectory, events: EventWriter | None) -> None:
     probe, steps = engine.make_probe(REAL), 1 if config.is_synchronous else config.cluster.workers
     probe(steps)
-    with _profiling(run_directory, events) if events else nullcontext(lambda number: nullcontext()) as mark_step:
+    profiling = nullcontext(lambda number: nullcontext())
+    if events:
+        profiling = profile(run_directory.tensorboard, warn=lambda message: events.write("warning", message=message))
+    with profiling as mark_step:
         for number in range(PROFILED_STEPS):
             with mark_step(number):
                 probe(steps)
-
-
-def _profiling(run_directory: RunDirectory, events: EventWriter) -> AbstractContextManager[MarkStep]:
-    return profile(run_directory.tensorboard, warn=lambda message: events.write("warning", message=message))
 
 
 def probe_strategy(config: RunConfig, engine: Engine) -> StrategyProbes:

@@ -11,11 +11,10 @@ from typing import Any
 from mlflow.tracking import MlflowClient
 
 from rampline.config import RunConfig, flatten
-from rampline.credentials import first_line
 from rampline.record.home import Home
 from rampline.record.provenance import commit_tags, git_commit, source_tags
 from rampline.tracking.reconciliation import PARENT_TAG, Known, Moment, Record, ending, reconcile
-from rampline.tracking.store import STORE_ERRORS, TrackingError, experiment_id, open_tracking
+from rampline.tracking.store import experiment_id, open_tracking, tracking_errors
 from rampline.tuning.trial import (
     BATCH,
     DOES_NOT_FIT,
@@ -194,7 +193,7 @@ def log_search(outcome: Outcome, study: str, home: Home, *, name: str) -> str:
     experiment = experiment_id(client, study, home)
     shared = {"rampline.study": study, "rampline.tuned_run": outcome.run, **commit_tags(git_commit())}
     shared |= source_tags(study) | {"mlflow.source.name": f"rampline tune {study}"}
-    try:
+    with tracking_errors("the trials cannot be logged"):
         began = int(1000 * (time.time() - outcome.seconds))
         tags = {"rampline.kind": "tune", **shared}
         parent = client.create_run(experiment, start_time=began, tags=tags, run_name=name)
@@ -208,8 +207,6 @@ def log_search(outcome: Outcome, study: str, home: Home, *, name: str) -> str:
             moments=[Moment(figures=_figures(outcome), time=time.time())],
         )
         reconcile(client, record, Known.of(parent))
-    except STORE_ERRORS as error:
-        raise TrackingError(f"the trials cannot be logged: {first_line(error)}") from error
     return parent.info.run_id
 
 

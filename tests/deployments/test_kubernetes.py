@@ -26,8 +26,8 @@ from deployment_files import (
 from faults import assert_bit_equal
 from hosts import make_hosts, why_not
 
+from rampline.devices import free_ports
 from rampline.jobs.exit_status import STOPPED, WRONG_INPUT
-from rampline.jobs.roles import free_ports
 from rampline.jobs.supervisor import supervise
 from rampline.record.attempts import tell_attempts
 from rampline.record.run_directory import RunDirectory

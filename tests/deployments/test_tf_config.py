@@ -10,7 +10,7 @@ import pytest
 
 from rampline.config import RunConfig
 from rampline.config.sections import ClusterConfig
-from rampline.jobs.roles import free_ports
+from rampline.devices import free_ports
 from rampline.jobs.tf_config import Task, parse_tf_config
 
 SCRIPT = Path(__file__).parents[2] / "deployments" / "kubernetes" / "tf_config.py"

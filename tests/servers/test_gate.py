@@ -16,7 +16,7 @@ import uvicorn
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from rampline.jobs.roles import free_ports
+from rampline.devices import free_ports
 from rampline.servers.gate import Gate
 
 LOGIN = "rampline:correct-horse"

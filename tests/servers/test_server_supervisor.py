@@ -8,9 +8,9 @@ import psutil
 import pytest
 from command_line import wait_until
 
+from rampline.devices import free_ports
 from rampline.errors import InputError, RamplineError
 from rampline.jobs.device_queue import Ticket, hold_devices
-from rampline.jobs.roles import free_ports
 from rampline.record.home import Home
 from rampline.servers import server_supervisor
 from rampline.servers.processes import end_all, hold_lock, lock_holder, marked

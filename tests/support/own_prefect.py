@@ -15,7 +15,7 @@ from command_line import wait_until
 from prefect_rest import PrefectApi
 from stack import ends_with
 
-from rampline.jobs.roles import free_ports
+from rampline.devices import free_ports
 from rampline.servers.running import answers
 
 START_SECONDS = 120

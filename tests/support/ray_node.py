@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 from command_line import wait_until
 
-from rampline.jobs.roles import free_ports
+from rampline.devices import free_ports
 
 COUNT = """
 import ray

@@ -20,6 +20,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from checkpoints import load_checkpoint
 
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
@@ -29,7 +30,7 @@ from rampline.record.checkpoints import Progress
 from rampline.record.events import EventWriter
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.training.batch_norm import moving_statistics
-from rampline.training.checkpoint import load_checkpoint, restore_newest, save_checkpoint
+from rampline.training.checkpoint import restore_newest, save_checkpoint
 from rampline.training.controller import Launch, RunClock
 from rampline.training.engine import Engine, StepCallback
 from rampline.training.state import TrainingState, make_state

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rampline.jobs.roles import free_ports
+from rampline.devices import free_ports
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 # Debian has the daemons where only root looks.

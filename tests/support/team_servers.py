@@ -15,7 +15,7 @@ from typing import Any
 from deployment_files import DEPLOYMENTS, compose, example_environment, without_secrets
 from postgresql import PASSWORD, PASSWORDS, PostgreSql
 
-from rampline.jobs.roles import free_ports
+from rampline.devices import free_ports
 
 ROOT = DEPLOYMENTS.parent
 START_SECONDS = 240

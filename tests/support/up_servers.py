@@ -15,7 +15,7 @@ from command_line import RAMPLINE, environment_with
 from prefect_rest import PrefectApi
 from processes import processes_with
 
-from rampline.jobs.roles import free_ports
+from rampline.devices import free_ports
 from rampline.record.home import Home
 from rampline.servers.running import Servers, read_state
 from rampline.servers.secret import USER, secret_file

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from rampline.config import DataConfig
+from rampline.credentials import first_line
 from rampline.data.sources.image_files import split_called
 from rampline.data.sources.source import Example, Source, SourceSplit, Tell
 from rampline.errors import DatasetError, DownloadFailed
@@ -59,7 +60,7 @@ def open_source(
     name = _tfds_name(config)
     builder = _make_builder(name, tfds_directory)
     image, label = _image_and_label(name, builder.info)
-    keep_to_used_splits(builder, name, tell or _ignore)
+    keep_to_used_splits(builder, name, tell or (lambda _: None))
     _download_and_prepare(config, builder, tfds_directory)
     fingerprint = stat_fingerprint(config, tfds_directory)
     return _make_source(name, builder, image, label, fingerprint, for_training=for_training)
@@ -81,7 +82,7 @@ def _make_builder(name: str, tfds_directory: Path) -> Any:
             f"tfds:{name} is not known: TensorFlow Datasets {tfds.__version__} has no such set"
         ) from error
     except (ValueError, KeyError, AssertionError, ImportError) as error:
-        raise DatasetError(f"tfds:{name} cannot be opened: {_first_line(error)}") from error
+        raise DatasetError(f"tfds:{name} cannot be opened: {first_line(error)}") from error
 
 
 def _image_and_label(name: str, info: Any) -> tuple[str, str]:
@@ -123,7 +124,7 @@ def _download_and_prepare(config: DataConfig, builder: Any, tfds_directory: Path
     try:
         builder.download_and_prepare(download_config=download)
     except (NonMatchingChecksumError, AssertionError) as error:
-        raise DatasetError(f"{config.source}: {_first_line(error)}") from error
+        raise DatasetError(f"{config.source}: {first_line(error)}") from error
     except (OSError, DownloadError, tf.errors.OpError) as error:
         kind = DownloadFailed if isinstance(error, downloader.requests.RequestException) else DatasetError
         raise kind(f"{config.source} cannot be prepared: {_how_to_get(error, builder)}") from error
@@ -158,7 +159,7 @@ def _set_directory(config: DataConfig, tfds_directory: Path) -> Path:
 def _how_to_get(error: Exception, builder: Any) -> str:
     url = getattr(getattr(error, "request", None), "url", None)
     if url is None:
-        return _first_line(error)
+        return first_line(error)
     known = (builder.url_infos or {}).get(url)
     file = known.filename if known and known.filename else "the file"
     return f"{url} does not answer; without a network, put {file} into a folder and set data.manual_dir to it"
@@ -207,14 +208,6 @@ def _iterate(builder: Any, tfds_split: str, image: str, label: str) -> Iterator[
             if number < 0:
                 raise DatasetError(f"tfds split {tfds_split!r} has examples without a label, such as {name.decode()}")
             yield Example(name=name.decode(), label=int(number), read=partial(bytes, content))
-
-
-def _ignore(_: str) -> None:
-    """For callers that do not listen."""
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def keep_to_used_splits(builder: Any, name: str, tell: Tell) -> None:

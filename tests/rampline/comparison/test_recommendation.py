@@ -207,7 +207,6 @@ def test_the_interval_is_that_of_promote_image_by_image(recommended, client, tmp
     }
     answer(client, read_comparison(client, "paired"), answers, tmp_path)
     base, fast, other = recommend(read_comparison(client, "paired")).candidates
-    assert fast.is_paired
     paired = compare_predictions(*map(np.array, ([1] * 1000, answers["base"][0], answers["fast"][0])))
     assert fast.interval == paired.interval
     low, high = paired.interval
@@ -222,7 +221,6 @@ def test_answers_that_are_gone_leave_the_wider_interval(recommended, client):
     for row in read_comparison(client, "gone").rows:
         client.set_tag(row["run_id"], "rampline.answers", row["run"])
     fast = recommend(read_comparison(client, "gone")).candidates[1]
-    assert not fast.is_paired
     assert fast.interval == pytest.approx((-0.0193, 0.0193), abs=1e-4)
 
 

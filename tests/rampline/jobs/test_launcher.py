@@ -17,10 +17,10 @@ from processes import processes_of
 from runs import make_config
 
 from rampline.config import ClusterConfig
+from rampline.devices import free_ports
 from rampline.errors import InputError, Preempted, RunFailed
 from rampline.files import read_json
 from rampline.jobs.local import Local
-from rampline.jobs.roles import free_ports
 from rampline.jobs.supervisor import supervise
 from rampline.jobs.tf_config import Task
 from rampline.record.checkpoints import last_checkpoint

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rampline.jobs.mirror import COPY, Change, Changes, apply, pack_run, replace_run
+from rampline.jobs.mirror import COPY, NOT_COPIED, Change, Changes, apply, pack, replace_run
 
 
 def told(look: Changes, home: Path, copy: Path) -> Iterator[Change]:
@@ -19,7 +19,7 @@ def test_each_change_is_told_of_once_and_what_is_said_last(tmp_path: Path) -> No
     home, copy = tmp_path / "home", tmp_path / "copy"
     home.mkdir()
     (home / "events.jsonl").write_text('{"event": "old"}\n')
-    replace_run(pack_run(home), copy)
+    replace_run(pack(home, without=NOT_COPIED), copy)
     # A folder in a copy is no second one.
     look = Changes([copy, copy / "parity"], is_chiefs=True)
     (copy / "result.json").write_text("{}")
@@ -47,17 +47,17 @@ def make_copy(folder: Path) -> tuple[Path, Path]:
     """A run directory and its copy."""
     home, copy = folder / "home", folder / "copy"
     home.mkdir()
-    replace_run(pack_run(home), copy)
+    replace_run(pack(home, without=NOT_COPIED), copy)
     return home, copy
 
 
 def test_a_copy_replaces_nothing_but_a_copy(tmp_path: Path) -> None:
     home, copy = make_copy(tmp_path)
     (copy / "left").touch()
-    replace_run(pack_run(home), copy)
+    replace_run(pack(home, without=NOT_COPIED), copy)
     assert not (copy / "left").exists()
     with pytest.raises(FileExistsError, match="home is there already, and is no copy"):
-        replace_run(pack_run(copy), home)
+        replace_run(pack(copy, without=NOT_COPIED), home)
     assert not (home / COPY).exists()
 
 

@@ -11,7 +11,7 @@ from command_line import RAMPLINE, UNHURRIED, wait_until
 from processes import processes_of
 from ray_node import make_address, ray_node
 
-from rampline.jobs.roles import free_ports
+from rampline.devices import free_ports
 from rampline.record.run_directory import RunDirectory
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from rampline.config import ClusterConfig, RunConfig
+from rampline.devices import free_ports
 from rampline.jobs.job import Job
-from rampline.jobs.roles import free_ports, job_environment, local_tasks, role_counts, role_environment
+from rampline.jobs.roles import job_environment, local_tasks, role_counts, role_environment
 from rampline.jobs.tf_config import Task, parse_tf_config
 
 CONFIGS = {

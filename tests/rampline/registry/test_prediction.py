@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 from trained_runs import MODEL, STUDY, aliases, delete_model, write_test_images
 
+from rampline.devices import free_ports
 from rampline.errors import InputError, RunFailed
-from rampline.jobs.roles import free_ports
 from rampline.record.home import Home, tracking_uri
 from rampline.record.run_directory import RunDirectory
 from rampline.registry.prediction import predict_folder

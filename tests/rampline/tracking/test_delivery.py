@@ -66,7 +66,7 @@ def test_an_event_never_waits_and_all_arrive_in_order_after_an_outage(
     directory, lines = make_run_directory(), []
     events = [started(attempt=2), *(epoch(number) for number in range(1, 6))]
     rename_table(home, "metrics", "metrics_away")
-    delivery = Delivery.open(lambda: open_tracking(home), directory, parent_run_id=parent, log=lines.append)
+    delivery = Delivery(lambda: open_tracking(home), directory, parent_run_id=parent, log=lines.append)
     for event in events:
         append_events(directory, event)
         began = time.monotonic()
@@ -94,7 +94,7 @@ def test_a_full_disk_is_called_that(home, parent, make_run_directory, started, e
         full.root.mkdir()
         shutil.copy(home.tracking_database, full.tracking_database)
         filler = fill(disk)
-        delivery = Delivery.open(lambda: open_tracking(full), directory, parent_run_id=parent, log=lines.append)
+        delivery = Delivery(lambda: open_tracking(full), directory, parent_run_id=parent, log=lines.append)
         append_events(directory, started(attempt=1), *(epoch(number) for number in range(1, 4)))
         tell_until(delivery, lines)
         assert lines[0].startswith("the disk is full, training goes on: ")
@@ -111,9 +111,7 @@ def test_what_was_committed_without_an_answer_is_not_written_twice(
     monkeypatch.setattr(delivery_module, "INTERVAL_SECONDS", 0.05)
     directory = make_run_directory()
     uri = f"sqlite:///{home.tracking_database}"
-    delivery = Delivery.open(
-        lambda: LosesAnswers(tracking_uri=uri), directory, parent_run_id=parent, log=lambda line: None
-    )
+    delivery = Delivery(lambda: LosesAnswers(tracking_uri=uri), directory, parent_run_id=parent, log=lambda line: None)
     append_events(directory, started())
     for number in range(1, 5):
         append_events(directory, epoch(number))
@@ -134,7 +132,7 @@ def test_without_mlflow_the_end_is_marked_and_delivered_later(
     def away() -> MlflowClient:
         raise TrackingError("MLflow at http://127.0.0.1:9 cannot be used")
 
-    delivery = Delivery.open(away, directory, parent_run_id=parent, log=lines.append)
+    delivery = Delivery(away, directory, parent_run_id=parent, log=lines.append)
     assert not is_delivered(away, directory)
     began = time.monotonic()
     assert not delivery.close("FAILED", "worker 1 died")
@@ -166,7 +164,7 @@ def test_news_wait_for_what_came_before_them_and_are_marked(
 
 
 def test_a_status_of_no_meaning_is_refused(home, parent, make_run_directory):
-    delivery = Delivery.open(lambda: open_tracking(home), make_run_directory(), parent_run_id=parent)
+    delivery = Delivery(lambda: open_tracking(home), make_run_directory(), parent_run_id=parent)
     with pytest.raises(ValueError, match="status='FINISHED' is not allowed: it must be one of COMPLETE, FAILED"):
         delivery.close("FINISHED")
     assert delivery.close("KILLED", "interrupted")

@@ -2,7 +2,7 @@
 
 import json
 
-from rampline.tracking.description import SampleReader, describe, name_metrics
+from rampline.tracking.description import RunReader, SampleReader, name_metrics
 from rampline.tracking.reconciliation import Record
 
 
@@ -26,7 +26,7 @@ def test_each_role_is_a_node(make_run_directory):
     directory = make_run_directory()
     append(directory.path / "system" / "chief-0.jsonl", sample(0), sample(1))
     append(directory.path / "system" / "worker-1.jsonl", sample(0))
-    record = describe(directory)
+    record = RunReader(directory).read()
     assert points(record, "system/chief-0/process_cpu_utilization_percentage") == [(0, 150.0), (1, 151.0)]
     assert points(record, "system/worker-1/cpu_utilization_percentage") == [(0, 90.0)]
     assert points(record, "system/chief-0/process_memory_usage_megabytes") == [(0, 1048.6), (1, 1048.6)]

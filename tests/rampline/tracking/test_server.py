@@ -29,7 +29,7 @@ def test_a_run_over_http_survives_a_server_that_restarts(
     assert client.tracking_uri == server.uri
     parent = begin_run(client, experiment_id(client, "digits", home), study="digits", execution="e1")
     directory, lines = make_run_directory(), []
-    delivery = Delivery.open(lambda: open_tracking(home), directory, parent_run_id=parent, log=lines.append)
+    delivery = Delivery(lambda: open_tracking(home), directory, parent_run_id=parent, log=lines.append)
     events = [started(), epoch(1), epoch(2, train_loss=None), epoch(3), epoch(4), epoch(5)]
     for event in events[:4]:
         append_events(directory, event)

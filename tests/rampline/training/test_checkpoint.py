@@ -9,12 +9,12 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from checkpoints import load_checkpoint
 
 from rampline.errors import ConfigError
 from rampline.record.checkpoints import CheckpointDamaged, Progress, list_checkpoints
 from rampline.training.checkpoint import (
     drop_unfinished,
-    load_checkpoint,
     load_model_weights,
     restore_newest,
     save_checkpoint,

@@ -12,13 +12,13 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from checkpoints import load_checkpoint
 from runs import set_version
 
 from rampline.errors import ConfigError, RunFailed
 from rampline.record.checkpoints import VERSION, CheckpointDamaged, Progress, find_checkpoints, read_progress
 from rampline.training.checkpoint import (
     drop_damaged,
-    load_checkpoint,
     load_model_weights,
     restore_newest,
     save_checkpoint,

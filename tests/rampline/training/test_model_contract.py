@@ -114,5 +114,5 @@ def test_what_a_model_is_compiled_with_is_told_of(
 
 
 def test_models_of_ours_need_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rampline.training.model_contract.run_job", None)
+    monkeypatch.setattr("rampline.training.model_contract.run_without_gpu", None)
     check_models(make_study(tmp_path, monkeypatch, "convnet", "MobileNetV2"), log=print)
