@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rampline.cli.arguments import all_overrides
 from rampline.errors import ConfigError
 from rampline.study import load_study
 from rampline.study.yaml_file import read_overrides, write_overrides
