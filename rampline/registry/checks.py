@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,8 @@ from rampline.registry.paired_test import PairedComparison, compare_predictions
 from rampline.registry.prediction import try_model
 from rampline.tracking.delivery import find_run
 from rampline.tracking.description import PARITY_TAG
+
+Log = Callable[[str], None]
 
 RUN, PARITY, DATA, MODEL, ACCURACY = "run", "parity", "data", "model", "accuracy"
 
@@ -165,7 +167,9 @@ class AccuracyCheck:
     comparison: PairedComparison | None = None
 
 
-def check_accuracy(client: MlflowClient, candidate: Candidate, champion: ModelVersion | None) -> AccuracyCheck:
+def check_accuracy(
+    client: MlflowClient, candidate: Candidate, champion: ModelVersion | None, *, log: Log
+) -> AccuracyCheck:
     """Compare the candidate with the champion on the candidate's test images.
 
     A champion of other data is scored on them first, in a process of its own. Whatever prevents the comparison fails
@@ -177,7 +181,7 @@ def check_accuracy(client: MlflowClient, candidate: Candidate, champion: ModelVe
         return _not_compared("the run is not evaluated")
     try:
         own = Predictions.read(candidate.predictions_file)
-        theirs = _champion_predictions(client, candidate, champion)
+        theirs = _champion_predictions(client, candidate, champion, log)
     except (RamplineError, MlflowException) as error:
         return _not_compared(f"the champion (version {champion.version}) cannot be scored on its test images: {error}")
     if len(own.labels) != len(theirs.labels) or (own.labels != theirs.labels).any():
@@ -192,7 +196,7 @@ def _not_compared(reason: str) -> AccuracyCheck:
     return AccuracyCheck(check=Check(name=ACCURACY, passed=False, reason=f"not compared: {reason}"))
 
 
-def _champion_predictions(client: MlflowClient, candidate: Candidate, champion: ModelVersion) -> Predictions:
+def _champion_predictions(client: MlflowClient, candidate: Candidate, champion: ModelVersion, log: Log) -> Predictions:
     """The champion's answers on the candidate's test images."""
     dataset = candidate.dataset_directory
     name = f"{champion.name} version {champion.version}"
@@ -204,7 +208,7 @@ def _champion_predictions(client: MlflowClient, candidate: Candidate, champion: 
     if Path(directory.read_identity().dataset).name == dataset.name and (directory.path / PREDICTIONS).is_file():
         return Predictions.read(directory.path / PREDICTIONS)
     _check_unseen(directory, PreparedDataset.open(dataset))
-    return _score(directory, dataset)
+    return _score(directory, dataset, log)
 
 
 def _check_unseen(directory: RunDirectory, dataset: PreparedDataset) -> None:
@@ -234,10 +238,10 @@ def _recorded_predictions(client: MlflowClient, run_id: str, dataset: Path, name
         return Predictions.read(record / PREDICTIONS)
 
 
-def _score(directory: RunDirectory, dataset: Path) -> Predictions:
+def _score(directory: RunDirectory, dataset: Path, log: Log) -> Predictions:
     """Answers on another dataset; those that are there from the last time are not made again."""
     scores, answers = directory.other_evaluation_file, directory.other_predictions_file
-    with locked(directory.evaluation_lock):
+    with locked(directory.evaluation_lock, lambda holder: log(f"waiting for {holder}, which scores the champion")):
         found = read_json(scores) if answers.is_file() and scores.is_file() else {}
         if (found.get("dataset"), found.get("which")) != (dataset.name, "best"):
             run_evaluation([directory.path], directory.path / "evaluation.log", other_data=dataset)

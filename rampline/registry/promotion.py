@@ -194,7 +194,7 @@ def promote(run: str, *, alias: str = CHAMPION, home: Home, log: Log) -> Promoti
         raise ValueError(f"alias={alias!r} is not allowed: it must be {CHAMPION} or {CHALLENGER}")
     client = open_tracking(home)
     # Two promotions of the same run at once would make two versions.
-    with locked(home.root / ".promotion.lock"):
+    with locked(home.root / ".promotion.lock", lambda holder: log(f"waiting for {holder}, which promotes a model")):
         try:
             return _promote(client, find_candidate(client, run), alias, home, log)
         except STORE_ERRORS as error:
@@ -237,7 +237,7 @@ def _check(
     if all(check.passed for check in checks):
         checks.append(check_model(client, candidate, model_id, home=home))
         log(checks[-1].line())
-    accuracy = check_accuracy(client, candidate, champion)
+    accuracy = check_accuracy(client, candidate, champion, log=log)
     log(accuracy.check.line())
     return accuracy, [*checks, accuracy.check]
 

@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+import os
+import platform
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,10 +20,12 @@ from rampline.config import DataConfig, RunConfig
 from rampline.data.preparation import prepare_dataset
 from rampline.errors import DatasetError, InputError
 from rampline.files import read_json
+from rampline.jobs.launcher import wait_until
+from rampline.jobs.lock import locked
 from rampline.parity.check import ParityResult, result_file
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
-from rampline.registry.checks import _check_unseen
+from rampline.registry.checks import _check_unseen, _score
 from rampline.registry.promotion import NotPromoted, Promotion
 from rampline.registry.promotion import promote as promote_run
 from rampline.registry.scoring import evaluate_one
@@ -178,6 +183,19 @@ def test_a_champion_is_not_scored_on_images_that_it_was_trained_on(tmp_path: Pat
         _check_unseen(directory, other)
     with moved_away(own.directory), pytest.raises(DatasetError, match="holds no prepared dataset"):
         _check_unseen(directory, other)
+
+
+def test_who_waits_for_another_evaluation_of_the_champion_is_told(tmp_path: Path) -> None:
+    directory, told = RunDirectory(tmp_path), list[str]()
+    directory.other_evaluation_file.write_text('{"dataset": "data", "which": "best"}')
+    directory.other_predictions_file.write_text("label,prediction\n1,2\n")
+    with ThreadPoolExecutor() as pool:
+        with locked(directory.evaluation_lock):
+            waiting = pool.submit(_score, directory, Path("data"), told.append)
+            assert wait_until(lambda: bool(told), 10)
+            assert not waiting.done()
+        assert waiting.result().predicted == [2]
+    assert told == [f"waiting for process {os.getpid()} on {platform.node()}, which scores the champion"]
 
 
 def test_a_data_report_that_is_not_clean_is_refused(registry: MlflowClient, promote, trained: Path) -> None:
