@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from mlflow.entities import LifecycleStage
 from mlflow.exceptions import MlflowException
@@ -20,7 +24,16 @@ from rampline.record.home import Home, default_uri, tracking_uri
 
 # What a store that is away, or refuses, raises; those of requests are OSErrors.
 STORE_ERRORS = (MlflowException, SQLAlchemyError, OSError)
+# Where MLflow's database keeps absolute places of artifacts.
+PLACES = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "storage_location"),
+)
 LOCAL_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql")
+
+logger = logging.getLogger(__name__)
 
 
 class TrackingError(RamplineError):
@@ -30,6 +43,8 @@ class TrackingError(RamplineError):
 def open_tracking(home: Home) -> MlflowClient:
     """A client of the tracking store, which is made first if it is the default one and does not exist.
 
+    The default one of a home that was copied or moved is led to the artifacts beside it.
+
     Raises:
         TrackingError: when the store cannot be reached, or is from another version of MLflow.
     """
@@ -38,10 +53,14 @@ def open_tracking(home: Home) -> MlflowClient:
     try:
         # Of several processes that create the tables of a fresh sqlite database, all but one fail.
         with locked(home.root / ".mlflow.lock"):
-            if uri == default_uri(home) and not home.tracking_database.exists():
+            is_default = uri == default_uri(home)
+            if is_default and not home.tracking_database.exists():
                 _make_database(home)
-            return _connect(uri)
-    except STORE_ERRORS as error:
+            client = _connect(uri)
+            if is_default:
+                _lead_to_own_artifacts(home)
+            return client
+    except (*STORE_ERRORS, sqlite3.Error) as error:
         raise TrackingError(f"MLflow at {mask(uri)} cannot be used: {first_line(error)}") from error
 
 
@@ -77,6 +96,26 @@ def _make_database(home: Home) -> None:
     _connect(f"sqlite:///{aside}")
     os.replace(aside, home.tracking_database)
     sync_directory(home.root)
+
+
+def _lead_to_own_artifacts(home: Home) -> None:
+    """What MLflow has below `mlartifacts` of another home is here, too, or nowhere else: its paths are absolute, and a
+    copy would write into the home that it was copied from."""
+    with closing(sqlite3.connect(home.tracking_database)) as database, database:
+        for (place,) in database.execute("SELECT artifact_location FROM experiments").fetchall():
+            if not str(place).startswith("file:///"):
+                continue
+            old = Path(unquote(place.removeprefix("file://")))
+            new = home.artifacts / old.name
+            if old.parent.name != home.artifacts.name or os.path.realpath(old) == os.path.realpath(new):
+                continue
+            if old.is_dir() and not new.is_dir():  # of a database that was the MLFLOW_TRACKING_URI of another home
+                continue
+            logger.warning("the artifacts of a home that was copied or moved: MLflow looks for %s in %s now", old, new)
+            for table, column in PLACES:
+                inside = f"substr({column} || '/', 1, length(:old) + 1) = :old || '/'"
+                change = f"UPDATE {table} SET {column} = :new || substr({column}, length(:old) + 1) WHERE {inside}"
+                database.execute(change, {"old": place, "new": new.as_uri()})
 
 
 def _find_experiment(client: MlflowClient, study: str) -> str | None:
