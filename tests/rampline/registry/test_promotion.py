@@ -208,6 +208,7 @@ def test_a_folder_that_has_grown_leaves_images_to_compare_on(tmp_path: Path) -> 
 
     grown = grow(range(220, 1500), 1)
     unseen, scored, trained_on = _unseen(directory, grown), grown.paths("validation"), own.paths("train")
+    assert isinstance(unseen, np.ndarray)
     assert [path not in trained_on for path in scored] == list(unseen)
     assert 60 <= sum(unseen) < len(scored)
     way_out = "is gone or damaged.* put .* back, or promote with `--as challenger`"
