@@ -78,7 +78,7 @@ def start_execution(execution: Execution, *, command: str = "") -> None:
     else:
         study, name = execution.study, execution.name
         experiment = open_experiment(client, study, execution.home, execution=name)
-        tags = {**study_tags(study), "rampline.command": command}
+        tags = {**study_tags(study, execution.folder), "rampline.command": command}
         execution.parent_run_id = begin_run(client, experiment, study=study.name, execution=name, tags=tags)
         execution.write()
     mark_undelivered(execution.folder, RUNNING)

@@ -34,7 +34,6 @@ QUIET = {
     # After 2, 4 and 8 s: a server that is restarted is waited for, and one that is gone costs no minute per request.
     "PREFECT_CLIENT_MAX_RETRIES": "3",
     "DO_NOT_TRACK": "1",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 # Set for the commands, where logs would be in the way; servers and flow runs write them to files.

@@ -86,9 +86,9 @@ def main() -> int:
     keep_private(home)
     os.environ.update(log_in(home, os.environ))
     # What ends a command from outside must unwind it like Ctrl-C, so that executions are closed and processes ended.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` has it ignored, and the command goes on
-            signal.signal(number, _leave)
+    signal.signal(signal.SIGTERM, _leave)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # `nohup` has it ignored, and the command goes on
+        signal.signal(signal.SIGHUP, _leave)
     try:
         return app(standalone_mode=False) or 0
     except RamplineError as error:

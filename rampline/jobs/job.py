@@ -13,6 +13,7 @@ from typing import Any
 from rampline.errors import DownloadFailed, InputError, RunFailed
 from rampline.files import make_directory, read_json, write_json
 from rampline.jobs.exit_status import GPU_TAKEN, MACHINE_LOST, NO_DOWNLOAD, NO_MEMORY, WRONG_INPUT
+from rampline.jobs.heartbeat import RunningClock
 from rampline.jobs.launcher import (
     POLL_SECONDS,
     TERMINATE_GRACE_SECONDS,
@@ -167,20 +168,20 @@ def follow(roles: Sequence[Role], job: Job, on_event: OnEvent = ignore) -> None:
         InputError: when one of them found its input wrong.
         JobFailed: when one of them failed, or all took too long.
     """
-    events, began = EventReader(job.folder / EVENTS), time.monotonic()
-    heard = began
+    events, clock = EventReader(job.folder / EVENTS), RunningClock()
+    heard = began = clock()
     while True:
         is_done = roles[0].exit_status == 0  # before its events are read, or the last of them would be missed
         for event in events.read():
-            heard = time.monotonic()
+            heard = clock()
             on_event(event)
         if is_done:
             return
         if any(role.exit_status for role in roles):
             raise _failure(roles)
-        if job.timeout_seconds is not None and time.monotonic() - began > job.timeout_seconds:
+        if job.timeout_seconds is not None and clock() - began > job.timeout_seconds:
             raise _late(roles[0], f"did not end within {job.timeout_seconds:.0f} s")
-        if job.silence_seconds is not None and time.monotonic() - heard > job.silence_seconds:
+        if job.silence_seconds is not None and clock() - heard > job.silence_seconds:
             raise _late(roles[0], f"told nothing for {job.silence_seconds:.0f} s")
         time.sleep(POLL_SECONDS)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rampline.devices import free_ports
+from rampline.jobs.heartbeat import RunningClock
 
 if TYPE_CHECKING:
     from rampline.jobs.role_host import RoleHost
@@ -62,8 +63,9 @@ def _serve(host: RoleHost) -> None:
     for target in (_read, _beat):
         threading.Thread(target=target, args=(orders,), daemon=True).start()
     told = set[str]()
-    heard_at = time.monotonic()
-    while time.monotonic() - heard_at < LONGEST_SILENCE_SECONDS:
+    clock = RunningClock()
+    heard_at = clock()
+    while clock() - heard_at < LONGEST_SILENCE_SECONDS:
         with contextlib.suppress(queue.Empty):
             order = orders.get(timeout=POLL_SECONDS)
             if order is None:
@@ -72,7 +74,7 @@ def _serve(host: RoleHost) -> None:
                 _start(order["start"], order, host)
             elif "signal" in order:
                 host.signal(order["signal"], order["number"])
-            heard_at = time.monotonic()
+            heard_at = clock()
         for name, status in host.statuses().items():
             if name not in told:
                 told.add(name)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from rampline.config import RunConfig, to_dict
 from rampline.errors import ClusterConfigError, Preempted, RamplineError, RunFailed
 from rampline.jobs.exit_status import MACHINE_LOST
+from rampline.jobs.heartbeat import RunningClock
 from rampline.jobs.job import Job
 from rampline.jobs.launcher import KILL_SECONDS, Node, wait_until
 from rampline.jobs.local import LOCAL, FileRole, LocalPlacement
@@ -62,7 +63,8 @@ class NodeAgent:
         pids: process ids by name of role.
         statuses: exit statuses by name of role.
         said: the last line of `srun` itself, or why a role was refused.
-        heard_at: when it last told something, on the clock of `time.monotonic`.
+        clock: counts no pause of the command.
+        heard_at: when it last told something, by that.
         telling: held while an order is written.
     """
 
@@ -74,7 +76,8 @@ class NodeAgent:
     pids: dict[str, int] = field(default_factory=dict)
     statuses: dict[str, int] = field(default_factory=dict)
     said: str = ""
-    heard_at: float = field(default_factory=time.monotonic)
+    clock: RunningClock = field(default_factory=RunningClock)
+    heard_at: float = 0.0
     telling: threading.Lock = field(default_factory=threading.Lock)
 
     def listen(self) -> None:
@@ -83,7 +86,7 @@ class NodeAgent:
 
     def _hear(self) -> None:
         for line in self.step.stdout or ():
-            self.heard_at = time.monotonic()
+            self.heard_at = self.clock()
             if not line.startswith("{"):
                 self.said = line.strip() or self.said
                 continue
@@ -107,7 +110,7 @@ class NodeAgent:
 
     def is_lost(self, after_seconds: float) -> bool:
         """Whether it has ended, or has not been heard for so long."""
-        return self.step.poll() is not None or time.monotonic() - self.heard_at > after_seconds
+        return self.step.poll() is not None or self.clock() - self.heard_at > after_seconds
 
     def close(self) -> None:
         """Ask it to end: its roles end with it."""

@@ -56,18 +56,20 @@ class DeliveryState:
         status: `RUNNING`, or how it ended: a key of `STATUSES`.
         failure: why it did not end well, one line.
         process: `process_identity` of who wrote this.
+        folder: of the run or the execution.
         delivered: whether MLflow had all of it, in the store that was set then.
     """
 
     status: str
     failure: str | None
     process: str
+    folder: Path
     delivered: bool = False
 
     @property
     def is_running(self) -> bool:
         """Whether a process works on it; one of another machine is taken for alive, because nobody can look."""
-        return self.status == RUNNING and not process_is_gone(self.process)
+        return self.status == RUNNING and not process_is_gone(self.process, self.folder)
 
     @property
     def is_ours(self) -> bool:
@@ -88,7 +90,7 @@ def mark_undelivered(folder: Path, status: str, failure: str | None = None) -> N
 
 def read_delivery(folder: Path) -> DeliveryState | None:
     """What `delivery.json` says, if it is there."""
-    return DeliveryState(**read_json(folder / FILE)) if (folder / FILE).is_file() else None
+    return DeliveryState(**read_json(folder / FILE), folder=folder) if (folder / FILE).is_file() else None
 
 
 def is_undelivered(folder: Path) -> bool:

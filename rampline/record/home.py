@@ -43,6 +43,15 @@ class Home:
         parents = execution.absolute().parents
         return cls(root=parents[2]) if len(parents) > 2 and parents[1].name == "runs" else None
 
+    @classmethod
+    def of(cls, execution: Path, stored: Path) -> Home:
+        """The one that an execution is in: `stored`, where its runs are the same folder (a link to another disk, say),
+        else the one around it, else `stored`."""
+        home = cls(root=stored)
+        if home.runs.resolve() in execution.resolve().parents:
+            return home
+        return cls.around(execution) or home
+
 
 def private_mask(home: Home) -> int:
     """The permissions that files of `home` do not give; a home that its group may write to is the group's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import getpass
 import hashlib
 import os
@@ -71,8 +72,9 @@ def lock_hash() -> str:
 def process_identity(pid: int | None = None) -> str:
     """`HOST:PID:START` of a process, by default this one: told apart from a later process with the same number.
 
-    START is `TICKS-BOOT`, which no step of the clock changes: clock ticks since the machine started, and the kernel's
-    id of that start. Without a /proc it is unix seconds, as it was for all processes once.
+    START is `TICKS-BOOT/NAMESPACE`, which no step of the clock changes: clock ticks since the machine started, the
+    kernel's id of that start, and whose numbers PID is of, because containers may share a host name. Without a /proc it
+    is unix seconds, as it was for all processes once.
     """
     pid = pid or os.getpid()
     return f"{platform.node()}:{pid}:{_start_of(pid)}"
@@ -80,32 +82,61 @@ def process_identity(pid: int | None = None) -> str:
 
 def process_runs(identity: str) -> bool:
     """Whether the process of that identity is on this machine, and runs."""
-    return identity.startswith(f"{platform.node()}:") and not process_is_gone(identity)
+    return _lives(identity) is True
 
 
-def process_is_gone(identity: str) -> bool:
-    """Whether the process of that identity ran on this machine and does not exist any more."""
+def process_is_gone(identity: str, folder: Path) -> bool:
+    """Whether the process of that identity ran on this machine and does not exist any more.
+
+    Args:
+        identity: of the process.
+        folder: of the execution or the run that it works on. Where it was in another container of this host name, or
+            before the machine was started, or on another machine of that name, the folder's `.lock` decides, and that
+            of the execution around it: a living process holds one. A folder that is not here says nothing.
+    """
+    lives = _lives(identity)
+    if lives is not None or not identity.startswith(f"{platform.node()}:"):
+        return lives is False
+    locks = [lock for lock in (folder / ".lock", folder.parent / ".lock") if lock.is_file()]
+    return bool(locks) and not any(map(_is_held, locks))
+
+
+def _lives(identity: str) -> bool | None:
+    """`None` of another machine, of another container, and of before the machine was started: nobody can look."""
     rest, _, started = identity.rpartition(":")
     host, _, pid = rest.rpartition(":")
-    if host != platform.node() or not pid.isdigit():
-        return False
+    ticks, _, where = started.partition("-")
+    own = _start_of(os.getpid()).partition("-")[2]
+    # It had no namespace once.
+    if host != platform.node() or not pid.isdigit() or where not in ("", own, own.partition("/")[0]):
+        return None
     try:
         process = psutil.Process(int(pid))
-        if started.isdigit():
-            is_same = abs(process.create_time() - int(started)) <= START_TOLERANCE_SECONDS
+        if where:
+            is_same = ticks == _start_of(int(pid)).partition("-")[0]
         else:
-            is_same = started == _start_of(int(pid))
-        return not is_same or process.status() == psutil.STATUS_ZOMBIE
+            is_same = abs(process.create_time() - int(ticks)) <= START_TOLERANCE_SECONDS
+        return is_same and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
-        return True
-    except psutil.AccessDenied:
         return False
+    except psutil.AccessDenied:
+        return True
+
+
+def _is_held(lock: Path) -> bool:
+    try:
+        with open(lock) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except OSError:  # or it cannot be looked at
+        return True
 
 
 def _start_of(pid: int) -> str:
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()  # a name may hold spaces
-        return f"{int(fields[19])}-{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{int(fields[19])}-{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
         return f"{psutil.Process(pid).create_time():.0f}"
 

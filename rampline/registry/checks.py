@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
@@ -20,11 +22,13 @@ from rampline.jobs.lock import locked
 from rampline.parity.check import ParityResult, result_file
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
-from rampline.registry.candidate import PREDICTIONS, Candidate, Predictions, directory_of, find_mlflow_run
+from rampline.registry.candidate import CHAMPION, PREDICTIONS, Candidate, Predictions, directory_of, find_mlflow_run
 from rampline.registry.paired_test import PairedComparison, compare_predictions
 from rampline.registry.prediction import try_model
 from rampline.tracking.delivery import find_run
 from rampline.tracking.description import PARITY_TAG
+
+Log = Callable[[str], None]
 
 RUN, PARITY, DATA, MODEL, ACCURACY = "run", "parity", "data", "model", "accuracy"
 
@@ -139,6 +143,9 @@ def check_data(candidate: Candidate) -> Check:
 
 # What a promotion leaves on the run: its answers, so that they outlive the run directory, and the gate's figures.
 RECORD, RECORD_FILE = "promotion", "gate.json"
+# On fewer images the test is too weak, however they fall: `unseen_loss` is above `LARGEST_UNSEEN_LOSS`.
+FEWEST_UNSEEN = 60
+ALL = slice(None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,11 +156,13 @@ class AccuracyCheck:
     comparison: PairedComparison | None = None
 
 
-def check_accuracy(client: MlflowClient, candidate: Candidate, champion: ModelVersion | None) -> AccuracyCheck:
+def check_accuracy(
+    client: MlflowClient, candidate: Candidate, champion: ModelVersion | None, *, log: Log
+) -> AccuracyCheck:
     """Compare the candidate with the champion on the candidate's test images.
 
-    A champion of other data is scored on them first, in a process of its own. Whatever prevents the comparison fails
-    the check, with its reason.
+    A champion of other data is scored on them first, in a process of its own; those that it was trained on are left
+    out. Whatever prevents the comparison fails the check, with its reason.
     """
     if champion is None:
         return AccuracyCheck(check=Check(name=ACCURACY, passed=True, reason="there is no champion to compare with yet"))
@@ -161,13 +170,15 @@ def check_accuracy(client: MlflowClient, candidate: Candidate, champion: ModelVe
         return _not_compared("the run is not evaluated")
     try:
         own = Predictions.read(candidate.directory.predictions_file)
-        theirs = _champion_predictions(client, candidate, champion)
+        theirs, unseen = _champion_predictions(client, candidate, champion, log)
     except (RamplineError, MlflowException) as error:
         return _not_compared(f"the champion (version {champion.version}) cannot be scored on its test images: {error}")
     if len(own.labels) != len(theirs.labels) or (own.labels != theirs.labels).any():
         return _not_compared(f"the champion (version {champion.version}) was scored on other examples")
-    comparison = compare_predictions(own.labels, theirs.predicted, own.predicted)
+    comparison = compare_predictions(own.labels[unseen], theirs.predicted[unseen], own.predicted[unseen])
     reason = f"{comparison.verdict()} (champion: version {champion.version}): {comparison.sentence()}"
+    if left_out := len(own.labels) - comparison.examples:
+        reason += f"; {left_out:,} images are left out, because the champion was trained on them"
     check = Check(name=ACCURACY, passed=comparison.is_acceptable, reason=reason)
     return AccuracyCheck(check=check, comparison=comparison)
 
@@ -176,34 +187,50 @@ def _not_compared(reason: str) -> AccuracyCheck:
     return AccuracyCheck(check=Check(name=ACCURACY, passed=False, reason=f"not compared: {reason}"))
 
 
-def _champion_predictions(client: MlflowClient, candidate: Candidate, champion: ModelVersion) -> Predictions:
-    """The champion's answers on the candidate's test images."""
+def _champion_predictions(
+    client: MlflowClient, candidate: Candidate, champion: ModelVersion, log: Log
+) -> tuple[Predictions, np.ndarray | slice]:
+    """The champion's answers on the candidate's test images, and which of these it was not trained on."""
     dataset = candidate.dataset_directory
     name = f"{champion.name} version {champion.version}"
     run = find_mlflow_run(client, champion.run_id or "")
     try:
         directory = directory_of(run, name)
     except InputError:
-        return _recorded_predictions(client, run.info.run_id, dataset, name)
+        return _recorded_predictions(client, run.info.run_id, dataset, name), ALL
     if Path(directory.read_identity().dataset).name == dataset.name and directory.predictions_file.is_file():
-        return Predictions.read(directory.predictions_file)
-    _check_unseen(directory, PreparedDataset.open(dataset))
-    return _score(directory, dataset)
+        return Predictions.read(directory.predictions_file), ALL
+    unseen = _unseen(directory, PreparedDataset.open(dataset))
+    return _score(directory, dataset, log), unseen
 
 
-def _check_unseen(directory: RunDirectory, dataset: PreparedDataset) -> None:
-    """Without a test split of its own, another preparation of a source may have the images elsewhere.
+def _unseen(directory: RunDirectory, dataset: PreparedDataset) -> np.ndarray | slice:
+    """Which images of the dataset's evaluation split the run was not trained on.
+
+    Without a test split of its own, another preparation of a source may have the images elsewhere.
 
     Raises:
-        DatasetError: when the run's own data is gone, so that nobody knows.
-        InputError: when the run was trained on images of the dataset's evaluation split.
+        InputError: when too few are left, or the run's own data is gone, so that nobody knows.
     """
     if dataset.has_test or directory.read_config().data.source != dataset.source:
-        return
-    trained_on = PreparedDataset.open(Path(directory.read_identity().dataset))
-    scored = dataset.paths(dataset.evaluation_split)
-    if seen := len({*trained_on.paths("train")} & {*scored}):
-        raise InputError(f"it was trained on {seen:,} of these {len(scored):,}")
+        return ALL
+    own, scored = Path(directory.read_identity().dataset), dataset.paths(dataset.evaluation_split)
+    try:
+        trained_on = PreparedDataset.open(own).paths("train")
+    except DatasetError as error:
+        raise InputError(
+            f"the data that it was trained on is gone or damaged, so that nobody knows which of them it has seen: put "
+            f"{own} back, or promote with `--as challenger` and give that version the alias {CHAMPION} on MLflow's page"
+        ) from error
+    if not (seen := {*trained_on} & {*scored}):
+        return ALL
+    unseen = np.array([path not in seen for path in scored])
+    if (left := int(unseen.sum())) < FEWEST_UNSEEN:
+        raise InputError(
+            f"it was trained on {len(scored) - left:,} of these {len(scored):,}, and {left} others are too few to "
+            f"compare on: {FEWEST_UNSEEN} are needed"
+        )
+    return unseen
 
 
 def _recorded_predictions(client: MlflowClient, run_id: str, dataset: Path, name: str) -> Predictions:
@@ -218,10 +245,10 @@ def _recorded_predictions(client: MlflowClient, run_id: str, dataset: Path, name
         return Predictions.read(record / PREDICTIONS)
 
 
-def _score(directory: RunDirectory, dataset: Path) -> Predictions:
+def _score(directory: RunDirectory, dataset: Path, log: Log) -> Predictions:
     """Answers on another dataset; those that are there from the last time are not made again."""
     scores, answers = directory.other_evaluation_file, directory.other_predictions_file
-    with locked(directory.evaluation_lock):
+    with locked(directory.evaluation_lock, lambda holder: log(f"waiting for {holder}, which scores the champion")):
         found = read_json(scores) if answers.is_file() and scores.is_file() else {}
         if (found.get("dataset"), found.get("which")) != (dataset.name, "best"):
             run_evaluation([directory.path], directory.path / "evaluation.log", other_data=dataset)

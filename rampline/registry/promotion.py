@@ -192,7 +192,8 @@ def promote(run: str, *, alias: str = CHAMPION, home: Home, log: Log) -> Promoti
         raise ValueError(f"alias={alias!r} is not allowed: it must be {CHAMPION} or {CHALLENGER}")
     client = open_tracking(home)
     # Two promotions of the same run at once would make two versions.
-    with locked(home.root / ".promotion.lock"), tracking_errors(f"the model of {run} cannot be registered"):
+    waiting = locked(home.root / ".promotion.lock", lambda holder: log(f"waiting for {holder}, which promotes a model"))
+    with waiting, tracking_errors(f"the model of {run} cannot be registered"):
         return _promote(client, find_candidate(client, run), alias, home, log)
 
 
@@ -232,7 +233,7 @@ def _check(
     if all(check.passed for check in checks):
         checks.append(check_model(client, candidate, model_id, home=home))
         log(checks[-1].line())
-    accuracy = check_accuracy(client, candidate, champion)
+    accuracy = check_accuracy(client, candidate, champion, log=log)
     log(accuracy.check.line())
     return accuracy, [*checks, accuracy.check]
 

@@ -65,7 +65,7 @@ class Execution:
         refuse_newer(folder / FILE, content, version=VERSION)
         runs = tuple(StudyRun(**{**run, "config": from_dict(run["config"])}) for run in content["study"]["runs"])
         study = Study(**{**content["study"], "runs": runs, "datasets": _datasets(folder, runs)})
-        home = Home.around(folder) or Home(root=Path(content["home"]))
+        home = Home.of(folder, Path(content["home"]))
         return cls(folder=folder, study=study, home=home, parent_run_id=content["parent_run_id"])
 
     @classmethod

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from mlflow.tracking import MlflowClient
 
@@ -26,6 +28,7 @@ from rampline.tracking.store import experiment_id, tracking_errors
 # Characters; the server checks for more, a PostgreSQL behind it refuses more.
 LONGEST_TAG = 5000
 # MLflow then shows pages of training, not those for language models.
+FOLDER_TAG = "rampline.execution_dir"
 KIND_TAG, KIND = "mlflow.experimentKind", "custom_model_development"
 
 
@@ -66,13 +69,15 @@ def describe_study(study: Study) -> str:
     return mask("\n\n".join(part.strip() for part in parts if part.strip()))[:LONGEST_TAG]
 
 
-def study_tags(study: Study) -> dict[str, str]:
-    """What the comparison needs to know of a study, and a description until there is one, as tags of its run.
+def study_tags(study: Study, execution: Path) -> dict[str, str]:
+    """What the comparison needs to know of a study, and a description until there is one, as tags of its run; and where
+    its folder is.
 
     What the study does not say has no tag.
     """
     lines = [f"- **{run.name}**" + (f": {run.description}" if run.description else "") for run in study.runs]
     tags = {
+        FOLDER_TAG: str(execution.absolute()),
         "rampline.reference": study.reference,
         "rampline.accuracy_tolerance": f"{study.accuracy_tolerance:g}",
         "rampline.deadline_hours": "" if study.deadline_hours is None else f"{study.deadline_hours:g}",
@@ -140,11 +145,13 @@ def end_abandoned(client: MlflowClient, experiment: str) -> list[str]:
     """Set KILLED what processes of this machine left RUNNING when they were killed; returns the names of those runs.
 
     The watchdog does that at the moment of a `kill -9`; where it was killed too, the next execution does. Runs of other
-    machines are left alone.
+    machines are left alone, and so are those of other containers that live.
     """
     ended = []
     for run in client.search_runs([experiment], "attributes.status = 'RUNNING'", max_results=1000):
-        if process_is_gone(run.data.tags.get(PROCESS_TAG, "")):
+        tags = run.data.tags
+        folder = Path(tags.get("rampline.run_dir") or tags.get(FOLDER_TAG) or os.devnull)
+        if process_is_gone(tags.get(PROCESS_TAG, ""), folder):
             reconcile(client, Record(status="KILLED", tags=ending("KILLED", GONE)), Known.of(run))
             ended.append(run.info.run_name or run.info.run_id)
     return ended

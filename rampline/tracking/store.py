@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from mlflow.entities import LifecycleStage
 from mlflow.exceptions import MlflowException
@@ -21,8 +24,17 @@ from rampline.jobs.lock import locked
 from rampline.record.home import Home, default_uri, tracking_uri
 
 # What a store that is away, or refuses, raises; those of requests are OSErrors.
-STORE_ERRORS = (MlflowException, SQLAlchemyError, OSError)
+STORE_ERRORS = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError)
+# Where MLflow's database keeps absolute places of artifacts.
+PLACES = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "storage_location"),
+)
 LOCAL_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql")
+
+logger = logging.getLogger(__name__)
 
 
 class TrackingError(RamplineError):
@@ -41,6 +53,8 @@ def tracking_errors(what: str) -> Iterator[None]:
 def open_tracking(home: Home) -> MlflowClient:
     """A client of the tracking store, which is made first if it is the default one and does not exist.
 
+    The default one of a home that was copied or moved is led to the artifacts beside it.
+
     Raises:
         TrackingError: when the store cannot be reached, or is from another version of MLflow.
     """
@@ -48,9 +62,13 @@ def open_tracking(home: Home) -> MlflowClient:
     _quiet()
     # Of several processes that create the tables of a fresh sqlite database, all but one fail.
     with tracking_errors(f"MLflow at {mask(uri)} cannot be used"), locked(home.root / ".mlflow.lock"):
-        if uri == default_uri(home) and not home.tracking_database.exists():
+        is_default = uri == default_uri(home)
+        if is_default and not home.tracking_database.exists():
             _make_database(home)
-        return _connect(uri)
+        client = _connect(uri)
+        if is_default:
+            _lead_to_own_artifacts(home)
+        return client
 
 
 def experiment_id(client: MlflowClient, study: str, home: Home) -> str:
@@ -85,6 +103,26 @@ def _make_database(home: Home) -> None:
     _connect(f"sqlite:///{aside}")
     os.replace(aside, home.tracking_database)
     sync_directory(home.root)
+
+
+def _lead_to_own_artifacts(home: Home) -> None:
+    """What MLflow has below `mlartifacts` of another home is here, too, or nowhere else: its paths are absolute, and a
+    copy would write into the home that it was copied from."""
+    with closing(sqlite3.connect(home.tracking_database)) as database, database:
+        for (place,) in database.execute("SELECT artifact_location FROM experiments").fetchall():
+            if not str(place).startswith("file:///"):
+                continue
+            old = Path(unquote(place.removeprefix("file://")))
+            new = home.artifacts / old.name
+            if old.parent.name != home.artifacts.name or os.path.realpath(old) == os.path.realpath(new):
+                continue
+            if old.is_dir() and not new.is_dir():  # of a database that was the MLFLOW_TRACKING_URI of another home
+                continue
+            logger.warning("the artifacts of a home that was copied or moved: MLflow looks for %s in %s now", old, new)
+            for table, column in PLACES:
+                inside = f"substr({column} || '/', 1, length(:old) + 1) = :old || '/'"
+                change = f"UPDATE {table} SET {column} = :new || substr({column}, length(:old) + 1) WHERE {inside}"
+                database.execute(change, {"old": place, "new": new.as_uri()})
 
 
 def _find_experiment(client: MlflowClient, study: str) -> str | None:

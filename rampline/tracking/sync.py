@@ -86,9 +86,9 @@ def find_parent(client: MlflowClient, execution: Execution) -> None:
     file = execution.folder / FILE
     times = file.stat()
     if not ids:
-        experiment, tags = open_experiment(client, study, home, execution=execution.name), study_tags(study)
+        experiment = open_experiment(client, study, home, execution=execution.name)
         names, began = {"study": study.name, "execution": execution.name}, times.st_mtime
-        ids = [begin_run(client, experiment, **names, tags=tags, began=began)]
+        ids = [begin_run(client, experiment, **names, tags=study_tags(study, execution.folder), began=began)]
     execution.parent_run_id = ids[0]
     execution.write()
     # The newest file is the study's latest execution; this one is no newer than it was.
@@ -121,7 +121,7 @@ def _is_missing(client: MlflowClient, directory: RunDirectory, parent_run_id: st
     run = find_run(client, directory)
     if run is None or run.data.tags.get(PARENT_TAG) != parent_run_id:
         return True
-    return run.info.status == RUNNING and process_is_gone(run.data.tags.get(PROCESS_TAG, ""))
+    return run.info.status == RUNNING and process_is_gone(run.data.tags.get(PROCESS_TAG, ""), directory.path)
 
 
 def _end_parent(client: MlflowClient, execution: Execution) -> None:
@@ -129,7 +129,9 @@ def _end_parent(client: MlflowClient, execution: Execution) -> None:
     state, known = read_delivery(execution.folder), Known.ask(client, execution.parent_run_id)
     if state is None or state.delivered:
         process = known.tags.get(PROCESS_TAG, "")
-        if known.status != RUNNING or (process != process_identity() and not process_is_gone(process)):
+        if known.status != RUNNING or (
+            process != process_identity() and not process_is_gone(process, execution.folder)
+        ):
             return
     complete = all(execution.directory(run.name).is_complete for run in execution.study.runs)
     status, failure = ("COMPLETE", None) if complete else ("KILLED", GONE)

@@ -53,8 +53,14 @@ def test_a_flow_run_has_the_same_safeguards_as_a_training_job():
 def test_the_pool_takes_the_environment_of_prefect_yaml_and_no_other():
     process = json.loads((DEPLOYMENTS / "process-job-template.json").read_text())["variables"]
     variables = json.loads(TEMPLATE.read_text())["variables"]
-    assert variables["properties"]["env"] == process["properties"]["env"]
+    for key in ("properties", "additionalProperties"):
+        assert variables["properties"]["env"][key] == process["properties"]["env"][key]
     assert variables["additionalProperties"] is False
+    # Pods have it from the template: whoever starts a flow run chooses no value either.
+    given = yaml.safe_load((DEPLOYMENTS.parent / "prefect.yaml").read_text())["definitions"]["work_pool"]
+    env = json.loads(TEMPLATE.read_text())["job_configuration"]["env"]
+    assert given["job_variables"]["env"].items() <= env.items()
+    assert "{{" not in str(env)
 
 
 @pytest.mark.long

@@ -75,6 +75,21 @@ def test_sigterm_to_every_process_of_the_command_is_a_stop_with_a_checkpoint(com
 
 @pytest.mark.usefixtures("forks", "prepared")
 @pytest.mark.long
+def test_a_sigterm_that_a_job_script_ignores_is_a_stop_with_a_checkpoint_all_the_same(command, home, prefect_server):
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as `trap '' TERM` does
+    try:
+        process = command("run", UNHURRIED, "--only", "baseline", prefect=prefect_server.prefect)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    read_until(process, "epoch 2/")
+    os.kill(process.pid, signal.SIGTERM)
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 128 + signal.SIGTERM, output
+    assert "preempted: run baseline was stopped on request at step" in output
+
+
+@pytest.mark.usefixtures("forks", "prepared")
+@pytest.mark.long
 def test_after_nohup_a_hangup_is_nothing(command, home, prefect_server):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
     try:

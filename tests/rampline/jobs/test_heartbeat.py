@@ -41,6 +41,38 @@ for _ in range(20):
 heartbeat.advance("train")
 print(silent < 4, not is_lost, heartbeat._longest["train"] < 4)
 """
+# A job that is waited for, and the agent of a node of Slurm, which is stopped with the process that has started it.
+WAITING = """
+import subprocess, sys, threading, time
+from pathlib import Path
+from types import SimpleNamespace
+from rampline.jobs.job import Job, JobFailed, follow
+from rampline.jobs.slurm import NodeAgent
+agent_code = "from rampline.jobs import node_agent; node_agent.LONGEST_SILENCE_SECONDS = 4; node_agent.main()"
+pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+agent = NodeAgent(node="n", address="n", step=subprocess.Popen([sys.executable, "-c", agent_code, "1"], **pipes))
+agent.listen()
+while not agent.ports:
+    time.sleep(0.05)
+role, failures = SimpleNamespace(exit_status=None, label="role", log=Path("log")), []
+def wait():
+    try:
+        follow([role], Job(function="", folder=Path("nowhere"), timeout_seconds=5, silence_seconds=4))
+    except JobFailed as failure:
+        failures.append(failure)
+waiting = threading.Thread(target=wait)
+waiting.start()
+print("begun", flush=True)
+is_lost = False
+for _ in range(20):
+    is_lost = is_lost or agent.is_lost(4)
+    time.sleep(0.05)
+role.exit_status = 0
+waiting.join()
+print(not failures, not is_lost, agent.step.poll() is None)
+agent.close()
+sys.exit(agent.step.wait(10))
+"""
 
 
 def test_a_frozen_process_is_silent_and_one_that_goes_on_is_not(tmp_path: Path) -> None:
@@ -70,6 +102,19 @@ def test_a_pause_of_role_and_watcher_together_is_no_silence_and_no_part_of_a_cal
         time.sleep(6)
         os.kill(process.pid, signal.SIGCONT)
         assert process.communicate()[0] == "True True True\n"
+
+
+def test_a_pause_of_launcher_and_agent_together_is_no_silence_and_no_part_of_a_job_s_time() -> None:
+    command = [sys.executable, "-c", WAITING]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(0.2)
+        os.killpg(process.pid, signal.SIGSTOP)
+        time.sleep(6)
+        os.killpg(process.pid, signal.SIGCONT)
+        assert process.communicate()[0] == "True True True\n"
+        assert process.returncode == 0
 
 
 def test_what_an_earlier_process_left_is_no_sign_of_life(tmp_path: Path) -> None:

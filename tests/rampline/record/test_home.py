@@ -53,3 +53,15 @@ def test_a_tilde_is_the_users_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAMPLINE_HOME", "~no-such-user/kept")
     assert Home.from_environment().root == tmp_path / "~no-such-user/kept"
+
+
+def test_an_execution_is_in_the_home_whose_runs_it_lies_in_also_through_a_link(tmp_path):
+    home, disk = Home(root=tmp_path / "home"), tmp_path / "disk" / "runs"
+    disk.mkdir(parents=True)
+    home.root.mkdir()
+    home.runs.symlink_to(disk)
+    for folder in (home.runs / "digits" / "first", disk / "digits" / "first"):
+        assert Home.of(folder, home.root) == home
+    moved, elsewhere = tmp_path / "moved", tmp_path / "elsewhere"
+    assert Home.of(moved / "runs" / "digits" / "first", home.root) == Home(root=moved)
+    assert Home.of(elsewhere / "first", home.root) == home

@@ -2,11 +2,15 @@
 
 import dataclasses
 import json
+import os
+import platform
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command_line import RAMPLINE, environment_with
 from mlflow.tracking import MlflowClient
@@ -14,13 +18,18 @@ from PIL import Image
 from trained_runs import MODEL, aliases
 
 from rampline.config import DataConfig, RunConfig
+from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import prepare_dataset
-from rampline.errors import DatasetError, InputError
+from rampline.errors import InputError
 from rampline.files import read_json
+from rampline.jobs.launcher import wait_until
+from rampline.jobs.lock import locked
 from rampline.parity.check import ParityResult, result_file
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
-from rampline.registry.checks import _check_unseen
+from rampline.registry import checks
+from rampline.registry.candidate import PREDICTIONS, Predictions
+from rampline.registry.checks import ALL, _score, _unseen
 from rampline.registry.promotion import NotPromoted, Promotion
 from rampline.registry.promotion import promote as promote_run
 from rampline.registry.scoring import evaluate_one
@@ -163,21 +172,61 @@ def test_of_a_repeat_the_parity_of_the_first_training_counts(registry: MlflowCli
             registry.set_tag(run_id(trained, run), tag, "not_applicable")
 
 
-def test_a_champion_is_not_scored_on_images_that_it_was_trained_on(tmp_path: Path) -> None:
-    for number in range(20):
-        file = tmp_path / "images" / f"class{number % 2}" / f"{number}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("L", (8, 8), 12 * number).save(file)
+@pytest.mark.usefixtures("registry")
+def test_images_that_the_champion_was_trained_on_are_left_out(
+    promote, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`fair` and `better` as if their data had no test split, and the champion had seen some of the images."""
+    promote("fair")
+    seen = np.arange(len(Predictions.read(trained / "better" / PREDICTIONS).labels)) % 3 == 0
+    theirs = Predictions.read(trained / "fair" / PREDICTIONS)
+    monkeypatch.setattr(checks, "_champion_predictions", lambda *_: (theirs, ~seen))
+    reason = promote("better").checks[-1].reason
+    assert f"on the same {(~seen).sum()} images" in reason
+    assert reason.endswith(f"; {seen.sum()} images are left out, because the champion was trained on them")
+
+
+def test_a_folder_that_has_grown_leaves_images_to_compare_on(tmp_path: Path) -> None:
     data, home = DataConfig(source=f"folder:{tmp_path}/images", image_size=8), Home(root=tmp_path / "home")
-    own, other = (prepare_dataset(dataclasses.replace(data, split_seed=seed), home) for seed in (0, 1))
+
+    def grow(images: range, split_seed: int) -> PreparedDataset:
+        for number in images:
+            file = tmp_path / "images" / f"class{number % 2}" / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8), (number % 256, number // 256, 7)).save(file)
+        return prepare_dataset(dataclasses.replace(data, split_seed=split_seed), home)
+
+    own = grow(range(200), 0)
     directory = RunDirectory(tmp_path / "run")
-    identity = RunIdentity(study="s", name="run", dataset=str(own.directory))
-    directory.create(RunConfig(data=data), identity)
-    _check_unseen(directory, own)
-    with pytest.raises(InputError, match=f"it was trained on [1-9] of these {other.splits['validation']}"):
-        _check_unseen(directory, other)
-    with moved_away(own.directory), pytest.raises(DatasetError, match="holds no prepared dataset"):
-        _check_unseen(directory, other)
+    directory.create(RunConfig(data=data), RunIdentity(study="s", name="run", dataset=str(own.directory)))
+    assert _unseen(directory, own) == ALL
+
+    little = grow(range(200, 220), 1)
+    few = f"trained on [1-9]\\d* of these {little.splits['validation']}, and \\d+ others are too few .*: 60 are needed"
+    with pytest.raises(InputError, match=few):
+        _unseen(directory, little)
+
+    grown = grow(range(220, 1500), 1)
+    unseen, scored, trained_on = _unseen(directory, grown), grown.paths("validation"), own.paths("train")
+    assert isinstance(unseen, np.ndarray)
+    assert [path not in trained_on for path in scored] == list(unseen)
+    assert 60 <= sum(unseen) < len(scored)
+    way_out = "is gone or damaged.* put .* back, or promote with `--as challenger`"
+    with moved_away(own.directory), pytest.raises(InputError, match=way_out):
+        _unseen(directory, grown)
+
+
+def test_who_waits_for_another_evaluation_of_the_champion_is_told(tmp_path: Path) -> None:
+    directory, told = RunDirectory(tmp_path), list[str]()
+    directory.other_evaluation_file.write_text('{"dataset": "data", "which": "best"}')
+    directory.other_predictions_file.write_text("label,prediction\n1,2\n")
+    with ThreadPoolExecutor() as pool:
+        with locked(directory.evaluation_lock):
+            waiting = pool.submit(_score, directory, Path("data"), told.append)
+            assert wait_until(lambda: bool(told), 10)
+            assert not waiting.done()
+        assert waiting.result().predicted == [2]
+    assert told == [f"waiting for process {os.getpid()} on {platform.node()}, which scores the champion"]
 
 
 def test_a_data_report_that_is_not_clean_is_refused(registry: MlflowClient, promote, trained: Path) -> None:

@@ -111,7 +111,7 @@ def test_evaluations_of_one_run_at_once_have_their_own_scores(
     other, home = Path(RunDirectory(trained / "worse").read_identity().dataset), Home(root=rampline_home)
     with ThreadPoolExecutor() as pool:
         last = pool.submit(evaluate_one, str(run.path), None, which="last", home=home, log=print)
-        champion = pool.submit(checks._score, run, other)
+        champion = pool.submit(checks._score, run, other, print)
         assert last.result()["which"] == "last"
         np.testing.assert_array_equal(champion.result().labels, PreparedDataset.open(other).labels("test"))
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -98,7 +99,7 @@ def test_tags_say_what_the_execution_is(client, parent):
 
 
 def test_an_execution_is_described_before_there_is_a_comparison(study):
-    note = study_tags(study)["mlflow.note.content"]
+    note = study_tags(study, Path())["mlflow.note.content"]
     assert note.startswith("Trains 5 runs:\n\n- **baseline**: One device, our training loop.\n")
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -10,8 +11,9 @@ import time
 
 import pytest
 
+from rampline.files import write_text
 from rampline.record.home import Home
-from rampline.tracking.store import TrackingError, experiment_id, open_tracking
+from rampline.tracking.store import PLACES, TrackingError, experiment_id, open_tracking
 
 OPEN = """
 import pathlib, sys
@@ -95,3 +97,56 @@ def test_a_deleted_experiment_is_restored_with_its_artifacts_in_the_home(client,
     client.delete_experiment(first)
     assert experiment_id(client, "digits", home) == first
     assert client.get_experiment(first).lifecycle_stage == "active"
+
+
+def places(home: Home) -> set[str]:
+    with contextlib.closing(sqlite3.connect(home.tracking_database)) as database:
+        return {row[0] for table, column in PLACES for row in database.execute(f"SELECT {column} FROM {table}")}
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_home_that_was_copied_or_moved_has_its_own_artifacts(home, tmp_path, monkeypatch, is_moved, caplog):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    client = open_tracking(home)
+    experiment = experiment_id(client, "100% mine", home)
+    run_id = client.create_run(experiment).info.run_id
+    report = home.artifacts / "100% mine" / run_id / "artifacts" / "report.txt"
+    write_text(report, "the original's")
+    model = client.create_logged_model(experiment, name="m", source_run_id=run_id)
+    client.create_registered_model("m")
+    client.create_model_version("m", str(model.artifact_location), run_id)
+    before = places(home)
+
+    copy = Home(root=tmp_path / "the copy")
+    (shutil.move if is_moved else shutil.copytree)(home.root, copy.root)
+    caplog.clear()
+    client = open_tracking(copy)
+    assert len(caplog.records) == 1
+    ours, theirs = copy.artifacts.as_uri(), home.artifacts.as_uri()
+    assert places(copy) == {place.replace(theirs, ours) for place in before if place}
+    assert len([place for place in places(copy) if place.startswith(ours)]) == 3
+    client.log_text(run_id, "the copy's", "report.txt")
+    written = {path: path.read_text() for path in tmp_path.rglob("report.txt")}
+    originals = {} if is_moved else {report: "the original's"}
+    assert written == {copy.root / report.relative_to(home.root): "the copy's"} | originals
+
+    link = Home(root=tmp_path / "link")
+    link.root.symlink_to(copy.root)
+    kept = places(copy)
+    for each in (copy, link):  # once for all, and a link is no other place
+        open_tracking(each)
+        assert places(each) == kept
+
+
+def test_artifacts_that_are_in_another_home_alone_stay_there(home, tmp_path, monkeypatch):
+    """A database that was the MLFLOW_TRACKING_URI of another home."""
+    other = Home(root=tmp_path / "other")
+    open_tracking(home)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{home.tracking_database}")
+    client = open_tracking(other)
+    run = client.create_run(experiment_id(client, "mine", other))
+    client.log_text(run.info.run_id, "there", "report.txt")
+    before = places(home)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    open_tracking(home)
+    assert places(home) == before
