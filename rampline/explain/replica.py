@@ -131,7 +131,7 @@ def _launches(wanted: Iterable[tuple[RunDirectory, Work]]) -> dict[tuple[int, bo
     return dict(sorted(launches.items()))
 
 
-def _count(processes: int) -> int:
+def count_processes(processes: int) -> int:
     """Number 0 measures alone, with the whole machine; the others measure at once, each with its share of it."""
     return processes + 1 if processes > 1 else 1
 
@@ -153,7 +153,7 @@ def _launch(works: Sequence[Work], processes: int, is_virtual: bool, folder: Pat
             at_once=processes if index else 1,
             timeout_seconds=ALLOWANCE_SECONDS * len(works),
         )
-        for index in range(_count(processes))
+        for index in range(count_processes(processes))
     ]
     placement = launcher_of_jobs(works[0].config).place_jobs(jobs)
     try:

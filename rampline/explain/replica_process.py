@@ -13,7 +13,7 @@ import tensorflow as tf
 from rampline.config import RunConfig, from_dict
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
-from rampline.explain.replica import ALLOWANCE_SECONDS, RESULTS
+from rampline.explain.replica import ALLOWANCE_SECONDS, RESULTS, count_processes
 from rampline.files import make_directory, read_json, write_json
 from rampline.jobs.tf_config import ALONE
 from rampline.training.engine import Engine
@@ -64,7 +64,7 @@ def probe_replicas(folder: Path, index: int, works: list[dict[str, Any]], proces
         works: `{"key", "config", "dataset"}` of each.
         processes: how many replicas run at once.
     """
-    shared, count = folder.parent, processes + 1 if processes > 1 else 1
+    shared, count = folder.parent, count_processes(processes)
     for number, work in enumerate(works):
         config, dataset = from_dict(work["config"]), PreparedDataset.open(Path(work["dataset"]))
         if number == 0:

@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 from rampline.config import DataConfig
 from rampline.credentials import hide_credentials
-from rampline.data.archives import SUFFIXES, is_archive, stem
+from rampline.data.archives import KEPT_FREE_SHARE, SUFFIXES, is_archive, stem
 from rampline.data.sources.folder import open_archive
 from rampline.data.sources.source import Source, Tell
 from rampline.errors import DatasetError, DownloadFailed
@@ -39,7 +39,6 @@ LONGEST_PAUSE_SECONDS = 30.0
 # Of an answer, and of each block of it.
 TIMEOUT_SECONDS = 60.0
 TELL_SECONDS = 10.0
-KEPT_FREE_SHARE = 0.1
 _BLOCK = 2**20
 # Of the answers that say no, those after which another try may help.
 _PASSING = (408, 425, 429)
