@@ -142,7 +142,7 @@ def find_execution(
             get_run_logger().info(f"execution {begun.name} continues with the settings it was started with")
         return begun
     checked = check_study(study, home=home, only=only, overrides=overrides, strategy=chosen)
-    return Execution(folder=folder, study=checked, home=home)
+    return Execution(folder=home.runs / checked.name / folder.name, study=checked, home=home)
 
 
 def find_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) -> Execution:

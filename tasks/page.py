@@ -48,9 +48,12 @@ def epoch_rows(run_directory: RunDirectory) -> list[dict[str, float | None]]:
 
 def learning_rate_markdown(run_directory: RunDirectory) -> str:
     """The schedule and the recorded rates as a picture inside the markdown itself: the page can fetch no file."""
-    draw_artifacts(run_directory)  # MLflow's delivery has, where MLflow was there
-    encoded = base64.b64encode((run_directory.artifacts / LEARNING_RATE).read_bytes()).decode()
     heading = f"# Learning rate of {run_directory.path.name}"
+    try:
+        draw_artifacts(run_directory)  # MLflow's delivery has, where MLflow was there
+        encoded = base64.b64encode((run_directory.artifacts / LEARNING_RATE).read_bytes()).decode()
+    except OSError as error:  # the run is complete, and the others need no picture
+        return f"{heading}\n\nNot drawn: {error.strerror}\n"
     return f"{heading}\n\n![learning rate over epochs](data:image/png;base64,{encoded})\n"
 
 

@@ -92,12 +92,14 @@ def process_is_gone(identity: str, folder: Path) -> bool:
         identity: of the process.
         folder: of the execution or the run that it works on. Where it was in another container of this host name, or
             before the machine was started, or on another machine of that name, the folder's `.lock` decides, and that
-            of the execution around it: a living process holds one. A folder that is not here says nothing.
+            of the execution around it: a living process holds one, and it is not this one. A folder that is not here
+            says nothing.
     """
     lives = _lives(identity)
     if lives is not None or not identity.startswith(f"{platform.node()}:"):
         return lives is False
-    locks = [lock for lock in (folder / ".lock", folder.parent / ".lock") if lock.is_file()]
+    # The execution's first: a run's is asked for where nobody works on the execution, who could want it just then.
+    locks = [lock for lock in (folder.parent / ".lock", folder / ".lock") if lock.is_file()]
     return bool(locks) and not any(map(_is_held, locks))
 
 
@@ -124,6 +126,9 @@ def _lives(identity: str) -> bool | None:
 
 
 def _is_held(lock: Path) -> bool:
+    """By another process than this one."""
+    if str(lock.resolve()) in {file.path for file in psutil.Process().open_files()}:
+        return False
     try:
         with open(lock) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

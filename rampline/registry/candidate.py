@@ -17,6 +17,7 @@ from mlflow.tracking import MlflowClient
 from rampline.credentials import first_line
 from rampline.errors import InputError
 from rampline.files import read_json
+from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.tracking.delivery import find_run
 from rampline.tracking.reconciliation import MODEL_NAME
@@ -171,12 +172,15 @@ def directory_of(run: Run, name: str) -> RunDirectory:
     path = run.data.tags.get("rampline.run_dir")
     if path is None:
         raise InputError(f"{name} is no training run: its MLflow run {run.info.run_id} has no tag rampline.run_dir")
-    if not Path(path).is_dir():
+    # Of a home that was moved or copied it is in this one.
+    moved = Home.from_environment().runs.joinpath(*Path(path).parts[-3:])
+    path = moved if moved.is_dir() else Path(path)
+    if not path.is_dir():
         raise InputError(
             f"{name} was trained in {path}, which is not on this machine (another one, or it was deleted): "
             "its checkpoints are needed"
         )
-    return open_run_directory(Path(path))
+    return open_run_directory(path)
 
 
 def open_run_directory(path: Path) -> RunDirectory:

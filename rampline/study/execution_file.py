@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rampline.data.dataset import PreparedDataset
 
 FILE = "execution.json"
-VERSION = 1
+VERSION = 2
 STARTS_FROM = "run:"
 
 

@@ -131,4 +131,6 @@ def _save(figure: Figure, path: Path) -> None:
     with warnings.catch_warnings():
         # Names in a script the font lacks come out as boxes; the figure is still right.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
-        figure.savefig(path, format="png")
+        aside = path.with_suffix(".part")  # half a picture would be newer than what it is drawn from
+        figure.savefig(aside, format="png")
+        aside.replace(path)

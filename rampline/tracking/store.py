@@ -114,7 +114,7 @@ def _lead_to_own_artifacts(home: Home) -> None:
                 continue
             old = Path(unquote(place.removeprefix("file://")))
             new = home.artifacts / old.name
-            if old.parent.name != home.artifacts.name or os.path.realpath(old) == os.path.realpath(new):
+            if old.parent.name != home.artifacts.name or _is_same(old, new):
                 continue
             if old.is_dir() and not new.is_dir():  # of a database that was the MLFLOW_TRACKING_URI of another home
                 continue
@@ -123,6 +123,13 @@ def _lead_to_own_artifacts(home: Home) -> None:
                 inside = f"substr({column} || '/', 1, length(:old) + 1) = :old || '/'"
                 change = f"UPDATE {table} SET {column} = :new || substr({column}, length(:old) + 1) WHERE {inside}"
                 database.execute(change, {"old": place, "new": new.as_uri()})
+
+
+def _is_same(old: Path, new: Path) -> bool:
+    """Also by a link, and where a folder is mounted twice."""
+    if old.exists() and new.exists():
+        return old.samefile(new)
+    return os.path.realpath(old) == os.path.realpath(new)
 
 
 def _find_experiment(client: MlflowClient, study: str) -> str | None:

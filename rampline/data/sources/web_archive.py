@@ -12,6 +12,7 @@ import http
 import http.client
 import os
 import shutil
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -196,12 +197,15 @@ def _load(part: _Part, *, is_verified: bool, tell: Callable[[str], None]) -> Non
                 raise _NotThere(f"{part.url} redirects to {hide_credentials(error.url)}, which is refused") from error
             if error.code < 500 and error.code not in _PASSING:
                 raise _NotThere(f"{part.url} answers {error.code} {error.reason}") from error
-            reason = f"{error.code} {error.reason}"
+            reason, kind = f"{error.code} {error.reason}", _NoAnswer
         except (OSError, http.client.HTTPException) as error:
-            reason = str(getattr(error, "reason", error)) or type(error).__name__
+            cause = getattr(error, "reason", error)
+            reason = str(cause) or type(error).__name__
+            # A name that nobody knows is a mistake of the user's; where no server of names answers it is another error.
+            kind = _NotThere if getattr(cause, "errno", None) == socket.EAI_NONAME else _NoAnswer
         failed = 0 if part.size > before else failed + 1
         if failed >= ATTEMPTS:
-            raise _NoAnswer(f"{part.url} does not answer, {ATTEMPTS} times in a row: {reason}")
+            raise kind(f"{part.url} does not answer, {ATTEMPTS} times in a row: {reason}")
         pause = min(PAUSE_SECONDS * 2**failed, LONGEST_PAUSE_SECONDS)
         tell(f"{part.host}: {reason}; trying again in {pause:.0f} s, at {write_bytes(part.size)}")
         time.sleep(pause)

@@ -68,9 +68,14 @@ def test_before_the_machine_was_started_is_gone_and_another_machine_of_that_name
     before = f"{host}:{pid}:{started.partition('-')[0]}-another/1"
     assert not process_runs(before)
     assert not process_is_gone(before, tmp_path / "not-here")
-    with hold(tmp_path):
+    command = [sys.executable, "-c", HOLD, str(tmp_path), str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline()
         assert not process_is_gone(before, tmp_path)
         assert not process_is_gone(before, tmp_path / "run")
+    with hold(tmp_path):  # who continues an execution holds its lock, and is not who was before
+        assert process_is_gone(before, tmp_path / "run")
     assert process_is_gone(before, tmp_path)
     assert process_is_gone(before, tmp_path / "run")
 

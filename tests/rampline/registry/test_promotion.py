@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import RAMPLINE, environment_with
+from mlflow.entities import Run, RunData, RunInfo, RunTag
 from mlflow.tracking import MlflowClient
 from PIL import Image
 from trained_runs import MODEL, aliases
@@ -28,7 +29,7 @@ from rampline.parity.check import ParityResult, result_file
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.registry import checks
-from rampline.registry.candidate import PREDICTIONS, Predictions
+from rampline.registry.candidate import PREDICTIONS, Predictions, directory_of
 from rampline.registry.checks import ALL, _score, _unseen
 from rampline.registry.promotion import NotPromoted, Promotion
 from rampline.registry.promotion import promote as promote_run
@@ -287,6 +288,15 @@ def test_a_champion_without_its_run_directory(registry: MlflowClient, promote, t
             promote("worse")
         assert promote("better").previous == "1"
     assert aliases(registry) == {"champion": 2, "previous-champion": 1}
+
+
+def test_a_run_of_a_home_that_was_moved_is_in_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path))
+    directory = RunDirectory(tmp_path / "runs" / "s" / "e" / "r")
+    directory.create(RunConfig(), RunIdentity(study="s", name="r", dataset=""))
+    info = RunInfo("1", "0", "me", "FINISHED", 0, 1, "active")
+    run = Run(info, RunData(tags=[RunTag("rampline.run_dir", "/old/place/runs/s/e/r")]))
+    assert directory_of(run, "r") == directory
 
 
 @pytest.mark.usefixtures("trained")

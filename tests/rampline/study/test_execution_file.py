@@ -32,7 +32,7 @@ def test_an_execution_is_read_back_with_its_overrides(tmp_path):
     assert found == execution
     assert {(run.config.epochs, run.config.data.limit) for run in found.study.runs} == {(2, 30)}
     content = json.loads((tmp_path / "e1" / "execution.json").read_text())
-    assert (content["version"], content["parent_run_id"]) == (1, "0123abcd")
+    assert (content["version"], content["parent_run_id"]) == (2, "0123abcd")
 
 
 def test_an_execution_without_a_version_is_read_and_one_of_a_newer_rampline_refused(tmp_path):
@@ -44,10 +44,10 @@ def test_an_execution_without_a_version_is_read_and_one_of_a_newer_rampline_refu
     del content["version"]
     file.write_text(json.dumps(content))
     assert Execution.open(tmp_path) == execution
-    file.write_text(json.dumps({"version": 2, "whatever": "comes"}))
+    file.write_text(json.dumps({"version": 3, "whatever": "comes"}))
     with pytest.raises(InputError) as failure:
         Execution.open(tmp_path)
-    assert str(failure.value) == f"{file} was written by a newer rampline (version 2); this one reads 1: upgrade"
+    assert str(failure.value) == f"{file} was written by a newer rampline (version 3); this one reads 2: upgrade"
 
 
 def test_a_folder_without_the_file_is_no_execution(tmp_path):

@@ -84,9 +84,8 @@ def make_run_directory(tmp_path, dataset):
         directory = RunDirectory(tmp_path / "runs" / "digits" / execution / name)
         published = {"train_seconds": 2090.0, "test_accuracy": 0.94}
         commit = "a" * 40
-        directory.create(
-            config, RunIdentity(study="digits", name=name, dataset=str(dataset), git_commit=commit, published=published)
-        )
+        about = {"dataset": str(dataset), "git_commit": commit, "published": published, "description": ""}
+        directory.create(config, RunIdentity(study="digits", name=name, **about))
         return directory
 
     return make
