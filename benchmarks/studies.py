@@ -1,7 +1,7 @@
 """The studies on real images, and `docs/results.md` from what they measured: `python -m benchmarks.studies DATA`.
 
 DATA holds `fashion_mnist/` and `mnist/` (the original .gz files), `cats_dogs/` (a folder per split and class),
-`cifar10/cifar10_jpeg.tar.gz`, and `mobilenet_v2/*_1.0_*.h5`. About two hours on two cores that nothing else uses.
+`cifar10/cifar10_jpeg.tar.gz`, and `mobilenet_v2/*_1.0_*.h5`. About three hours on two cores that nothing else uses.
 
     --only STUDY    run this study alone; several times
     --write         run nothing, write the page from the latest executions in RAMPLINE_HOME
@@ -89,10 +89,11 @@ EXPERIMENTS = (
         title="Cats and dogs: a ramp for pretrained weights",
         about=(
             "MobileNetV2 with ImageNet weights on 3,000 photographs (2,000 to train, 1,000 to validate; there is no "
-            "test split) at 128 pixels, five epochs. The published figures are for 23,262 photographs at 224 pixels, "
-            "ten epochs and K80 GPUs. 1-gpu-ft has no ramp: its steps of 0.001 throw the pretrained weights about, and "
-            "the moving averages of its BatchNormalization, which follow over a thousand steps, are those of other "
-            "weights when it is validated. Its accuracy then says little: it swings widely with the slightest change."
+            "test split) at 128 pixels, five epochs, three trainings each. The published figures are for 23,262 "
+            "photographs at 224 pixels, ten epochs and K80 GPUs. 1-gpu-ft has no ramp: its steps of 0.001 throw the "
+            "pretrained weights about, and the moving averages of its BatchNormalization, which follow over a thousand "
+            "steps, are those of other weights when it is validated. Its accuracy then says little: it swings widely "
+            "with the slightest change."
         ),
         settings=(
             "data.source=folder:{data}/cats_dogs",
@@ -101,6 +102,7 @@ EXPERIMENTS = (
             "model.weights={data}/mobilenet_v2/mobilenet_v2_1.0_224_no_top_rebuilt.h5",
             "cluster.machine=null",
             "parity.steps=3",
+            "repeats=3",
         ),
     ),
     Experiment(
@@ -119,13 +121,14 @@ EXPERIMENTS = (
         title="convnet7: replicas and batch, in total and per replica",
         about=(
             "The sweep of the study on CIFAR-10 in its place (500 images of each of ten classes, 32 pixels), ten "
-            "epochs, 1, 2 and 4 replicas."
+            "epochs, three trainings each, 1, 2 and 4 replicas."
         ),
         settings=(
             "data.source=folder:{data}/cifar10/cifar10_jpeg.tar.gz",
             "data.image_size=32",
             "epochs=10",
             "parity.steps=0",
+            "repeats=3",
         ),
         only=tuple(
             f"{gpus}-gpu-{batch}" for batch in ("total-32", "total-64", "each-64", "each-128") for gpus in (1, 2, 4)

@@ -105,8 +105,10 @@ def announce_data(dataset: PreparedDataset, study: str) -> None:
 
 @task(task_run_name="data report of {source}")
 def publish_data_report(source: str, directory: str) -> None:
-    """Show the data report on the flow run's page."""
+    """Show the data report on the flow run's page, and warn of leaks."""
     report = read_report(Path(directory))
+    for warning in report.leak_warnings():
+        progress_to(get_run_logger().warning).line(warning)
     create_markdown_artifact(
         report.to_markdown(), key=artifact_key("data-report", source), description=f"Data of {source}"
     )

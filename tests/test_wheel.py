@@ -12,11 +12,17 @@ from importlib.metadata import version
 from pathlib import Path
 
 import nbformat
+import numpy as np
+import pandas as pd
 import pytest
 from command_line import as_terminal_job, environment_with, read_until
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
+from served_model import ask_service
 from up_servers import UpServers
+
+from rampline.data.dataset import PreparedDataset
+from rampline.record.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[1]
 UV = ROOT / ".tools" / "bin" / "uv"
@@ -43,13 +49,18 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of a new virtual environment that has the wheel, and the packages that it needs."""
+    """The programs of a new virtual environment that has the wheel, the packages that it needs, and their programs."""
     folder = tmp_path_factory.mktemp("installed")
     subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, folder], check=True)
     place = ("--quiet", "--offline", "--no-deps", "--python", folder)
     subprocess.run([UV, "pip", "install", *place, wheel], check=True)
     [packages] = folder.glob("lib/python*/site-packages")
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    python = Path(sys.executable)
+    for name in ("mlflow", "uvicorn"):
+        program = folder / "bin" / name
+        program.write_text(python.with_name(name).read_text().replace(str(python), str(folder / "bin" / "python")))
+        program.chmod(0o755)
     return folder / "bin"
 
 
@@ -88,13 +99,40 @@ def test_the_source_distribution_makes_the_same_wheel(wheel, tmp_path):
     assert names(build(source, "wheel", tmp_path / "wheel")) == names(wheel)
 
 
+def run(programs: Path, folder: Path, *command: str) -> str:
+    """What a command prints in a folder of the user's."""
+    place = {"cwd": folder, "env": environment_with(folder / ".rampline")}
+    arguments = [programs / command[0], *command[1:]]
+    done = subprocess.run(arguments, **place, capture_output=True, text=True, check=False, timeout=280)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
 @pytest.mark.long
 def test_a_study_runs_from_it(programs, work):
-    command = [programs / "rampline", "run", "digits", *SMALL]
-    environment = environment_with(work / ".rampline")
-    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False, timeout=280)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "test: 200 images, accuracy" in done.stdout
+    assert "test: 200 images, accuracy" in run(programs, work, "rampline", "run", "digits", *SMALL)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_project_of_init_is_tested_trained_and_served_from_it(programs, tmp_path):
+    """As its README and docs/operations.md have it, in a folder that was empty."""
+    project = tmp_path / "flowers"
+    project.mkdir()
+    run(programs, project, "rampline", "init", ".")
+    assert "1 passed" in run(programs, project, "python", "-m", "pytest", "-p", "no:cacheprovider")
+    short = ("--set", "data.limit=20", "--set", "epochs=1", "--set", "explain.steps=0")
+    said = run(programs, project, "rampline", "run", "study.yaml", *short)
+    assert "two: parity pass" in said
+    [trained] = project.glob(".rampline/runs/flowers/*/one")
+    promoted = run(programs, project, "rampline", "promote", str(trained))
+    assert "model  models:/rampline-flowers@champion" in promoted
+    dataset = PreparedDataset.open(Path(RunDirectory(trained).read_identity().dataset))
+    images = np.fromfile(dataset.images_file("test"), np.uint8).reshape(-1, *dataset.image_shape)[:5]
+    tracking = {"MLFLOW_TRACKING_URI": f"sqlite:///{project}/.rampline/mlflow.db"}
+    place = {"programs": programs, "environment": environment_with(project) | tracking, "folder": project}
+    logits = ask_service("models:/rampline-flowers@champion", images, **place)
+    assert list(logits.argmax(axis=1)) == list(pd.read_csv(trained / "predictions.csv")["prediction"][:5])
 
 
 @pytest.mark.long

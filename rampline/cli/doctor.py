@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 import psutil
 import typer
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from rich.table import Table
 from rich.text import Text
 
@@ -88,11 +90,28 @@ def _python() -> Finding:
 
 
 def _packages() -> Iterator[Finding]:
-    for name in PACKAGES:
-        try:
-            yield Finding(subject=name, status="ok", text=importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            yield Finding(subject=name, status="fail", text="not installed", remedy="run `make setup`")
+    """Those of `PACKAGES`, and every other one that is missing or outside the bounds of this Rampline."""
+    bounds = _bounds()
+    for name in dict.fromkeys((*PACKAGES, *bounds)):
+        version, allowed = _version(name), bounds[name]
+        fits = version is not None and allowed.contains(version, prereleases=True)
+        if name in PACKAGES or not fits:
+            text = f"{version}, which is not {allowed}" if version and not fits else version or "not installed"
+            remedy = f"run `make setup`, or `pip install '{name}{allowed}'`"
+            yield Finding(subject=name, status="ok" if fits else "fail", text=text, remedy=remedy)
+
+
+def _bounds() -> dict[str, SpecifierSet]:
+    """The versions that the installed Rampline allows, by package; of its extras, those of packages that are there."""
+    requirements = map(Requirement, importlib.metadata.requires("rampline") or ())
+    return {each.name: each.specifier for each in requirements if not each.marker or _version(each.name)}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _devices() -> Finding:

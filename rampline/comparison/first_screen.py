@@ -27,7 +27,6 @@ from rampline.data.quality import DataReport
 
 # The worst first; without a status the check was left out.
 STATUSES = {"fail": "failed", "": "not checked", "not_applicable": "not applicable", "pass": "passed"}
-LEAK = "accuracy on such images is no accuracy on new ones"
 MOST_CERTIFICATES = 8  # lines; of more runs, those of one result are one line
 
 
@@ -93,7 +92,7 @@ def make_first_screen(comparison: Comparison, reports: Iterable[DataReport]) -> 
         answers=tuple(Answer(question=q, sentences=tuple(filter(None, told))) for q, told in answers.items()),
         certificates=tuple(list_certificates(comparison)),
         warnings=(
-            *(f"{report.source}: {leak}; {LEAK}." for report in reports for leak in report.leak_lines()),
+            *(warning for report in reports for warning in report.leak_warnings()),
             *list_warnings(comparison),
             *([] if is_repeated else [repeats]),
         ),

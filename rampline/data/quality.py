@@ -90,6 +90,11 @@ class DataReport:
             *_tell("group", len(shared), where, shared, more=2),
         ]
 
+    def leak_warnings(self) -> list[str]:
+        """`leak_lines` as sentences for a person who will read the accuracy of a run."""
+        why = "accuracy on such images is no accuracy on new ones"
+        return [f"{self.source}: {leak}; {why}." for leak in self.leak_lines()]
+
     def duplicate_lines(self) -> list[str]:
         """`leak_lines`, and how many images are more than once in one split."""
         within = self.repeated("within")

@@ -12,6 +12,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, te
 from rampline.config import DataConfig
 from rampline.data.preparation import locate_prepared, prepare_dataset
 from rampline.flows.prepare import prepare
+from rampline.progress import TERMINAL, LineProgress
 from rampline.record.home import Home
 from rampline.tasks.page import artifact_key
 from rampline.tasks.steps import cache_key
@@ -55,6 +56,26 @@ def test_a_source_that_is_wrong_is_not_tried_again(prefect_server, tmp_path, mon
         assert prepare(study=str(study), return_state=True).is_failed()
     [tried] = api.post("/task_runs/filter", {"task_runs": {"name": {"any_": ["prepare tfds:no_such_set"]}}})
     assert tried["run_count"] == 1
+
+
+@pytest.mark.slow
+def test_a_leak_is_told_after_each_preparation(prefect_server, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
+    images = ("train/a/1", "train/a/2", "train/b/1", "train/b/2", "test/a/1", "test/b/1")
+    for shade, name in enumerate(images):
+        path = tmp_path / "photos" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 9), (shade % 5,) * 3).save(path)  # the last image is the first one
+    study, source = tmp_path / "photos.yaml", f"folder:{tmp_path / 'photos'}"
+    data = f"{{source: '{source}', image_size: 8, validation_fraction: 0.5}}"
+    study.write_text(f"base: {{data: {data}}}\nruns: {{one: {{}}}}\n")
+    for said in ([], []):
+        token = TERMINAL.set(LineProgress(said.append))
+        with temporary_settings({PREFECT_API_URL: prefect_server.api.url, PREFECT_LOGGING_TO_API_ENABLED: False}):
+            prepare(study=str(study))
+        TERMINAL.reset(token)
+        assert said[-1].startswith(f"{source}: 1 image is in more than one split, a leak: ")
+        assert said[-1].endswith("; accuracy on such images is no accuracy on new ones.")
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ import socket
 import pytest
 import typer
 
-from rampline.cli.doctor import Finding, doctor, examine
+from rampline.cli.doctor import Finding, _bounds, doctor, examine
 from rampline.jobs.private_network import SHARED, other_users, private_network
 from rampline.record.home import Home
 
@@ -16,6 +16,23 @@ def test_this_machine_passes_and_nothing_is_made(tmp_path):
     home = Home(root=tmp_path / "home")
     assert [found for found in examine(home) if found.status == "fail"] == []
     assert not home.root.exists()
+
+
+@pytest.mark.parametrize("package, allowed", [("keras", "<3.16,>=3.15.1"), ("h5py", ">=3.11"), ("ray", "<2.61,>=2.60")])
+def test_a_version_outside_the_bounds_fails(package, allowed, tmp_path, monkeypatch):
+    """Of a package that is always told, of another one, and of an extra's."""
+    metadata = tmp_path / f"{package}-2.0.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 2.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = finding(package, Home(root=tmp_path))
+    assert (found.status, found.text) == ("fail", f"2.0, which is not {allowed}")
+    assert found.remedy == f"run `make setup`, or `pip install '{package}{allowed}'`"
+
+
+def test_what_an_extra_needs_is_told_of_where_it_is_installed_alone():
+    assert "nvidia-ml-py" not in _bounds()
+    assert {"ray", "psycopg2-binary"} < set(_bounds())
 
 
 def test_a_server_that_does_not_answer_fails(tmp_path, monkeypatch):

@@ -1,9 +1,6 @@
 """The champion's labels of a folder of files: those of the evaluation, and a row for what cannot be read."""
 
-import json
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from served_model import ask_service
 from trained_runs import MODEL, STUDY, aliases, delete_model, write_test_images
 
-from rampline.devices import free_ports
 from rampline.errors import InputError, RunFailed
 from rampline.record.home import Home, tracking_uri
 from rampline.record.run_directory import RunDirectory
@@ -88,27 +85,10 @@ def test_labels_are_those_of_the_evaluation(champion: RunDirectory, home: Home, 
 def test_the_champion_answers_as_a_service(champion: RunDirectory, home: Home, tmp_path: Path) -> None:
     """As docs/operations.md says, by MLflow's own server and curl."""
     paths = write_test_images(champion, tmp_path / "images")[:5]
-    images = [np.asarray(Image.open(path))[..., None].tolist() for path in paths]
-    (tmp_path / "images.json").write_text(json.dumps({"instances": images}))
-    programs, (port,) = Path(sys.executable).parent, free_ports(1)
-    command = [programs / "mlflow", "models", "serve", "-m", f"models:/{MODEL}@champion", "--env-manager", "local"]
-    environment = os.environ | {
-        "MLFLOW_TRACKING_URI": tracking_uri(home),
-        "PATH": f"{programs}:{os.environ['PATH']}",
-    }
-    server = subprocess.Popen(
-        [*command, "--host", "127.0.0.1", "--port", str(port)], env=environment, start_new_session=True
-    )
-    try:
-        address = f"http://127.0.0.1:{port}"
-        ready = ["curl", "-sf", "--retry", "60", "--retry-connrefused", "--retry-delay", "1", f"{address}/ping"]
-        subprocess.run(ready, check=True, timeout=120, stdout=subprocess.DEVNULL)
-        ask = ["curl", "-sf", "-H", "content-type: application/json", "-d", "@images.json", f"{address}/invocations"]
-        said = subprocess.run(ask, cwd=tmp_path, check=True, capture_output=True, timeout=60).stdout
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait(timeout=30)
-    logits = np.array(json.loads(said)["predictions"])
+    images = np.stack([np.asarray(Image.open(path))[..., None] for path in paths])
+    environment = os.environ | {"MLFLOW_TRACKING_URI": tracking_uri(home)}
+    place = {"programs": Path(sys.executable).parent, "folder": tmp_path}
+    logits = ask_service(f"models:/{MODEL}@champion", images, environment=environment, **place)
     assert logits.shape == (5, 10)
     assert list(logits.argmax(axis=1)) == list(pd.read_csv(champion.path / "predictions.csv")["prediction"][:5])
 
