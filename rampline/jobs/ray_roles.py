@@ -252,7 +252,7 @@ class RayPlacement:
 
     @property
     def warning(self) -> str | None:
-        return self.tasks[0].network_warning
+        return "; ".join(filter(None, [token_warning(), self.tasks[0].network_warning])) or None
 
     def start(self, task: Task, job: Job) -> RayRole:
         host, name = self.hosts[task.name], f"{task.name}.{self.starts}"
@@ -391,6 +391,17 @@ class RayPlacement:
             host.copies.append(log)
             is_chiefs = any(task.is_chief for task in self.tasks if self.hosts[task.name] is host)
             host.call("tell_changes", host.copies, is_chiefs=is_chiefs)
+
+
+def token_warning() -> str | None:
+    """One line for the user of a cluster without a token: one that has it would have refused this process."""
+    from ray._private.authentication.authentication_utils import is_token_auth_enabled
+
+    if is_token_auth_enabled():
+        return None
+    return (
+        "the Ray cluster has no token (RAY_AUTH_MODE): all who reach its ports can run code on its nodes (docs/ray.md)"
+    )
 
 
 def _are_free(nodes: Iterable[RayNode]) -> bool:

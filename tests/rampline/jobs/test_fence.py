@@ -3,10 +3,11 @@
 import dataclasses
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 from faults import assert_bit_equal
 from runs import make_config
@@ -18,6 +19,7 @@ from rampline.jobs.fence import fence
 from rampline.jobs.job import Job
 from rampline.jobs.launcher import wait_until
 from rampline.jobs.local import Local, LocalPlacement, LocalRole
+from rampline.jobs.roles import role_counts
 from rampline.jobs.supervisor import supervise
 from rampline.jobs.tf_config import Task
 from rampline.record.run_directory import RunDirectory
@@ -64,38 +66,62 @@ class Revival:
     """Silences the first attempt after an epoch; revives it in the second one, which stands still meanwhile.
 
     Attributes:
+        count: the roles of an attempt.
         wrote: files that the old attempt has changed.
     """
 
     directory: RunDirectory
+    count: int
     launcher: FarLauncher = field(default_factory=FarLauncher)
     wrote: set[str] | None = None
 
     def hear(self, event: dict) -> None:
-        roles = self.launcher.roles
-        if event["event"] == "epoch" and len(roles) == 1 and not roles[0].is_silent:
-            os.kill(roles[0].process.pid, signal.SIGSTOP)
-            roles[0].is_silent = True
-        if event["event"] == "epoch" and len(roles) == 2 and self.wrote is None:
-            old, new = (role.process for role in roles)
-            os.kill(new.pid, signal.SIGSTOP)
+        old, new = self.launcher.roles[: self.count], self.launcher.roles[self.count :]
+        if event["event"] == "epoch" and not new and not old[0].is_silent:
+            stop(old)
+            for role in old:
+                role.is_silent = True
+        if event["event"] == "epoch" and new and self.wrote is None:
+            stop(new)
             before = content(self.directory.path)
-            os.kill(old.pid, signal.SIGCONT)
-            assert wait_until(lambda: old.poll() is not None, 20)
+            go_on(old)
+            assert wait_until(lambda: all(role.process.poll() is not None for role in old), 20)
             after = content(self.directory.path)
             self.wrote = {name for name in {*before, *after} if before.get(name) != after.get(name)}
-            os.kill(new.pid, signal.SIGCONT)
+            go_on(new)
+
+
+def stop(roles: Sequence[FarRole]) -> None:
+    """A process that waits for a disk stands still only after that, and its other threads with it."""
+    for role in roles:
+        os.kill(role.process.pid, signal.SIGSTOP)
+    for role in roles:
+        process = psutil.Process(role.process.pid)
+        assert wait_until(lambda process=process: process.status() == psutil.STATUS_STOPPED, 20)
+
+
+def go_on(roles: Sequence[FarRole]) -> None:
+    for role in roles:
+        os.kill(role.process.pid, signal.SIGCONT)
 
 
 @pytest.mark.long
-def test_an_attempt_that_is_over_writes_nothing(make_run) -> None:
-    config = make_config("single", model="small_models:with_all_state")
-    config = dataclasses.replace(config, epochs=6, checkpoint_every_steps=1, steps_per_call=1, log_examples=True)
+@pytest.mark.parametrize(
+    "strategy, cluster", [("single", {}), ("parameter_server", {"workers": 1, "parameter_servers": 1})]
+)
+def test_an_attempt_that_is_over_writes_nothing(make_run, strategy: str, cluster: dict[str, int]) -> None:
+    """The whole attempt comes back: the chief of a parameter-server run could train on with its old workers."""
+    config = make_config(strategy, model="small_models:unhurried_with_all_state", **cluster)
+    # Whichever worker is free takes a step: no log of examples there, and with one worker the steps have an order.
+    config = dataclasses.replace(
+        config, epochs=6, checkpoint_every_steps=1, steps_per_call=1, log_examples=strategy == "single"
+    )
     whole, run = make_run(config), make_run(config)
     supervise(whole, on_event=lambda event: None, log=print)
-    revival = Revival(run)
+    revival = Revival(run, count=sum(role_counts(config).values()))
     supervise(run, on_event=revival.hear, log=print, launcher=revival.launcher)
     assert revival.wrote == set()
+    assert len(revival.launcher.roles) == 2 * revival.count
     assert_bit_equal(run, whole)
     assert not [path for path in run.path.iterdir() if ".attempt" in path.name]
 

@@ -6,13 +6,18 @@ import os
 import secrets
 import signal
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from command_line import Rampline
 from faults import assert_bit_equal
+from own_prefect import PrefectServer
 from ray_node import actors
 from runs import make_config
 
@@ -24,15 +29,58 @@ from rampline.jobs.launchers import launcher_of, launcher_of_jobs
 from rampline.jobs.ray_cluster import SETTINGS
 from rampline.jobs.supervisor import supervise
 from rampline.record.attempts import read_workers
+from rampline.record.events import EventReader
+from rampline.record.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
-TWO_WORKERS = make_config("multi_worker", model="small_models:with_all_state", workers=2)
 SERVERS = make_config("parameter_server", workers=2, parameter_servers=1)
+# Its data are those of `small_data`.
+STUDY = """
+name: both
+base:
+  epochs: 2
+  data: {source: digits, image_size: 28, limit: 20}
+  model: {name: "small_models:with_all_state"}
+  explain: {steps: 0}
+  parity: {steps: 0}
+runs:
+  multi-worker: {set: {strategy: multi_worker, cluster: {workers: 2}}}
+  parameter-server: {set: {strategy: parameter_server, cluster: {workers: 2, parameter_servers: 1}}}
+"""
+# That a run may start later on Ray than on this machine alone: a cluster is started for it.
+LATER_SECONDS = 8
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> str:
+    (tmp_path / "both.yaml").write_text(STUDY)
+    return str(tmp_path / "both.yaml")
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("prepared")
+@pytest.mark.parametrize("run", ["multi-worker", "parameter-server"])
+def test_a_command_starts_training_soon(
+    rampline_process: Rampline, home: Path, prefect_server: PrefectServer, study: str, run: str
+) -> None:
+    seconds = dict[str, float]()
+    for launcher in ("local", "ray"):
+        began_at = time.time()
+        chosen = ("--only", run, "--launcher", launcher, "--execution", launcher)
+        result = rampline_process("run", study, *chosen, prefect=prefect_server.prefect)
+        assert result.returncode == 0, result.stderr
+        (started,) = RunDirectory(home / "runs" / "both" / launcher / run).read_events("started")
+        seconds[launcher] = started["time"] - began_at
+    print(f"{run}: from the command to `started` {seconds['local']:.1f} s, on Ray {seconds['ray']:.1f} s")  # noqa: T201
+    assert seconds["ray"] < seconds["local"] + LATER_SECONDS
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """The address of one node with 3 CPUs, in a cluster of its own."""
+def cluster(prefect_server: PrefectServer) -> Iterator[str]:
+    """The address of one node with 3 CPUs, in a cluster of its own.
+
+    With the Prefect server that one of its tests needs all of them run in one process, and there is one cluster.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**SETTINGS, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}.items():
             patch.setenv(name, value)
@@ -47,17 +95,28 @@ def on_ray(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, launcher="ray"))
 
 
-def test_two_workers_end_with_the_bits_of_a_local_run(make_run, cluster: str) -> None:
-    local, run = make_run(TWO_WORKERS), make_run(on_ray(TWO_WORKERS))
+@pytest.mark.usefixtures("forks", "prepared", "cluster")
+def test_a_study_of_both_strategies_ends_with_the_bits_of_a_local_run(
+    rampline: Rampline, home: Path, prefect_server: PrefectServer, study: str, tmp_path: Path
+) -> None:
+    result = rampline("run", study, "--launcher", "ray", "--execution", "e1", prefect=prefect_server.prefect)
+    assert (result.returncode, result.stderr) == (0, "")
+    runs = [RunDirectory(home / "runs" / "both" / "e1" / name) for name in ("multi-worker", "parameter-server")]
+    assert "warning" not in result.stdout
+    for run in runs:
+        assert f"{run.path.name}: test: 200 images" in result.stdout
+    config, local = runs[0].read_config(), RunDirectory(tmp_path / "local")
+    alone = dataclasses.replace(config.cluster, launcher="local")
+    local.create(dataclasses.replace(config, cluster=alone), runs[0].read_identity())
     supervise(local, on_event=lambda event: None, log=print)
-    supervise(run, on_event=lambda event: None, log=print)
-    assert_bit_equal(run, local)
+    assert_bit_equal(runs[0], local)
+    for run, where in zip([*runs, local], ("Ray", "Ray", "this machine"), strict=True):
+        print(f"{run.path.name} on {where}: {start_seconds(run):.1f} s from the attempt to `started`")  # noqa: T201
 
 
-@pytest.mark.long
-def test_parameter_servers_train(make_run, cluster: str) -> None:
-    run = make_run(on_ray(SERVERS))
-    assert supervise(run, on_event=lambda event: None, log=print)["epochs"] == SERVERS.epochs
+def start_seconds(run: RunDirectory) -> float:
+    (attempt,), (started,) = EventReader(run.attempts_file).read("attempt"), run.read_events("started")
+    return started["time"] - attempt["time"]
 
 
 def test_a_job_of_a_run_is_on_a_node_whose_actor_has_stayed(cluster: str, tmp_path: Path) -> None:
@@ -73,6 +132,13 @@ def test_a_run_that_the_cluster_can_never_hold_is_refused(cluster: str) -> None:
     assert launcher_of(config).room(config) == 3
     with pytest.raises(ClusterConfigError, match=r"has 3 CPUs and 0 GPUs on 1 nodes: the run's roles need 4 CPUs"):
         launcher_of(config).check(config)
+
+
+def test_a_cluster_that_lets_in_without_a_token_is_told_of() -> None:
+    code = "from rampline.jobs.ray_roles import token_warning; print(token_warning())"
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("the Ray cluster has no token (RAY_AUTH_MODE): ")
 
 
 class Holder:
