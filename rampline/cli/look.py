@@ -70,7 +70,7 @@ def _figures(run: PlannedRun) -> dict[str, str]:
         "peak LR": f"{config.peak_learning_rate:g}",
         "repeats": f"{config.repeats}" if config.repeats > 1 else "",
         "time": UNKNOWN if run.expected_seconds is None else most + _duration(run.expected_seconds),
-        "within": "" if run.quote is None else write_percent(run.quote.factor - 1),
+        "within": "" if run.quote is None else write_percent(run.quote.wall_factor - 1),
     }
     if config.cluster.price_per_hour is not None:
         figures["cost"] = UNKNOWN if run.expected_cost_usd is None else most + write_dollars(run.expected_cost_usd)

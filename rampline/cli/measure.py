@@ -227,7 +227,8 @@ def forecast(
         forecasts = {name: calibration.applied(each) for name, each in found.items() if each}
         _show_forecasts(title, runs, forecasts, checked.reference, machine)
     earlier = f"{len(calibration.errors)} earlier forecasts of this home"
-    console.print(f"within: of 10 runs 9 come out so near; from the spread of the readings and the errors of {earlier}")
+    near = "within: of 10 runs 9 come out so near the figures to its left"
+    console.print(f"{near}; from the spread of the readings and the errors of {earlier}")
 
 
 def _show_forecasts(
@@ -244,6 +245,7 @@ def _show_forecasts(
         "per-replica batch",
         "images/s",
         "epoch",
+        "within",
         "wall time",
         "cost",
         "within",
@@ -262,9 +264,10 @@ def _show_forecasts(
             str(config.per_replica_batch_size),
             write_quantity(found.images_per_second),
             write_duration(found.epoch_seconds),
+            write_percent(found.factor - 1),
             write_duration(found.wall_seconds),
             "" if price is None else write_dollars(found.cost_usd(price) or 0.0),
-            write_percent(found.factor - 1),
+            write_percent(found.wall_factor - 1),
             "" if gain is None else write_range(*gain, write_ratio),
             found.bound,
         )

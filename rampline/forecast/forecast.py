@@ -23,7 +23,7 @@ from rampline.config import RunConfig
 from rampline.devices import available_cores, find_devices
 from rampline.explain.explanation import BOUNDS
 from rampline.explain.parts import RunParts, StepParts
-from rampline.files import JsonData
+from rampline.files import JsonData, read_json
 from rampline.forecast.machine_types import MachineType
 from rampline.forecast.reading import Reading
 from rampline.record.home import Home
@@ -59,8 +59,10 @@ class Forecast(JsonData):
         images_per_second: of training.
         epochs: how many.
         deviation: standard deviation of the logarithm of what comes out, before any forecast of this home is counted.
-        scale: by how much those were worse than they claimed.
+        scale: by how much those of images/s were worse than they claimed.
         forecasts: how many those are.
+        wall_scale: the same of wall times.
+        wall_forecasts: how many those are.
         source: what it is from: `readings`, or `run` for an earlier run with the same settings.
     """
 
@@ -71,6 +73,8 @@ class Forecast(JsonData):
     deviation: float
     scale: float = 1.0
     forecasts: int = 0
+    wall_scale: float = 1.0
+    wall_forecasts: int = 0
     source: Literal["readings", "run"] = "readings"
 
     @property
@@ -96,11 +100,18 @@ class Forecast(JsonData):
 
     @property
     def factor(self) -> float:
-        """A figure lies, with a probability of 90 %, between itself divided by this and itself times this."""
+        """Images/s lie, with a probability of 90 %, between those here divided by this and those here times this."""
+        return self._factor(self.scale, self.forecasts)
+
+    @property
+    def wall_factor(self) -> float:
+        """The same of wall time and cost."""
+        return self._factor(self.wall_scale, self.wall_forecasts)
+
+    def _factor(self, scale: float, forecasts: int) -> float:
         from scipy.special import stdtrit  # no part of SciPy should delay the first step of a study
 
-        quantile = float(stdtrit(PRIOR_RUNS + self.forecasts, (1 + CONFIDENCE) / 2))
-        return math.exp(float(quantile) * self.scale * self.deviation)
+        return math.exp(float(stdtrit(PRIOR_RUNS + forecasts, (1 + CONFIDENCE) / 2)) * scale * self.deviation)
 
     def cost_usd(self, price_per_hour: float | None) -> float | None:
         """Wall time at that price."""
@@ -108,7 +119,7 @@ class Forecast(JsonData):
 
     def figures(self, price_per_hour: float | None) -> dict[str, Any]:
         """The figures by the names they have in MLflow."""
-        told = dataclasses.asdict(self) | {"wall_seconds": self.wall_seconds, "within": self.factor - 1}
+        told = dataclasses.asdict(self) | {"wall_seconds": self.wall_seconds, "within": self.wall_factor - 1}
         cost = self.cost_usd(price_per_hour)
         return to_log(Source.FORECAST, told | ({} if cost is None else {"cost_usd": cost}))
 
@@ -124,10 +135,12 @@ class Calibration:
     """How good the forecasts of a home were.
 
     Attributes:
-        errors: log(outcome / forecast) by its deviation, of each run that was forecast and is complete.
+        errors: log(outcome / forecast) by its deviation, of the images/s of each run that was forecast and is complete.
+        wall_errors: the same of wall times.
     """
 
     errors: Sequence[float] = ()
+    wall_errors: Sequence[float] = ()
 
     @classmethod
     def of(cls, home: Home) -> Calibration:
@@ -136,16 +149,27 @@ class Calibration:
         forecast = [directory for directory in found if directory.forecast_file.is_file() and directory.is_complete]
         latest = sorted(forecast, key=lambda directory: directory.path.parent.name)[-LATEST_RUNS:]
         errors: list[float] = []
+        wall_errors: list[float] = []
         for directory in latest:
             with suppress(*UNREADABLE):
                 errors += _errors(directory)
-        return cls(errors=errors)
+                wall_errors += _wall_errors(directory)
+        return cls(errors=errors, wall_errors=wall_errors)
 
     def applied(self, forecast: Forecast) -> Forecast:
-        """The forecast with the interval that follows: of a scale whose prior is 1, after `PRIOR_RUNS` such runs."""
-        total = PRIOR_RUNS + sum(error**2 for error in self.errors)
-        scale = math.sqrt(total / (PRIOR_RUNS + len(self.errors)))
-        return dataclasses.replace(forecast, scale=scale, forecasts=len(self.errors))
+        """The forecast with the intervals that follow."""
+        return dataclasses.replace(
+            forecast,
+            scale=_scale(self.errors),
+            forecasts=len(self.errors),
+            wall_scale=_scale(self.wall_errors),
+            wall_forecasts=len(self.wall_errors),
+        )
+
+
+def _scale(errors: Sequence[float]) -> float:
+    """Whose prior is 1, after `PRIOR_RUNS` such runs."""
+    return math.sqrt((PRIOR_RUNS + sum(error**2 for error in errors)) / (PRIOR_RUNS + len(errors)))
 
 
 def _errors(directory: RunDirectory) -> Iterable[float]:
@@ -154,6 +178,13 @@ def _errors(directory: RunDirectory) -> Iterable[float]:
     if speeds:
         forecast = Forecast.read(directory.forecast_file)
         yield math.log(statistics.median(speeds) / forecast.images_per_second) / forecast.deviation
+
+
+def _wall_errors(directory: RunDirectory) -> Iterable[float]:
+    """Of a run that went on to its last epoch at the first attempt: a quote knows nothing of faults and of stops."""
+    forecast, result = Forecast.read(directory.forecast_file), read_json(directory.result_file)
+    if result["attempts"] == 1 and result["epochs"] == forecast.epochs:
+        yield math.log(result["wall_seconds"] / forecast.wall_seconds) / forecast.deviation
 
 
 def place_of(config: RunConfig) -> Place:

@@ -351,7 +351,7 @@ METRICS: tuple[Metric, ...] = (
     _quoted("checkpoint_seconds", "run.checkpoint", "`checkpoint_seconds`"),
     Metric(
         "quoted_within",
-        "Of ten quotes nine come out within this share of what was expected.",
+        "Of ten quoted wall times and costs nine come out within this share of what was expected.",
         Source.FORECAST,
         told_as="within",
         unit=SHARE,

@@ -133,14 +133,17 @@ def test_the_speedup_is_less_certain_than_either() -> None:
     assert factor == pytest.approx(math.exp(math.sqrt(2) * math.log(fast.factor)))
 
 
-def outcome(home: Home, number: int, speed: float, forecast: Forecast, speeds_after_first: int = 2) -> None:
+def outcome(
+    home: Home, number: int, speed: float, forecast: Forecast, speeds_after_first: int = 1, **result: object
+) -> None:
     directory = RunDirectory(home.runs / "s" / f"2026{number:04}-000000-abcd" / "run")
     directory.create(RunConfig(), RunIdentity(study="s", name="run", dataset="/data"))
     forecast.write(directory.forecast_file)
     epochs = [{"images_per_second": speed / 7}, *[{"images_per_second": speed}] * speeds_after_first]
     lines = [json.dumps({"event": "epoch", "epoch": i + 1, "metrics": m}) + "\n" for i, m in enumerate(epochs)]
     directory.events_file.write_text("".join(lines))
-    directory.result_file.write_text("{}")
+    found = {"epochs": len(epochs), "attempts": 1, "wall_seconds": forecast.wall_seconds} | result
+    directory.result_file.write_text(json.dumps(found))
 
 
 def test_earlier_errors_are_those_of_complete_runs_without_the_first_epoch(tmp_path: Path) -> None:
@@ -151,6 +154,22 @@ def test_earlier_errors_are_those_of_complete_runs_without_the_first_epoch(tmp_p
     directory.create(RunConfig(), RunIdentity(study="s", name="run", dataset="/data"))
     make_forecast().write(directory.forecast_file)
     assert Calibration.of(home).errors == [pytest.approx(math.log(1.1) / PRIOR)]
+
+
+def test_wall_times_of_undisturbed_runs_make_the_interval_of_wall_time_and_cost(tmp_path: Path) -> None:
+    home, forecast = Home(root=tmp_path), make_forecast()
+    outcome(home, 0, 110.0, forecast, wall_seconds=21.0)
+    outcome(home, 1, 110.0, forecast, wall_seconds=60.0, attempts=2)
+    outcome(home, 2, 110.0, forecast, speeds_after_first=0)
+    found = Calibration.of(home)
+    assert found.wall_errors == [pytest.approx(math.log(1.05) / PRIOR)]
+    later = [forecast.wall_factor]
+    for number in range(3, 12):
+        outcome(home, number, 200.0, forecast, wall_seconds=20.2)
+        later.append(Calibration.of(home).applied(forecast).wall_factor)
+    assert later == sorted(later, reverse=True)
+    assert later[-1] < 1 + 0.65 * (later[0] - 1)
+    assert Calibration.of(home).applied(forecast).factor > 2
 
 
 def test_good_forecasts_make_the_next_interval_narrower_and_bad_ones_wider() -> None:
