@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from deployment_files import (
 )
 from faults import assert_bit_equal
 from hosts import make_hosts, why_not
+from own_prefect import PrefectServer
+from ray_node import make_address, ray_node
 
 from rampline.devices import free_ports
 from rampline.jobs.exit_status import STOPPED, WRONG_INPUT
@@ -60,10 +62,41 @@ OBJECTS += [
     if item["kind"] == "RayJob"
     for template in _templates(item)
 ]
+# What two controllers know of their own objects, by the place in them: names, and for some the values that they may
+# have. Those of a RayJob are in KubeRay's API reference (ray.io/v1, of KubeRay 1.6), those of a JobSet in JobSet's
+# jobset_types.go (jobset.x-k8s.io/v1alpha2, of JobSet 0.10). The Jobs and pods within them are among `OBJECTS`.
+FIELDS = {
+    "RayJob": {
+        "": "apiVersion=ray.io/v1 kind metadata spec",
+        "spec": "activeDeadlineSeconds backoffLimit clusterSelector deletionStrategy entrypoint entrypointNumCpus "
+        "entrypointNumGpus entrypointResources jobId managedBy metadata rayClusterSpec runtimeEnvYAML "
+        "shutdownAfterJobFinishes submissionMode=K8sJobMode|HTTPMode|InteractiveMode submitterConfig "
+        "submitterPodTemplate suspend ttlSecondsAfterFinished",
+        "spec.submitterConfig": "backoffLimit",
+        "spec.rayClusterSpec": "authOptions autoscalerOptions enableInTreeAutoscaling gcsFaultToleranceOptions "
+        "headGroupSpec headServiceAnnotations managedBy rayVersion suspend workerGroupSpecs",
+        "spec.rayClusterSpec.authOptions": "mode=token|disabled secretName",
+        "spec.rayClusterSpec.headGroupSpec": "enableIngress headService rayStartParams serviceType template",
+        "spec.rayClusterSpec.workerGroupSpecs": "groupName maxReplicas minReplicas numOfHosts rayStartParams replicas "
+        "scaleStrategy template",
+    },
+    "JobSet": {
+        "": "apiVersion=jobset.x-k8s.io/v1alpha2 kind metadata spec",
+        "spec": "coordinator failurePolicy managedBy network replicatedJobs successPolicy suspend "
+        "ttlSecondsAfterFinished volumeClaimPolicies",
+        "spec.network": "enableDNSHostnames publishNotReadyAddresses subdomain",
+        "spec.failurePolicy": "maxRestarts restartStrategy=Recreate|BlockingRecreate rules",
+        "spec.failurePolicy.rules": "action=FailJobSet|RestartJobSet|RestartJobSetAndIgnoreMaxRestarts name "
+        "onJobFailureReasons targetReplicatedJobs",
+        "spec.replicatedJobs": "dependsOn groupName name replicas template",
+    },
+}
 # The oldest in which all that is used is stable (podFailurePolicy: 1.31), and the newest that the package knows.
 VERSIONS = ("1.31", kubernetes_validate.latest_version())
 IMAGE_FOLDER = "/opt/rampline"
 JOBS = ("training-job.yaml", "job-set.yaml")
+# For a training that is over soon.
+SETTINGS = [f"--set={setting}" for setting in ("epochs=40", "data.limit=20", "explain.steps=0")]
 ONE_THREAD = ("TF_NUM_INTRAOP_THREADS", "1")  # with another number sums have other bits
 # A command whose names in DNS are those of a file, on a host with the name that follows the file.
 WITH_NAMES = ("unshare", "--mount", "--uts", "sh", "-c")
@@ -81,6 +114,41 @@ def test_schemas_find_a_mistake():
     job["spec"]["completionmode"] = "Indexed"
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(job, VERSIONS[0], strict=True)
+
+
+def unknown_fields(part: Any, fields: dict[str, str], place: str = "") -> list[str]:
+    """Names, and values, that `fields` does not have for their place."""
+    if isinstance(part, list):
+        return [found for each in part for found in unknown_fields(each, fields, place)]
+    if place not in fields:
+        return []
+    known = {name: values.split("|") for name, _, values in (word.partition("=") for word in fields[place].split())}
+    found = list[str]()
+    for name, value in part.items():
+        at = f"{place}.{name}".lstrip(".")
+        if name not in known:
+            found.append(at)
+        elif any(known[name]) and value not in known[name]:
+            found.append(f"{at}={value}")
+        found += unknown_fields(value, fields, at)
+    return found
+
+
+@pytest.mark.parametrize("item", [pytest.param(item, id=file) for file, item in ITEMS if item["kind"] in FIELDS])
+def test_fields_of_controllers_are_known(item: dict[str, Any]) -> None:
+    assert unknown_fields(item, FIELDS[item["kind"]]) == []
+
+
+def test_an_unknown_field_of_a_controller_is_found() -> None:
+    job, job_set = (manifests()[file][1] for file in ("ray-job.yaml", "job-set.yaml"))
+    job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["minReplica"] = 2
+    job["spec"]["rayClusterSpec"]["authOptions"]["mode"] = "tokens"
+    assert unknown_fields(job, FIELDS["RayJob"]) == [
+        "spec.rayClusterSpec.authOptions.mode=tokens",
+        "spec.rayClusterSpec.workerGroupSpecs.minReplica",
+    ]
+    job_set["spec"]["failurePolicy"]["rules"][0]["onJobFailureReason"] = ["PodFailurePolicy"]
+    assert unknown_fields(job_set, FIELDS["JobSet"]) == ["spec.failurePolicy.rules.onJobFailureReason"]
 
 
 @pytest.mark.parametrize("pod", PODS)
@@ -146,14 +214,13 @@ def test_exit_statuses_are_those_of_the_commands(file):
 def command_here(job: dict[str, Any]) -> list[str]:
     """The command of its pods in this checkout, with a training that is over soon."""
     container = job["spec"]["template"]["spec"]["containers"][0]
-    settings = ("epochs=40", "data.limit=20", "explain.steps=0")
-    command = [*container["command"], *container["args"], *(word for text in settings for word in ("--set", text))]
+    command = [*container["command"], *container["args"], *SETTINGS]
     return [part.replace(IMAGE_FOLDER, str(DEPLOYMENTS.parent)) for part in command]
 
 
-def pod_here(job: dict[str, Any], folder: Path) -> dict[str, str]:
+def pod_here(template: dict[str, Any], fields: Mapping[str, str], folder: Path) -> dict[str, str]:
     """The environment of its pods, with the volume in a folder of this machine."""
-    pod = pod_environment(job["spec"]["template"]["spec"]["containers"][0], pod_fields(job))
+    pod = pod_environment(template["spec"]["containers"][0], fields)
     pod = {name: re.sub("^/(?=rampline|tmp)", f"{folder}/", value) for name, value in pod.items()}
     return pod | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
@@ -164,7 +231,7 @@ def start_pod(stack, tmp_path) -> Iterator[Callable[[int], subprocess.Popen[str]
     job, started = training_job(), []
     addresses = ",".join(f"127.0.0.1:{port}" for port in free_ports(job["spec"]["completions"]))
     command = command_here(job)
-    own = pod_here(job, tmp_path) | {"ADDRESSES": addresses}
+    own = pod_here(job["spec"]["template"], pod_fields(job), tmp_path) | {"ADDRESSES": addresses}
 
     def start(index: int) -> subprocess.Popen[str]:
         environment = without_secrets() | own | stack.prefect | {"JOB_COMPLETION_INDEX": str(index)}
@@ -214,7 +281,8 @@ def test_pods_of_the_job_as_plain_processes(start_pod, tmp_path):
 def start_on_host(tmp_path) -> Iterator[Callable[[int], subprocess.Popen[str]]]:
     """`start_on_host(0)` starts the command of the JobSet's pod 0 on a host that finds its peers by their names."""
     job, started = training_job("job-set.yaml"), []
-    environment, names = pod_here(job, tmp_path) | dict([ONE_THREAD]), tmp_path / "hosts"
+    environment = pod_here(job["spec"]["template"], pod_fields(job), tmp_path) | dict([ONE_THREAD])
+    names = tmp_path / "hosts"
     domain = f"{environment['SERVICE']}.{environment['NAMESPACE']}.svc.cluster.local"
     with make_hosts(job["spec"]["completions"]) as hosts:
         lines = [f"{host.address} {environment['JOB_NAME']}-{index}.{domain}" for index, host in enumerate(hosts)]
@@ -276,3 +344,27 @@ def test_ray_job_is_of_the_run_that_it_names():
     assert workers["minReplicas"] == workers["replicas"] == workers["maxReplicas"] == run.config.cluster.workers
     [claim] = manifests()["storage.yaml"]
     assert _templates(job)[1]["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": claim["metadata"]["name"]}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_command_of_the_ray_job_as_a_plain_process(prefect_server: PrefectServer, tmp_path: Path) -> None:
+    """It is asked to stop, and tried again in another cluster, as KubeRay does it."""
+    _, job = manifests()["ray-job.yaml"]
+    environment = without_secrets() | pod_here(_templates(job)[1], {}, tmp_path) | prefect_server.prefect
+    statuses, outputs = list[int](), list[str]()
+    for attempt in (1, 2):
+        cluster = environment | make_address()
+        with ray_node(cluster, 2):
+            words = [*job["spec"]["entrypoint"].split(), *SETTINGS]
+            output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+            with subprocess.Popen(words, env=cluster, cwd=tmp_path, start_new_session=True, **output) as command:
+                if attempt == 1:
+                    read_until(command, "epoch 2/40")
+                    command.terminate()
+                outputs.append(command.communicate()[0])
+            statuses.append(command.returncode)
+    assert statuses == [STOPPED, 0], outputs
+    assert "epoch 1/40" not in outputs[1]
+    directory = tmp_path / "rampline/runs/digits" / job["metadata"]["name"] / "multi-worker"
+    assert (directory / "evaluation.json").is_file()

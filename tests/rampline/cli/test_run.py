@@ -1,19 +1,24 @@
 """`rampline run` with everything real: Prefect's server, role processes, MLflow; tests/test_demo.py has a whole one."""
 
+import json
 import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from command_line import environment_with
+from command_line import Rampline, environment_with, wait_until
 from mlflow.tracking import MlflowClient
+from own_prefect import PrefectServer
 from processes import processes_of
 
 from rampline.data.sources import digits
+from rampline.devices import free_ports
 from rampline.study import preflight
 
 pytestmark = pytest.mark.slow
@@ -80,6 +85,36 @@ def counted(function, counts):
         return function(*arguments, **named)
 
     return wrapped
+
+
+@pytest.mark.usefixtures("forks", "prepared")
+def test_a_person_starts_both_roles_of_a_run(
+    rampline: Rampline, command: Callable[..., subprocess.Popen[str]], home: Path, prefect_server: PrefectServer
+) -> None:
+    """As on two machines: `rampline run` starts worker 0, and `rampline worker` the other one."""
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
+    tasks = [{"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}})} for i in range(2)]
+    directory, joined = home / "runs" / "digits" / "e1" / "multi-worker", list[subprocess.Popen[str]]()
+
+    def join() -> None:
+        wait_until((directory / "config.json").is_file, 100)
+        joined.append(command("worker", str(directory), prefect=tasks[1]))
+
+    other = threading.Thread(target=join)
+    other.start()
+    settings = [f"--set={setting}" for setting in ("epochs=1", "data.limit=20", "explain.steps=0", "parity.steps=0")]
+    words = ("run", "digits", "--only", "multi-worker", "--launcher", "hand", "--execution", "e1", *settings)
+    result = rampline(*words, prefect=prefect_server.prefect | tasks[0])
+    assert (result.returncode, result.stderr) == (0, "")
+    other.join()
+    output, _ = joined[0].communicate(timeout=60)
+    assert joined[0].returncode == 0, output
+    assert output.startswith(f"joining the run in {directory} as worker 1\n")
+    assert output.endswith("\nthe run is complete\n")
+    assert f"start each with  rampline worker {directory}" in result.stdout
+    assert "multi-worker: test: 200 images" in result.stdout
+    roles = json.loads((directory / "roles.json").read_text())["roles"]
+    assert [role["address"] for role in roles] == cluster["worker"]
 
 
 @pytest.mark.usefixtures("forks")
