@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
 from benchmarks.datasets import bench_folder
 from benchmarks.variants.turns import Turns
 from benchmarks.variants.work import Work, time_block
-from rampline.config import BatchConfig, ClusterConfig, ModelConfig, RunConfig
+from rampline.config import (
+    BatchConfig,
+    ClusterConfig,
+    ModelConfig,
+    RunConfig,
+    apply_overrides,
+    from_dict,
+    parse_overrides,
+    to_dict,
+)
 from rampline.jobs.tf_config import ALONE, Task
 from rampline.record.checkpoints import Progress
 from rampline.training.checkpoint import save_checkpoint
@@ -22,13 +31,14 @@ from rampline.training.strategy import configure_devices, make_strategy
 from rampline.training.train import make_engine
 
 
-def train_in_loop(work: Work, replicas: int, turns: Turns) -> None:
-    """On one device, or mirrored on virtual ones at the same global batch.
+def train_in_loop(work: Work, replicas: int, turns: Turns, settings: Sequence[str]) -> None:
+    """On one device, or mirrored on virtual ones at the same global batch; with settings such as `metrics=[top_5]`.
 
     The figures of a block also have real_vs_cached (its ratio to the speed on one cached batch, which comes after it)
     and checkpoint_share (a save over an epoch's steps).
     """
-    engine = make_role_engine(loop_config(work, replicas), work, ALONE)
+    config = from_dict(apply_overrides(to_dict(loop_config(work, replicas)), parse_overrides(settings)))
+    engine = make_role_engine(config, work, ALONE)
     real, probe = make_run(engine), engine.make_probe("cached")
     real(work.steps)
     probe(work.steps)

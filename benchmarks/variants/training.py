@@ -5,13 +5,14 @@
     bare     a tf.function loop tuned by hand: data on the device, many steps in one call
 
 Prints examples per second: the median of three blocks, or of each that it is asked for with `--turns`. `--replicas 2`
-is MirroredStrategy on virtual devices, for loop and fit.
+is MirroredStrategy on virtual devices, for loop and fit; `--set KEY=VALUE` is a setting of the run, for loop.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 
 from benchmarks.variants.turns import Turns, add_option
 from benchmarks.variants.work import WORKS, Work
@@ -26,14 +27,15 @@ def main() -> None:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--network", choices=WORKS, required=True)
     parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     add_option(parser)
     options = parser.parse_args()
     turns = Turns(options)
-    train(options.kind, WORKS[options.network], options.replicas, turns)
+    train(options.kind, WORKS[options.network], options.replicas, turns, options.set)
     turns.end()
 
 
-def train(kind: str, work: Work, replicas: int, turns: Turns) -> None:
+def train(kind: str, work: Work, replicas: int, turns: Turns, settings: Sequence[str]) -> None:
     """In one way, as long as blocks are wanted."""
     if kind == "fit":
         from benchmarks.variants.model_fit import train_with_fit
@@ -47,7 +49,7 @@ def train(kind: str, work: Work, replicas: int, turns: Turns) -> None:
     os.environ.update(role_threads(replicas))
     from benchmarks.variants.product_loop import train_in_loop
 
-    return train_in_loop(work, replicas, turns)
+    return train_in_loop(work, replicas, turns, settings)
 
 
 def role_threads(replicas: int) -> dict[str, str]:
