@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import fcntl
 import functools
 import json
 import os
@@ -13,7 +14,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 
 from rampline.errors import ConfigError
 
@@ -28,6 +29,15 @@ THROUGH = "RAMPLINE_ATTEMPT_FOLDER"
 # The last four are the full-width forms, which count where people write so.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+
+
+def lock_now(file: IO[str], how: int = fcntl.LOCK_SH) -> bool:
+    """Take the lock of an open file until it is closed, if nobody holds it; returns whether it was free."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:

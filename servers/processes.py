@@ -24,11 +24,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
 
 import psutil
 
 from rampline.errors import InputError
+from rampline.files import lock_now
 from rampline.record.home import Home
 from rampline.servers.running import servers_folder, state_file
 
@@ -129,21 +129,13 @@ def hold_lock(home: Home, *, seconds: float = LOCK_SECONDS) -> Iterator[bool]:
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + seconds
     with open(folder / "lock", "a+") as file:
-        while not (is_held := _lock(file)) and time.monotonic() < deadline:
+        while not (is_held := lock_now(file, fcntl.LOCK_EX)) and time.monotonic() < deadline:
             time.sleep(0.05)
         if is_held:
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}")
             file.flush()
         yield is_held
-
-
-def _lock(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def lock_holder(home: Home) -> int | None:
@@ -157,15 +149,13 @@ def lock_holder(home: Home) -> int | None:
     except OSError:
         return None
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            # An earlier version wrote the number alone.
-            found = re.fullmatch(r"(?:process )?(\d+)(?: on (.+))?", file.read())
-            if found and found[2] not in (None, socket.gethostname()):
-                raise InputError(f"`rampline up` of {home.root} runs on {found[2]}: end it there") from None
-            return int(found[1]) if found else None
-    return None
+        if lock_now(file):
+            return None
+        # An earlier version wrote the number alone.
+        found = re.fullmatch(r"(?:process )?(\d+)(?: on (.+))?", file.read())
+    if found and found[2] not in (None, socket.gethostname()):
+        raise InputError(f"`rampline up` of {home.root} runs on {found[2]}: end it there")
+    return int(found[1]) if found else None
 
 
 @contextmanager

@@ -93,7 +93,7 @@ def _packages() -> Iterator[Finding]:
     """Those of `PACKAGES`, and every other one that is missing or outside the bounds of this Rampline."""
     bounds = _bounds()
     for name in dict.fromkeys((*PACKAGES, *bounds)):
-        version, allowed = _version(name), bounds[name]
+        version, allowed = _version(name), bounds.get(name, SpecifierSet())
         fits = version is not None and allowed.contains(version, prereleases=True)
         if name in PACKAGES or not fits:
             text = f"{version}, which is not {allowed}" if version and not fits else version or "not installed"

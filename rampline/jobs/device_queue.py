@@ -22,6 +22,7 @@ from pathlib import Path
 from rampline.config import RunConfig
 from rampline.devices import find_devices
 from rampline.errors import ClusterConfigError
+from rampline.files import lock_now
 from rampline.jobs.lock import locked
 from rampline.jobs.roles import variable, visible_gpu_ids
 from rampline.record.home import Home
@@ -97,9 +98,8 @@ def hold_devices(home: Home, ticket: Ticket, *, slots: int, log: Log) -> Iterato
     path = folder / ticket.file_name
     ticket = dataclasses.replace(ticket, among=tuple(visible_gpu_ids() or map(str, range(slots))))
     with ExitStack() as stack:
-        with locked(
-            folder / QUEUE
-        ):  # between being made and being locked a ticket looks like one that a dead process left
+        # Between being made and being locked a ticket looks like one that a dead process left.
+        with locked(folder / QUEUE):
             file = stack.enter_context(open(path, "w"))
             fcntl.flock(file, fcntl.LOCK_EX)
             _write(path, ticket)
@@ -151,14 +151,12 @@ def _living_tickets(folder: Path) -> dict[str, Ticket]:
     living = {}
     for path in sorted(folder.glob("*.json")):
         with suppress(FileNotFoundError), open(path) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                content = json.load(file)
-                lists = {key: tuple(content.get(key, ())) for key in ("among", "granted")}
-                living[path.name] = Ticket(**content | lists)
-            else:
+            if lock_now(file):
                 path.unlink()
+                continue
+            content = json.load(file)
+            lists = {key: tuple(content.get(key, ())) for key in ("among", "granted")}
+            living[path.name] = Ticket(**content | lists)
     return living
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from rampline.errors import InputError
-from rampline.files import read_json
+from rampline.files import lock_now, read_json
 from rampline.jobs.launcher import wait_until
 from rampline.record.run_directory import RunDirectory
 
@@ -62,9 +62,7 @@ def locked(path: Path, on_held: Callable[[str], None] = lambda _: None) -> Itera
     path.parent.mkdir(parents=True, exist_ok=True)
     # Opened for appending: the next process must be able to read what the holder wrote about itself.
     with open(path, "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock_now(file, fcntl.LOCK_EX):
             file.seek(0)
             on_held(file.read().strip() or "another process")
             fcntl.flock(file, fcntl.LOCK_EX)

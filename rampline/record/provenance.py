@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import getpass
 import hashlib
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from rampline.devices import find_devices
+from rampline.files import lock_now
 
 PACKAGE = Path(__file__).parents[1]
 LIBRARIES = ("tensorflow", "keras", "numpy", "mlflow", "prefect")
@@ -131,8 +131,7 @@ def _is_held(lock: Path) -> bool:
         return False
     try:
         with open(lock) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
+            return not lock_now(file)
     except OSError:  # or it cannot be looked at
         return True
 

@@ -3,6 +3,7 @@
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import mlflow_tags, read_until
@@ -42,29 +43,34 @@ def runs_of(home: Path, execution: str) -> dict[str, RunDirectory]:
     return {run.name: opened.directory(run.name) for run in opened.study.runs}
 
 
+def train_whole(
+    rampline, file: Path, home: Path, prefect
+) -> tuple[dict[str, RunDirectory], dict[str, dict[str, Any]], list[str]]:
+    """An execution that nothing disturbs: its run directories, their results, and which runs halving has stopped."""
+    plan = " ".join(rampline("plan", str(file)).stdout.split())
+    assert "stops before its last epoch after epoch 2 unless it is among the best third of grid g" in plan
+    whole = rampline("run", str(file), "--execution", "whole", prefect=prefect)
+    assert (whole.returncode, whole.stderr) == (0, "")
+    assert whole.stdout.count("g-d: parity") == 1
+    runs = runs_of(home, "whole")
+    results = {name: read_json(run.result_file) for name, run in runs.items()}
+    lost = [name for name, result in results.items() if result["epochs"] == 2]
+    assert lost == ["g-a", "g-b", "g-d"]
+    assert {result["epochs"] for name, result in results.items() if name not in lost} == {6}
+    why = r"after epoch 2 of 6: ranked [234] of 4 by validation accuracy \(0\.\d{4}\), and halving keeps 1"
+    assert all(re.fullmatch(why, results[name]["stopped"]) for name in lost)
+    # The one that went on has the bits of one that never rested.
+    assert_bit_equal(runs["g-c"], runs["straight"])
+    return runs, results, lost
+
+
 @pytest.mark.usefixtures("forks", "prepared")
 def test_a_study_that_is_killed_and_stopped_at_its_rungs_comes_to_the_same(
     rampline, command, home: Path, prefect_server, tmp_path: Path
 ) -> None:
     file, prefect = tmp_path / "halved.yaml", prefect_server.prefect
     file.write_text(STUDY)
-    plan = rampline("plan", str(file)).stdout
-    assert "stops before its last epoch after epoch 2 unless it is among the best third of grid g" in " ".join(
-        plan.split()
-    )
-    whole = rampline("run", str(file), "--execution", "whole", prefect=prefect)
-    assert (whole.returncode, whole.stderr) == (0, "")
-    assert whole.stdout.count("g-d: parity") == 1
-
-    theirs = runs_of(home, "whole")
-    wanted = {name: read_json(run.result_file) for name, run in theirs.items()}
-    lost = [name for name, result in wanted.items() if result["epochs"] == 2]
-    assert lost == ["g-a", "g-b", "g-d"]
-    assert {result["epochs"] for name, result in wanted.items() if name not in lost} == {6}
-    why = r"after epoch 2 of 6: ranked [234] of 4 by validation accuracy \(0\.\d{4}\), and halving keeps 1"
-    assert all(re.fullmatch(why, wanted[name]["stopped"]) for name in lost)
-    # The one that went on has the bits of one that never rested.
-    assert_bit_equal(theirs["g-c"], theirs["straight"])
+    theirs, wanted, lost = train_whole(rampline, file, home, prefect)
 
     hit = ("run", str(file), "--execution", "hit")
     process = command(*hit, prefect=prefect)

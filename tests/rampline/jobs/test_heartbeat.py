@@ -92,20 +92,9 @@ def test_a_frozen_process_is_silent_and_one_that_goes_on_is_not(tmp_path: Path) 
         process.wait()
 
 
-def test_a_pause_of_role_and_watcher_together_is_no_silence_and_no_part_of_a_call(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", WATCHED, str(tmp_path / "chief-0")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "begun\n"
-        time.sleep(0.2)
-        os.kill(process.pid, signal.SIGSTOP)
-        time.sleep(6)
-        os.kill(process.pid, signal.SIGCONT)
-        assert process.communicate()[0] == "True True True\n"
-
-
-def test_a_pause_of_launcher_and_agent_together_is_no_silence_and_no_part_of_a_job_s_time() -> None:
-    command = [sys.executable, "-c", WAITING]
+def run_with_a_pause(*arguments: str) -> str:
+    """What a script prints that was stopped for 6 s with all that it has started."""
+    command = [sys.executable, "-c", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout
         assert process.stdout.readline() == "begun\n"
@@ -113,8 +102,17 @@ def test_a_pause_of_launcher_and_agent_together_is_no_silence_and_no_part_of_a_j
         os.killpg(process.pid, signal.SIGSTOP)
         time.sleep(6)
         os.killpg(process.pid, signal.SIGCONT)
-        assert process.communicate()[0] == "True True True\n"
+        printed = process.communicate()[0]
         assert process.returncode == 0
+        return printed
+
+
+def test_a_pause_of_role_and_watcher_together_is_no_silence_and_no_part_of_a_call(tmp_path: Path) -> None:
+    assert run_with_a_pause(WATCHED, str(tmp_path / "chief-0")) == "True True True\n"
+
+
+def test_a_pause_of_launcher_and_agent_together_is_no_silence_and_no_part_of_a_job_s_time() -> None:
+    assert run_with_a_pause(WAITING) == "True True True\n"
 
 
 def test_what_an_earlier_process_left_is_no_sign_of_life(tmp_path: Path) -> None:
