@@ -227,8 +227,7 @@ def forecast(
         forecasts = {name: calibration.applied(each) for name, each in found.items() if each}
         _show_forecasts(title, runs, forecasts, checked.reference, machine)
     earlier = f"{len(calibration.errors)} earlier forecasts of this home"
-    near = "within: of 10 runs 9 come out so near the figures to its left"
-    console.print(f"{near}; from the spread of the readings and the errors of {earlier}")
+    console.print(f"within: of 10 runs 9 come out so near; from the spread of the readings and the errors of {earlier}")
 
 
 def _show_forecasts(
@@ -245,10 +244,10 @@ def _show_forecasts(
         "per-replica batch",
         "images/s",
         "epoch",
-        "within",
+        "speed within",
         "wall time",
         "cost",
-        "within",
+        "time within",
         "speed-up",
     )
     table = make_table("run", *figures, "bound by", numbers=figures, title=title)
