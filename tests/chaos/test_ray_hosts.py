@@ -217,7 +217,9 @@ def test_a_forecast_knows_the_link(bed: RayHosts, link: dict[str, float], tmp_pa
     assert directory.forecast_file.stat().st_mtime < began["time"]
     assert (forecast.bound, explanation.verdict.bound) == ("sync", "sync"), figures
     if "delay_ms" in link and abs(error) > MOST_FORECAST_ERROR:
-        pytest.xfail(f"-25 % was measured beside other work, at a load of 10 to 18 on 2 cores; now {figures}")
+        pytest.xfail(
+            f"forecasts are too low with a delay: -20 % on a quiet machine, -25 % on a busy one; now {figures}"
+        )
     assert abs(error) <= MOST_FORECAST_ERROR, figures
 
 
