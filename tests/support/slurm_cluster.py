@@ -27,13 +27,14 @@ PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
 # Beside them there is `g1`, with 16 cores and 4 GPUs, which is never up: jobs for it wait.
 NODES = ("n1", "n2", "n3")
 START_SECONDS = 30
+# A requeued job waits until its credentials have run out (`cred_expire`), by default for two minutes.
 CONF = """ClusterName=rampline
 SlurmctldHost=localhost
 SlurmctldPort={ports[0]}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=40
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
 SlurmctldPidFile={folder}/slurmctld.pid

@@ -250,7 +250,7 @@ def test_the_time_limit_comes_near(submit: Submit, unhurried: str, forks: None, 
 @pytest.mark.long
 @pytest.mark.parametrize("spares", ["0", "1"])
 def test_the_first_node_is_lost(spares: str, submit: Submit, held: str, forks: None, tmp_path: Path) -> None:
-    """With it the command of the job: Slurm queues the job again, or another node does; it then waits two minutes."""
+    """With it the command of the job: Slurm queues the job again, or another node does, once credentials run out."""
     submitted = submit(held, "--spares", spares)
     hold = Hold(submitted.directory, "worker-1", step=20)
     hold.await_stop()
