@@ -111,7 +111,8 @@ def judge(
     if lost:
         told = "is" if len(lost) == 1 else "are"
         help_ += f"; {_and([NAMES[name] for name in lost])} {told} not told apart from noise"
-    sentence = f"{BOUNDS[first]}-bound: {100 * share:.0f} % {step} {reason}; {help_}"
+    # With the noise of the others, which is left out, a part can be more than the whole.
+    sentence = f"{BOUNDS[first]}-bound: {100 * min(share, 1.0):.0f} % {step} {reason}; {help_}"
     return Verdict(bound=BOUNDS[first], share=share, gain=gain, sentence=sentence)
 
 

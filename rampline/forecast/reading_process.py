@@ -30,6 +30,9 @@ from rampline.training.timings import CACHED, REAL, UPDATE
 from rampline.training.train import make_engine
 
 ROUNDS, LONGEST_ROUND_SECONDS = 5, 0.3
+# On a link with a delay a round is longer, so that what a call waits for is a small part of it, as in a run. About half
+# of it is used: a call with a single step says how many steps fit in.
+LATENCIES_OF_A_ROUND = 60
 # Of the validation split at first so many batches, then each time so many times as much until it takes so long.
 EVALUATION_BATCHES, EVALUATION_GROWTH, EVALUATION_SECONDS = 2, 4, 0.5
 LATENCIES = 20
@@ -76,9 +79,10 @@ def _read(
     if config.is_synchronous and config.cluster.sum == "fast":
         probes["update"] = engine.make_probe(UPDATE)
     first_evaluation, evaluations = _evaluations(config, engine, dataset.splits)
-    timings = measure_in_turns(probes, config, engine.average, rounds=ROUNDS, longest_seconds=LONGEST_ROUND_SECONDS)
     is_ring = config.strategy == "multi_worker"
-    latency = min(_seconds(lambda: engine.average(0.0)) for _ in range(LATENCIES)) if is_ring else 0.0
+    latency = min(engine.average(_seconds(lambda: engine.average(0.0))) for _ in range(LATENCIES)) if is_ring else 0.0
+    longest = max(LONGEST_ROUND_SECONDS, LATENCIES_OF_A_ROUND * latency)
+    timings = measure_in_turns(probes, config, engine.average, rounds=ROUNDS, longest_seconds=longest)
     update = timings.get("update")
     return {
         "batch_sizes": batch_sizes,

@@ -161,6 +161,11 @@ def test_parts_that_are_not_told_apart_from_noise_are_named() -> None:
     )
 
 
+def test_no_more_than_the_whole_step_is_said_to_go_somewhere() -> None:
+    found = parts(compute=1, sync=10.5, input=-1.5)
+    assert "sync-bound: 100 % of each 10.0 ms step goes" in judge(MIRRORED, found, probed()).sentence
+
+
 def test_two_parts_that_are_not_told_apart_are_both_the_cause() -> None:
     found = parts(input=5, compute=4, sync=1)
     assert judge(MIRRORED, found, probed(), {"input": 0.5, "compute": 0.5}).bound == "input"
