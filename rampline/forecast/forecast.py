@@ -181,9 +181,9 @@ def _errors(directory: RunDirectory) -> Iterable[float]:
 
 
 def _wall_errors(directory: RunDirectory) -> Iterable[float]:
-    """Of a run that went on to its last epoch at the first attempt: a quote knows nothing of faults and of stops."""
+    """Of a run that went on to its last epoch at the first start: a quote knows nothing of faults, stops and rungs."""
     forecast, result = Forecast.read(directory.forecast_file), read_json(directory.result_file)
-    if result["attempts"] == 1 and result["epochs"] == forecast.epochs:
+    if result["attempts"] == 1 and result["epochs"] == forecast.epochs and not directory.rungs.is_dir():
         yield math.log(result["wall_seconds"] / forecast.wall_seconds) / forecast.deviation
 
 

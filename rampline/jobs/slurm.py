@@ -225,7 +225,7 @@ class Slurm:
         check_devices(config)
 
     def room(self, config: RunConfig, *, avoid: Collection[str] = ()) -> int:
-        return len(self._nodes(avoid))
+        return len(self._up(avoid) or ())
 
     def place(self, config: RunConfig, *, avoid: Collection[str] = (), workers: int | None = None) -> SlurmPlacement:
         job, wanted = _job(), workers or nodes_of(config)
@@ -246,7 +246,15 @@ class Slurm:
         return _placement(job, config, ready, self.lost)
 
     def _nodes(self, avoid: Collection[str] = ()) -> dict[str, str]:
-        return {node: address for node, address in _nodes(_job()).items() if node not in {*avoid, *self.lost}}
+        """Of `_up`, once Slurm answers: its controller may be about to be started again."""
+        wait_until(lambda: self._up(avoid) is not None, PLACE_SECONDS)
+        if (nodes := self._up(avoid)) is None:
+            raise ClusterConfigError("Slurm does not answer: `squeue` says why")
+        return nodes
+
+    def _up(self, avoid: Collection[str]) -> dict[str, str] | None:
+        nodes = _nodes(_job())
+        return nodes and {node: nodes[node] for node in nodes if node not in {*avoid, *self.lost}}
 
     def place_jobs(self, jobs: Sequence[Job]) -> LocalPlacement:
         return LOCAL.place_jobs(jobs)  # this machine is one of the job's
@@ -388,11 +396,16 @@ def _count_gpus(resources: str) -> int:
     return sum(int(count) for _, count in _GPUS.findall(resources))
 
 
-def _nodes(job: str) -> dict[str, str]:
-    """Addresses of the job's nodes that are up, by name: a node that was lost, and is back, may be another job's."""
-    nodes = _ask("squeue", "--noheader", f"--jobs={job}", "--format=%N") or ""
-    lines = (_ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T %o") or "").splitlines()
-    states = [line.split() for line in lines]
+def _nodes(job: str) -> dict[str, str] | None:
+    """Addresses of the job's nodes that are up, by name; `None` where Slurm does not answer.
+
+    A node that was lost, and is back, may be another job's.
+    """
+    nodes = _ask("squeue", "--noheader", f"--jobs={job}", "--format=%N")
+    lines = _ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T %o") if nodes else nodes
+    if lines is None:
+        return None
+    states = [line.split() for line in lines.splitlines()]
     is_up = {node: not state.startswith(("down", "fail")) and "*" not in state for node, state, _ in states}
     return {node: address for node, _, address in states if is_up[node]}
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from rampline.jobs.exit_status import (
     WILL_REPEAT,
 )
 from rampline.jobs.fence import fence
+from rampline.jobs.heartbeat import RunningClock
 from rampline.jobs.job import Job, OnEvent, how_it_ended
 from rampline.jobs.launcher import POLL_SECONDS, Launcher, PlaceLost, Placement, Role, end_roles, wait_until
 from rampline.jobs.launchers import launcher_of
@@ -115,6 +116,7 @@ class Gang:
         fence: what its roles' environment has of `rampline.jobs.fence`.
         accumulate: micro-batches of this attempt, where `batch.accumulate` is `auto`.
         unclear: machines of which it is not known, in the end, that nothing runs there any more.
+        clock: counts no pause.
     """
 
     run_directory: RunDirectory
@@ -127,6 +129,7 @@ class Gang:
     unclear: frozenset[str] = frozenset()
     accumulate: int | None = None
     launched_at: float = field(default_factory=time.monotonic)
+    clock: RunningClock = field(default_factory=RunningClock)
     roles: list[Role] = field(default_factory=list)
 
     def start(self, task: Task) -> None:
@@ -236,14 +239,19 @@ def supervise(
     launcher = launcher or launcher_of(config)
     placement, restarts = _place(launcher, config), Restarts(config.cluster.max_restarts)
     leader = placement.tasks[0]
-    attempts = Attempts(run_directory.attempts_file if leader.is_chief else run_directory.attempts_file_of(leader.name))
+    own = run_directory.attempts_file if leader.is_chief else run_directory.attempts_file_of(leader.name)
+    with _closed_on_error(placement):
+        attempts = Attempts(own)
     accumulate = attempts.accumulate if config.batch.accumulate == AUTO else None
     while True:
+        workers, on_cpu = placement.tasks[0].workers, bool(config.cluster.virtual_devices)
+        with _closed_on_error(placement):
+            attempt = attempts.begin(workers, accumulate, on_cpu=on_cpu)
         gang = Gang(
             run_directory=run_directory,
             config=config,
             placement=placement,
-            attempt=attempts.begin(placement.tasks[0].workers, accumulate, on_cpu=bool(config.cluster.virtual_devices)),
+            attempt=attempt,
             restarts=restarts,
             launcher=launcher,
             accumulate=accumulate,
@@ -303,6 +311,16 @@ def _place(launcher: Launcher, config: RunConfig, avoid: Collection[str] = ()) -
     if config.cluster.min_workers is None:
         return launcher.place(config, avoid=avoid)
     return launcher.place(config, avoid=avoid, workers=_room(launcher, config, avoid))
+
+
+@contextmanager
+def _closed_on_error(placement: Placement) -> Iterator[None]:
+    """Its places are given back where an attempt cannot be written down."""
+    try:
+        yield
+    except BaseException:
+        placement.close()
+        raise
 
 
 def _room(launcher: Launcher, config: RunConfig, avoid: Collection[str] = ()) -> int:
@@ -445,7 +463,7 @@ def _restart_in_place(gang: Gang, role: Role, lost: RoleLost, attempts: Attempts
 
 
 def _check_time(gang: Gang, started: bool) -> None:
-    cluster, seconds = gang.config.cluster, time.monotonic() - gang.launched_at
+    cluster, seconds = gang.config.cluster, gang.clock()
     if not started and seconds > cluster.rendezvous_timeout_seconds + IMPORT_ALLOWANCE_SECONDS:
         raise RoleLost(f"the roles did not find each other within {seconds:.0f} s: see their logs")
     if cluster.run_timeout_seconds is not None and seconds > cluster.run_timeout_seconds:

@@ -45,12 +45,11 @@ class Home:
 
     @classmethod
     def of(cls, execution: Path, stored: Path) -> Home:
-        """The one that an execution is in: `stored`, where its runs are the same folder (a link to another disk, say),
-        else the one around it, else `stored`."""
-        home = cls(root=stored)
-        if home.runs.resolve() in execution.resolve().parents:
-            return home
-        return cls.around(execution) or home
+        """The one that an execution is in: this process's or `stored`, if its runs are the same folder (by a link to
+        another disk, say), else the one around it, else `stored`."""
+        home, parents = cls(root=stored), execution.resolve().parents
+        linked = (known for known in (cls.from_environment(), home) if known.runs.resolve() in parents)
+        return next(linked, None) or cls.around(execution) or home
 
 
 def private_mask(home: Home) -> int:

@@ -99,7 +99,8 @@ def process_is_gone(identity: str, folder: Path) -> bool:
     if lives is not None or not identity.startswith(f"{platform.node()}:"):
         return lives is False
     # The execution's first: a run's is asked for where nobody works on the execution, who could want it just then.
-    locks = [lock for lock in (folder.parent / ".lock", folder / ".lock") if lock.is_file()]
+    # `Path.is_file` raises where another user's folder may not be looked into.
+    locks = [lock for lock in (folder.parent / ".lock", folder / ".lock") if os.path.isfile(lock)]
     return bool(locks) and not any(map(_is_held, locks))
 
 

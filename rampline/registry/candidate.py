@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,7 +176,7 @@ def directory_of(run: Run, name: str) -> RunDirectory:
     # Of a home that was moved or copied it is in this one.
     moved = Home.from_environment().runs.joinpath(*Path(path).parts[-3:])
     path = moved if moved.is_dir() else Path(path)
-    if not path.is_dir():
+    if not os.path.isdir(path):  # `Path.is_dir` raises where another user's folder may not be looked into
         raise InputError(
             f"{name} was trained in {path}, which is not on this machine (another one, or it was deleted): "
             "its checkpoints are needed"

@@ -116,7 +116,9 @@ def _lead_to_own_artifacts(home: Home) -> None:
             new = home.artifacts / old.name
             if old.parent.name != home.artifacts.name or _is_same(old, new):
                 continue
-            if old.is_dir() and not new.is_dir():  # of a database that was the MLFLOW_TRACKING_URI of another home
+            if (
+                os.path.isdir(old) and not new.is_dir()
+            ):  # of a database that was the MLFLOW_TRACKING_URI of another home
                 continue
             logger.warning("the artifacts of a home that was copied or moved: MLflow looks for %s in %s now", old, new)
             for table, column in PLACES:
@@ -127,7 +129,7 @@ def _lead_to_own_artifacts(home: Home) -> None:
 
 def _is_same(old: Path, new: Path) -> bool:
     """Also by a link, and where a folder is mounted twice."""
-    if old.exists() and new.exists():
+    if os.path.exists(old) and new.exists():  # `Path.exists` raises where another user's folder may not be looked into
         return old.samefile(new)
     return os.path.realpath(old) == os.path.realpath(new)
 

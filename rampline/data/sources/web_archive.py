@@ -28,7 +28,7 @@ from rampline.credentials import hide_credentials
 from rampline.data.archives import KEPT_FREE_SHARE, SUFFIXES, is_archive, stem
 from rampline.data.sources.folder import open_archive
 from rampline.data.sources.source import Source, Tell
-from rampline.errors import DatasetError, DownloadFailed
+from rampline.errors import NOT_ALLOWED, DatasetError, DownloadFailed, says_disk_full
 from rampline.files import make_directory, read_json, write_json
 from rampline.record.units import write_bytes
 
@@ -199,6 +199,8 @@ def _load(part: _Part, *, is_verified: bool, tell: Callable[[str], None]) -> Non
                 raise _NotThere(f"{part.url} answers {error.code} {error.reason}") from error
             reason, kind = f"{error.code} {error.reason}", _NoAnswer
         except (OSError, http.client.HTTPException) as error:
+            if says_disk_full(error) or getattr(error, "errno", None) in NOT_ALLOWED:
+                raise DatasetError(f"{part.path} cannot be written: {error}") from error
             cause = getattr(error, "reason", error)
             reason = str(cause) or type(error).__name__
             # A name that nobody knows is a mistake of the user's; where no server of names answers it is another error.

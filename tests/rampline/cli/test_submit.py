@@ -3,6 +3,7 @@
 import dataclasses
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from runs import SUPPORT
 from slurm_cluster import SlurmCluster
 
 from rampline.files import read_json
+from rampline.jobs.slurm import Slurm
 from rampline.jobs.supervisor import supervise
 from rampline.record.attempts import read_workers
 from rampline.record.run_directory import RunDirectory
@@ -321,6 +323,26 @@ def test_the_command_of_a_job_is_killed(submit: Submit, unhurried: str, forks: N
     again = submitted.cluster.ask("sbatch", "--parsable", str(submitted.directory.path.parent / "job.sh"))
     assert submitted.cluster.await_state(again, *ENDED, seconds=180) == "COMPLETED", submitted.printed
     assert_bit_equal(submitted.directory, trained_here(submitted, tmp_path))
+
+
+@pytest.mark.long
+def test_a_controller_that_is_started_again_is_waited_for(
+    submit: Submit, unhurried: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted = submit(unhurried)
+    submitted.await_starts(1)
+    cluster, config = submitted.cluster, submitted.directory.read_config()
+    for name, value in {**cluster.environment, "SLURM_JOB_ID": submitted.job}.items():
+        monkeypatch.setenv(name, value)
+    controller = cluster.daemons.pop("slurmctld")
+    controller.terminate()
+    controller.wait()
+    again = threading.Timer(3, cluster.start, ["slurmctld"])
+    again.start()
+    assert Slurm().room(config) == 0
+    Slurm().check(config)
+    again.join()
+    assert Slurm().room(config) == 2
 
 
 @pytest.mark.long

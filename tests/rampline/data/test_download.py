@@ -6,6 +6,7 @@ import re
 
 import pytest
 from file_server import serve
+from small_disk import small_disk
 
 from rampline.data.sources import web_archive as module
 from rampline.data.sources.web_archive import download
@@ -157,3 +158,10 @@ def test_more_than_the_disk_has_is_refused_before_it_is_loaded(path, monkeypatch
     monkeypatch.setattr(module, "KEPT_FREE_SHARE", 1.0)
     with serve(CONTENT) as server:
         assert "no room for the download: 3.00 MB" in refused(path, server)
+
+
+def test_a_disk_that_fills_up_meanwhile_is_told_and_not_asked_again(path, monkeypatch):
+    monkeypatch.setattr(module, "KEPT_FREE_SHARE", -1.0)  # as with a quota, which the free space does not say
+    with small_disk(path.parent, 2), serve(CONTENT) as server:
+        assert refused(path, server).endswith("cannot be written: [Errno 28] No space left on device")
+    assert len(server.ranges) == 1

@@ -135,7 +135,7 @@ def test_the_speedup_is_less_certain_than_either() -> None:
 
 def outcome(
     home: Home, number: int, speed: float, forecast: Forecast, speeds_after_first: int = 1, **result: object
-) -> None:
+) -> RunDirectory:
     directory = RunDirectory(home.runs / "s" / f"2026{number:04}-000000-abcd" / "run")
     directory.create(RunConfig(), RunIdentity(study="s", name="run", dataset="/data"))
     forecast.write(directory.forecast_file)
@@ -144,6 +144,7 @@ def outcome(
     directory.events_file.write_text("".join(lines))
     found = {"epochs": len(epochs), "attempts": 1, "wall_seconds": forecast.wall_seconds} | result
     directory.result_file.write_text(json.dumps(found))
+    return directory
 
 
 def test_earlier_errors_are_those_of_complete_runs_without_the_first_epoch(tmp_path: Path) -> None:
@@ -161,6 +162,7 @@ def test_wall_times_of_undisturbed_runs_make_the_interval_of_wall_time_and_cost(
     outcome(home, 0, 110.0, forecast, wall_seconds=21.0)
     outcome(home, 1, 110.0, forecast, wall_seconds=60.0, attempts=2)
     outcome(home, 2, 110.0, forecast, speeds_after_first=0)
+    outcome(home, 20, 110.0, forecast, wall_seconds=60.0).rungs.mkdir()  # halving let it rest: it started several times
     found = Calibration.of(home)
     assert found.wall_errors == [pytest.approx(math.log(1.05) / PRIOR)]
     later = [forecast.wall_factor]

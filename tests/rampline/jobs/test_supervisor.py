@@ -244,6 +244,16 @@ def test_a_full_disk_ends_the_run_with_a_clear_line(make_run, mount, tmp_path: P
     assert len(attempts(directory)) == 1
 
 
+def test_a_place_is_given_back_where_the_attempt_cannot_be_written_down(
+    make_run, read_only, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, closed = make_run(make_config("single")), list[LocalPlacement]()
+    monkeypatch.setattr(LocalPlacement, "close", lambda placement: closed.append(placement) or frozenset())
+    with read_only(directory.path), pytest.raises(OSError, match="Read-only file system"):
+        supervise(directory, on_event=lambda event: None, log=print)
+    assert len(closed) == 1
+
+
 def test_a_run_directory_that_cannot_be_written_is_told_of(make_run, read_only) -> None:
     directory = make_run(make_config("single"))
     with (

@@ -65,3 +65,14 @@ def test_an_execution_is_in_the_home_whose_runs_it_lies_in_also_through_a_link(t
     moved, elsewhere = tmp_path / "moved", tmp_path / "elsewhere"
     assert Home.of(moved / "runs" / "digits" / "first", home.root) == Home(root=moved)
     assert Home.of(elsewhere / "first", home.root) == home
+
+
+def test_an_execution_of_a_copied_home_is_in_the_copy_though_both_have_their_runs_by_a_link(monkeypatch, tmp_path):
+    disk, homes = tmp_path / "disk", [Home(root=tmp_path / name) for name in ("home", "copy")]
+    disk.mkdir()
+    for home in homes:
+        home.root.mkdir()
+        home.runs.symlink_to(disk)
+    for home in homes:
+        monkeypatch.setenv("RAMPLINE_HOME", str(home.root))
+        assert Home.of(home.runs / "digits" / "first", homes[0].root) == home

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from other_user import closed
 
 import rampline
 from rampline.jobs.launcher import wait_until
@@ -78,6 +79,14 @@ def test_before_the_machine_was_started_is_gone_and_another_machine_of_that_name
         assert process_is_gone(before, tmp_path / "run")
     assert process_is_gone(before, tmp_path)
     assert process_is_gone(before, tmp_path / "run")
+
+
+def test_of_what_another_user_has_closed_nothing_is_known(tmp_path):
+    host, pid, started = process_identity().rsplit(":", 2)
+    run = tmp_path / "execution" / "run"
+    run.mkdir(parents=True)
+    with hold(run.parent), closed(tmp_path):
+        assert not process_is_gone(f"{host}:{pid}:{started.partition('-')[0]}-another/1", run)
 
 
 @pytest.mark.skipif(not HAS_CONTAINERS, reason="needs root and unshare: a PID namespace is what a container has")

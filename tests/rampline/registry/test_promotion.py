@@ -15,6 +15,7 @@ import pytest
 from command_line import RAMPLINE, environment_with
 from mlflow.entities import Run, RunData, RunInfo, RunTag
 from mlflow.tracking import MlflowClient
+from other_user import closed
 from PIL import Image
 from trained_runs import MODEL, aliases
 
@@ -297,6 +298,12 @@ def test_a_run_of_a_home_that_was_moved_is_in_it(monkeypatch: pytest.MonkeyPatch
     info = RunInfo("1", "0", "me", "FINISHED", 0, 1, "active")
     run = Run(info, RunData(tags=[RunTag("rampline.run_dir", "/old/place/runs/s/e/r")]))
     assert directory_of(run, "r") == directory
+    monkeypatch.setenv("RAMPLINE_HOME", "/another/home")
+    theirs = tmp_path / "theirs"
+    run = Run(info, RunData(tags=[RunTag("rampline.run_dir", str(theirs / "runs" / "s" / "e" / "r"))]))
+    theirs.mkdir()
+    with closed(theirs), pytest.raises(InputError, match="which is not on this machine"):
+        directory_of(run, "r")
 
 
 @pytest.mark.usefixtures("trained")

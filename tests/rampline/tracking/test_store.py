@@ -7,9 +7,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
+from other_user import closed
 
 from rampline.files import write_text
 from rampline.record.home import Home
@@ -150,3 +153,17 @@ def test_artifacts_that_are_in_another_home_alone_stay_there(home, tmp_path, mon
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     open_tracking(home)
     assert places(home) == before
+
+
+def test_a_home_that_was_copied_from_another_user_has_its_own_artifacts(home, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    experiment_id(open_tracking(home), "mine", home)
+    # pytest's own folders are closed to others.
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Home(root=Path(folder) / "copy")
+        shutil.copytree(home.root, copy.root)
+        for path in (copy.root.parent, copy.root, *copy.root.rglob("*")):
+            path.chmod(0o777)
+        with closed(home.root):
+            open_tracking(copy)
+        assert {place for place in places(copy) if "/mine" in place} == {f"{copy.artifacts.as_uri()}/mine"}
