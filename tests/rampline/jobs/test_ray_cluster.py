@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,32 +46,12 @@ runs:
   multi-worker: {set: {strategy: multi_worker, cluster: {workers: 2}}}
   parameter-server: {set: {strategy: parameter_server, cluster: {workers: 2, parameter_servers: 1}}}
 """
-# That a run may start later on Ray than on this machine alone: a cluster is started for it.
-LATER_SECONDS = 8
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> str:
     (tmp_path / "both.yaml").write_text(STUDY)
     return str(tmp_path / "both.yaml")
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("prepared")
-@pytest.mark.parametrize("run", ["multi-worker", "parameter-server"])
-def test_a_command_starts_training_soon(
-    rampline_process: Rampline, home: Path, prefect_server: PrefectServer, study: str, run: str
-) -> None:
-    seconds = dict[str, float]()
-    for launcher in ("local", "ray"):
-        began_at = time.time()
-        chosen = ("--only", run, "--launcher", launcher, "--execution", launcher)
-        result = rampline_process("run", study, *chosen, prefect=prefect_server.prefect)
-        assert result.returncode == 0, result.stderr
-        (started,) = RunDirectory(home / "runs" / "both" / launcher / run).read_events("started")
-        seconds[launcher] = started["time"] - began_at
-    print(f"{run}: from the command to `started` {seconds['local']:.1f} s, on Ray {seconds['ray']:.1f} s")  # noqa: T201
-    assert seconds["ray"] < seconds["local"] + LATER_SECONDS
 
 
 @pytest.fixture(scope="module")
