@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import fcntl
 import functools
+import hashlib
 import json
 import os
 import re
@@ -67,6 +68,14 @@ def write_json(path: Path, value: Any, *, mode: int = 0o666) -> None:
 def read_json(path: Path) -> Any:
     """The value of a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def json_digest(value: Any) -> str:
+    """SHA-256 of a value that JSON can hold, in hexadecimal: equal for equal values, whatever the order of their keys.
+
+    Addresses of datasets and tags in MLflow are made from it: the bytes that are hashed must stay as they are.
+    """
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 class JsonData:

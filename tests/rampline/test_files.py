@@ -18,6 +18,7 @@ from rampline.files import (
     JsonData,
     complete_directory,
     delete_unfinished,
+    json_digest,
     read_csv,
     read_json,
     remove,
@@ -315,3 +316,9 @@ def test_a_dataclass_comes_back_from_json_with_all_that_is_in_it(tmp_path):
 def test_json_of_something_else_is_no_dataclass(content):
     with pytest.raises(ValueError, match="Measured"):
         Measured.from_dict(content)
+
+
+def test_the_digest_of_a_value_never_changes():
+    """By `sha256sum` of `{"a": [null, "\\u00e9"], "b": 1.0}`; prepared datasets are found by such digests."""
+    digest = "851d60f466323251bb7c89a7300ac1609a784b62876b21f1ca3c691abebb0f97"
+    assert json_digest({"b": 1.0, "a": [None, "é"]}) == json_digest({"a": (None, "é"), "b": 1.0}) == digest
