@@ -26,12 +26,12 @@ from rampline.data.stored_dataset import put_dataset
 from rampline.errors import Preempted, RunFailed, TakenOver
 from rampline.explain.explanation import explain_run
 from rampline.explain.replica import measure_replicas
-from rampline.files import read_json, write_json
+from rampline.files import locked, read_json, write_json
 from rampline.forecast.forecast import Calibration
 from rampline.forecast.quote import quote_run, tell_doubled
 from rampline.imports import preload
 from rampline.jobs.evaluator import run_evaluation
-from rampline.jobs.lock import hold_run, locked
+from rampline.jobs.lock import hold_run
 from rampline.jobs.supervisor import supervise
 from rampline.parity.check import ParityResult, check_parity, result_file
 from rampline.record.delivery_state import RUNNING, End, mark_undelivered, read_delivery
@@ -115,7 +115,7 @@ def evaluate_runs(execution: Execution, runs: Sequence[str], *, on_event: OnEven
     return scores
 
 
-def _one_evaluation(execution: Execution) -> AbstractContextManager[None]:
+def _one_evaluation(execution: Execution) -> AbstractContextManager[bool]:
     lock = execution.directory(execution.study.reference).evaluation_lock
     return locked(lock, lambda holder: logger.warning("waiting for %s, which evaluates it, too", holder))
 

@@ -1,4 +1,4 @@
-"""Files that are complete or absent: written aside, synced, renamed."""
+"""Files that are complete or absent: written aside, synced, renamed; and those by which one process at a time works."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import csv
 import dataclasses
 import fcntl
 import functools
+import hashlib
 import json
+import math
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+import socket
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 # Of a role: the folder that is there as long as its attempt, see `rampline.jobs.fence`. What it writes or removes in
 # the run directory is renamed through it.
 THROUGH = "RAMPLINE_ATTEMPT_FOLDER"
+LOCK_POLL_SECONDS = 0.05
 # What a spreadsheet runs as a formula, behind any number of the apostrophes that keep it from that; but for numbers.
 # The last four are the full-width forms, which count where people write so.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
@@ -38,6 +43,42 @@ def lock_now(file: IO[str], how: int = fcntl.LOCK_SH) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+@contextmanager
+def locked(path: Path, on_held: Callable[[str], None] = lambda _: None, *, seconds: float = math.inf) -> Iterator[bool]:
+    """Hold a lock file for the length of the block; the kernel frees it when its holder ends, however it ends.
+
+    Yields whether it could be had in time.
+
+    Args:
+        path: the file; who holds it stands in it.
+        on_held: is called with that where another process holds it. Unless it raises, that process is waited for.
+        seconds: to wait for it; by default as long as it takes.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Opened for appending: the next process must be able to read what the holder wrote about itself.
+    with open(path, "a+") as file:
+        is_held = lock_now(file, fcntl.LOCK_EX)
+        if not is_held:
+            file.seek(0)
+            on_held(file.read().strip() or "another process")
+            is_held = _lock_within(seconds, file)
+        if is_held:
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+        yield is_held
+
+
+def _lock_within(seconds: float, file: IO[str]) -> bool:
+    if seconds == math.inf:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return True
+    deadline = time.monotonic() + seconds
+    while not (is_held := lock_now(file, fcntl.LOCK_EX)) and time.monotonic() < deadline:
+        time.sleep(LOCK_POLL_SECONDS)
+    return is_held
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
@@ -67,6 +108,14 @@ def write_json(path: Path, value: Any, *, mode: int = 0o666) -> None:
 def read_json(path: Path) -> Any:
     """The value of a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def json_digest(value: Any) -> str:
+    """SHA-256 of a value that JSON can hold, in hexadecimal: equal for equal values, whatever the order of their keys.
+
+    Addresses of datasets and tags in MLflow are made from it: the bytes that are hashed must stay as they are.
+    """
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 class JsonData:

@@ -34,15 +34,17 @@ TERMINAL: ContextVar[Progress | None] = ContextVar("terminal", default=None)
 
 
 class LineProgress:
-    """One line per event that matters, given to `write`: a logger's `info`, or `print`."""
+    """One line per event that matters, given to `write`: a logger's `info`, or `print`; `beside` is told all, too."""
 
-    def __init__(self, write: Callable[[str], object]) -> None:
-        self._write = write
+    def __init__(self, write: Callable[[str], object], *, beside: Progress | None = None) -> None:
+        self._write, self._beside = write, beside
         self._epochs: dict[str, int] = {}
 
     def line(self, text: str) -> None:
         """Pass the sentence on."""
         self._write(text)
+        if self._beside:
+            self._beside.line(text)
 
     def event(self, name: str, event: Event) -> None:
         """Write the event's line; steps inside an epoch have none."""
@@ -51,6 +53,8 @@ class LineProgress:
         text = describe(event, epochs=self._epochs.get(name))
         if text:
             self._write(f"{name}: {text}")
+        if self._beside:
+            self._beside.event(name, event)
 
 
 class BarProgress(AbstractContextManager["BarProgress"]):
@@ -114,27 +118,9 @@ class BarProgress(AbstractContextManager["BarProgress"]):
         self._bars.update(self._tasks[name], completed=done, description=text)
 
 
-class BothProgress:
-    """Tells two listeners: the flow run's log and the terminal."""
-
-    def __init__(self, first: Progress, second: Progress) -> None:
-        self._all = (first, second)
-
-    def line(self, text: str) -> None:
-        """Tell both the sentence."""
-        for progress in self._all:
-            progress.line(text)
-
-    def event(self, name: str, event: Event) -> None:
-        """Tell both the event."""
-        for progress in self._all:
-            progress.event(name, event)
-
-
 def progress_to(write: Callable[[str], object]) -> Progress:
     """Progress as lines to `write` (a flow run's logger), and to the terminal where a command shows one."""
-    lines, terminal = LineProgress(write), TERMINAL.get()
-    return lines if terminal is None else BothProgress(lines, terminal)
+    return LineProgress(write, beside=TERMINAL.get())
 
 
 def describe(event: Event, *, epochs: int | None) -> str | None:

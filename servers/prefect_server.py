@@ -23,8 +23,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from rampline.errors import RamplineError
+from rampline.files import locked
 from rampline.imports import importing
-from rampline.jobs.lock import locked
 from rampline.jobs.parent import end_with_parent
 from rampline.record.home import Home
 from rampline.servers.environments import PREFECT_AUTH, private_prefect

@@ -10,7 +10,6 @@ looks for it, and the first that gets the lock of the home ends all in its place
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import runpy
@@ -22,13 +21,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
 from rampline.errors import InputError
-from rampline.files import lock_now
+from rampline.files import lock_now, locked
 from rampline.record.home import Home
 from rampline.servers.running import servers_folder, state_file
 
@@ -118,24 +117,9 @@ def send_group(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
-@contextmanager
-def hold_lock(home: Home, *, seconds: float = LOCK_SECONDS) -> Iterator[bool]:
-    """Hold the lock of `home`'s servers for the length of the block; yields whether it could be had within `seconds`.
-
-    It is free again when the process that holds it ends, whatever way it goes. `lock_holder` of another command may
-    have it for a moment.
-    """
-    folder = servers_folder(home)
-    folder.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + seconds
-    with open(folder / "lock", "a+") as file:
-        while not (is_held := lock_now(file, fcntl.LOCK_EX)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        if is_held:
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}")
-            file.flush()
-        yield is_held
+def hold_lock(home: Home, *, seconds: float = LOCK_SECONDS) -> AbstractContextManager[bool]:
+    """`locked`, with the lock of `home`'s servers; `lock_holder` of another command may have it for a moment."""
+    return locked(servers_folder(home) / "lock", seconds=seconds)
 
 
 def lock_holder(home: Home) -> int | None:

@@ -24,7 +24,7 @@ from prefect.client.schemas.actions import ArtifactUpdate
 from rampline.comparison.section import Section
 from rampline.config import RunConfig
 from rampline.files import read_csv
-from rampline.forecast.plan import PlannedRun
+from rampline.forecast.plan import PlannedRun, plan_remarks, plan_table
 from rampline.jobs.role_output import RoleOutput, last_lines
 from rampline.jobs.roles import role_counts
 from rampline.record.attempts import COLUMNS, tell_attempts
@@ -32,7 +32,7 @@ from rampline.record.events import EventReader
 from rampline.record.metric import Output
 from rampline.record.metrics import PAGE_RANK, metrics_of_run, shown_in
 from rampline.record.run_directory import RunDirectory
-from rampline.record.units import write_duration, write_markdown_table, write_percent
+from rampline.record.units import write_markdown_table
 from rampline.study import Study
 from rampline.study.execution_file import Execution
 from rampline.tracking.artifacts import LEARNING_RATE, draw_artifacts
@@ -80,31 +80,12 @@ def quote_markdown(execution: Execution) -> str:
 
 def plan_markdown(study: Study, planned: Sequence[PlannedRun]) -> str:
     """What a study would run, with expected time and cost: what a person needs to say yes or no."""
-    rows = [
-        {
-            "run": run.name,
-            "strategy": run.config.strategy,
-            "replicas": run.config.replicas,
-            "devices": run.devices,
-            "global batch": run.config.global_batch_size,
-            "epochs": f"{run.at_most}{run.config.epochs}",
-            "trained": f"{run.config.repeats} times" if run.config.repeats > 1 else "once",
-            "time": "?" if run.expected_seconds is None else run.at_most + write_duration(run.expected_seconds),
-            "cost (USD)": "?" if run.expected_cost_usd is None else f"{run.at_most}{run.expected_cost_usd:.2f}",
-            "within": "" if run.quote is None else write_percent(run.quote.factor - 1),
-        }
-        for run in planned
-        if not run.repeat_of
-    ]
-    remarks = [study.description]
-    if any(run.expected_seconds is None for run in planned):
-        hours = f" The study says: {study.expected_hours}." if study.expected_hours else ""
-        measured = "known after a run with these settings was measured, or `rampline forecast` has measured a minute"
-        remarks.append(f"`?`: {measured}.{hours}")
-    if any(run.quote for run in planned):
-        remarks.append("Within: of 10 runs 9 come out so near.")
-    table = write_markdown_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
-    return "\n\n".join([f"## Plan of {study.name}", table, *filter(None, remarks)]) + "\n"
+    parts = [f"## Plan of {study.name}", write_markdown_table(*plan_table(planned)), study.description]
+    if any(run.expected_seconds is None for run in planned) and study.expected_hours:
+        parts.append(f"The study says how long it takes: {study.expected_hours}.")
+    # Stars, paths and names of runs are meant as they are.
+    remarks = [re.sub(r"([*_<\[])", r"\\\1", line) for line in plan_remarks(study, planned, whose="the flow run's")]
+    return "\n\n".join(filter(None, [*parts, "\n".join(f"- {line}" for line in remarks)])) + "\n"
 
 
 def attempts_markdown(run_directory: RunDirectory) -> str:

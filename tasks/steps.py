@@ -1,8 +1,6 @@
 """The tasks of the flows: one short step of an execution each, with its retries, caching and artifacts."""
 
 import dataclasses
-import hashlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -22,6 +20,7 @@ from rampline.data.preparation import prepare_dataset
 from rampline.data.quality import read_report
 from rampline.errors import DownloadFailed, RamplineError
 from rampline.execution import closing, compare_runs, evaluate_runs, explain_runs, start_execution, train_run
+from rampline.files import json_digest
 from rampline.jobs.device_queue import devices_of
 from rampline.jobs.lock import hold
 from rampline.progress import progress_to
@@ -68,8 +67,7 @@ def cache_key(_context: Any, parameters: dict[str, Any]) -> str | None:
     config, present = parameters["config"], parameters["present"]
     if present is None:
         return None
-    settings = json.dumps([present, dataclasses.asdict(config)], sort_keys=True)
-    return "prepared-" + hashlib.sha256(settings.encode()).hexdigest()
+    return "prepared-" + json_digest([present, dataclasses.asdict(config)])
 
 
 @task(

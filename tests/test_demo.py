@@ -182,7 +182,7 @@ def test_the_report_has_the_sections_it_has_had(home: Path) -> None:
 def test_what_was_measured_is_planned_with_and_compared_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAMPLINE_HOME", str(home))
     planned = CliRunner().invoke(app, ["plan", "digits", "--only", "baseline", "--set", "epochs=3"])
-    assert re.search(r"baseline +single +1 chief +CPU +32 +32 +3 +\d+ +0.002 +\d+ s", planned.output)
+    assert re.search(r"baseline +single +1 chief +CPU +32 +32 +3 +\d+ +0.002 +[\d.]+ s", planned.output)
     compared = CliRunner().invoke(app, ["compare", "digits"])
     assert compared.exit_code == 0
     assert "report  " in compared.output

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 
 from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
 from rampline.cli.console import line_console, make_table, table_console
-from rampline.config.learning_rate import describe_schedule
 from rampline.errors import InputError
-from rampline.imports import importing, locate_own
+from rampline.imports import importing
 from rampline.record.home import Home
-from rampline.record.units import write_dollars, write_percent
-from rampline.study import Study, study_name
-from rampline.study.halving import ETA, FIRST_RUNG, describe_rungs
+from rampline.study import study_name
 from rampline.study.preflight import check_study
 
 if TYPE_CHECKING:
     from rampline.comparison.runs import Comparison
-    from rampline.forecast.plan import PlannedRun
 
-UNKNOWN = "?"
-FROM_STUDY = "*"
-SOURCES = {"readings": "the readings of `rampline forecast`", "run": "earlier runs with the same settings"}
 TEXTS = ("strategy", "processes", "devices")
 PLAN_WIDTH = 160
 
@@ -36,119 +26,19 @@ def plan(study: StudyArgument, only: OnlyOption = None, set_: SetOption = None, 
     """Show what a study would run: roles, devices, batches, steps, learning rate, expected time and cost."""
     home = Home.from_environment()
     checked = check_study(study, home=home, only=only or [], overrides=all_overrides(file, set_ or [], only))
-    from rampline.forecast.plan import plan_study  # brings in pandas: a wrong study should be told of before
+    # They bring in pandas: a wrong study should be told of before.
+    from rampline.forecast.plan import plan_remarks, plan_study, plan_table
 
     runs = plan_study(checked, home)
+    (first, *others), rows = plan_table(runs)
+    table = make_table(first, *others, numbers=tuple(name for name in others if name not in TEXTS))
+    for row in rows:
+        table.add_row(*row)
     console = table_console(PLAN_WIDTH)
     console.print(f"study {checked.name}: {checked.description}", soft_wrap=True)
-    console.print(_table(runs))
-    for line in _remarks(checked, runs):
+    console.print(table)
+    for line in plan_remarks(checked, runs):
         console.print(line, soft_wrap=True)
-
-
-def _table(runs: list[PlannedRun]) -> Table:
-    shown = [run for run in runs if not run.repeat_of] or runs
-    columns = [_figures(run) for run in shown]
-    kept = [name for name in columns[0] if any(figures.get(name) for figures in columns)]
-    table = make_table("run", *kept, numbers=tuple(name for name in kept if name not in TEXTS))
-    for run, figures in zip(shown, columns, strict=True):
-        table.add_row(run.name, *(figures.get(name, "") for name in kept))
-    return table
-
-
-def _figures(run: PlannedRun) -> dict[str, str]:
-    config = run.config
-    most = run.at_most
-    figures = {
-        "strategy": config.strategy.replace("_", " ") + (", fit" if config.engine == "fit" else ""),
-        "processes": run.processes,
-        "devices": run.devices,
-        "per-replica batch": str(config.per_replica_batch_size),
-        "global batch": str(config.global_batch_size),
-        "epochs": most + str(config.epochs),
-        "steps per epoch": _steps(run),
-        "peak LR": f"{config.peak_learning_rate:g}",
-        "repeats": f"{config.repeats}" if config.repeats > 1 else "",
-        "time": UNKNOWN if run.expected_seconds is None else most + _duration(run.expected_seconds),
-        "within": "" if run.quote is None else write_percent(run.quote.wall_factor - 1),
-    }
-    if config.cluster.price_per_hour is not None:
-        figures["cost"] = UNKNOWN if run.expected_cost_usd is None else most + write_dollars(run.expected_cost_usd)
-    return figures
-
-
-def _steps(run: PlannedRun) -> str:
-    if run.steps_per_epoch is None:
-        return UNKNOWN
-    return str(run.steps_per_epoch) + ("" if run.is_prepared else FROM_STUDY)
-
-
-def _remarks(study: Study, runs: list[PlannedRun]) -> list[str]:
-    remarks = [*_with_runs(_set_ups(runs)), *_halving_remarks(study)]
-    if any(run.steps_per_epoch is not None and not run.is_prepared for run in runs):
-        sizes = sorted({run.train_examples for run in study.runs if run.train_examples})
-        images = " or ".join(f"{size:,}" for size in sizes)
-        remarks.append(f"{FROM_STUDY} from the {images} training images that the study names, not from prepared data")
-    if any(run.steps_per_epoch is None for run in runs):
-        remarks.append("steps per epoch: known after `rampline run` has prepared the data")
-    if any(run.expected_seconds is None for run in runs):
-        remarks.append("time and cost: known after a run with these settings was measured, or by `rampline forecast`")
-    if sources := {run.quote.source for run in runs if run.quote}:
-        sure = "time and cost: of 10 runs 9 come out within so much of them"
-        remarks.append(f"{sure}; from {' and '.join(SOURCES[source] for source in sorted(sources))}")
-    remarks += _with_runs(_prices(runs))
-    remarks += [
-        f"{run.name} starts from the best weights of {run.starts_from}"
-        for run in study.runs
-        if run.starts_from and not run.repeat_of
-    ]
-    remarks += [_import_remark(name) for name in sorted({run.config.model.name for run in runs}) if ":" in name]
-    times = [run.expected_seconds for run in runs]
-    if times and None not in times:
-        most = next(filter(None, (run.at_most for run in runs)), "")
-        remarks.append(f"expected time: {most}{_duration(sum(time or 0.0 for time in times))}")
-    return remarks
-
-
-def _with_runs(told: Iterable[tuple[str, str]]) -> list[str]:
-    """Each remark once, with the names of the runs that it is about."""
-    runs: dict[str, list[str]] = {}
-    for remark, run in told:
-        runs.setdefault(remark, []).append(run)
-    return [f"{remark} ({', '.join(names)})" for remark, names in runs.items()]
-
-
-def _set_ups(runs: list[PlannedRun]) -> Iterator[tuple[str, str]]:
-    firsts = [run for run in runs if not run.repeat_of]
-    for run in firsts:
-        if run.config.learning_rate.schedule != "constant":  # the column of the peak says that
-            yield f"learning rate {describe_schedule(run.config)}", run.name
-    yield from ((f"stops before its last epoch {run.stops}", run.name) for run in firsts if run.stops)
-
-
-def _halving_remarks(study: Study) -> list[str]:
-    grids = dict.fromkeys(run.halving for run in study.runs if run.halving and not describe_rungs(study, run))
-    return [f"grid {grid} stops no run: halving needs two runs and {ETA * FIRST_RUNG} epochs" for grid in grids]
-
-
-def _prices(runs: list[PlannedRun]) -> Iterator[tuple[str, str]]:
-    """Costs are for the machine that a run names, which need not be this one."""
-    for run in runs:
-        cluster = run.config.cluster
-        if cluster.machine is not None and cluster.price_per_hour is not None:
-            price = f"${cluster.price_per_hour:g} per hour"
-            yield f"cost is for {cluster.machines} x {cluster.machine}, {price}", run.name
-
-
-def _import_remark(name: str) -> str:
-    where = f"imports {name} from {locate_own(name, Path.cwd())}; it runs with your rights in every role process"
-    return f"{where}; if it compiles its model, that has its own optimizer, learning rate, loss and metrics"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def compare(study: StudyArgument) -> None:

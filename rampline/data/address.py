@@ -6,8 +6,6 @@ from a quick fingerprint of the source (names, sizes, times) to the directory th
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 
 from rampline.config import DataConfig
 from rampline.data.dataset import FORMAT_VERSION
-from rampline.files import read_json
+from rampline.files import json_digest, read_json
 from rampline.record.home import Home
 
 STORAGES = {"memory": "tensor", "disk": "raw_files", "none": "encoded_files", "auto": "auto"}
@@ -65,7 +63,7 @@ def describe_preprocessing(
 def dataset_directory(home: Home, name: str, fingerprint: str, preprocessing: dict[str, Any]) -> Path:
     """`home.data/<name>-<content key>`: equal for equal content and preprocessing."""
     readable = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "images"
-    return home.data / f"{readable}-{_digest([fingerprint, preprocessing])}"
+    return home.data / f"{readable}-{json_digest([fingerprint, preprocessing])[:_KEY_LENGTH]}"
 
 
 def look_up(home: Home, entry: Path) -> Path | None:
@@ -83,8 +81,4 @@ def index_entry(home: Home, config: DataConfig, stat_fingerprint: str, scored_cl
     request["split_seed"] = config.split_seed
     if scored_classes is not None:
         request["scored_classes"] = list(scored_classes)
-    return home.data / "index" / f"{_digest([config.source, stat_fingerprint, request])}.json"
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:_KEY_LENGTH]
+    return home.data / "index" / f"{json_digest([config.source, stat_fingerprint, request])[:_KEY_LENGTH]}.json"

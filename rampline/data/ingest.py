@@ -40,9 +40,8 @@ from rampline.data.storage import Content, SplitWriter, stored_content
 from rampline.data.stored_dataset import fetch_dataset
 from rampline.devices import available_cores
 from rampline.errors import DatasetError
-from rampline.files import complete_directory, delete_unfinished, write_csv, write_json
+from rampline.files import complete_directory, delete_unfinished, locked, write_csv, write_json
 from rampline.jobs.job import EVENTS
-from rampline.jobs.lock import locked
 from rampline.jobs.memory import available_bytes
 from rampline.record.events import EventWriter
 from rampline.record.home import Home

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -27,7 +26,7 @@ from rampline.data.dataset import (
 )
 from rampline.data.parallel import map_in_order
 from rampline.data.storage import digest
-from rampline.files import read_json, write_json
+from rampline.files import json_digest, read_json, write_json
 
 SEAL = "sha256"
 # Of files whose sizes and times are as they were when they were last read, at most this much is read again per check.
@@ -83,8 +82,7 @@ def check_intact(dataset: PreparedDataset, *, everything: bool = False) -> None:
 
 
 def _sum(manifest: Mapping[str, Any]) -> str:
-    content = {key: value for key, value in manifest.items() if key != SEAL}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return json_digest({key: value for key, value in manifest.items() if key != SEAL})
 
 
 def _check_small_files(dataset: PreparedDataset) -> None:

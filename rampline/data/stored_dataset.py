@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rampline.data.dataset import PreparedDataset
-from rampline.files import write_json
-from rampline.jobs.lock import locked
+from rampline.files import locked, write_json
 from rampline.record.object_store import ObjectStore, StoreDamaged, first_line
 
 Log = Callable[[str], None]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +11,7 @@ from pathlib import Path
 
 from rampline.config import ClusterConfig, RunConfig, to_dict
 from rampline.errors import InputError, RunFailed
-from rampline.files import read_json
+from rampline.files import json_digest, read_json
 from rampline.jobs.job import Job, run_together
 from rampline.jobs.launchers import launcher_of_jobs
 from rampline.jobs.roles import visible_gpu_ids
@@ -46,7 +44,7 @@ class Work:
     def key(self) -> str:
         """Equal for equal work."""
         content = {"config": to_dict(self.config), "dataset": self.dataset, "processes": self.processes}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+        return json_digest(content)[:16]
 
     @property
     def is_virtual(self) -> bool:

@@ -7,8 +7,6 @@ evaluation and one checkpoint, and keep nothing: see `rampline.forecast.reading_
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 import shutil
 import time
@@ -20,7 +18,7 @@ from typing import Any
 from rampline.config import ClusterConfig, ExplainConfig, RunConfig, to_dict
 from rampline.data.dataset import PreparedDataset
 from rampline.explain.replica import needs_virtual_device, replica_config
-from rampline.files import JsonData, read_json
+from rampline.files import JsonData, json_digest, read_json
 from rampline.jobs.job import Job, run_together
 from rampline.jobs.launchers import launcher_of_jobs
 from rampline.record.home import Home
@@ -105,8 +103,7 @@ def key_of(config: RunConfig, dataset: PreparedDataset, replicas: int) -> str:
     """Equal for what one reading, on this machine, is good for: the batch and the learning rate may differ."""
     values = to_dict(config_of_reading(config, replicas))
     del values["batch"]
-    content = [values, dataset.directory.name, describe_machine(environment())]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    return json_digest([values, dataset.directory.name, describe_machine(environment())])[:16]
 
 
 def file_of(home: Home, key: str) -> Path:

@@ -22,8 +22,7 @@ from pathlib import Path
 from rampline.config import RunConfig
 from rampline.devices import find_devices
 from rampline.errors import ClusterConfigError
-from rampline.files import lock_now
-from rampline.jobs.lock import locked
+from rampline.files import lock_now, locked
 from rampline.jobs.roles import variable, visible_gpu_ids
 from rampline.record.home import Home
 from rampline.record.units import write_number_of

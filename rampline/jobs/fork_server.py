@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,11 +46,10 @@ ROOM_FOR_COMMAND_LINE = 4096 + 512
 LONGEST_REQUEST, MOST_FILES = 2**20, 8
 # The end of a job sends SIGTERM to all its processes: the server goes on until its workers have saved a checkpoint.
 HELD_BACK = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-POLL_SECONDS = 0.02
 
 
 class ForkedProcess:
-    """A forked worker, with what `subprocess.Popen` has of it.
+    """A forked worker, with what a role needs of `subprocess.Popen`.
 
     Attributes:
         pid: its process id, and that of its session and group.
@@ -73,19 +71,6 @@ class ForkedProcess:
                 self.returncode = int(text) if text else -signal.SIGKILL
                 self._status.close()
         return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Its exit status, when it has ended.
-
-        Raises:
-            subprocess.TimeoutExpired: after `timeout` seconds.
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while (status := self.poll()) is None:
-            if deadline is not None and time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout or 0.0)
-            time.sleep(POLL_SECONDS)
-        return status
 
 
 Process = subprocess.Popen[bytes] | ForkedProcess

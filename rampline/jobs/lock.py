@@ -1,18 +1,16 @@
-"""One process at a time: lock files, those of run directories and executions, and roles that a killed launcher left."""
+"""One process at a time in a run directory, or in another folder; and roles that a killed launcher has left."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
 from rampline.errors import InputError
-from rampline.files import lock_now, read_json
+from rampline.files import locked, read_json
 from rampline.jobs.launcher import wait_until
 from rampline.record.run_directory import RunDirectory
 
@@ -48,27 +46,6 @@ def hold(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     with locked(folder / ".lock", refuse):
-        yield
-
-
-@contextmanager
-def locked(path: Path, on_held: Callable[[str], None] = lambda _: None) -> Iterator[None]:
-    """Hold a lock file for the length of the block; the kernel frees it when its holder ends, however it ends.
-
-    Args:
-        path: the file; who holds it stands in it.
-        on_held: is called with that where another process holds it. Unless it raises, that process is waited for.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Opened for appending: the next process must be able to read what the holder wrote about itself.
-    with open(path, "a+") as file:
-        if not lock_now(file, fcntl.LOCK_EX):
-            file.seek(0)
-            on_held(file.read().strip() or "another process")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
         yield
 
 

@@ -26,7 +26,7 @@ from rampline.config import RunConfig
 from rampline.devices import LOOPBACK, available_cores
 from rampline.errors import ClusterConfigError, RunFailed
 from rampline.jobs.job import Job
-from rampline.jobs.launcher import Node, wait_until
+from rampline.jobs.launcher import wait_until
 from rampline.jobs.ray_roles import ACTOR_SECONDS, SILENT_SECONDS, RayHost, RayNode, RayPlacement, Share, answers
 from rampline.jobs.role_host import RoleHost
 from rampline.jobs.roles import role_counts
@@ -81,7 +81,7 @@ class RayCluster:
         address, _, port = self._ray.get_runtime_context().gcs_address.rpartition(":")
         return address, int(port)
 
-    def alive(self, avoid: Collection[str] = ()) -> list[RayNode]:
+    def nodes(self, avoid: Collection[str] = ()) -> list[RayNode]:
         """Nodes that answer.
 
         Raises:
@@ -97,23 +97,8 @@ class RayCluster:
             answered = pool.map(lambda node: answers(node.address, node.port), known)
         return [node for node, is_there in zip(known, answered, strict=True) if is_there]
 
-    def nodes(self) -> list[Node]:
-        return [
-            Node(
-                name=node.name,
-                state="alive",
-                cores=int(node.has["CPU"]),
-                free_cores=int(node.free["CPU"]),
-                gpus=int(node.has["GPU"]),
-                free_gpus=int(node.free["GPU"]),
-                gpu_kind=node.gpu_kind,
-                memory_bytes=node.memory_bytes,
-            )
-            for node in self.alive()
-        ]
-
     def check(self, config: RunConfig) -> None:
-        nodes = self.alive()
+        nodes = self.nodes()
         least = config.cluster.min_workers or config.cluster.workers
         shares = _shares(config, least, nodes)
         chosen = _assign(shares, nodes) or _assign(shares, [dataclasses.replace(node, free=node.has) for node in nodes])
@@ -128,7 +113,7 @@ class RayCluster:
         own = [placement.bundles for placement in self._open if placement.config == config]
         nodes = [
             dataclasses.replace(node, free=_sum([node.free, *(bundles.get(node.id, {}) for bundles in own)]))
-            for node in self.alive(avoid)
+            for node in self.nodes(avoid)
         ]
         counts = range(config.cluster.workers, 0, -1)
         return next((workers for workers in counts if _assign(_shares(config, workers, nodes), nodes)), 0)
@@ -147,7 +132,7 @@ class RayCluster:
         began_at, left_out = time.monotonic(), set(avoid)
         while True:
             seconds = time.monotonic() - began_at
-            nodes = self.alive(left_out if seconds < AVOID_SECONDS else ())
+            nodes = self.nodes(left_out if seconds < AVOID_SECONDS else ())
             shares = shares_on(nodes)
             if chosen := _assign(shares, nodes):
                 placement, silent = self._try(config, _roles(config, workers), shares, chosen)
@@ -240,20 +225,27 @@ def _nodes(ray: Any) -> list[RayNode]:
     from ray._private.state import available_resources_per_node
 
     free = available_resources_per_node()
-    return [
-        RayNode(
-            id=node["NodeID"],
-            address=node["NodeManagerAddress"],
-            port=node["NodeManagerPort"],
-            name=node["NodeManagerHostname"],
-            has=_of(node["Resources"]),
-            free=_of(free.get(node["NodeID"], {})),
-            gpu_kind=", ".join(name.removeprefix(KIND) for name in node["Resources"] if name.startswith(KIND)),
-            memory_bytes=int(node["Resources"].get("memory", 0)),
-        )
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
+    return [_node(node, _of(free.get(node["NodeID"], {}))) for node in ray.nodes() if node["Alive"]]
+
+
+def _node(told: Mapping[str, Any], free: Share) -> RayNode:
+    resources = told["Resources"]
+    has = _of(resources)
+    return RayNode(
+        id=told["NodeID"],
+        address=told["NodeManagerAddress"],
+        port=told["NodeManagerPort"],
+        has=has,
+        free=free,
+        name=told["NodeManagerHostname"],
+        state="alive",
+        cores=int(has["CPU"]),
+        free_cores=int(free["CPU"]),
+        gpus=int(has["GPU"]),
+        free_gpus=int(free["GPU"]),
+        gpu_kind=", ".join(name.removeprefix(KIND) for name in resources if name.startswith(KIND)),
+        memory_bytes=int(resources.get("memory", 0)),
+    )
 
 
 def _of(resources: Mapping[str, float]) -> Share:

@@ -22,7 +22,7 @@ from rampline.files import read_json, write_json
 from rampline.jobs.exit_status import MACHINE_LOST
 from rampline.jobs.heartbeat import RunningClock
 from rampline.jobs.job import Job
-from rampline.jobs.launcher import KILL_SECONDS, PlaceLost, wait_until
+from rampline.jobs.launcher import KILL_SECONDS, Node, PlaceLost, wait_until
 from rampline.jobs.mirror import NOT_COPIED, Change, apply, pack
 from rampline.jobs.role_host import Update
 from rampline.jobs.tf_config import Task
@@ -49,28 +49,22 @@ Share = Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RayNode:
+class RayNode(Node):
     """A machine of the cluster.
 
     Attributes:
         id: Ray's; another one after `ray start` was called again.
         address: IPv4, which Ray names it by.
         port: of its daemon, the raylet.
-        name: host name.
         has: what Ray was told that it has, by the names of `Share`.
         free: what nothing has reserved.
-        gpu_kind: such as `H100`; empty where Ray does not know.
-        memory_bytes: that Ray gives out.
     """
 
     id: str
     address: str
     port: int
-    name: str
     has: Share
     free: Share
-    gpu_kind: str
-    memory_bytes: int
 
 
 def answers(address: str, port: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -20,7 +21,8 @@ from rampline.files import leave_if_over
 pynvml: Any = importlib.import_module("pynvml") if importlib.util.find_spec("pynvml") else None
 
 BYTES_PER_MEBIBYTE = 2**20
-FIRST_SAMPLE_SECONDS = 1.0
+# Between samples; the first comes sooner, so that a short run has one too.
+FIRST_SAMPLE_SECONDS, INTERVAL_SECONDS = 1.0, 5.0
 
 GpuMeasure = Callable[[Any], dict[str, Any]]
 
@@ -37,29 +39,20 @@ class SystemSampler:
 
     Args:
         path: the file, made with its folder; a process that was restarted appends to it.
-        interval_seconds: time between samples; the first comes sooner, so that a short run has one too.
     """
 
-    def __init__(self, path: Path, *, interval_seconds: float = 5.0) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._interval_seconds = interval_seconds
         self._process = psutil.Process()
         self._gpus = _visible_gpus()
         self._are_gpus_named = False
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="system-metrics", daemon=True)
 
     def start(self) -> None:
         """Begin sampling."""
         # The first call of each only sets the point in time from which the next one measures.
         self._process.cpu_percent()
         psutil.cpu_percent()
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Take a last sample and end the thread."""
-        self._stopped.set()
-        self._thread.join()
+        threading.Thread(target=self._run, name="system-metrics", daemon=True).start()
 
     def sample(self) -> dict[str, Any]:
         """One sample, since the one before."""
@@ -75,15 +68,12 @@ class SystemSampler:
 
     def _run(self) -> None:
         # A full disk, or a container that hides its figures, must neither fail the training nor fill its log.
-        try:
+        with contextlib.suppress(OSError, psutil.Error):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._stopped.wait(min(FIRST_SAMPLE_SECONDS, self._interval_seconds))
-            self._append()
-            while not self._stopped.wait(self._interval_seconds):
+            time.sleep(FIRST_SAMPLE_SECONDS)
+            while True:
                 self._append()
-            self._append()
-        except (OSError, psutil.Error):
-            return
+                time.sleep(INTERVAL_SECONDS)
 
     def _append(self) -> None:
         # One write to a file opened for appending: a line is there whole or not at all, also after a kill.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 import os
 import shutil
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rampline.config import BatchConfig, RunConfig, to_dict
-from rampline.files import JsonData
+from rampline.files import JsonData, json_digest
 from rampline.jobs.job import Job, JobFailed, run_together
 from rampline.jobs.launchers import launcher_of_jobs
 from rampline.jobs.roles import visible_gpu_ids
@@ -200,8 +198,7 @@ def _on_one_machine(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
 
 def _digest(run_directory: RunDirectory, config: RunConfig) -> str:
     """Of all that decides what is computed; a failed check is repeated in any case."""
-    content = {"config": to_dict(config), "dataset": run_directory.read_identity().dataset}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return json_digest({"config": to_dict(config), "dataset": run_directory.read_identity().dataset})
 
 
 def _run_roles(run_directory: RunDirectory, config: RunConfig, path: Path, log: Log) -> ParityResult:

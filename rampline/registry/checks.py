@@ -16,9 +16,8 @@ from mlflow.tracking import MlflowClient
 from rampline.data.dataset import PreparedDataset
 from rampline.data.quality import count_groups, read_report
 from rampline.errors import DatasetError, InputError, RamplineError
-from rampline.files import read_json
+from rampline.files import locked, read_json
 from rampline.jobs.evaluator import run_evaluation
-from rampline.jobs.lock import locked
 from rampline.parity.check import ParityResult, result_file
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory

@@ -30,7 +30,6 @@ from rampline.files import csv_cell
 from rampline.imports import import_own
 from rampline.jobs.job import EVENTS
 from rampline.record.events import EventWriter
-from rampline.registry.prediction import Request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,7 +174,7 @@ class Labeller:
     """
 
     def __init__(
-        self, model: keras.Model, *, image_shape: tuple[int, ...], class_names: tuple[str, ...], batch_size: int
+        self, model: keras.Model, *, image_shape: tuple[int, ...], class_names: Sequence[str], batch_size: int
     ) -> None:
         self._shape = (batch_size, *image_shape)
         self._names = class_names
@@ -193,10 +192,36 @@ class Labeller:
         return [(self._names[int(label)], row) for label, row in zip(best, probabilities, strict=True)]
 
 
-def label_folder(folder: Path, model: str, request: dict[str, Any]) -> dict[str, Any]:
-    """The job of a prediction: label what a `Request` names with the MLflow model in the folder `model`.
+def label_folder(
+    folder: Path,
+    *,
+    model: str,
+    module: str,
+    class_names: Sequence[str],
+    image_shape: Sequence[int],
+    images: str,
+    table: str,
+    suffix: str,
+    batch_size: int,
+    model_version: int = 0,
+    with_all: bool = False,
+) -> dict[str, Any]:
+    """The job of a prediction: label a folder of images.
 
     Memory is bounded by the batch size and the number of cores, whatever the number of images.
+
+    Args:
+        folder: of the job.
+        model: folder of the MLflow model.
+        module: with the code of the model's own layers: it is imported first; empty for none.
+        class_names: of the model's logits, in their order.
+        image_shape: (height, width, channels) of its images.
+        images: folder of the image files.
+        table: file to write.
+        suffix: its form, `.csv` or `.parquet`.
+        batch_size: images per step of the model, at least 1.
+        model_version: what the column of that name says.
+        with_all: whether the table has the probability of each class.
 
     Returns:
         `counts` and `unreadable`, see `rampline.registry.prediction.Prediction`.
@@ -204,26 +229,22 @@ def label_folder(folder: Path, model: str, request: dict[str, Any]) -> dict[str,
     Raises:
         InputError: when the model cannot be loaded, or the folder cannot be read.
     """
-    wanted, events = Request.from_dict(request), EventWriter(folder / EVENTS)
-    labeller = Labeller(
-        _load(Path(model) / "data" / "model.keras", wanted.module),
-        image_shape=wanted.image_shape,
-        class_names=wanted.class_names,
-        batch_size=wanted.batch_size,
-    )
+    height, width, channels = image_shape
+    shape, events = (height, width, channels), EventWriter(folder / EVENTS)
+    network = _load(Path(model) / "data" / "model.keras", module)
+    labeller = Labeller(network, image_shape=shape, class_names=class_names, batch_size=batch_size)
     counts: Counter[str] = Counter()
     unreadable = done = 0
-    others = wanted.class_names if wanted.with_all else ()
-    with open_table(Path(wanted.aside), Path(wanted.output).suffix, others) as table:
-        for batch in in_chunks(_decode_folder(Path(wanted.images), wanted.image_shape), wanted.batch_size):
-            rows = _label_batch(labeller, batch, wanted.model_version, len(others))
-            table.write(rows)
+    others = class_names if with_all else ()
+    with open_table(Path(table), suffix, others) as writer:
+        for batch in in_chunks(_decode_folder(Path(images), shape), batch_size):
+            rows = _label_batch(labeller, batch, model_version, len(others))
+            writer.write(rows)
             counts.update(row.label for row in rows if row.label)
             unreadable += sum(bool(row.error) for row in rows)
             done += len(rows)
             events.progress(images=done)
-    in_order = {name: counts[name] for name in wanted.class_names}
-    return {"counts": in_order, "unreadable": unreadable}
+    return {"counts": {name: counts[name] for name in class_names}, "unreadable": unreadable}
 
 
 def _load(model_file: Path, module: str) -> keras.Model:

@@ -10,7 +10,7 @@ import dataclasses
 import secrets
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
 from rampline.errors import InputError
-from rampline.files import JsonData, make_directory, read_json, sync_directory
+from rampline.files import make_directory, read_json, sync_directory
 from rampline.jobs.job import Job, JobFailed, ignore, run_job
 from rampline.jobs.local import LOCAL, NO_GPU
 from rampline.record.home import Home
@@ -30,44 +30,6 @@ from rampline.tracking.store import open_tracking, tracking_errors
 from rampline.training.saved_model import ModelMetadata
 
 SUFFIXES = (".csv", ".parquet")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request(JsonData):
-    """One folder to label.
-
-    Attributes:
-        images: folder of image files, absolute.
-        output: where the table goes; its name tells the form.
-        aside: the file to write until the table is complete.
-        batch_size: images per step of the model, at least 1.
-        model_version: what the column of that name says.
-        with_all: whether the table has the probability of each class.
-        class_names: of the model's logits, in their order.
-        image_shape: (height, width, channels) of its images.
-        module: with the code of the model's own layers: it is imported first; empty for none.
-    """
-
-    images: str
-    output: str
-    aside: str
-    batch_size: int
-    model_version: int = 0
-    with_all: bool = False
-    class_names: tuple[str, ...] = ()
-    image_shape: tuple[int, int, int] = (0, 0, 0)
-    module: str = ""
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise InputError(f"batch_size={self.batch_size} is not allowed: it must be at least 1")
-        if Path(self.output).suffix not in SUFFIXES:
-            raise InputError(f"output {self.output} is not allowed: its name must end in {' or '.join(SUFFIXES)}")
-        if not Path(self.images).is_dir():
-            found = "is a file" if Path(self.images).exists() else "does not exist"
-            raise InputError(f"images {self.images} {found}: give a folder of image files")
-
-
 LINE_SECONDS = 10.0
 DEFAULT_BATCH_SIZE = 256
 # A grey PNG.
@@ -146,10 +108,12 @@ def predict_folder(
     path = Path(output or own).absolute()
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     folder = Path(images).expanduser().absolute()
-    request = Request(images=str(folder), output=str(path), aside=str(aside), batch_size=batch_size, with_all=with_all)
+    _check_arguments(folder, path, batch_size)
     client = open_tracking(home)
     version = get_version(client, ModelReference(name=registered_name(name), alias=CHAMPION))
-    request = dataclasses.replace(request, model_version=int(version.version))
+    number = int(version.version)
+    wanted = {"images": str(folder), "table": str(aside), "suffix": path.suffix, "batch_size": batch_size}
+    wanted |= {"model_version": number, "with_all": with_all}
     try:
         make_directory(path.parent)
     except OSError as error:
@@ -157,13 +121,22 @@ def predict_folder(
     try:
         with tracking_errors(f"{version.name} version {version.version} cannot be fetched from MLflow"):
             place = client.get_model_version_download_uri(version.name, str(version.version))
-        answer = _label(client, place, request, study, home, own.with_suffix(".log"), log)
+        answer = _label(client, place, wanted, study, home, own.with_suffix(".log"), log)
         aside.replace(path)
         sync_directory(path.parent)
     finally:
         aside.unlink(missing_ok=True)
-    number = int(version.version)
     return Prediction(output=path, model=version.name, model_version=number, **answer)
+
+
+def _check_arguments(images: Path, output: Path, batch_size: int) -> None:
+    if batch_size < 1:
+        raise InputError(f"batch_size={batch_size} is not allowed: it must be at least 1")
+    if output.suffix not in SUFFIXES:
+        raise InputError(f"output {output} is not allowed: its name must end in {' or '.join(SUFFIXES)}")
+    if not images.is_dir():
+        found = "is a file" if images.exists() else "does not exist"
+        raise InputError(f"images {images} {found}: give a folder of image files")
 
 
 def try_model(client: MlflowClient, model_id: str, study: str, log_folder: Path, *, home: Home) -> None:
@@ -178,19 +151,20 @@ def try_model(client: MlflowClient, model_id: str, study: str, log_folder: Path,
         images = Path(folder) / "images"
         images.mkdir()
         (images / "one.png").write_bytes(ONE_PIXEL)
-        table = str(Path(folder) / "labels.csv")
-        request = Request(images=str(images), output=table, aside=table, batch_size=1)
+        table = Path(folder) / "labels.csv"
+        wanted = {"images": str(images), "table": str(table), "suffix": table.suffix, "batch_size": 1}
         with tracking_errors(f"the model {model_id} cannot be read from MLflow"):
             place = client.get_logged_model(model_id).artifact_location
-        _label(client, place, request, study, home, log_folder / "promotion.log", ignore)
+        _label(client, place, wanted, study, home, log_folder / "promotion.log", ignore)
 
 
 def _label(
-    client: MlflowClient, place: str, request: Request, study: str, home: Home, log_file: Path, log: Log
+    client: MlflowClient, place: str, wanted: Mapping[str, Any], study: str, home: Home, log_file: Path, log: Log
 ) -> dict[str, Any]:
     """Fetch the model, and let a process label the folder with it; the table is complete then, under its name aside.
 
     Args:
+        wanted: arguments of `rampline.registry.labelling.label_folder`, but for those that tell of the model.
         log_file: where the log of the process is kept if it fails.
 
     Returns:
@@ -207,10 +181,14 @@ def _label(
                 f"the model needs code of the module {known.module}, which no run of this home names: give the study's "
                 "file that names it, instead of the study's name"
             )
-        request = dataclasses.replace(
-            request, class_names=known.class_names, image_shape=known.image_shape, module=known.module
-        )
-        return _run(request, model, Path(folder), log_file, log)
+        arguments = {
+            **wanted,
+            "model": str(model),
+            "module": known.module,
+            "class_names": known.class_names,
+            "image_shape": known.image_shape,
+        }
+        return _run(arguments, Path(folder), log_file, log)
 
 
 def _named_modules(study: str, home: Home) -> set[str]:
@@ -224,7 +202,7 @@ def _named_modules(study: str, home: Home) -> set[str]:
     return {name.partition(":")[0] for name in names if ":" in name}
 
 
-def _run(request: Request, model: Path, folder: Path, log_file: Path, log: Log) -> dict[str, Any]:
+def _run(arguments: Mapping[str, Any], folder: Path, log_file: Path, log: Log) -> dict[str, Any]:
     due = time.monotonic() + LINE_SECONDS
 
     def hear(event: dict[str, Any]) -> None:
@@ -237,7 +215,7 @@ def _run(request: Request, model: Path, folder: Path, log_file: Path, log: Log) 
         function="label",
         what="prediction",
         folder=folder / "job",
-        arguments={"model": str(model), "request": dataclasses.asdict(request)},
+        arguments=arguments,
         environment=NO_GPU,  # labelling a folder is no training: it never takes one from it, nor waits for one
     )
     try:

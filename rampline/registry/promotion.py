@@ -13,7 +13,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from rampline.errors import RamplineError
-from rampline.jobs.lock import locked
+from rampline.files import locked
 from rampline.jobs.roles import variable
 from rampline.record.home import Home
 from rampline.registry.candidate import (

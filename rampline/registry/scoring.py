@@ -9,9 +9,8 @@ from typing import Any
 
 from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import prepare_dataset
-from rampline.files import read_json
+from rampline.files import locked, read_json
 from rampline.jobs.evaluator import run_evaluation
-from rampline.jobs.lock import locked
 from rampline.record.checkpoints import Which
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory

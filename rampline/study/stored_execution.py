@@ -28,8 +28,8 @@ from typing import Any, BinaryIO
 from rampline.credentials import first_line
 from rampline.data.stored_dataset import fetch_dataset
 from rampline.errors import InputError, TakenOver
-from rampline.files import complete_directory, read_json, write_json
-from rampline.jobs.lock import hold, locked
+from rampline.files import complete_directory, locked, read_json, write_json
+from rampline.jobs.lock import hold
 from rampline.record.events import drop_half_line
 from rampline.record.home import Home
 from rampline.record.object_store import ObjectStore, StoreDamaged, at_once, inside

@@ -19,8 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rampline.credentials import first_line, mask
 from rampline.errors import RamplineError
-from rampline.files import sync_directory
-from rampline.jobs.lock import locked
+from rampline.files import locked, sync_directory
 from rampline.record.home import Home, default_uri, tracking_uri
 
 # What a store that is away, or refuses, raises; those of requests are OSErrors.

@@ -67,7 +67,7 @@ def test_studies_take_turns_in_the_order_in_which_they_were_submitted(stack: Flo
     assert set(later) == {"prepare data of digits", "baseline", "evaluate digits"}
     assert max(child["end_time"] for child in earlier.values()) <= min(child["start_time"] for child in later.values())
     plan = {"flow_run_id": {"any_": [second]}, "key": {"any_": ["plan-digits"]}}
-    assert "| baseline | single | 1 |" in stack.api.post("/artifacts/filter", {"artifacts": plan})[0]["data"]
+    assert "| baseline | single | 1 chief |" in stack.api.post("/artifacts/filter", {"artifacts": plan})[0]["data"]
     assert stack.slots_in_use() == 0
     look_at_artifacts(stack)
 

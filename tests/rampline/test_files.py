@@ -5,6 +5,7 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from rampline.files import (
     JsonData,
     complete_directory,
     delete_unfinished,
+    json_digest,
+    locked,
     read_csv,
     read_json,
     remove,
@@ -315,3 +318,19 @@ def test_a_dataclass_comes_back_from_json_with_all_that_is_in_it(tmp_path):
 def test_json_of_something_else_is_no_dataclass(content):
     with pytest.raises(ValueError, match="Measured"):
         Measured.from_dict(content)
+
+
+def test_the_digest_of_a_value_never_changes():
+    """By `sha256sum` of `{"a": [null, "\\u00e9"], "b": 1.0}`; prepared datasets are found by such digests."""
+    digest = "851d60f466323251bb7c89a7300ac1609a784b62876b21f1ca3c691abebb0f97"
+    assert json_digest({"b": 1.0, "a": [None, "é"]}) == json_digest({"a": (None, "é"), "b": 1.0}) == digest
+
+
+def test_a_lock_that_is_held_is_waited_for_no_longer_than_asked(tmp_path: Path) -> None:
+    told: list[str] = []
+    path = tmp_path / "folder" / "lock"
+    with locked(path) as first, locked(path, told.append, seconds=0.1) as second:
+        assert (first, second) == (True, False)
+        assert told == [path.read_text()] == [f"process {os.getpid()} on {socket.gethostname()}"]
+    with locked(path, seconds=0.1) as third:
+        assert third

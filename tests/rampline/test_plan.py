@@ -8,13 +8,15 @@ from rampline.cli import app
 from rampline.config import ClusterConfig, LearningRateConfig, RunConfig, StopConfig
 from rampline.config.learning_rate import describe_schedule
 from rampline.forecast.forecast import Calibration
-from rampline.forecast.plan import plan_study
+from rampline.forecast.plan import plan_remarks, plan_study
 from rampline.forecast.quote import quote_run
 from rampline.imports import locate_own
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
+from rampline.record.units import write_percent
 from rampline.study import Study, StudyRun, load_study
 from rampline.study.preflight import check_machine
+from rampline.tasks.page import plan_markdown
 
 STARTUP, VALIDATION, CHECKPOINT = 2.0, 0.5, 0.25
 
@@ -100,9 +102,34 @@ def test_the_plan_says_at_most_where_a_run_may_stop(tmp_path, monkeypatch):
     config = load_study(str(study)).runs[0].config
     record(Home(root=tmp_path / "home").runs / "s", "20260101-000000", config, [20.0, 10.0, 10.0])
     output = CliRunner().invoke(app, ["plan", str(study)]).output
-    for words in ("at most 10", "at most 2 min", "at most $2.39", "expected time: at most 2 min"):
+    for words in ("at most 10", "at most 120 s", "at most $2.39", "expected time: at most 120 s"):
         assert words in " ".join(output.split())
     assert "stops before its last epoch after 3 epochs without a better validation loss (baseline)" in output
+
+
+def test_the_page_of_an_approval_tells_what_the_command_tells(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets.py").touch()
+    (tmp_path / "s.yaml").write_text(
+        "{expected_hours: a day, prices: {big: 72}, base: {epochs: 10, stop: {patience: 3}, cluster: {machine: big}},"
+        "runs: {baseline: {train_examples: 960}, own: {set: {model: {name: 'nets:net'}}}}}"
+    )
+    study, home = load_study("s.yaml"), Home(root=tmp_path / "home")
+    record(home.runs / "s", "20260101-000000", study.runs[0].config, [20.0, 10.0, 10.0])
+    known, unknown = plan_study(study, home)
+    assert known.quote is not None
+    quote = dataclasses.replace(known.quote, wall_scale=2.0)
+    planned = [dataclasses.replace(known, quote=quote), unknown]
+    page = plan_markdown(study, planned)
+    within = write_percent(quote.wall_factor - 1)
+    assert within != write_percent(quote.factor - 1)
+    row = f"| baseline | single | 1 chief | CPU | 64 | 64 | at most 10 | 15* | 0.001 | at most 120 s | {within} |"
+    assert f"{row} at most $2.39 |\n| own | " in page
+    assert "The study says how long it takes: a day." in page
+    remarks = [line.removeprefix("- ") for line in page.replace("\\", "").splitlines() if line.startswith("- ")]
+    assert remarks == [line.replace("your", "the flow run's") for line in plan_remarks(study, planned)]
+    assert [line.split()[0] for line in remarks] == ["stops", "*", "steps", "time", "time", "cost", "imports"]
+    assert "\n- \\* from the 960 training images" in page
 
 
 def test_the_plan_says_at_most_of_a_grid_that_is_halved_and_when_it_is_not(tmp_path, monkeypatch):

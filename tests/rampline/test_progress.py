@@ -100,7 +100,9 @@ def test_terminal_and_log_are_both_told():
     logged: list[str] = []
     token = TERMINAL.set(LineProgress(shown.append))
     try:
-        progress_to(logged.append).line("prepared already")
+        progress = progress_to(logged.append)
+        progress.line("prepared already")
+        progress.event("baseline", {"event": "decided", "stopped": "early"})
     finally:
         TERMINAL.reset(token)
-    assert shown == logged == ["prepared already"]
+    assert shown == logged == ["prepared already", "baseline: stopped early"]

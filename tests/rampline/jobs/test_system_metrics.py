@@ -7,10 +7,33 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
-import psutil
+from command_line import wait_until
 
 from rampline.jobs.system_metrics import SystemSampler
+
+# A process that samples itself more often than a role does, runs the code that it is given, and ends.
+SAMPLED = """
+import psutil, sys, time
+from pathlib import Path
+from rampline.jobs import system_metrics as module
+module.FIRST_SAMPLE_SECONDS, module.INTERVAL_SECONDS = float(sys.argv[2]), float(sys.argv[3])
+module.SystemSampler(Path(sys.argv[1])).start()
+exec(sys.argv[4])
+"""
+BUSY = """
+end = time.monotonic() + 1.0
+while time.monotonic() < end:
+    sum(range(10_000))
+print(psutil.Process().memory_info().rss)
+"""
+
+
+def sampled(path: Path, first_seconds: float, interval_seconds: float, code: str) -> Sequence[str]:
+    """Its command."""
+    return [sys.executable, "-c", SAMPLED, str(path), str(first_seconds), str(interval_seconds), code]
 
 
 def read(path) -> list[dict]:
@@ -19,12 +42,7 @@ def read(path) -> list[dict]:
 
 def test_samples_tell_the_work_of_all_threads_and_the_memory(tmp_path):
     path = tmp_path / "system" / "chief-0.jsonl"
-    sampler = SystemSampler(path, interval_seconds=0.2)
-    sampler.start()
-    deadline = time.monotonic() + 1.0
-    while time.monotonic() < deadline:
-        sum(range(10_000))
-    sampler.stop()
+    finished = subprocess.run(sampled(path, 0.2, 0.2, BUSY), capture_output=True, text=True, check=True)
 
     samples = read(path)
     assert 3 <= len(samples) <= 7
@@ -34,18 +52,15 @@ def test_samples_tell_the_work_of_all_threads_and_the_memory(tmp_path):
     assert abs(times[-1] - time.time()) < 5
     assert max(sample["cpu_percent"] for sample in samples) > 20
     assert 0 < max(sample["machine_cpu_percent"] for sample in samples) <= 100
-    resident = psutil.Process().memory_info().rss / 2**20
+    resident = int(finished.stdout) / 2**20
     assert 0.5 * resident < samples[-1]["memory_mebibytes"] < 1.5 * resident
-    assert "system-metrics" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_run_shorter_than_the_interval_has_samples_and_a_restarted_role_appends(tmp_path):
+def test_a_run_shorter_than_the_interval_has_a_sample_and_a_restarted_role_appends(tmp_path):
     path = tmp_path / "worker-0.jsonl"
     for expected in (1, 2):
-        sampler = SystemSampler(path, interval_seconds=60.0)
-        sampler.start()
-        sampler.stop()
-        assert len(read(path)) >= expected
+        subprocess.run(sampled(path, 0.01, 60.0, "time.sleep(0.5)"), check=True)
+        assert len(read(path)) == expected
 
 
 def test_a_sample_costs_less_than_five_milliseconds(tmp_path):
@@ -58,18 +73,14 @@ def test_a_sample_costs_less_than_five_milliseconds(tmp_path):
 
 def test_a_place_that_cannot_be_written_disturbs_nothing(tmp_path, capfd):
     (tmp_path / "file").write_text("")
-    sampler = SystemSampler(tmp_path / "file" / "chief-0.jsonl", interval_seconds=0.01)
-    sampler.start()
-    time.sleep(0.1)
-    sampler.stop()
+    SystemSampler(tmp_path / "file" / "chief-0.jsonl").start()
+    wait_until(lambda: "system-metrics" not in [thread.name for thread in threading.enumerate()], 5, every=0.01)
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_killed_process_leaves_whole_lines(tmp_path):
     path = tmp_path / "chief-0.jsonl"
-    code = "import sys, time, pathlib; from rampline.jobs.system_metrics import SystemSampler as S; "
-    code += "S(pathlib.Path(sys.argv[1]), interval_seconds=0.005).start(); time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", code, str(path)])
+    process = subprocess.Popen(sampled(path, 0.005, 0.005, "time.sleep(60)"))
     while not path.exists() or path.stat().st_size < 5000:
         assert process.poll() is None
         time.sleep(0.01)

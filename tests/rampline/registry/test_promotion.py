@@ -23,9 +23,8 @@ from rampline.config import DataConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import prepare_dataset
 from rampline.errors import InputError
-from rampline.files import read_json
+from rampline.files import locked, read_json
 from rampline.jobs.launcher import wait_until
-from rampline.jobs.lock import locked
 from rampline.parity.check import ParityResult, result_file
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity

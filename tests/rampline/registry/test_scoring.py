@@ -20,9 +20,8 @@ from trained_runs import write_test_images
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import InputError
 from rampline.execution import evaluate_runs, explain_runs
-from rampline.files import read_json
+from rampline.files import locked, read_json
 from rampline.jobs.evaluator import run_evaluation
-from rampline.jobs.lock import locked
 from rampline.record.checkpoints import best_checkpoint, read_manifest
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
