@@ -72,7 +72,7 @@ def test_tensorflow_still_gives_who_waits_the_error_of_a_lost_worker(make_run) -
     model = "small_models:with_a_result_that_is_lost_as_tensorflow_is"
     config = make_config("parameter_server", model=model, workers=2, parameter_servers=1)
     cluster = dataclasses.replace(config.cluster, max_restarts=1)
-    with pytest.raises(RunFailed, match=r"chief 0 ended with status 4: (Unavailable|Aborted)Error"):
+    with pytest.raises(RunFailed, match=r"chief 0 ended with status [14]: (Unavailable|Aborted|InvalidArgument)Error"):
         supervise(make_run(config, epochs=40, cluster=cluster), on_event=lambda event: None, log=print)
 
 

@@ -65,7 +65,7 @@ def test_only_what_is_to_be_trained_changes_in_each_phase(
     study = laid_over(page, yaml.safe_load(SMALL))
     for run in study["runs"].values():
         run["set"] |= {"epochs": 1}
-    file.write_text(yaml.safe_dump(study))
+    file.write_text(yaml.safe_dump(study, sort_keys=False))
     home = Home(root=rampline_home)
     prepare_dataset(load_study(str(file)).data[0], home)
     execution = begin(file, home, f"x-{tmp_path.name}")
