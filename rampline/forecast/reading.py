@@ -102,9 +102,11 @@ def config_of_reading(config: RunConfig, replicas: int) -> RunConfig:
 
 
 def key_of(config: RunConfig, dataset: PreparedDataset, replicas: int) -> str:
-    """Equal for what one reading, on this machine, is good for: the batch and the learning rate may differ."""
-    values = to_dict(config_of_reading(config, replicas))
-    del values["batch"]
+    """Equal for what one reading, on this machine, is good for: the batch and the learning rate may differ.
+
+    A micro-batch may not: every step of a reading is made of those of its run.
+    """
+    values = to_dict(config_of_reading(config, replicas)) | {"batch": config.micro_batch_size}
     content = [values, dataset.directory.name, describe_machine(environment())]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
