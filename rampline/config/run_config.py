@@ -231,7 +231,11 @@ class RunConfig(Settings):
     @property
     def per_replica_batch_size(self) -> int:
         """Examples of the largest share that one replica gets in a full global batch."""
-        return math.ceil(self.global_batch_size / self.num_replicas_in_sync)
+        return self.share_of(self.global_batch_size)
+
+    def share_of(self, examples: int) -> int:
+        """The same of the largest global batch that so many examples make."""
+        return math.ceil(min(examples, self.global_batch_size) / self.num_replicas_in_sync)
 
     @property
     def micro_batch_size(self) -> int | None:

@@ -147,6 +147,11 @@ def test_an_epoch_that_fits_exactly_has_no_extra_step():
     assert [RunConfig().steps_per_epoch(n) for n in (1, 64, 65, 128)] == [1, 1, 2, 2]
 
 
+def test_replicas_share_a_batch_that_is_not_full_too():
+    config = RunConfig(strategy="mirrored", cluster=ClusterConfig(replicas=3))
+    assert [config.share_of(n) for n in (1, 50, 64, 1000)] == [1, 17, 22, 22]
+
+
 def test_parameter_servers_do_not_scale_the_peak_with_replicas():
     cluster = ClusterConfig(workers=4, parameter_servers=1)
     rate = LearningRateConfig(peak=0.001, scale_with="replicas")
