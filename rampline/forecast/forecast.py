@@ -253,14 +253,14 @@ class _Law:
         real, cached = (_at(self.one, kind, size) for kind in ("real", "cached"))
         fixed = min(max(2 * _at(self.one, "cached", max(1, size // 2)) - cached, 0.0), cached) if size > 1 else 0.0
         alone = {"input": real - cached, "compute": cached - fixed, "other": fixed}
-        few = self.few
+        few, sync = self.few, 0.0
         if self.machine:
             alone["compute"] /= self.machine.compute
             sync = self.machine.all_reduce_ms(self.one.gradient_bytes, self.replicas)
+        if self.machine or few is None:
             parts = StepParts(**alone, contention=0.0, sync=sync)
+            # An update is that of any worker.
             return parts if config.is_synchronous else parts.scaled(1 / self.replicas)
-        if few is None:
-            return StepParts(**alone, contention=0.0, sync=0.0)
         if not config.is_synchronous:
             return self._asynchronous(few, size, cached, fixed)
         sync = max(0.0, few.update.median - self.one.update.median) if few.update and self.one.update else 0.0

@@ -108,6 +108,12 @@ def test_a_described_machine_computes_faster_and_sends_over_its_link() -> None:
     assert found.deviation > forecast_run(mirrored(4), reading(1, 20.0), reading(2, 20.0), **IMAGES).deviation
 
 
+def test_every_worker_of_a_parameter_server_updates_also_where_one_alone_was_read() -> None:
+    cluster = ClusterConfig(workers=4, parameter_servers=1)
+    config = RunConfig(strategy="parameter_server", batch=BatchConfig(size=32), cluster=cluster)
+    assert forecast_run(config, reading(1, 20.0), None, **IMAGES).step.total == pytest.approx(21.0 / 4)
+
+
 @pytest.mark.parametrize("replicas, more", [(2, False), (4, True)])
 def test_more_than_was_read_is_less_certain(replicas: int, more: bool) -> None:
     found = forecast_run(mirrored(replicas), reading(1, 20.0), reading(2, 30.0), **IMAGES)
