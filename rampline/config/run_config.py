@@ -19,7 +19,7 @@ from rampline.config.sections import (
     ParityConfig,
     StopConfig,
 )
-from rampline.config.setting import Count, Flag, Settings, Whole, check, setting, settings
+from rampline.config.setting import Count, Flag, Integer, Settings, Whole, check, setting, settings
 
 Strategy = Literal["single", "mirrored", "multi_worker", "parameter_server"]
 Engine = Literal["loop", "fit"]
@@ -39,7 +39,13 @@ class RunConfig(Settings):
         "loop", "`loop`: Rampline's training loop (all strategies); `fit`: `Model.fit` (`single` and `mirrored`)"
     )
     epochs: Count = setting(5, "passes over the training images", changes_epoch_time=False)
-    seed: Whole = setting(0, "decides initial weights, order of examples and augmentation", changes_epoch_time=False)
+    seed: Integer = setting(
+        0,
+        "decides initial weights, order of examples and augmentation",
+        changes_epoch_time=False,
+        ge=0,
+        le=2**32 - 1,  # NumPy takes no larger one
+    )
     repeats: Count = setting(
         1,
         "how often the run is trained, with the seeds `seed`, `seed` + 1 and so on; its figures then are medians, each "
@@ -231,7 +237,11 @@ class RunConfig(Settings):
     @property
     def per_replica_batch_size(self) -> int:
         """Examples of the largest share that one replica gets in a full global batch."""
-        return math.ceil(self.global_batch_size / self.num_replicas_in_sync)
+        return self.share_of(self.global_batch_size)
+
+    def share_of(self, examples: int) -> int:
+        """The same of the largest global batch that so many examples make."""
+        return math.ceil(min(examples, self.global_batch_size) / self.num_replicas_in_sync)
 
     @property
     def micro_batch_size(self) -> int | None:

@@ -224,5 +224,5 @@ def _parts(schema: Mapping[str, Any], write: Callable[[Any], str]) -> list[str]:
 def _describe_number(schema: Mapping[str, Any], kind: str) -> str:
     words = {"minimum": "at least", "exclusiveMinimum": "greater than"}
     words |= {"maximum": "at most", "exclusiveMaximum": "less than"}
-    bounds = " and ".join(f"{word} {schema[key]:g}" for key, word in words.items() if key in schema)
+    bounds = " and ".join(f"{word} {schema[key]:.10g}" for key, word in words.items() if key in schema)
     return f"a {'whole number of' if kind == 'integer' else 'number'} {bounds}"

@@ -216,11 +216,13 @@ def explain_run(run_directory: RunDirectory) -> Explanation:
     probes = StrategyProbes.read(run_directory.probes_file)
     replica = ReplicaProbes.read(run_directory.replica_file) if run_directory.replica_file.is_file() else None
     events, result = run_directory.read_events("started", "epoch", "checkpoint"), read_json(run_directory.result_file)
-    usual = _usual_step(events, result) or probes.real.median
-    slowdown = usual / probes.real.median
     is_alone = config.is_synchronous and config.replicas == 1
     at_once = 1 if config.is_synchronous else config.cluster.workers
-    step = step_parts(probes, replica, is_alone=is_alone, updates_at_once=at_once).scaled(slowdown)
+    whole = step_parts(probes, replica, is_alone=is_alone, updates_at_once=at_once)
+    probed = whole.of_share(_mean_share(config, events))
+    usual = _usual_step(events, result) or probed.total
+    slowdown = usual / probed.total
+    step = probed.scaled(slowdown)
     noise = noise_of_parts(probes, replica, is_alone=is_alone, updates_at_once=at_once)
     noise = {part: ms * slowdown for part, ms in noise.items()}
     return Explanation(
@@ -236,6 +238,12 @@ def explain_run(run_directory: RunDirectory) -> Explanation:
 def _ceiling(config: RunConfig, replica: ReplicaProbes) -> float:
     at_once = replica.at_once or replica.alone
     return 1000 * replica.batch_size * config.replicas / at_once.median
+
+
+def _mean_share(config: RunConfig, events: list[dict[str, Any]]) -> float:
+    """The mean batch of an epoch by a whole one: the last one may be smaller."""
+    (*_, images) = (event["train_examples"] for event in events if event["event"] == "started")
+    return images / config.steps_per_epoch(images) / min(images, config.global_batch_size)
 
 
 def _usual_step(events: list[dict[str, Any]], result: dict[str, Any]) -> float | None:

@@ -1,8 +1,8 @@
 """From probes to parts that add up: of one training step, and of a whole run's wall time. No TensorFlow.
 
-With R the real step, B the step on a cached batch, A one replica alone, H the same with half its batch, and E as many
-replicas at once in processes of their own (for parameter servers A, H and E are divided by the workers, which take
-turns at the updates):
+With R the real step of a whole batch, B the step on a cached one, A one replica alone, H the same with half its batch,
+and E as many replicas at once in processes of their own (for parameter servers A, H and E are divided by the workers,
+which take turns at the updates):
 
 - *input* = R - B: what the pipeline adds, waiting and sharing the processor alike;
 - *sync* = B - E: the all-reduce, or the variables on the parameter servers, and what the strategy adds;
@@ -44,6 +44,11 @@ class StepParts:
     def scaled(self, factor: float) -> StepParts:
         """Every part times `factor`."""
         return StepParts(**{name: value * factor for name, value in dataclasses.asdict(self).items()})
+
+    def of_share(self, share: float) -> StepParts:
+        """Those of a step with that share of the examples: what is done once per step takes what it took."""
+        smaller = {name: share * getattr(self, name) for name in ("input", "compute", "contention")}
+        return dataclasses.replace(self, **smaller)
 
 
 @dataclass(frozen=True, kw_only=True)

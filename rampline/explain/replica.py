@@ -33,17 +33,20 @@ class Work:
     Attributes:
         config: one replica as a run of its own, see `replica_config`.
         dataset: directory of the prepared dataset.
+        batch_size: examples of one replica; fewer than those of `config` where the dataset fills no global batch.
         processes: how many replicas run at once on this machine.
     """
 
     config: RunConfig
     dataset: str
+    batch_size: int
     processes: int
 
     @property
     def key(self) -> str:
         """Equal for equal work."""
         content = {"config": to_dict(self.config), "dataset": self.dataset, "processes": self.processes}
+        content |= {"batch_size": self.batch_size}
         return json_digest(content)[:16]
 
     @property
@@ -79,10 +82,11 @@ def needs_virtual_device(config: RunConfig) -> bool:
 
 def work_of(run_directory: RunDirectory) -> Work:
     """The work of one replica of that run; of a run on several machines, as many at once as are on one of them."""
-    config = run_directory.read_config()
+    config, started = run_directory.read_config(), run_directory.read_events("started")[-1]
     return Work(
         config=replica_config(config, is_virtual=needs_virtual_device(config)),
         dataset=run_directory.read_identity().dataset,
+        batch_size=config.share_of(started["train_examples"]),
         processes=_replicas_beside(run_directory, config),
     )
 
@@ -136,7 +140,9 @@ def count_processes(processes: int) -> int:
 
 def _launch(works: Sequence[Work], processes: int, is_virtual: bool, folder: Path) -> dict[str, ReplicaProbes]:
     shutil.rmtree(folder, ignore_errors=True)
-    plan = [{"key": w.key, "config": to_dict(w.config), "dataset": w.dataset} for w in works]
+    plan = [
+        {"key": w.key, "config": to_dict(w.config), "dataset": w.dataset, "batch_size": w.batch_size} for w in works
+    ]
     jobs = [
         Job(
             function="probe",

@@ -61,7 +61,7 @@ def probe_replicas(folder: Path, index: int, works: list[dict[str, Any]], proces
     Args:
         folder: of this process.
         index: its number.
-        works: `{"key", "config", "dataset"}` of each.
+        works: `{"key", "config", "dataset", "batch_size"}` of each.
         processes: how many replicas run at once.
     """
     shared, count = folder.parent, count_processes(processes)
@@ -72,21 +72,21 @@ def probe_replicas(folder: Path, index: int, works: list[dict[str, Any]], proces
         keras.backend.clear_session()
         keras.mixed_precision.set_global_policy(config.precision)
         meeting = Meeting(shared / work["key"], index, count)
-        _probe(config, dataset, meeting, index, count, shared / RESULTS / f"{work['key']}.json")
+        out = shared / RESULTS / f"{work['key']}.json"
+        _probe(config, dataset, work["batch_size"], meeting, index, count, out)
 
 
 def _probe(
-    config: RunConfig, dataset: PreparedDataset, meeting: Meeting, index: int, processes: int, out: Path
+    config: RunConfig, dataset: PreparedDataset, size: int, meeting: Meeting, index: int, processes: int, out: Path
 ) -> None:
     engine = _make_engine(config, dataset)
-    probe = engine.make_probe(CACHED)
+    probe = engine.make_probe(CACHED, size)
     probe(1)
     meeting.arrive("compiled")
     meeting.wait("compiled")
     if index:
         _measure_at_once(probe, meeting, out.with_suffix(""), index, processes)
         return
-    size = config.batch.size
     halves = {"half": engine.make_probe(CACHED, size // 2)} if size > 1 else {}
     timings = measure_in_turns({"alone": probe, **halves}, config, average=lambda seconds: seconds)
     rounds = len(timings["alone"].milliseconds)

@@ -54,7 +54,7 @@ class Forecast(JsonData):
     """Content of `forecast.json`, which is written before the run.
 
     Attributes:
-        step: parts of a training step in milliseconds.
+        step: parts of a training step in milliseconds; the last one of an epoch may have fewer images.
         run: parts of the wall time in seconds.
         images_per_second: of training.
         epochs: how many.
@@ -214,9 +214,9 @@ def forecast_run(
         machine: on which; by default as the readings were made.
     """
     law = _Law(one, few, place_of(config), config.replicas, machine)
-    step = law.step(config)
-    steps = config.steps_per_epoch(train_examples)
-    epoch_seconds = steps * step.total / 1000
+    step, steps = law.step(config, train_examples), config.steps_per_epoch(train_examples)
+    whole, rest = divmod(train_examples, config.global_batch_size)
+    epoch_seconds = (whole * step.total + (law.step(config, rest).total if rest else 0.0)) / 1000
     saved = math.ceil(config.epochs / config.checkpoint_every_epochs)
     if config.checkpoint_every_steps:
         saved += config.epochs * steps // config.checkpoint_every_steps
@@ -248,19 +248,20 @@ class _Law:
     replicas: int
     machine: MachineType | None
 
-    def step(self, config: RunConfig) -> StepParts:
-        size = config.per_replica_batch_size
+    def step(self, config: RunConfig, examples: int) -> StepParts:
+        """With a global batch of `examples`, at most a full one."""
+        size = config.share_of(examples)
         real, cached = (_at(self.one, kind, size) for kind in ("real", "cached"))
         fixed = min(max(2 * _at(self.one, "cached", max(1, size // 2)) - cached, 0.0), cached) if size > 1 else 0.0
         alone = {"input": real - cached, "compute": cached - fixed, "other": fixed}
-        few = self.few
+        few, sync = self.few, 0.0
         if self.machine:
             alone["compute"] /= self.machine.compute
             sync = self.machine.all_reduce_ms(self.one.gradient_bytes, self.replicas)
+        if self.machine or few is None:
             parts = StepParts(**alone, contention=0.0, sync=sync)
+            # An update is that of any worker.
             return parts if config.is_synchronous else parts.scaled(1 / self.replicas)
-        if few is None:
-            return StepParts(**alone, contention=0.0, sync=0.0)
         if not config.is_synchronous:
             return self._asynchronous(few, size, cached, fixed)
         sync = max(0.0, few.update.median - self.one.update.median) if few.update and self.one.update else 0.0

@@ -100,9 +100,11 @@ def config_of_reading(config: RunConfig, replicas: int) -> RunConfig:
 
 
 def key_of(config: RunConfig, dataset: PreparedDataset, replicas: int) -> str:
-    """Equal for what one reading, on this machine, is good for: the batch and the learning rate may differ."""
-    values = to_dict(config_of_reading(config, replicas))
-    del values["batch"]
+    """Equal for what one reading, on this machine, is good for: the batch and the learning rate may differ.
+
+    A micro-batch may not: every step of a reading is made of those of its run.
+    """
+    values = to_dict(config_of_reading(config, replicas)) | {"batch": config.micro_batch_size}
     return json_digest([values, dataset.directory.name, describe_machine(environment())])[:16]
 
 

@@ -128,7 +128,9 @@ def job_environment(job: Job) -> dict[str, str]:
 
 def worker_environment(more: Mapping[str, str]) -> dict[str, str]:
     """The environment of a process with TensorFlow: this process's, `more`, and what ends it with this process."""
-    return {**os.environ, **more, "RAMPLINE_PARENT_PID": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+    # By itself TensorFlow takes all free memory of a GPU; the user's own value counts.
+    shared = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    return {**shared, **os.environ, **more, "RAMPLINE_PARENT_PID": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
 
 
 @contextmanager

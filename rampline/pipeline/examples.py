@@ -68,7 +68,9 @@ def open_examples(dataset: PreparedDataset, split: str, images: tf.Tensor | None
 
 
 def _open_images(dataset: PreparedDataset, split: str) -> tf.Tensor:
-    if dataset.storage != "tensor":
-        return tf.constant(dataset.example_prefix(split))
-    raw = tf.io.decode_raw(tf.io.read_file(str(dataset.images_file(split))), tf.uint8)
-    return tf.reshape(raw, (-1, *dataset.image_shape))
+    """In the host's memory: a GPU, which can reshape too, would keep a copy of the whole split."""
+    with tf.device("CPU:0"):
+        if dataset.storage != "tensor":
+            return tf.constant(dataset.example_prefix(split))
+        raw = tf.io.decode_raw(tf.io.read_file(str(dataset.images_file(split))), tf.uint8)
+        return tf.reshape(raw, (-1, *dataset.image_shape))

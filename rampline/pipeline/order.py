@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -40,6 +41,14 @@ class EpochOrder:
     def steps_per_epoch(self) -> int:
         """Global batches per epoch, the partial last one included."""
         return math.ceil(self.examples / self.global_batch_size)
+
+    def in_whole_batches(self, size: int) -> EpochOrder:
+        """An order whose global batches all have `size` examples, or all that there are where they are fewer.
+
+        Those that fill no batch are left out.
+        """
+        examples = self.examples // size * size or self.examples
+        return dataclasses.replace(self, examples=examples, global_batch_size=size)
 
     def epoch_of(self, step: tf.Tensor) -> tf.Tensor:
         """0-based epoch of 0-based `step`, int64."""

@@ -156,7 +156,8 @@ def _repeat(run: StudyRun, number: int, runs: Mapping[str, StudyRun]) -> StudyRu
     if not number:
         return run
     parity = dataclasses.replace(run.config.parity, steps=0)
-    config = dataclasses.replace(run.config, seed=run.config.seed + number, parity=parity)
+    with _told_of(f"repeat {number} of run {run.name}"):
+        config = dataclasses.replace(run.config, seed=run.config.seed + number, parity=parity)
     ancestor = runs.get(run.starts_from or "")
     if ancestor and number < ancestor.config.repeats:
         weights = f"run:{_name_repeat(ancestor, number)}"

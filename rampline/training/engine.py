@@ -94,7 +94,8 @@ class Engine(Protocol):
 
         Args:
             kind: see `rampline.training.timings`; `update` for synchronous strategies alone.
-            batch_size: examples of a global batch; by default the run's.
+            batch_size: examples of every global batch, or all that there are; by default the batches are the run's, of
+                which the last one of an epoch may be smaller.
 
         Raises:
             Preempted: by the function, when a role was asked to stop.

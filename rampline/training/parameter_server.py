@@ -6,7 +6,6 @@ runs the step, and a step that is repeated after a lost worker sees the same exa
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -422,10 +421,8 @@ class ParameterServerEngine:
 
     def make_probe(self, kind: str, batch_size: int | None = None) -> Callable[[int], float]:
         """See `Engine.make_probe`."""
-        order = self._order
-        if batch_size not in (None, order.global_batch_size):
-            order = dataclasses.replace(order, global_batch_size=batch_size)
-        is_own = kind == REAL and order is self._order
+        order = self._order.in_whole_batches(batch_size) if batch_size else self._order
+        is_own = kind == REAL and order == self._order
         train_steps = self._train_steps if is_own else self._steps.make_train(kind, order)
         source = self._worker_batch(order) if kind == CACHED else self._worker_images("train")
 

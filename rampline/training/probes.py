@@ -61,7 +61,7 @@ def _profile(config: RunConfig, engine: Engine, run_directory: RunDirectory, eve
 
 def probe_strategy(config: RunConfig, engine: Engine) -> StrategyProbes:
     """Measure the pipeline alone, a cached batch and the real thing, in turns; all roles call it alike."""
-    probes = {kind: engine.make_probe(kind) for kind in KINDS}
+    probes = {kind: engine.make_probe(kind, config.global_batch_size) for kind in KINDS}
     timings = measure_in_turns(probes, config, engine.average)
     return StrategyProbes(pipeline=timings[PIPELINE], cached=timings[CACHED], real=timings[REAL])
 

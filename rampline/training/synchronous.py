@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import gc
 import time
 from collections.abc import Callable, Iterator
@@ -385,8 +384,8 @@ class SynchronousEngine:
         return tf.constant([wish, *self._last_call], keras.config.floatx())
 
     def _order_of(self, batch_size: int | None) -> EpochOrder:
-        """The run's order of examples, in global batches of that size, by default the run's."""
-        return dataclasses.replace(self._order, global_batch_size=batch_size) if batch_size else self._order
+        """The run's order of examples; that of a probe in whole global batches of a size."""
+        return self._order.in_whole_batches(batch_size) if batch_size else self._order
 
     def _iterate(self, first_step: int, order: EpochOrder, *, repeat_first: bool = False) -> Iterator:
         """The batches of the training from that step on, or that step's again and again."""

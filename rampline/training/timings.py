@@ -6,6 +6,8 @@ A run's own roles measure after its last epoch, on the full strategy (`probes.js
 - `cached`: training on one batch that stays in memory;
 - `real`: training as it is, pipeline and all.
 
+All batches are whole ones, or as large as the data makes them: figures of batches of other sizes cannot be compared.
+
 A forecast's roles also measure `update`: sum over the replicas, and update, of gradients that are there.
 
 Processes of their own then measure one replica's share of the work, with no all-reduce (`replica.json`): alone, with

@@ -21,7 +21,8 @@ WRONG = [
     ("strategy", "horovod", "one of single, mirrored, multi_worker, parameter_server"),
     ("engine", "estimator", "one of loop, fit"),
     ("epochs", 0, "a whole number of at least 1"),
-    ("seed", -1, "a whole number of at least 0"),
+    ("seed", -1, "a whole number of at least 0 and at most 4294967295"),
+    ("seed", 2**32, "a whole number of at least 0 and at most 4294967295"),
     ("precision", "float16", "one of float32, mixed_float16, mixed_bfloat16"),
     ("steps_per_call", 0, "auto or a whole number of at least 1"),
     ("xla", 1, "true or false"),
@@ -145,6 +146,11 @@ def test_batches_of_every_strategy(strategy, cluster, batch, expected):
 
 def test_an_epoch_that_fits_exactly_has_no_extra_step():
     assert [RunConfig().steps_per_epoch(n) for n in (1, 64, 65, 128)] == [1, 1, 2, 2]
+
+
+def test_replicas_share_a_batch_that_is_not_full_too():
+    config = RunConfig(strategy="mirrored", cluster=ClusterConfig(replicas=3))
+    assert [config.share_of(n) for n in (1, 50, 64, 1000)] == [1, 17, 22, 22]
 
 
 def test_parameter_servers_do_not_scale_the_peak_with_replicas():

@@ -29,11 +29,11 @@ PROBES = StrategyProbes(pipeline=timings(2), cached=timings(18), real=timings(20
 REPLICA = ReplicaProbes(alone=timings(10), half=timings(7), at_once=timings(14), processes=2, batch_size=14)
 
 
-def make_directory(folder: Path, config: RunConfig) -> RunDirectory:
+def make_directory(folder: Path, config: RunConfig, train_examples: int = 280) -> RunDirectory:
     """Of a run of 3 epochs, 10 steps each, as training leaves it."""
     directory = RunDirectory(folder / "run")
     directory.create(dataclasses.replace(config, epochs=3), RunIdentity(study="test", name="run", dataset=str(folder)))
-    events = [{"event": "started", "time": 100.0, "startup_seconds": 6.0}]
+    events = [{"event": "started", "time": 100.0, "startup_seconds": 6.0, "train_examples": train_examples}]
     for number, seconds in enumerate((1.5, 0.25, 0.5), start=1):
         metrics = {"epoch_seconds": seconds, "validation_seconds": 0.5}
         events.append({"event": "epoch", "time": 100.0 + 2 * number, "epoch": number, "metrics": metrics})
@@ -68,6 +68,16 @@ def test_two_replicas_are_explained_and_read_back_as_written(tmp_path: Path) -> 
     assert explanation.figures() == pytest.approx(expected)
     explanation.write(directory.explanation_file)
     assert Explanation.read(directory.explanation_file) == explanation
+
+
+def test_probes_of_whole_batches_explain_epochs_that_end_with_a_smaller_one(tmp_path: Path) -> None:
+    directory = make_directory(tmp_path, MIRRORED, train_examples=9 * 28 + 14)
+    REPLICA.write(directory.replica_file)
+    explanation = explain_run(directory)
+    # Of 20 ms, 8 do not depend on the batch, which has 0.95 of a whole one's examples on average.
+    assert explanation.slowdown == pytest.approx(37.5 / (8 + 0.95 * 12))
+    assert explanation.step.total == pytest.approx(37.5)
+    assert explanation.step.sync == pytest.approx(4 * explanation.slowdown)
 
 
 def test_without_one_replicas_work_there_is_no_ceiling(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from rampline.errors import RunFailed
 from rampline.explain.replica import measure_replicas, replica_config, work_of
 from rampline.explain.replica_process import Meeting
 from rampline.files import write_json
+from rampline.record.events import EventWriter
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.training.timings import ROUNDS, ReplicaProbes
 
@@ -35,6 +36,7 @@ def make_run(digits: PreparedDataset, forks: None, tmp_path: Path, monkeypatch: 
         directory = RunDirectory(tmp_path / f"run-{len(made)}")
         config = dataclasses.replace(config, **{"explain": ExplainConfig(), **changes})  # type: ignore[arg-type]
         directory.create(config, RunIdentity(study="test", name="run", dataset=str(dataset)))
+        EventWriter(directory.events_file).write("started", train_examples=digits.splits["train"])
         made.append(directory)
         return directory
 
@@ -75,7 +77,9 @@ def test_one_replica_is_a_run_of_its_own_with_its_share_of_the_batch() -> None:
 def test_runs_whose_replicas_do_the_same_work_share_it(make_run: MakeRun, tmp_path: Path) -> None:
     mirrored = work_of(make_run(make_config("mirrored", batch=28, replicas=2, virtual_devices=2)))
     assert mirrored.processes == 2
-    assert mirrored.config.global_batch_size == 14
+    assert (mirrored.config.global_batch_size, mirrored.batch_size) == (14, 14)
+    # Half of the images, which fill no batch.
+    assert work_of(make_run(make_config("mirrored", batch=512, replicas=2, virtual_devices=2))).batch_size == 60
     workers = make_config("multi_worker", batch=28, workers=2)
     # What one replica does not see: how often, from which weights and for how long it trains, and with whom.
     others = {"epochs": 50, "seed": 3, "checkpoint_keep": 0}

@@ -72,10 +72,20 @@ def make_forecast(images_per_second: float = 100.0, deviation: float = PRIOR, **
 def test_a_run_that_was_read_takes_what_was_read() -> None:
     config = RunConfig(epochs=2, batch=BatchConfig(size=32))
     found = forecast_run(config, reading(1, 20.0), None, **IMAGES)
-    assert found.epoch_seconds == pytest.approx(32 * 21e-3)
+    # 31 batches of 32, and one of 8.
+    epoch_seconds = 31 * 21e-3 + 6e-3
+    assert found.epoch_seconds == pytest.approx(epoch_seconds)
+    assert found.images_per_second == pytest.approx(1000 / epoch_seconds)
     assert found.step == StepParts(input=1.0, compute=20.0, contention=0.0, sync=0.0, other=0.0)
-    assert found.wall_seconds == pytest.approx(2.0 + 1.0 + 2 * 32 * 21e-3 + 2 * 0.18 + 0.5 + 2 * 0.05 + 0.2)
+    assert found.wall_seconds == pytest.approx(2.0 + 1.0 + 2 * epoch_seconds + 2 * 0.18 + 0.5 + 2 * 0.05 + 0.2)
     assert found.bound == "compute"
+
+
+def test_a_batch_that_the_images_do_not_fill_is_as_large_as_they_make_it() -> None:
+    images = IMAGES | {"train_examples": 48}
+    found = forecast_run(mirrored(2), reading(1, 20.0), reading(2, 20.0), **images)
+    assert found.epoch_seconds == pytest.approx(16e-3)
+    assert found.step.total == pytest.approx(16.0)
 
 
 def test_checkpoints_inside_epochs_are_paid_too() -> None:
@@ -106,6 +116,12 @@ def test_a_described_machine_computes_faster_and_sends_over_its_link() -> None:
     assert found.step.sync == pytest.approx(2 * 3 * 0.1 + 2 * 3 / 4 * 4e6 * 8 / 1e9 * 1e3)
     assert found.bound == "sync"
     assert found.deviation > forecast_run(mirrored(4), reading(1, 20.0), reading(2, 20.0), **IMAGES).deviation
+
+
+def test_every_worker_of_a_parameter_server_updates_also_where_one_alone_was_read() -> None:
+    cluster = ClusterConfig(workers=4, parameter_servers=1)
+    config = RunConfig(strategy="parameter_server", batch=BatchConfig(size=32), cluster=cluster)
+    assert forecast_run(config, reading(1, 20.0), None, **IMAGES).step.total == pytest.approx(21.0 / 4)
 
 
 @pytest.mark.parametrize("replicas, more", [(2, False), (4, True)])

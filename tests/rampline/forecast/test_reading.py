@@ -1,5 +1,6 @@
 """Readings of real roles, and the command and the plan that use them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,10 @@ def test_runs_that_differ_in_replicas_and_batch_share_their_readings(digits: Pre
     assert len({key_of(run, digits, 1) for run in [*runs, run_of("single")]}) == 1
     assert len({key_of(run, digits, 2) for run in runs}) == 1
     assert key_of(runs[0], digits, 2) != key_of(run_of("multi_worker", workers=2), digits, 2)
+    # Micro-batches of 16, which is the whole share, of 8, and of 8 in a larger batch.
+    whole, *parts = [replace(runs[0], batch=BatchConfig(size=n, accumulate=m)) for n, m in ((32, 1), (32, 2), (64, 4))]
+    assert key_of(whole, digits, 1) == key_of(runs[0], digits, 1)
+    assert key_of(whole, digits, 1) != key_of(parts[0], digits, 1) == key_of(parts[1], digits, 1)
 
 
 def test_a_few_replicas_are_those_of_two_workers() -> None:

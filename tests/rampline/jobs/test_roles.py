@@ -11,7 +11,7 @@ import pytest
 from rampline.config import ClusterConfig, RunConfig
 from rampline.devices import free_ports
 from rampline.jobs.job import Job
-from rampline.jobs.roles import job_environment, local_tasks, role_counts, role_environment
+from rampline.jobs.roles import job_environment, local_tasks, role_counts, role_environment, worker_environment
 from rampline.jobs.tf_config import Task, parse_tf_config
 
 CONFIGS = {
@@ -81,6 +81,14 @@ def test_a_job_without_peers_has_the_gpus_that_it_asks_for(monkeypatch):
     assert [each["CUDA_VISIBLE_DEVICES"] for each in environments] == ["4", "7", "-1"]
     assert {each["TF_NUM_INTRAOP_THREADS"] for each in environments} == {"4"}
     assert job_environment(Job(function="prepare", folder=Path("x"))) == {"TF_CONFIG": "{}"}
+
+
+@pytest.mark.parametrize("own, used", [(None, "true"), ("false", "false")])
+def test_a_process_takes_the_memory_of_a_gpu_that_it_needs_unless_the_user_says_otherwise(own, used, monkeypatch):
+    monkeypatch.delenv("TF_FORCE_GPU_ALLOW_GROWTH", raising=False)
+    if own:
+        monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", own)
+    assert worker_environment({})["TF_FORCE_GPU_ALLOW_GROWTH"] == used
 
 
 def test_a_worker_has_as_many_threads_when_others_are_lost(monkeypatch):

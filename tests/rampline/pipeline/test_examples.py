@@ -34,3 +34,9 @@ def test_examples_come_in_the_order_that_was_asked_for(digits):
     assert labels.numpy().tolist() == digits.labels("train")[[119, 0, 53, 0]].tolist()
     np.testing.assert_array_equal(images[1], images[3])
     assert not np.array_equal(images[0], images[2])
+
+
+def test_images_stay_in_host_memory_whatever_device_comes_first(digits):
+    with tf.device("CPU:1"):
+        examples = open_examples(digits, "train")
+    assert examples.images.device.endswith("CPU:0")

@@ -65,6 +65,13 @@ def test_the_order_does_not_depend_on_the_batch_size():
     assert epoch_order(small, 3) == epoch_order(large, 3)
 
 
+@pytest.mark.parametrize("size, used, steps", [(50, 100, 2), (60, 120, 2), (512, 120, 1)])
+def test_whole_batches_leave_out_what_fills_none(size, used, steps):
+    order = EpochOrder(examples=120, global_batch_size=28, seed=4).in_whole_batches(size)
+    counts = [int(parts[0][2]) for parts in shares(order, 2, range(2 * steps))]
+    assert counts == [used // steps] * 2 * steps
+
+
 def test_an_epoch_is_well_shuffled():
     """A random order of 1,000 has about 1 fixed point, and neighbours about 333 apart."""
     found = np.array(epoch_order(EpochOrder(examples=1000, global_batch_size=100, seed=0), 0))

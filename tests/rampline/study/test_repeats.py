@@ -71,6 +71,11 @@ def test_any_study_is_repeated_by_set():
     [
         ("runs: {a: {set: {repeats: 2}}, a-seed1: {}}", "run a-seed1 has the name that a repeat of another run gets"),
         ("runs: {a: {set: {repeats: 1001}}}", "with its repeats the study has 1001 runs: at most 1000 are allowed"),
+        (
+            "runs: {a: {set: {repeats: 2, seed: 4294967295}}}",
+            "repeat 1 of run a: seed=4294967296 is not allowed: it must be a whole number of at least 0 and at most "
+            "4294967295",
+        ),
         ("runs: {a: {set: {repeats: 0}}}", "repeats=0 is not allowed: it must be a whole number of at least 1"),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from runs import make_config
 
+from rampline.training.objective import EXAMPLES
 from rampline.training.state import make_state
 from rampline.training.synchronous import SynchronousEngine
 from rampline.training.timings import CACHED, REAL
@@ -31,7 +32,10 @@ def test_a_run_traces_its_functions_once(name, digits):
     # Another split, another pipeline from the middle of an epoch, and the probes.
     engine.evaluate("test")
     list(engine.run_steps(steps + 2, 2))
+    size = config.global_batch_size
     for kind in (REAL, CACHED):
-        engine.make_probe(kind)(3)
+        engine.make_probe(kind, size)(3)
+    whole, _ = engine._train(engine._iterate(0, engine._order_of(size)), 2 * steps)
+    assert set(whole.sums[:, EXAMPLES]) == {size}  # of which no batch is smaller
     compiled = engine._steps
     assert [f.experimental_get_tracing_count() for f in (compiled.train, compiled.evaluate)] == [1, 1]
