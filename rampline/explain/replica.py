@@ -14,7 +14,8 @@ from pathlib import Path
 from rampline.config import ClusterConfig, RunConfig, to_dict
 from rampline.errors import InputError, RunFailed
 from rampline.files import read_json
-from rampline.jobs.job import Job, run_together
+from rampline.jobs.exit_status import WRONG_INPUT
+from rampline.jobs.job import Job, JobFailed, run_together
 from rampline.jobs.launchers import launcher_of_jobs
 from rampline.jobs.roles import visible_gpu_ids
 from rampline.jobs.tf_config import ALONE
@@ -100,7 +101,8 @@ def _replicas_beside(run_directory: RunDirectory, config: RunConfig) -> int:
 def measure_replicas(run_directories: Iterable[RunDirectory], folder: Path, *, log: Log) -> None:
     """Write `replica.json` into each run directory that has none; equal work is measured once.
 
-    Whatever ends this call, none of its processes is alive afterwards.
+    Work that cannot be measured costs other runs nothing. Whatever ends this call, none of its processes is alive
+    afterwards.
 
     Args:
         run_directories: complete runs.
@@ -108,16 +110,32 @@ def measure_replicas(run_directories: Iterable[RunDirectory], folder: Path, *, l
         log: gets a line per launch.
 
     Raises:
-        RunFailed: when a process fails, naming its log.
+        RunFailed: when a process fails, naming its log; of several the first, after all others have been measured.
     """
     lacking = (directory for directory in run_directories if not directory.replica_file.is_file())
     wanted = [(directory, work_of(directory)) for directory in lacking]
-    for (processes, is_virtual, _), works in _launches(wanted).items():
+    launches = [
+        (folder / f"{processes}{'-virtual' * is_virtual}", works)
+        for (processes, is_virtual, _), works in _launches(wanted).items()
+    ]
+    failures = list[RunFailed]()
+    while launches:
+        place, works = launches.pop(0)
+        processes = works[0].processes
         log(f"explain: one replica's work, alone{f' and {processes} at once' if processes > 1 else ''}")
-        results = _launch(works, processes, is_virtual, folder / f"{processes}{'-virtual' * is_virtual}")
+        try:
+            _launch(works, place)
+        except RunFailed as error:
+            if isinstance(error, JobFailed) and len(works) > 1:
+                # Each by itself: in a process of its own it also has all of the memory.
+                launches += [(place / work.key, [work]) for work in works if not _result(place, work).is_file()]
+            else:
+                failures.append(error)
         for directory, work in wanted:
-            if work.key in results:
-                results[work.key].write(directory.replica_file)
+            if (result := _result(place, work)).is_file():
+                ReplicaProbes.read(result).write(directory.replica_file)
+    if failures:
+        raise failures[0]
 
 
 def _launches(wanted: Iterable[tuple[RunDirectory, Work]]) -> dict[tuple[int, bool, str], list[Work]]:
@@ -131,13 +149,10 @@ def _launches(wanted: Iterable[tuple[RunDirectory, Work]]) -> dict[tuple[int, bo
     return dict(sorted(launches.items()))
 
 
-def count_processes(processes: int) -> int:
-    """Number 0 measures alone, with the whole machine; the others measure at once, each with its share of it."""
-    return processes + 1 if processes > 1 else 1
-
-
-def _launch(works: Sequence[Work], processes: int, is_virtual: bool, folder: Path) -> dict[str, ReplicaProbes]:
+def _launch(works: Sequence[Work], folder: Path) -> None:
+    """Measure all works alone, then at once: TensorFlow keeps the memory of a GPU until its process ends."""
     shutil.rmtree(folder, ignore_errors=True)
+    processes, is_virtual = works[0].processes, works[0].is_virtual
     plan = [{"key": w.key, "config": to_dict(w.config), "dataset": w.dataset} for w in works]
     jobs = [
         Job(
@@ -153,11 +168,17 @@ def _launch(works: Sequence[Work], processes: int, is_virtual: bool, folder: Pat
             at_once=processes if index else 1,
             timeout_seconds=ALLOWANCE_SECONDS * len(works),
         )
-        for index in range(count_processes(processes))
+        # Number 0 measures alone, with the whole machine; the others at once, each with its share of it.
+        for index in range(processes + 1 if processes > 1 else 1)
     ]
-    placement = launcher_of_jobs(works[0].config).place_jobs(jobs)
-    try:
-        run_together(placement, [(ALONE, job) for job in jobs])
-    except InputError as error:  # the run that it is about has trained
-        raise RunFailed(f"a probe of one replica failed: {error}") from error
-    return {work.key: ReplicaProbes.read(folder / RESULTS / f"{work.key}.json") for work in works}
+    for group in filter(None, (jobs[:1], jobs[1:])):
+        try:
+            # A machine with room for all of them, both times.
+            run_together(launcher_of_jobs(works[0].config).place_jobs(jobs), [(ALONE, job) for job in group])
+        except InputError as error:  # the run that it is about has trained
+            log = group[0].log_of(ALONE)
+            raise JobFailed(group[0].what, f"failed: {error}", log, WRONG_INPUT) from error
+
+
+def _result(folder: Path, work: Work) -> Path:
+    return folder / RESULTS / f"{work.key}.json"
