@@ -155,7 +155,10 @@ def _measure(study: Study, home: Home, console: Console) -> Path:
             directory.create(config, RunIdentity(study=study.name, name=run.name, dataset=dataset))
             log(f"{run.name}: one epoch and its probes")
             supervise(directory, on_event=lambda event: None, log=log)
-            directories.append(directory)
+            if directory.probes_file.is_file():
+                directories.append(directory)
+            else:
+                log(f"{run.name}: not probed, because it ended with fewer workers than cluster.workers")
         try:
             measure_replicas(directories, folder / "explain", log=log)
         except RunFailed as error:
