@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rampline.config import ClusterConfig, RunConfig, to_dict
+from rampline.config.sections import AUTO
 from rampline.errors import InputError, RunFailed
 from rampline.files import read_json
 from rampline.jobs.exit_status import WRONG_INPUT
@@ -19,6 +20,7 @@ from rampline.jobs.job import Job, JobFailed, run_together
 from rampline.jobs.launchers import launcher_of_jobs
 from rampline.jobs.roles import visible_gpu_ids
 from rampline.jobs.tf_config import ALONE
+from rampline.record.attempts import read_accumulate
 from rampline.record.run_directory import RunDirectory
 from rampline.training.timings import ReplicaProbes
 
@@ -81,8 +83,14 @@ def needs_virtual_device(config: RunConfig) -> bool:
 
 
 def work_of(run_directory: RunDirectory) -> Work:
-    """The work of one replica of that run; of a run on several machines, as many at once as are on one of them."""
+    """The work of one replica of that run, in the micro-batches that it had in the end.
+
+    Of a run on several machines, as many do it at once as are on one of them.
+    """
     config = run_directory.read_config()
+    if config.batch.accumulate == AUTO:
+        parts = read_accumulate(run_directory.attempts_file)
+        config = dataclasses.replace(config, batch=dataclasses.replace(config.batch, accumulate=parts))
     return Work(
         config=replica_config(config, is_virtual=needs_virtual_device(config)),
         dataset=run_directory.read_identity().dataset,

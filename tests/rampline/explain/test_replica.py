@@ -19,6 +19,7 @@ from rampline.errors import RunFailed
 from rampline.explain.replica import measure_replicas, replica_config, work_of
 from rampline.explain.replica_process import Meeting
 from rampline.files import write_json
+from rampline.record.attempts import Attempts
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.training.timings import ROUNDS, ReplicaProbes
 
@@ -106,6 +107,16 @@ def test_of_a_run_on_several_machines_those_count_that_shared_one(make_run: Make
         write_json(directory.roles_file, {"roles": found})
     assert [work_of(run).processes for run in (workers, servers, mirrored)] == [4, 1, 2]
     assert work_of(workers).config.global_batch_size == 5
+
+
+def test_one_replica_has_the_micro_batches_that_its_run_had_in_the_end(make_run: MakeRun) -> None:
+    config = make_config("mirrored", batch=28, replicas=2, virtual_devices=2)
+    run = make_run(config, batch=dataclasses.replace(config.batch, accumulate="auto"))
+    attempts, found = Attempts(run.attempts_file), []
+    for parts in (1, 2):
+        attempts.begin(1, parts)
+        found.append(work_of(run).config.rows_at_once)
+    assert found == [14, 7]
 
 
 @pytest.mark.long
