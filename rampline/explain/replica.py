@@ -123,8 +123,8 @@ def measure_replicas(run_directories: Iterable[RunDirectory], folder: Path, *, l
     lacking = (directory for directory in run_directories if not directory.replica_file.is_file())
     wanted = [(directory, work_of(directory)) for directory in lacking]
     launches = [
-        (folder / f"{processes}{'-virtual' * is_virtual}", works)
-        for (processes, is_virtual, _), works in _launches(wanted).items()
+        (folder / f"{processes}{'-virtual' * is_virtual}{'-deterministic' * is_deterministic}", works)
+        for (processes, is_virtual, is_deterministic, _), works in _launches(wanted).items()
     ]
     failures = list[RunFailed]()
     while launches:
@@ -146,14 +146,16 @@ def measure_replicas(run_directories: Iterable[RunDirectory], folder: Path, *, l
         raise failures[0]
 
 
-def _launches(wanted: Iterable[tuple[RunDirectory, Work]]) -> dict[tuple[int, bool, str], list[Work]]:
-    """The distinct works, by how many replicas run at once, whether on virtual devices, and by launcher.
+def _launches(wanted: Iterable[tuple[RunDirectory, Work]]) -> dict[tuple[int, bool, bool, str], list[Work]]:
+    """The distinct works, by how many replicas run at once, whether virtual, whether deterministic, and by launcher.
 
     The fewest come first. Processes share the cores of a machine as the roles did: so each number has its own launch.
+    Devices and determinism are set once in the life of a process: so each kind of them has its own launch, too.
     """
-    launches: dict[tuple[int, bool, str], list[Work]] = {}
+    launches: dict[tuple[int, bool, bool, str], list[Work]] = {}
     for work in {work.key: work for _, work in wanted}.values():
-        launches.setdefault((work.processes, work.is_virtual, work.config.cluster.launcher), []).append(work)
+        launch = work.processes, work.is_virtual, work.config.deterministic, work.config.cluster.launcher
+        launches.setdefault(launch, []).append(work)
     return dict(sorted(launches.items()))
 
 

@@ -16,7 +16,7 @@ import rampline.explain.replica_process as training_replica
 from rampline.config import ExplainConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
-from rampline.explain.replica import measure_replicas, replica_config, work_of
+from rampline.explain.replica import _launches, measure_replicas, replica_config, work_of
 from rampline.explain.replica_process import Meeting
 from rampline.files import write_json
 from rampline.record.attempts import Attempts
@@ -107,6 +107,12 @@ def test_of_a_run_on_several_machines_those_count_that_shared_one(make_run: Make
         write_json(directory.roles_file, {"roles": found})
     assert [work_of(run).processes for run in (workers, servers, mirrored)] == [4, 1, 2]
     assert work_of(workers).config.global_batch_size == 5
+
+
+def test_deterministic_work_has_processes_of_its_own(make_run: MakeRun) -> None:
+    runs = [make_run(make_config("single"), deterministic=is_so, epochs=n) for is_so in (True, False) for n in (1, 2)]
+    launches = _launches((run, work_of(run)) for run in runs).values()
+    assert [[work.config.deterministic for work in works] for works in launches] == [[False], [True]]
 
 
 def test_one_replica_has_the_micro_batches_that_its_run_had_in_the_end(make_run: MakeRun) -> None:
