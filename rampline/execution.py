@@ -123,8 +123,8 @@ def _one_evaluation(execution: Execution) -> AbstractContextManager[bool]:
 def explain_runs(execution: Execution, runs: Sequence[str], *, log: Log) -> dict[str, str]:
     """Find out where the time of these complete runs went, and log it; returns the verdicts by run.
 
-    Runs whose probes were left out (`explain.steps=0`) are passed over. Runs that cannot be explained still count:
-    why is logged as a warning.
+    Runs without probes (`explain.steps=0`, or fewer workers in the end) are passed over. Runs that cannot be explained
+    still count: why is logged as a warning.
     """
     directories = (execution.directory(run) for run in runs)
     probed = [directory for directory in directories if directory.probes_file.is_file()]

@@ -17,7 +17,7 @@ from rich.text import Text
 from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
 from rampline.cli.console import line_console, make_table, table_console
 from rampline.config import DataConfig, ExplainConfig, ParityConfig, RunConfig, parse_overrides
-from rampline.errors import ConfigError, InputError
+from rampline.errors import ConfigError, InputError, RunFailed
 from rampline.jobs.fork_server import fork_server
 from rampline.parity.check import ParityResult, check_parity, result_file
 from rampline.record.home import Home
@@ -155,8 +155,14 @@ def _measure(study: Study, home: Home, console: Console) -> Path:
             directory.create(config, RunIdentity(study=study.name, name=run.name, dataset=dataset))
             log(f"{run.name}: one epoch and its probes")
             supervise(directory, on_event=lambda event: None, log=log)
-            directories.append(directory)
-        measure_replicas(directories, folder / "explain", log=log)
+            if directory.probes_file.is_file():
+                directories.append(directory)
+            else:
+                log(f"{run.name}: not probed, because it ended with fewer workers than cluster.workers")
+        try:
+            measure_replicas(directories, folder / "explain", log=log)
+        except RunFailed as error:
+            log(f"warning: where a step's time goes is known in part only: {error}")
     for directory in directories:
         explain_run(directory).write(directory.explanation_file)
     return folder

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rampline.config import ClusterConfig, RunConfig, to_dict
+from rampline.config.sections import AUTO
 from rampline.errors import InputError, RunFailed
 from rampline.files import json_digest, read_json
-from rampline.jobs.job import Job, run_together
+from rampline.jobs.exit_status import WRONG_INPUT
+from rampline.jobs.job import Job, JobFailed, run_together
 from rampline.jobs.launchers import launcher_of_jobs
 from rampline.jobs.roles import visible_gpu_ids
 from rampline.jobs.tf_config import ALONE
+from rampline.record.attempts import read_accumulate
 from rampline.record.run_directory import RunDirectory
 from rampline.training.timings import ReplicaProbes
 
@@ -81,8 +84,14 @@ def needs_virtual_device(config: RunConfig) -> bool:
 
 
 def work_of(run_directory: RunDirectory) -> Work:
-    """The work of one replica of that run; of a run on several machines, as many at once as are on one of them."""
+    """The work of one replica of that run, in the micro-batches that it had in the end.
+
+    Of a run on several machines, as many do it at once as are on one of them.
+    """
     config, started = run_directory.read_config(), run_directory.read_events("started")[-1]
+    if config.batch.accumulate == AUTO:
+        parts = read_accumulate(run_directory.attempts_file)
+        config = dataclasses.replace(config, batch=dataclasses.replace(config.batch, accumulate=parts))
     return Work(
         config=replica_config(config, is_virtual=needs_virtual_device(config)),
         dataset=run_directory.read_identity().dataset,
@@ -102,7 +111,8 @@ def _replicas_beside(run_directory: RunDirectory, config: RunConfig) -> int:
 def measure_replicas(run_directories: Iterable[RunDirectory], folder: Path, *, log: Log) -> None:
     """Write `replica.json` into each run directory that has none; equal work is measured once.
 
-    Whatever ends this call, none of its processes is alive afterwards.
+    Work that cannot be measured costs other runs nothing. Whatever ends this call, none of its processes is alive
+    afterwards.
 
     Args:
         run_directories: complete runs.
@@ -110,36 +120,51 @@ def measure_replicas(run_directories: Iterable[RunDirectory], folder: Path, *, l
         log: gets a line per launch.
 
     Raises:
-        RunFailed: when a process fails, naming its log.
+        RunFailed: when a process fails, naming its log; of several the first, after all others have been measured.
     """
     lacking = (directory for directory in run_directories if not directory.replica_file.is_file())
     wanted = [(directory, work_of(directory)) for directory in lacking]
-    for (processes, is_virtual, _), works in _launches(wanted).items():
+    launches = [
+        (folder / f"{processes}{'-virtual' * is_virtual}{'-deterministic' * is_deterministic}", works)
+        for (processes, is_virtual, is_deterministic, _), works in _launches(wanted).items()
+    ]
+    failures = list[RunFailed]()
+    while launches:
+        place, works = launches.pop(0)
+        processes = works[0].processes
         log(f"explain: one replica's work, alone{f' and {processes} at once' if processes > 1 else ''}")
-        results = _launch(works, processes, is_virtual, folder / f"{processes}{'-virtual' * is_virtual}")
+        try:
+            _launch(works, place)
+        except RunFailed as error:
+            if isinstance(error, JobFailed) and len(works) > 1:
+                # Each by itself: in a process of its own it also has all of the memory.
+                launches += [(place / work.key, [work]) for work in works if not _result(place, work).is_file()]
+            else:
+                failures.append(error)
         for directory, work in wanted:
-            if work.key in results:
-                results[work.key].write(directory.replica_file)
+            if (result := _result(place, work)).is_file():
+                ReplicaProbes.read(result).write(directory.replica_file)
+    if failures:
+        raise failures[0]
 
 
-def _launches(wanted: Iterable[tuple[RunDirectory, Work]]) -> dict[tuple[int, bool, str], list[Work]]:
-    """The distinct works, by how many replicas run at once, whether on virtual devices, and by launcher.
+def _launches(wanted: Iterable[tuple[RunDirectory, Work]]) -> dict[tuple[int, bool, bool, str], list[Work]]:
+    """The distinct works, by how many replicas run at once, whether virtual, whether deterministic, and by launcher.
 
     The fewest come first. Processes share the cores of a machine as the roles did: so each number has its own launch.
+    Devices and determinism are set once in the life of a process: so each kind of them has its own launch, too.
     """
-    launches: dict[tuple[int, bool, str], list[Work]] = {}
+    launches: dict[tuple[int, bool, bool, str], list[Work]] = {}
     for work in {work.key: work for _, work in wanted}.values():
-        launches.setdefault((work.processes, work.is_virtual, work.config.cluster.launcher), []).append(work)
+        launch = work.processes, work.is_virtual, work.config.deterministic, work.config.cluster.launcher
+        launches.setdefault(launch, []).append(work)
     return dict(sorted(launches.items()))
 
 
-def count_processes(processes: int) -> int:
-    """Number 0 measures alone, with the whole machine; the others measure at once, each with its share of it."""
-    return processes + 1 if processes > 1 else 1
-
-
-def _launch(works: Sequence[Work], processes: int, is_virtual: bool, folder: Path) -> dict[str, ReplicaProbes]:
+def _launch(works: Sequence[Work], folder: Path) -> None:
+    """Measure all works alone, then at once: TensorFlow keeps the memory of a GPU until its process ends."""
     shutil.rmtree(folder, ignore_errors=True)
+    processes, is_virtual = works[0].processes, works[0].is_virtual
     plan = [
         {"key": w.key, "config": to_dict(w.config), "dataset": w.dataset, "batch_size": w.batch_size} for w in works
     ]
@@ -157,11 +182,17 @@ def _launch(works: Sequence[Work], processes: int, is_virtual: bool, folder: Pat
             at_once=processes if index else 1,
             timeout_seconds=ALLOWANCE_SECONDS * len(works),
         )
-        for index in range(count_processes(processes))
+        # Number 0 measures alone, with the whole machine; the others at once, each with its share of it.
+        for index in range(processes + 1 if processes > 1 else 1)
     ]
-    placement = launcher_of_jobs(works[0].config).place_jobs(jobs)
-    try:
-        run_together(placement, [(ALONE, job) for job in jobs])
-    except InputError as error:  # the run that it is about has trained
-        raise RunFailed(f"a probe of one replica failed: {error}") from error
-    return {work.key: ReplicaProbes.read(folder / RESULTS / f"{work.key}.json") for work in works}
+    for group in filter(None, (jobs[:1], jobs[1:])):
+        try:
+            # A machine with room for all of them, both times.
+            run_together(launcher_of_jobs(works[0].config).place_jobs(jobs), [(ALONE, job) for job in group])
+        except InputError as error:  # the run that it is about has trained
+            log = group[0].log_of(ALONE)
+            raise JobFailed(group[0].what, f"failed: {error}", log, WRONG_INPUT) from error
+
+
+def _result(folder: Path, work: Work) -> Path:
+    return folder / RESULTS / f"{work.key}.json"

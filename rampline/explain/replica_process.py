@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import time
 from pathlib import Path
@@ -13,11 +14,11 @@ import tensorflow as tf
 from rampline.config import RunConfig, from_dict
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
-from rampline.explain.replica import ALLOWANCE_SECONDS, RESULTS, count_processes
+from rampline.explain.replica import ALLOWANCE_SECONDS, RESULTS
 from rampline.files import make_directory, read_json, write_json
 from rampline.jobs.tf_config import ALONE
 from rampline.training.engine import Engine
-from rampline.training.probes import Probe, measure_in_turns
+from rampline.training.probes import measure_in_turns
 from rampline.training.state import make_state
 from rampline.training.strategy import configure_devices, replica_devices
 from rampline.training.timings import CACHED, ReplicaProbes, Timings, mean_timings
@@ -37,14 +38,14 @@ class Meeting:
         """Say that this process has come so far."""
         (self._folder / f"{occasion}.{self._index}").touch()
 
-    def wait(self, occasion: str, indices: range | None = None) -> None:
-        """Wait until the processes `indices`, all unless given, have said so.
+    def wait(self, occasion: str) -> None:
+        """Wait until all processes have said so.
 
         Raises:
             RunFailed: when one of them does not.
         """
         deadline = time.monotonic() + ALLOWANCE_SECONDS
-        for index in range(self._processes) if indices is None else indices:
+        for index in range(self._processes):
             while not (self._folder / f"{occasion}.{index}").is_file():
                 if time.monotonic() > deadline:
                     raise RunFailed(f"process {index} did not come to {occasion}")
@@ -64,65 +65,52 @@ def probe_replicas(folder: Path, index: int, works: list[dict[str, Any]], proces
         works: `{"key", "config", "dataset", "batch_size"}` of each.
         processes: how many replicas run at once.
     """
-    shared, count = folder.parent, count_processes(processes)
+    shared = folder.parent
     for number, work in enumerate(works):
         config, dataset = from_dict(work["config"]), PreparedDataset.open(Path(work["dataset"]))
         if number == 0:
             configure_devices(config)
         keras.backend.clear_session()
         keras.mixed_precision.set_global_policy(config.precision)
-        meeting = Meeting(shared / work["key"], index, count)
-        out = shared / RESULTS / f"{work['key']}.json"
-        _probe(config, dataset, work["batch_size"], meeting, index, count, out)
+        engine, out = _make_engine(config, dataset), shared / RESULTS / f"{work['key']}.json"
+        if index == 0:
+            _measure_alone(engine, config, work["batch_size"], out if processes == 1 else _part(out, 0))
+        else:
+            _measure_at_once(engine, Meeting(shared / work["key"], index - 1, processes), out, index, processes)
 
 
-def _probe(
-    config: RunConfig, dataset: PreparedDataset, size: int, meeting: Meeting, index: int, processes: int, out: Path
-) -> None:
-    engine = _make_engine(config, dataset)
-    probe = engine.make_probe(CACHED, size)
+def _measure_alone(engine: Engine, config: RunConfig, size: int, out: Path) -> None:
+    sizes = {"alone": size, "half": size // 2} if size > 1 else {"alone": size}
+    probes = {name: engine.make_probe(CACHED, examples) for name, examples in sizes.items()}
+    timings = measure_in_turns(probes, config, average=lambda seconds: seconds)
+    alone, half = timings["alone"], timings.get("half")
+    ReplicaProbes(alone=alone, half=half, at_once=None, processes=1, batch_size=size).write(out)
+
+
+def _measure_at_once(engine: Engine, meeting: Meeting, out: Path, index: int, processes: int) -> None:
+    """Rounds as long, and as many, as the process that measured alone has made; the first process tells the result."""
+    alone = ReplicaProbes.read(_part(out, 0))
+    rounds = len(alone.alone.milliseconds)
+    steps, milliseconds = alone.alone.steps // rounds, list[float]()
+    probe = engine.make_probe(CACHED, alone.batch_size)
     probe(1)
-    meeting.arrive("compiled")
-    meeting.wait("compiled")
-    if index:
-        _measure_at_once(probe, meeting, out.with_suffix(""), index, processes)
-        return
-    halves = {"half": engine.make_probe(CACHED, size // 2)} if size > 1 else {}
-    timings = measure_in_turns({"alone": probe, **halves}, config, average=lambda seconds: seconds)
-    rounds = len(timings["alone"].milliseconds)
-    steps = timings["alone"].steps // rounds
-    write_json(out.with_suffix(".steps.json"), [steps, rounds])
-    meeting.arrive("alone")
-    for number in range(rounds):
-        meeting.arrive(f"round{number}")
-    at_once = None
-    if processes > 1:
-        meeting.wait("measured", range(1, processes))
-        parts = [read_json(_part(out.with_suffix(""), other)) for other in range(1, processes)]
-        at_once = mean_timings([Timings(milliseconds=tuple(part), steps=steps * rounds) for part in parts])
-    meeting.end()
-    ReplicaProbes(
-        alone=timings["alone"],
-        half=timings.get("half"),
-        at_once=at_once,
-        processes=max(1, processes - 1),
-        batch_size=size,
-    ).write(out)
-
-
-def _measure_at_once(probe: Probe, meeting: Meeting, out: Path, index: int, processes: int) -> None:
-    meeting.wait("alone", range(1))
-    steps, rounds = read_json(out.with_suffix(".steps.json"))
-    milliseconds = []
     for number in range(rounds):
         meeting.arrive(f"round{number}")
         meeting.wait(f"round{number}")
         milliseconds.append(1000 * probe(steps))
     write_json(_part(out, index), milliseconds)
     meeting.arrive("measured")
+    if index > 1:
+        return
+    meeting.wait("measured")
+    parts = [read_json(_part(out, other)) for other in range(1, processes + 1)]
+    meeting.end()
+    at_once = mean_timings([Timings(milliseconds=tuple(part), steps=alone.alone.steps) for part in parts])
+    dataclasses.replace(alone, at_once=at_once, processes=processes).write(out)
 
 
 def _part(out: Path, index: int) -> Path:
+    """What one process has measured."""
     return out.with_suffix(f".{index}.json")
 
 

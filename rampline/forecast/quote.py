@@ -29,6 +29,7 @@ from rampline.forecast.reading import (
     key_of,
     take_reading,
 )
+from rampline.jobs.job import JobFailed
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.record.units import write_number_of, write_range, write_ratio
@@ -56,7 +57,9 @@ def take_readings(runs: Sequence[tuple[RunConfig, PreparedDataset]], home: Home,
         started = time.monotonic()
         try:
             found = take_reading(config, dataset, replicas, chosen, file_of(home, key))
-        except ClusterConfigError as error:
+        except (ClusterConfigError, JobFailed) as error:
+            if isinstance(error, JobFailed) and not error.lacks_memory:
+                raise
             log(f"not read: {what}: {error}")
             continue
         batches = ", ".join(str(size) for size in found.batch_sizes)

@@ -147,6 +147,17 @@ class Launcher(Protocol):
         ...
 
 
+def workers_now(launcher: Launcher, config: RunConfig, avoid: Collection[str] = ()) -> int | None:
+    """The workers that an elastic run would have now, `None` for all of one that is not.
+
+    With no room for the least, the launcher says what is to do.
+    """
+    cluster = config.cluster
+    if cluster.min_workers is None:
+        return None
+    return max(cluster.min_workers, min(cluster.workers, launcher.room(config, avoid=avoid)))
+
+
 @contextmanager
 def ending(grace_seconds: float = TERMINATE_GRACE_SECONDS) -> Iterator[list[Role]]:
     """A list for roles that are started in the block; none of them is alive after it."""

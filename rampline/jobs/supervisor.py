@@ -29,7 +29,16 @@ from rampline.jobs.exit_status import (
 from rampline.jobs.fence import fence
 from rampline.jobs.heartbeat import RunningClock
 from rampline.jobs.job import Job, OnEvent, how_it_ended
-from rampline.jobs.launcher import POLL_SECONDS, Launcher, PlaceLost, Placement, Role, end_roles, wait_until
+from rampline.jobs.launcher import (
+    POLL_SECONDS,
+    Launcher,
+    PlaceLost,
+    Placement,
+    Role,
+    end_roles,
+    wait_until,
+    workers_now,
+)
 from rampline.jobs.launchers import launcher_of
 from rampline.jobs.stop import StopRequest
 from rampline.jobs.tf_config import Task
@@ -308,9 +317,7 @@ def _fence(gang: Gang) -> AbstractContextManager[dict[str, str]]:
 
 
 def _place(launcher: Launcher, config: RunConfig, avoid: Collection[str] = ()) -> Placement:
-    if config.cluster.min_workers is None:
-        return launcher.place(config, avoid=avoid)
-    return launcher.place(config, avoid=avoid, workers=_room(launcher, config, avoid))
+    return launcher.place(config, avoid=avoid, workers=workers_now(launcher, config, avoid))
 
 
 @contextmanager
@@ -321,12 +328,6 @@ def _closed_on_error(placement: Placement) -> Iterator[None]:
     except BaseException:
         placement.close()
         raise
-
-
-def _room(launcher: Launcher, config: RunConfig, avoid: Collection[str] = ()) -> int:
-    """The workers that an elastic run would have now; with no room for the least, the launcher says what is to do."""
-    cluster = config.cluster
-    return max(cluster.min_workers or cluster.workers, min(cluster.workers, launcher.room(config, avoid=avoid)))
 
 
 def _run_attempt(gang: Gang, attempts: Attempts, on_event: OnEvent, log: Log) -> None:
@@ -399,10 +400,10 @@ def _check_room(gang: Gang) -> None:
     Raises:
         RoomFound: to be placed anew.
     """
-    cluster = gang.config.cluster
-    if cluster.min_workers is None or gang.workers == cluster.workers or gang.run_directory.is_at_goal:
+    if gang.workers == gang.config.cluster.workers or gang.run_directory.is_at_goal:
         return
-    if (room := _room(gang.launcher, gang.config)) <= gang.workers:
+    room = workers_now(gang.launcher, gang.config)
+    if room is None or room <= gang.workers:
         return
     _ask_to_stop(gang.training)
     if not gang.run_directory.is_at_goal:

@@ -14,6 +14,7 @@ from pathlib import Path
 from rampline.config import BatchConfig, RunConfig, to_dict
 from rampline.files import JsonData, json_digest
 from rampline.jobs.job import Job, JobFailed, run_together
+from rampline.jobs.launcher import workers_now
 from rampline.jobs.launchers import launcher_of_jobs
 from rampline.jobs.roles import visible_gpu_ids
 from rampline.record.run_directory import RunDirectory
@@ -127,15 +128,16 @@ def result_file(run_directory: RunDirectory) -> Path:
 def check_parity(run_directory: RunDirectory, *, log: Log) -> ParityResult:
     """Check a run that is created; one that passed with the same settings is not checked again.
 
-    The roles are those of the run, on this machine; whatever ends this call, none is alive afterwards. Takes about
-    ten seconds and twice `parity.steps` steps in float64.
+    The roles are those of the run, on this machine; an elastic run is checked with the workers that there is room for,
+    and again with another number of them. Whatever ends this call, no role is alive afterwards. Takes about ten seconds
+    and twice `parity.steps` steps in float64.
 
     Raises:
         RunFailed: when a role ends without an answer, naming its log.
         InputError: when a role finds the configuration wrong.
     """
     config, path = run_directory.read_config(), result_file(run_directory)
-    digest = _digest(run_directory, config)
+    digest = _digest(run_directory, config, workers_now(launcher_of_jobs(config), config))
     if path.is_file():
         earlier = ParityResult.read(path)
         if earlier.configuration == digest and earlier.passed:
@@ -196,9 +198,11 @@ def _on_one_machine(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
     return config, (f"several machines: checked with {config.replicas} replicas on the {place} of this one",)
 
 
-def _digest(run_directory: RunDirectory, config: RunConfig) -> str:
+def _digest(run_directory: RunDirectory, config: RunConfig, workers: int | None) -> str:
     """Of all that decides what is computed; a failed check is repeated in any case."""
-    return json_digest({"config": to_dict(config), "dataset": run_directory.read_identity().dataset})
+    content = {"config": to_dict(config), "dataset": run_directory.read_identity().dataset}
+    content |= {"workers": workers} if workers not in (None, config.cluster.workers) else {}
+    return json_digest(content)
 
 
 def _run_roles(run_directory: RunDirectory, config: RunConfig, path: Path, log: Log) -> ParityResult:
@@ -217,7 +221,12 @@ def _run_roles(run_directory: RunDirectory, config: RunConfig, path: Path, log: 
         timeout_seconds=ALLOWANCE_SECONDS + config.cluster.rendezvous_timeout_seconds + steps * STEP_ALLOWANCE_SECONDS,
         ends_first=True,
     )
-    placement = launcher_of_jobs(config).place(config)
+    launcher = launcher_of_jobs(config)
+    placement = launcher.place(config, workers=workers_now(launcher, config))
     shutil.rmtree(job.folder / "logs", ignore_errors=True)
     run_together(placement, [(task, job) for task in placement.tasks])
-    return ParityResult.read(path)
+    result, workers = ParityResult.read(path), placement.tasks[0].workers
+    if workers < config.cluster.workers:
+        fewer = f"checked with {workers} of {config.cluster.workers} workers"
+        result = dataclasses.replace(result, notes=(*result.notes, fewer))
+    return result

@@ -53,8 +53,8 @@ class Attempts:
 
     @property
     def accumulate(self) -> int:
-        """The micro-batches of the last start; 1 before the first."""
-        return next((e["accumulate"] for e in reversed(self._past) if "accumulate" in e), 1)
+        """See `read_accumulate`."""
+        return _last_accumulate(self._past)
 
     def begin(self, workers: int, accumulate: int | None = None, *, on_cpu: bool = False) -> Attempt:
         """Write down that the run is started (again), on which machine, with how many workers and micro-batches."""
@@ -92,6 +92,11 @@ def read_workers(file: Path) -> list[int]:
     return [event["workers"] for event in started if "workers" in event]
 
 
+def read_accumulate(file: Path) -> int:
+    """The micro-batches of the last start of a run with `batch.accumulate: auto`; 1 before the first."""
+    return _last_accumulate(list(EventReader(file).read()))
+
+
 def read_environments(file: Path) -> dict[int, dict[str, str]]:
     """The machine, by `environment`, of every start by its number; empty for one by an earlier version of Rampline."""
     started = (event for event in EventReader(file).read() if event["event"] == "attempt")
@@ -126,6 +131,10 @@ def write_hosts(hosts: Sequence[str]) -> str:
     counted = [f"{host} {TIMES}{count}" if count > 1 else host for host, count in Counter(hosts).items()]
     more = len(counted) - MOST_HOSTS
     return ", ".join(counted[:MOST_HOSTS]) + (f" and {more} more" if more > 0 else "") or NONE
+
+
+def _last_accumulate(events: Sequence[dict[str, Any]]) -> int:
+    return next((event["accumulate"] for event in reversed(events) if "accumulate" in event), 1)
 
 
 def _steps_of_attempts(run_directory: RunDirectory) -> dict[int, str]:

@@ -149,6 +149,7 @@ class Controller:
         engine: runs steps and evaluations.
         run_directory: where checkpoints are read by all roles, and written by the chief.
         steps_per_epoch: updates per epoch.
+        workers: how many train.
         events: where the chief tells what happens; `None` on every other role.
         attempt: which start of the run this is, from 1.
         launch: when this attempt was launched, and the wall time of those before it.
@@ -162,13 +163,14 @@ class Controller:
         engine: Engine,
         run_directory: RunDirectory,
         steps_per_epoch: int,
+        workers: int,
         events: EventWriter | None,
         attempt: int,
         launch: Launch,
         callback: StepCallback,
     ) -> None:
         self.config, self.engine, self.run_directory = config, engine, run_directory
-        self.steps_per_epoch, self.events = steps_per_epoch, events
+        self.steps_per_epoch, self.events, self._workers = steps_per_epoch, events, workers
         self.attempt, self._clock, self._callback = attempt, RunClock(launch), callback
         self._statistics: np.ndarray | None = None
         self.progress = self._restore()
@@ -216,7 +218,7 @@ class Controller:
         self.engine.finish()
         wall_seconds = self._clock.wall_seconds()
         if self._is_decided or self._last_epoch == self.config.epochs:
-            measure_run(self.config, self.engine, self.run_directory, self.events)
+            measure_run(self.config, self.engine, self.run_directory, self.events, workers=self._workers)
             self._finish(wall_seconds)
         elif self.events:
             write_json(self.run_directory.rung_file(self._last_epoch), self._result(wall_seconds, self.events))

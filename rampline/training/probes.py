@@ -34,12 +34,19 @@ PROFILED_STEPS = 5
 Probe = Callable[[int], float]
 
 
-def measure_run(config: RunConfig, engine: Engine, run_directory: RunDirectory, events: EventWriter | None) -> None:
-    """Measure where a step's time goes, and capture a profile, as the run says; all roles call it alike.
+def measure_run(
+    config: RunConfig, engine: Engine, run_directory: RunDirectory, events: EventWriter | None, *, workers: int
+) -> None:
+    """Measure where a step's time goes, and capture a profile, as the run says; all `workers` call it alike.
 
-    The chief, who has `events`, writes `probes.json`, and the profile below `tensorboard/`.
+    The chief, who has `events`, writes `probes.json`, and the profile below `tensorboard/`. With fewer workers than the
+    run has in full there are no probes: one replica's work, as it is measured, is no share of theirs.
     """
-    if config.explain.steps:
+    if config.explain.steps and workers < config.cluster.workers:
+        if events:
+            fewer = f"the run ended with {workers} of {config.cluster.workers} workers"
+            events.write("warning", message=f"where a step's time goes is not measured: {fewer}")
+    elif config.explain.steps:
         probes = probe_strategy(config, engine)
         if events:
             probes.write(run_directory.probes_file)

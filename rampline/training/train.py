@@ -50,6 +50,7 @@ def train(
         engine=engine,
         run_directory=run_directory,
         steps_per_epoch=steps_per_epoch,
+        workers=task.workers,
         events=events,
         attempt=attempt,
         launch=launch,

@@ -16,9 +16,10 @@ import rampline.explain.replica_process as training_replica
 from rampline.config import ExplainConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
-from rampline.explain.replica import measure_replicas, replica_config, work_of
+from rampline.explain.replica import _launches, measure_replicas, replica_config, work_of
 from rampline.explain.replica_process import Meeting
 from rampline.files import write_json
+from rampline.record.attempts import Attempts
 from rampline.record.events import EventWriter
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.training.timings import ROUNDS, ReplicaProbes
@@ -112,6 +113,22 @@ def test_of_a_run_on_several_machines_those_count_that_shared_one(make_run: Make
     assert work_of(workers).config.global_batch_size == 5
 
 
+def test_deterministic_work_has_processes_of_its_own(make_run: MakeRun) -> None:
+    runs = [make_run(make_config("single"), deterministic=is_so, epochs=n) for is_so in (True, False) for n in (1, 2)]
+    launches = _launches((run, work_of(run)) for run in runs).values()
+    assert [[work.config.deterministic for work in works] for works in launches] == [[False], [True]]
+
+
+def test_one_replica_has_the_micro_batches_that_its_run_had_in_the_end(make_run: MakeRun) -> None:
+    config = make_config("mirrored", batch=28, replicas=2, virtual_devices=2)
+    run = make_run(config, batch=dataclasses.replace(config.batch, accumulate="auto"))
+    attempts, found = Attempts(run.attempts_file), []
+    for parts in (1, 2):
+        attempts.begin(1, parts)
+        found.append(work_of(run).config.rows_at_once)
+    assert found == [14, 7]
+
+
 @pytest.mark.long
 def test_equal_work_is_measured_once_also_where_a_gpu_is_fewer_than_the_replicas(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -136,20 +153,28 @@ def test_equal_work_is_measured_once_also_where_a_gpu_is_fewer_than_the_replicas
         assert timings.steps % (len(timings.milliseconds) * 8) == 0, "whole calls of 8 steps in each round"
         assert min(timings.milliseconds) > 0
     assert found.half.median < 1.5 * found.alone.median
-    assert {file.name for file in (tmp_path / "explain" / "2-virtual").glob("*.log")} == {"0.log", "1.log", "2.log"}
+    place = tmp_path / "explain" / "2-virtual"
+    assert {file.name for file in place.glob("*.log")} == {"0.log", "1.log", "2.log"}
+    # Both have the first GPU: the one ended before the other began.
+    alone = next(place.glob("results/*.0.json"))
+    assert alone.stat().st_mtime_ns < (place / "1" / "job.json").stat().st_mtime_ns
     measure_replicas([mirrored, again], tmp_path / "explain", log=lines.append)
     assert len(lines) == 1, "what is measured is not measured again"
 
 
-def test_a_process_that_fails_takes_the_others_along(make_run: MakeRun, tmp_path: Path) -> None:
-    directory = make_run(make_config("multi_worker", model="small_models:broken_import", workers=2))
+def test_work_that_fails_costs_the_other_runs_of_its_launch_and_of_later_ones_nothing(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    broken = make_run(make_config("single", model="small_models:broken_import"))
+    other = make_run(make_config("single", model="small_models:smooth"), explain=ExplainConfig(steps=1))
+    pair = make_run(make_config("multi_worker", model="small_models:smooth", workers=2), explain=ExplainConfig(steps=1))
     folder = tmp_path / "explain"
     with pytest.raises(
-        RunFailed, match=r"a probe of one replica ended with status 3: .*no_such_module.* \(log: .*/2/\d\.log\)"
+        RunFailed, match=r"a probe of one replica ended with status 3: .*no_such_module.* \(log: .*/1/\w{16}/0\.log\)"
     ):
-        measure_replicas([directory], folder, log=print)
+        measure_replicas([broken, other, pair], folder, log=print)
     assert processes_of(folder) == []
-    assert not directory.replica_file.exists()
+    assert [run.replica_file.is_file() for run in (broken, other, pair)] == [False, True, True]
 
 
 def test_a_process_that_is_killed_is_named_with_its_signal(make_run: MakeRun, tmp_path: Path) -> None:
@@ -169,7 +194,6 @@ def test_a_process_that_is_killed_is_named_with_its_signal(make_run: MakeRun, tm
 def test_processes_wait_for_each_other(tmp_path: Path) -> None:
     first, second = (Meeting(tmp_path / "here", index, 2) for index in range(2))
     first.arrive("compiled")
-    first.wait("compiled", range(1))
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(lambda: (first.wait("compiled"), time.monotonic())[1])
         time.sleep(0.2)

@@ -9,10 +9,13 @@ import pytest
 
 from rampline.config import BatchConfig, ClusterConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
+from rampline.errors import ClusterConfigError
 from rampline.files import write_json
 from rampline.forecast.forecast import Calibration
-from rampline.forecast.quote import from_readings, quote_run, tell_doubled
+from rampline.forecast.quote import from_readings, quote_run, take_readings, tell_doubled
 from rampline.forecast.reading import few_replicas, file_of, key_of
+from rampline.jobs.exit_status import NO_MEMORY
+from rampline.jobs.job import JobFailed
 from rampline.record.home import Home
 
 WORKERS = RunConfig(strategy="multi_worker", batch=BatchConfig(size=32), cluster=ClusterConfig(workers=2))
@@ -66,6 +69,26 @@ def test_readings_are_good_for_other_numbers_of_workers(home: Home, digits: Prep
     assert speeds[1] < speeds[2] < speeds[4]
     # More than there are cores.
     assert speeds[8] < 1.1 * speeds[4]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClusterConfigError("there is no place"),
+        JobFailed("forecast: chief 0", "has no memory: it asked for more", Path("log"), NO_MEMORY),
+    ],
+)
+def test_what_has_no_place_or_no_memory_here_is_not_read(
+    home: Home, digits: PreparedDataset, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    lines: list[str] = []
+    monkeypatch.setattr("rampline.forecast.quote.take_reading", fail)
+    take_readings([(WORKERS, digits)], home, log=lines.append)
+    what = ("convnet, 1 replica", "convnet, 2 replicas (multi_worker)")
+    assert lines == [f"not read: {each}: {error}" for each in what]
 
 
 def test_a_damaged_reading_is_none(home: Home, digits: PreparedDataset) -> None:

@@ -77,8 +77,8 @@ def test_workers_leave_an_epoch_together_when_the_chief_says_that_the_time_is_ov
 def test_an_elastic_run_that_is_decided_is_not_placed_anew_for_more_workers(make_run) -> None:
     stop = StopConfig(target_accuracy=0.3)
     config = make_stopping("multi_worker", stop=stop, workers=2, min_workers=1, sum="exact")
-    # Its probes would leave at a signal.
-    directory, launcher = make_run(config, explain=ExplainConfig()), Places(1)
+    # Its profile would leave at a signal.
+    directory, launcher = make_run(config, explain=ExplainConfig(), profile=True), Places(1)
 
     def hear(event: dict) -> None:
         if event["event"] == "decided":
@@ -88,3 +88,6 @@ def test_an_elastic_run_that_is_decided_is_not_placed_anew_for_more_workers(make
     assert outcome(directory)[2].endswith("target accuracy 0.3 reached")
     assert launcher.places == 2
     assert read_workers(directory.attempts_file) == [1]
+    warnings = [event["message"] for event in directory.read_events("warning")]
+    assert warnings == ["where a step's time goes is not measured: the run ended with 1 of 2 workers"]
+    assert not directory.probes_file.exists()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from faults import Places
 from processes import processes_of, started_processes_of
 from runs import make_config
 
@@ -91,6 +92,26 @@ def test_fit_in_mixed_precision_is_checked_in_float64_and_says_so(make_run: Make
         "precision=mixed_float16: checked in float64",
         "the skipping of a step that overflows: checked in mixed_float16",
     )
+
+
+def test_an_elastic_run_is_checked_with_the_workers_that_there_is_room_for(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher, lines = Places(1), list[str]()
+    monkeypatch.setattr("rampline.parity.check.launcher_of_jobs", lambda config: launcher)
+    config = make_config("multi_worker", workers=2, min_workers=1)
+    directory = make_run(dataclasses.replace(config, parity=ParityConfig(steps=1)))
+    result = check_parity(directory, log=lines.append)
+    assert (result.status, result.notes) == ("pass", ("checked with 1 of 2 workers",))
+    assert check_parity(directory, log=lines.append) == result
+    assert len(lines) == 1, "a check that passed is not repeated"
+    launcher.places = 2
+
+    def log(line: str) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):  # with another number of workers it is
+        check_parity(directory, log=log)
 
 
 def test_a_broken_model_names_the_role_and_its_log(make_run: MakeRun) -> None:
