@@ -71,7 +71,7 @@ class Candidate:
 
 def list_candidates(comparison: Comparison) -> list[Candidate]:
     """The runs that can be held to each other; empty when the reference was not scored or timed."""
-    reference = next((row for row in comparison.finished if row["run"] == comparison.reference), None)
+    reference = comparison.reference_row
     if reference is None or not _is_usable(reference, reference, comparison):
         return []
     rows = [row for row in comparison.finished if _is_usable(row, reference, comparison)]
@@ -248,11 +248,10 @@ def _least(candidates: Sequence[Candidate], figures: Sequence[Figure], reference
 def _answer(
     comparison: Comparison, candidates: list[Candidate], fastest: Candidate | None, cheapest: Candidate | None
 ) -> str:
-    reference, finished = comparison.reference, len(comparison.finished)
-    if finished < 2 or not reference:
+    reference, row = comparison.reference, comparison.reference_row
+    if row is None or len(comparison.finished) < 2:
         return ""
     if not candidates:
-        row = next(row for row in comparison.finished if row["run"] == reference)
         if not comparison.is_timed_alike(row):
             return f"No recommendation: the reference {reference} was not trained on one machine alone."
         return f"No recommendation: the reference {reference} has no test accuracy to hold other runs to."
@@ -334,7 +333,8 @@ def _scope(comparison: Comparison, candidates: Sequence[Candidate]) -> str:
 
 
 def _tolerance(comparison: Comparison, candidates: Sequence[Candidate]) -> str:
-    split = next(row["test_split"] for row in comparison.rows if row["run"] == comparison.reference)
+    reference = comparison.reference_row
+    split = reference["test_split"] if reference else ""
     # Its own difference is exactly 0.
     best = [candidate for candidate in candidates if candidate.difference == 0]
     run = next((candidate.run for candidate in best if candidate.run == comparison.reference), best[0].run)

@@ -137,6 +137,11 @@ class Comparison:
         return [row for row in self.rows if row["status"] == FINISHED]
 
     @cached_property
+    def reference_row(self) -> dict[str, Any] | None:
+        """The row of the reference; None where no run has finished."""
+        return next((row for row in self.finished if row["run"] == self.reference), None)
+
+    @cached_property
     def _by_name(self) -> dict[str, dict[str, Any]]:
         return {row["run"]: row for row in self.rows}
 
@@ -150,7 +155,7 @@ class Comparison:
 
     def is_timed_alike(self, row: Mapping[str, Any]) -> bool:
         """Whether a run, and those that it starts from, were trained on the reference's machine alone."""
-        reference = self._by_name.get(self.reference, row)
+        reference = self.reference_row or row
         needed = [row, *self.ancestors_of(row)]
         return {name for each in needed for _, name in each["machines"]} == {reference["machine"]}
 

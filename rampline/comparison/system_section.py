@@ -19,9 +19,9 @@ from rampline.comparison.charts import (
     INK,
     axis,
     curve_chart,
+    drawn_runs,
     finite,
     label,
-    pick_drawn,
     points,
     row_chart,
     style_runs,
@@ -58,7 +58,7 @@ def make_system_section(comparison: Comparison) -> Section | None:
         *([_gpu_table(gpus)] if gpus else []),
         *([_balance_table(balances)] if balances else []),
     ]
-    runs = pick_drawn(comparison).runs["run"].tolist()
+    runs = drawn_runs(comparison)
     drawn = [gpu for gpu in gpus if gpu["run"] in runs and not is_missing(gpu["utilization_percent_mean"])]
     charts = [_utilization(runs, drawn), _utilization_over_time(runs, drawn)] if drawn else []
     return Section(
