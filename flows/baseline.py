@@ -5,7 +5,8 @@ from prefect import flow
 from rampline.execution import command_of
 from rampline.flows.evaluate import evaluate
 from rampline.flows.prepare import prepare
-from rampline.tasks.form import AS_IN_STUDY, Engine, Epochs, Launcher, Precision, find_stage, stage_of, with_values
+from rampline.study.execution_file import current_execution
+from rampline.tasks.form import AS_IN_STUDY, Engine, Epochs, Launcher, Precision, find_stage, with_values
 from rampline.tasks.steps import models_checked, open_execution, train, turn_of
 
 
@@ -18,7 +19,6 @@ def baseline(
     precision: Precision = AS_IN_STUDY,
     launcher: Launcher = AS_IN_STUDY,
     overrides: dict[str, str] = {},  # noqa: B006
-    execution: str = "",
 ) -> None:
     """Train a run of a study on one device.
 
@@ -29,23 +29,22 @@ def baseline(
         study: Name of a study that comes with Rampline, such as digits, or the path of a study file (.yaml).
         run: Name of a run of the study with strategy single.
         overrides: Further settings by dotted key, such as {"batch.size": "128"}.
-        execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """
     given = with_values(overrides, engine=engine, epochs=epochs, precision=precision, launcher=launcher)
-    run_stage("baseline", study, run, given, execution)
+    run_stage("baseline", study, run, given)
 
 
-def run_stage(flow_name: str, study: str, run: str, overrides: dict[str, str], execution: str) -> None:
-    """What the flows that train one run do: train it in `execution`; without one, see `baseline`."""
-    if execution:
-        train(stage_of(execution), run)
+def run_stage(flow_name: str, study: str, run: str, overrides: dict[str, str]) -> None:
+    """What the flows that train one run do: train it in the execution that is open; without one, see `baseline`."""
+    if opened := current_execution():
+        train(opened, run)
         return
     own = find_stage(flow_name, study, run, overrides)
-    runs, folder = [run.name for run in own.study.runs], str(own.folder)
+    runs = [run.name for run in own.study.runs]
     with turn_of(own):
         with models_checked(own):
-            prepare(study, runs, overrides, folder)
+            prepare(study, runs, overrides)
         with open_execution(own, command_of(study, runs, overrides)):
             for name in runs:
                 train(own, name)
-            evaluate(study, folder, runs)
+            evaluate(study, runs=runs)

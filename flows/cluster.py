@@ -16,7 +16,6 @@ def cluster(
     precision: Precision = AS_IN_STUDY,
     launcher: Launcher = AS_IN_STUDY,
     overrides: dict[str, str] = {},  # noqa: B006
-    execution: str = "",
 ) -> None:
     """Train a run of a study on several processes: workers that all-reduce, or workers and parameter servers.
 
@@ -27,8 +26,7 @@ def cluster(
         study: Name of a study that comes with Rampline, such as digits, or the path of a study file (.yaml).
         run: Name of a run of the study with strategy multi_worker or parameter_server.
         overrides: Further settings by dotted key, such as {"batch.size": "128"}.
-        execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """
     size = {f"{run}:cluster.workers": workers, f"{run}:cluster.parameter_servers": parameter_servers}
     given = with_values(overrides, **size, epochs=epochs, precision=precision, launcher=launcher)
-    run_stage("cluster", study, run, given, execution)
+    run_stage("cluster", study, run, given)

@@ -16,7 +16,6 @@ def finetune(
     precision: Precision = AS_IN_STUDY,
     launcher: Launcher = AS_IN_STUDY,
     overrides: dict[str, str] = {},  # noqa: B006
-    execution: str = "",
 ) -> None:
     """Train a run of a study on mirrored replicas: several devices of one machine, one model.
 
@@ -27,8 +26,7 @@ def finetune(
         study: Name of a study that comes with Rampline, such as digits, or the path of a study file (.yaml).
         run: Name of a run of the study with strategy mirrored.
         overrides: Further settings by dotted key, such as {"batch.size": "128"}.
-        execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """
     size = {f"{run}:cluster.replicas": replicas}  # not of the runs whose weights it starts from
     given = with_values(overrides, **size, engine=engine, epochs=epochs, precision=precision, launcher=launcher)
-    run_stage("finetune", study, run, given, execution)
+    run_stage("finetune", study, run, given)

@@ -19,7 +19,6 @@ def prepare(
     study: str = "digits",
     only: list[str] = [],  # noqa: B006
     overrides: dict[str, str] = {},  # noqa: B006
-    execution: str = "",
 ) -> list[str]:
     """Prepare the data of a study: decode, resize and store it once, and publish the data report.
 
@@ -29,9 +28,8 @@ def prepare(
         study: Name of a study that comes with Rampline, such as digits, or the path of a study file (.yaml).
         only: Names of the runs whose data is prepared; none for all runs of the study.
         overrides: Settings laid over every run, by dotted key, such as {"data.image_size": "64"}.
-        execution: Folder of the execution that this is a stage of. The study flow sets it: leave it empty.
     """
-    opened = find_execution(study, only, overrides, execution)
+    opened = find_execution(study, only, overrides)
     datasets = {config: _prepare(config, opened, study) for config in opened.study.data}
     opened.study = dataclasses.replace(opened.study, datasets=datasets)
     return [str(dataset.directory) for dataset in datasets.values()]

@@ -74,7 +74,7 @@ def study(
         return Cancelled(message="its cost was not approved")
     with turn_of(opened):
         with models_checked(opened):
-            prepare(study, only, overrides, str(opened.folder))
+            prepare(study, only, overrides)
         with open_execution(opened, command_of(study, only, overrides)):
             return _train_and_compare(study, opened)
 
@@ -84,7 +84,7 @@ def _train_and_compare(study: str, execution: Execution) -> str:
     trained = [run.name for run in execution.study.runs if run.name not in failures]
     report = ""
     if trained:
-        report = evaluate(study, str(execution.folder), trained)
+        report = evaluate(study, runs=trained)
         show_comparison(execution, report)  # on the page that people open, too
         compare_with_history(execution)
     if failures:
@@ -95,7 +95,7 @@ def _train_and_compare(study: str, execution: Execution) -> str:
 def _train(execution: Execution) -> dict[str, str]:
     """Train every run; returns why by the name of the runs that failed."""
     failures: dict[str, str] = {}
-    runs, folder = execution.study.runs, str(execution.folder)
+    runs = execution.study.runs
     for run, goal in turns(execution):
         rung = f", to epoch {goal.epoch} of {run.config.epochs}" if goal and not goal.stopped else ""
         get_run_logger().info(f"run {runs.index(run) + 1} of {len(runs)}: {run.name}{rung}")
@@ -103,7 +103,7 @@ def _train(execution: Execution) -> dict[str, str]:
             failures[run.name] = f"not started, because it starts from {run.starts_from}"
             continue
         try:
-            STAGES[FLOW_OF_STRATEGY[run.config.strategy]](study=execution.study.name, run=run.name, execution=folder)
+            STAGES[FLOW_OF_STRATEGY[run.config.strategy]](study=execution.study.name, run=run.name)
         except (Preempted, TakenOver):
             raise  # this machine is wanted back, or another one goes on: no next run
         except RamplineError as error:

@@ -171,23 +171,18 @@ def _compare(client: MlflowClient, execution: Execution) -> ComparisonFiles:
     # Here, because pandas, matplotlib and SciPy must not delay the first run.
     from rampline.comparison.errors_section import read_scores
     from rampline.comparison.report import write_comparison
-    from rampline.comparison.runs import NOT_MEASURED_TAG, read_comparison
+    from rampline.comparison.runs import read_comparison
     from rampline.comparison.summary import derived_metrics, summarise
 
     comparison = read_comparison(client, execution.study.name, execution.parent_run_id)
     comparison = dataclasses.replace(comparison, not_measured=_not_measured(execution, comparison))
     scores = read_scores(client, comparison)
     files = write_comparison(comparison, execution.reports, data=_data_reports(execution), scores=scores)
-    summary, now = summarise(comparison), time.time()
+    now = time.time()
     for run_id, figures in derived_metrics(comparison).items():
         reconcile(client, Record(moments=[Moment(figures=figures, time=now)]), Known.ask(client, run_id))
-    record = Record(
-        params=summary.params,
-        tags=summary.tags | {NOT_MEASURED_TAG: "\n".join(comparison.not_measured) or None},
-        moments=[Moment(figures=summary.metrics, time=now)],
-        artifacts={path.name: path for path in (files.csv, files.report)},
-    )
-    reconcile(client, record, Known.ask(client, execution.parent_run_id))
+    summary = summarise(comparison, (files.csv, files.report), now)
+    reconcile(client, summary, Known.ask(client, execution.parent_run_id))
     execution.comparison = comparison
     return files
 

@@ -15,7 +15,7 @@ from rampline.config import ClusterConfig, RunConfig, run_config, sections
 from rampline.errors import ConfigError, InputError
 from rampline.record.home import Home
 from rampline.study import load_study
-from rampline.study.execution_file import Execution, execution_at_hand, is_begun
+from rampline.study.execution_file import Execution, current_execution, is_begun
 from rampline.study.preflight import check_machine, check_study, settings_differ
 from rampline.tasks.flow_run import current_flow_run
 
@@ -82,16 +82,6 @@ def own_execution(execution: str) -> str:
     return execution and str(folder)
 
 
-def open_begun(execution: str) -> Execution:
-    """The execution of a folder: the one that this process has open, else what is on disk.
-
-    Raises:
-        InputError: for a folder that is not allowed, or holds no execution.
-    """
-    folder = Path(own_execution(execution))
-    return execution_at_hand(folder) or Execution.open(folder)
-
-
 def own_output(output: str) -> str:
     """The parameter `output` of the flow `predict`: empty, or a path below `predictions` of this home.
 
@@ -105,20 +95,8 @@ def own_output(output: str) -> str:
     return output and str(path)
 
 
-def stage_of(execution: str) -> Execution:
-    """The execution that this process has open, by its folder: its devices, its lock and its end are seen to.
-
-    Raises:
-        InputError: for any other folder.
-    """
-    opened = execution_at_hand(Path(own_execution(execution)))
-    if opened is None:
-        raise InputError(f"execution={execution!r} is not allowed: the study flow alone sets it, leave it empty")
-    return opened
-
-
 def find_execution(
-    study: str, only: Sequence[str], overrides: Mapping[str, str], execution: str, strategy: str = "all"
+    study: str, only: Sequence[str], overrides: Mapping[str, str], execution: str = "", strategy: str = "all"
 ) -> Execution:
     """The execution that a form means: an open one, a begun one, or else a new one of the study, which is checked.
 
@@ -132,10 +110,10 @@ def find_execution(
     Raises:
         InputError: when the study or this machine does not allow it; nothing is written then.
     """
+    if opened := current_execution():
+        return opened
     home, chosen = Home.from_environment(), None if strategy == "all" else strategy
     folder = Path(own_execution(execution) or home.runs / load_study(study).name / _own_name())
-    if found := execution_at_hand(folder):
-        return found
     if is_begun(folder):
         begun = Execution.open(folder)
         if settings_differ(begun.study, study, only, overrides, chosen):
@@ -166,13 +144,16 @@ def find_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) ->
 
 
 def find_trained(study: str, execution: str, runs: Sequence[str]) -> tuple[Execution, list[str]]:
-    """An execution (empty: the latest of `study`), and which of `runs` (empty: of all) are trained.
+    """An execution (empty: the open one, else the latest of `study`), and which of `runs` (empty: of all) are trained.
 
     Raises:
-        InputError: when there is no execution, no such run, or nothing is trained.
+        InputError: when there is no such execution or run, the folder is not allowed, or nothing is trained.
     """
     home = Home.from_environment()
-    opened = open_begun(execution) if execution else Execution.latest(load_study(study).name, home)
+    if execution:
+        opened = Execution.open(Path(own_execution(execution)))
+    else:
+        opened = current_execution() or Execution.latest(load_study(study).name, home)
     if opened is None:
         raise InputError(f"study {load_study(study).name} has no execution in {home.runs}: run it first")
     chosen = [opened.study.run(run).name for run in runs or [run.name for run in opened.study.runs]]

@@ -7,14 +7,11 @@ every chart and in the table, told apart by the colour-blind.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any
-
-import pandas as pd
 
 from rampline.comparison.runs import Comparison, is_missing
 from rampline.record.metric import Metric, Output
@@ -268,23 +265,16 @@ def finite(row: Row) -> dict[str, Any]:
     return {key: value for key, value in row.items() if not isinstance(value, float) or math.isfinite(value)}
 
 
-def pick_drawn(comparison: Comparison) -> Comparison:
-    """The comparison of at most `MOST_STYLES` of its runs, in their order: more lines no reader can tell apart.
+def drawn_runs(comparison: Comparison) -> list[str]:
+    """At most `MOST_STYLES` of the runs, in their order: more lines no reader can tell apart.
 
     The reference, then in turn the fastest and the most accurate of those that finished, then the first ones.
     """
-    if len(comparison.runs) <= MOST_STYLES:
-        return comparison
+    runs = comparison.runs["run"].tolist()
     rankings = [_rank(comparison, metric) for metric in shown_in(Output.CHART_CHOICE)]
-    in_turn = (run for place in zip_longest(*rankings) for run in place if run is not None)
-    order = dict.fromkeys(chain([comparison.reference], in_turn, comparison.runs["run"].tolist()))
-    chosen = [run for run in order if run][:MOST_STYLES]
-    return dataclasses.replace(
-        comparison,
-        runs=_only(comparison.runs, chosen),
-        epochs=_only(comparison.epochs, chosen),
-        system=_only(comparison.system, chosen),
-    )
+    in_turn = chain.from_iterable(zip_longest(*rankings))
+    chosen = [run for run in dict.fromkeys([comparison.reference, *in_turn, *runs]) if run][:MOST_STYLES]
+    return [run for run in runs if run in chosen]
 
 
 def describe_drawn(comparison: Comparison) -> str:
@@ -301,7 +291,3 @@ def _rank(comparison: Comparison, metric: Metric) -> list[str]:
     rows: list[dict[str, Any]] = [row for row in comparison.finished if not is_missing(row[metric.name])]
     ranked = sorted(rows, key=lambda row: row[metric.name], reverse=metric.better == "higher")
     return [row["run"] for row in ranked]
-
-
-def _only(table: pd.DataFrame, runs: list[str]) -> pd.DataFrame:
-    return pd.DataFrame(table[table["run"].isin(runs)]).reset_index(drop=True)

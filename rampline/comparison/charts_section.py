@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
@@ -13,10 +14,10 @@ from rampline.comparison.charts import (
     axis,
     curve_chart,
     describe_drawn,
+    drawn_runs,
     dumbbell,
     finite,
     label,
-    pick_drawn,
     points,
     range_areas,
     row_chart,
@@ -40,7 +41,7 @@ ZOOM_NOTE = "Hold shift to zoom with the wheel or to drag; a double click shows 
 
 def make_charts_section(comparison: Comparison) -> Section:
     """The charts as a section of the report, or a sentence that there is nothing to draw."""
-    charts, left_out = tuple(make_charts(pick_drawn(comparison))), describe_drawn(comparison)
+    charts, left_out = tuple(make_charts(comparison)), describe_drawn(comparison)
     nothing = "No run has completed an epoch, so there is nothing to draw."
     return Section(
         id="charts",
@@ -52,8 +53,10 @@ def make_charts_section(comparison: Comparison) -> Section:
 
 
 def make_charts(comparison: Comparison) -> list[Chart]:
-    """All charts that the comparison has figures for."""
-    epochs, runs = comparison.epochs, comparison.runs
+    """All charts that the comparison has figures for, of the runs that are drawn."""
+    tables, drawn = (comparison.runs, comparison.epochs), drawn_runs(comparison)
+    runs, epochs = (pd.DataFrame(table[table["run"].isin(drawn)]) for table in tables)
+    comparison = dataclasses.replace(comparison, runs=runs, epochs=epochs)
     charts = [
         _curve(comparison, curve, is_first=number == 0)
         for number, curve in enumerate(curve for curve in CURVES if _values(epochs, curve.metric))

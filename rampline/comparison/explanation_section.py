@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rampline.comparison.charts import pick_drawn, stacked_bars
+from rampline.comparison.charts import drawn_runs, stacked_bars
 from rampline.comparison.runs import Comparison, is_missing, is_scaled
 from rampline.comparison.scaling_curves import STEADY
 from rampline.comparison.section import Chart, ReportTable, Section
@@ -44,7 +44,7 @@ def make_explanation_section(comparison: Comparison) -> Section | None:
         return None
     steps = {row["run"]: {key: row[f"step_ms_{key}"] for key, _ in STEP_PARTS} for row in rows}
     runs = {row["run"]: {key: _number(row[f"{key}_seconds"]) for key, _ in RUN_PARTS} for row in rows}
-    losses, drawn = list(find_losses(comparison)), set(pick_drawn(comparison).runs["run"])
+    losses, drawn = list(find_losses(comparison)), drawn_runs(comparison)
     best = [max(losses, key=lambda loss: loss.speedup)] if losses else []
     return Section(
         id="explanation",
@@ -180,8 +180,8 @@ class Loss:
 def find_losses(comparison: Comparison) -> Iterator[Loss]:
     """One for each run that was probed and scales the training of the reference, which was probed too."""
     rows = [row for row in comparison.finished if not is_missing(row["step_ms_compute"])]
-    reference = next((row for row in rows if row["run"] == comparison.reference), None)
-    if reference is None:
+    reference = comparison.reference_row
+    if reference is None or is_missing(reference["step_ms_compute"]):
         return
     for row in rows:
         # The probes were made where the run ended.

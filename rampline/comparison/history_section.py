@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rampline.comparison.charts import axis, curve_chart, pick_drawn, points, run_lines, style_runs
+from rampline.comparison.charts import axis, curve_chart, drawn_runs, points, run_lines, style_runs
 from rampline.comparison.history import FEWEST, LASTING, State, Trend
 from rampline.comparison.runs import Comparison
 from rampline.comparison.section import Chart, ReportTable, Section
@@ -90,7 +90,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _charts(comparison: Comparison) -> list[Chart]:
-    styles = style_runs(pick_drawn(comparison).runs["run"].tolist())
+    styles = style_runs(drawn_runs(comparison))
     drawn = [trend for trend in comparison.trends if trend.run in styles and len(trend.values) > 1]
     charts = []
     for metric in dict.fromkeys(trend.metric.name for trend in drawn):

@@ -42,7 +42,7 @@ ENVIRONMENT = "rampline.environment."
 PAGE = 1000
 # The most accurate runs: those that a recommendation is among, also in an execution of thousands.
 MOST_READ = 20
-# Column by what `rampline.tracking.description` has, and how its samples become one figure.
+# Key in a row of `read_system` by what `rampline.tracking.description` has, and how its samples become one figure.
 ROLE_FIGURES = {
     "process_cpu_utilization_percentage": ("cpu_percent_mean", statistics.fmean),
     "process_memory_usage_megabytes": ("memory_megabytes_peak", max),
@@ -54,8 +54,6 @@ GPU_FIGURES = {
     "memory_usage_percentage": ("memory_percent_peak", max),
     "power_usage_watts": ("power_watts_mean", statistics.fmean),
 }
-SYSTEM_NUMBERS = tuple(dict.fromkeys(column for column, _ in (*ROLE_FIGURES.values(), *GPU_FIGURES.values())))
-SYSTEM_COLUMNS = ("run", "role", "gpu", "gpu_name", *SYSTEM_NUMBERS, "utilization_over_time")
 METRIC = re.compile(r"system/(?P<role>[^/]+)/(?:gpu_(?P<gpu>\d+)_)?(?P<name>.+)")
 Summary = Callable[[Iterable[float]], float]
 Read = TypeVar("Read")
@@ -273,18 +271,18 @@ def read_artifact(client: MlflowClient, run_id: str, name: str, read: Callable[[
 
 def read_system(
     client: MlflowClient, children: Sequence[Run], epochs: Histories, names: Mapping[str, str]
-) -> pd.DataFrame:
+) -> list[dict[str, Any]]:
     """System figures of the runs of an execution: one row per run and role, then one per GPU of that role.
 
     `epochs` has the histories of `elapsed_seconds`, see `read_histories`; `names` those of the runs, by MLflow run id:
     others are left out.
 
     Means are those of the samples that were taken while the run trained (all of them, where MLflow does not tell when
-    that was); peaks are those of the whole life of the role.
+    that was); peaks are those of the whole life of the role. Figures that MLflow does not have are NaN.
 
-    Columns:
+    Keys:
         run, role: names, such as `mirrored` and `chief-0`.
-        gpu: number of the GPU in its role; NA in the row of the role itself.
+        gpu: number of the GPU in its role; None in the row of the role itself.
         gpu_name: its model; empty when unknown.
         cpu_percent_mean: of the role's process, 100 per busy core; NaN in rows of GPUs.
         memory_megabytes_peak: resident set of the role, or used memory of the GPU; 10^6 bytes.
@@ -292,23 +290,18 @@ def read_system(
             the GPU, and in which its memory was read or written; NaN in rows of roles.
         memory_percent_peak: used memory of the GPU, in [0, 100] of all it has.
         power_watts_mean: of the whole GPU.
-        utilization_over_time: (seconds since training began, `utilization_percent`) of each sample of a GPU.
+        utilization_over_time: (seconds since training began, `utilization_percent`) of each sample; of GPUs alone.
     """
     children = [child for child in children if child.info.run_id in names]
     keys = {key for child in children for key in child.data.metrics if _summary_of(key)}
     samples = read_histories(client, children, sorted(keys))
-    rows = [row for child in children for row in _system_rows(child, samples, epochs)]
-    return system_table([row | {"run": names[row.pop("run_id")]} for row in rows])
-
-
-def system_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """The table of `read_system`, from its rows."""
-    table = pd.DataFrame(rows, columns=list(SYSTEM_COLUMNS))
-    return table.astype({"gpu": "Int64", **dict.fromkeys(SYSTEM_NUMBERS, "float64")})
+    return [
+        {"run": names[child.info.run_id], **row} for child in children for row in _system_rows(child, samples, epochs)
+    ]
 
 
 def _summary_of(key: str) -> tuple[str, Summary] | None:
-    """The column of a metric, and how its samples become one figure; None for one that is not shown."""
+    """The key of a metric's figure, and how its samples become one figure; None for one that is not shown."""
     match = METRIC.fullmatch(key)
     return match and (GPU_FIGURES if match["gpu"] else ROLE_FIGURES).get(match["name"])
 
@@ -321,11 +314,11 @@ def _system_rows(run: Run, samples: Histories, epochs: Histories) -> list[dict[s
         if match is None or found is None:
             continue
         role, gpu = match["role"], match["gpu"]
-        column, summarise = found
+        figure, summarise = found
         row = rows.setdefault((role, int(gpu or -1)), _system_row(run, role, gpu))
         points = samples[run.info.run_id, key]
-        row[column] = _summarise(points, summarise, training)
-        if column == "utilization_percent_mean":
+        row[figure] = _summarise(points, summarise, training)
+        if figure == "utilization_percent_mean":
             began = training[0] if training else points[0].timestamp
             row["utilization_over_time"] = tuple(((p.timestamp - began) / 1000, p.value) for p in points)
     return [row for _, row in sorted(rows.items(), key=lambda item: _place(*item[0]))]
@@ -338,7 +331,8 @@ def _place(role: str, gpu: int) -> tuple[str, int, int]:
 
 def _system_row(run: Run, role: str, gpu: str | None) -> dict[str, Any]:
     name = run.data.tags.get(f"{GPU_TAG}{role}.{gpu}", "")
-    return {"run_id": run.info.run_id, "role": role, "gpu": None if gpu is None else int(gpu), "gpu_name": name}
+    figures = {figure: math.nan for figure, _ in (*ROLE_FIGURES.values(), *GPU_FIGURES.values())}
+    return {"role": role, "gpu": None if gpu is None else int(gpu), "gpu_name": name, **figures}
 
 
 def _summarise(samples: list[Metric], summarise: Summary, training: tuple[int, int] | None) -> float:

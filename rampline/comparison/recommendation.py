@@ -47,12 +47,13 @@ class Candidate:
         interval: 95 % confidence interval of `difference`; None for the most accurate one, and where the number of test
             examples is unknown.
         examples: images of the test set; None where unknown.
-        tolerance: how far below the most accurate one it may be, as a share.
         time: seconds from the start of the roles to the end of training; the epochs' sum where that is unknown. With
             those of the runs that it starts from: without their weights there is no such run.
         cost: what that costs, in USD; NaN without a price.
-        deadline_seconds: how long it may take; None for no deadline.
         repeats: the candidate that it is the same training as; empty for none. See `_find_repeated`.
+        is_within: whether `difference` is within the tolerance.
+        is_doubtful: whether it is, but `interval` includes differences that are not.
+        is_in_time: whether it meets the deadline, if there is one.
     """
 
     run: str
@@ -60,41 +61,17 @@ class Candidate:
     difference: float
     interval: tuple[float, float] | None
     examples: int | None
-    tolerance: float
     time: Figure
     cost: Figure
-    deadline_seconds: float | None
     repeats: str
-
-    @property
-    def seconds(self) -> float:
-        """The median of `time`."""
-        return self.time.value
-
-    @property
-    def cost_usd(self) -> float:
-        """The median of `cost`."""
-        return self.cost.value
-
-    @property
-    def is_within(self) -> bool:
-        """Whether the measured accuracy is within the tolerance."""
-        return self.difference >= -self.tolerance - ROUNDING
-
-    @property
-    def is_doubtful(self) -> bool:
-        """Whether it is within, but the interval includes differences that are not."""
-        return self.is_within and self.interval is not None and self.interval[0] < -self.tolerance - ROUNDING
-
-    @property
-    def is_in_time(self) -> bool:
-        """Whether it meets the deadline, if there is one."""
-        return self.deadline_seconds is None or self.seconds <= self.deadline_seconds
+    is_within: bool
+    is_doubtful: bool
+    is_in_time: bool
 
 
 def list_candidates(comparison: Comparison) -> list[Candidate]:
     """The runs that can be held to each other; empty when the reference was not scored or timed."""
-    reference = next((row for row in comparison.finished if row["run"] == comparison.reference), None)
+    reference = comparison.reference_row
     if reference is None or not _is_usable(reference, reference, comparison):
         return []
     rows = [row for row in comparison.finished if _is_usable(row, reference, comparison)]
@@ -159,18 +136,21 @@ def _find_repeated(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def _candidate(row: dict[str, Any], best: dict[str, Any], comparison: Comparison, repeats: str) -> Candidate:
-    hours = comparison.deadline_hours
+    difference, hours = row["test_accuracy"] - best["test_accuracy"], comparison.deadline_hours
+    interval = None if row is best else _interval_to_best(row, best, comparison)
+    lowest, time = -comparison.accuracy_tolerance - ROUNDING, time_of(comparison, row)
     return Candidate(
         run=row["run"],
         accuracy=row["test_accuracy"],
-        difference=row["test_accuracy"] - best["test_accuracy"],
-        interval=None if row is best else _interval_to_best(row, best, comparison),
+        difference=difference,
+        interval=interval,
         examples=None if is_missing(row["test_examples"]) else int(row["test_examples"]),
-        tolerance=comparison.accuracy_tolerance,
-        time=time_of(comparison, row),
+        time=time,
         cost=cost_of(comparison, row),
-        deadline_seconds=None if hours is None else 3600 * hours,
         repeats=repeats,
+        is_within=difference >= lowest,
+        is_doubtful=difference >= lowest and interval is not None and interval[0] < lowest,
+        is_in_time=hours is None or time.value <= 3600 * hours,
     )
 
 
@@ -268,19 +248,18 @@ def _least(candidates: Sequence[Candidate], figures: Sequence[Figure], reference
 def _answer(
     comparison: Comparison, candidates: list[Candidate], fastest: Candidate | None, cheapest: Candidate | None
 ) -> str:
-    reference, finished = comparison.reference, len(comparison.finished)
-    if finished < 2 or not reference:
+    reference, row = comparison.reference, comparison.reference_row
+    if row is None or len(comparison.finished) < 2:
         return ""
     if not candidates:
-        row = next(row for row in comparison.finished if row["run"] == reference)
         if not comparison.is_timed_alike(row):
             return f"No recommendation: the reference {reference} was not trained on one machine alone."
         return f"No recommendation: the reference {reference} has no test accuracy to hold other runs to."
     scope = _scope(comparison, candidates)
     within = [candidate for candidate in candidates if candidate.is_within]
     if fastest is None:
-        quickest = min(within, key=lambda candidate: candidate.seconds)
-        return f"{scope}, no run is ready in time: {quickest.run} takes {write_duration(quickest.seconds)}."
+        quickest = min(within, key=lambda candidate: candidate.time.value)
+        return f"{scope}, no run is ready in time: {quickest.run} takes {write_duration(quickest.time.value)}."
     if len(candidates) == 1:
         return f"No other run can be weighed against {fastest.run}, which takes {_facts(fastest)}."
     if len(within) == 1:
@@ -324,7 +303,7 @@ def _remarks(
 
 
 def _tell_unpriced(candidates: Sequence[Candidate]) -> str:
-    without = [candidate.run for candidate in candidates if candidate.is_within and math.isnan(candidate.cost_usd)]
+    without = [candidate.run for candidate in candidates if candidate.is_within and math.isnan(candidate.cost.value)]
     if not without:
         return ""
     some = f" for {', '.join(without)}" if len(without) < sum(c.is_within for c in candidates) else ""
@@ -354,7 +333,8 @@ def _scope(comparison: Comparison, candidates: Sequence[Candidate]) -> str:
 
 
 def _tolerance(comparison: Comparison, candidates: Sequence[Candidate]) -> str:
-    split = next(row["test_split"] for row in comparison.rows if row["run"] == comparison.reference)
+    reference = comparison.reference_row
+    split = reference["test_split"] if reference else ""
     # Its own difference is exactly 0.
     best = [candidate for candidate in candidates if candidate.difference == 0]
     run = next((candidate.run for candidate in best if candidate.run == comparison.reference), best[0].run)
@@ -368,8 +348,8 @@ def _name(candidate: Candidate, reference: str) -> str:
 
 def _facts(candidate: Candidate) -> str:
     """`12.0 s, $0.0200, -0.2 points (95 % interval -0.9 to +0.3)`; the most accurate run has no difference."""
-    facts = [write_duration(candidate.seconds)]
-    facts += [] if math.isnan(candidate.cost_usd) else [write_dollars(candidate.cost_usd)]
+    facts = [write_duration(candidate.time.value)]
+    facts += [] if math.isnan(candidate.cost.value) else [write_dollars(candidate.cost.value)]
     if candidate.interval == SAME:
         facts.append("the same answers")
     elif candidate.interval is not None:
@@ -426,8 +406,8 @@ def _cells(candidate: Candidate) -> tuple[str, ...]:
         _points(candidate.difference),
         _interval(candidate),
         "not shown" if candidate.is_doubtful else _yes(candidate.is_within),
-        write_duration(candidate.seconds),
-        written(candidate.cost_usd, write_dollars),
+        write_duration(candidate.time.value),
+        written(candidate.cost.value, write_dollars),
     )
 
 

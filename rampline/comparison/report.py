@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 from markupsafe import Markup
 
-from rampline.comparison.charts import CONFIG, pick_drawn, style_runs
+from rampline.comparison.charts import CONFIG, drawn_runs, style_runs
 from rampline.comparison.charts_section import make_charts_section
 from rampline.comparison.data_section import make_data_section
 from rampline.comparison.errors_section import Scores, make_errors_section
@@ -64,7 +64,7 @@ def render_report(comparison: Comparison, *, data: Sequence[DataReport] = (), sc
         first=make_first_screen(comparison, data),
         columns=own_columns(columns),
         rows=make_run_rows(comparison, columns),
-        styles=style_runs(pick_drawn(comparison).runs["run"].tolist()),
+        styles=style_runs(drawn_runs(comparison)),
         vega=Markup((TEMPLATES / "vega.js").read_text(encoding="utf-8")),
         chart_config=CONFIG,
         before=before,

@@ -47,7 +47,6 @@ from rampline.comparison.mlflow_reader import (
     read_histories,
     read_system,
     run_row,
-    system_table,
     to_number,
 )
 from rampline.comparison.repeats import by_run, merge_epochs, merge_trainings, name_of_run, with_intervals_of_speedup
@@ -101,7 +100,7 @@ class Comparison:
         answers: what the most accurate runs answered on each test image, by run.
         epochs: one row per run and epoch: run, epoch and the metrics `compared_epochs`.
         environment: one row per run, one column per item (git commit, seed, versions, …), as text.
-        system: what GPUs, CPU and memory did; `read_system` tells the columns; empty where it was not read.
+        system: what GPUs, CPU and memory did; `read_system` tells the keys; empty where it was not read.
         not_measured: what is expected of set-ups that were not run, a sentence each.
         trends: of the runs over the executions before; empty where they were not read, and for the first execution.
     """
@@ -122,19 +121,24 @@ class Comparison:
     answers: Mapping[str, Predictions]
     epochs: pd.DataFrame
     environment: pd.DataFrame
-    system: pd.DataFrame
+    system: list[dict[str, Any]]
     not_measured: tuple[str, ...]
     trends: tuple[Trend, ...]
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """`runs` as one mapping per run."""
-        return rows_of(self.runs)
+        return _rows_of(self.runs)
 
     @cached_property
     def finished(self) -> list[dict[str, Any]]:
         """The rows whose training ended well."""
         return [row for row in self.rows if row["status"] == FINISHED]
+
+    @cached_property
+    def reference_row(self) -> dict[str, Any] | None:
+        """The row of the reference; None where no run has finished."""
+        return next((row for row in self.finished if row["run"] == self.reference), None)
 
     @cached_property
     def _by_name(self) -> dict[str, dict[str, Any]]:
@@ -150,14 +154,14 @@ class Comparison:
 
     def is_timed_alike(self, row: Mapping[str, Any]) -> bool:
         """Whether a run, and those that it starts from, were trained on the reference's machine alone."""
-        reference = self._by_name.get(self.reference, row)
+        reference = self.reference_row or row
         needed = [row, *self.ancestors_of(row)]
         return {name for each in needed for _, name in each["machines"]} == {reference["machine"]}
 
     @cached_property
     def trainings_of(self) -> dict[str, list[dict[str, Any]]]:
         """The rows of `trainings` by run."""
-        return by_run(rows_of(self.trainings))
+        return by_run(_rows_of(self.trainings))
 
     def accuracies_of(self, run: str) -> list[float]:
         """Test accuracies of the finished trainings of a run."""
@@ -245,7 +249,7 @@ def read_comparison(
         answers=read_answers(client, scored),
         epochs=merge_epochs(epochs, trainings),
         environment=environment_of(children, parent),
-        system=read_system(client, children, histories, shown) if for_report else system_table([]),
+        system=read_system(client, children, histories, shown) if for_report else [],
         trends=read_trends(client, parent, children, runs) if for_report else (),
         not_measured=tuple(tags.get(NOT_MEASURED_TAG, "").splitlines()),
     )
@@ -326,7 +330,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(columns | typed)
 
 
-def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
+def _rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
 
 

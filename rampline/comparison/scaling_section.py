@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rampline.comparison.charts import MUTED, axis, curve_chart, finite, pick_drawn, points, style_runs
+from rampline.comparison.charts import MUTED, axis, curve_chart, drawn_runs, finite, points, style_runs
 from rampline.comparison.repeats import figure_of
 from rampline.comparison.runs import Comparison, comparable_settings, is_missing, written
 from rampline.comparison.scaling_curves import (
@@ -67,7 +67,7 @@ def make_scaling_section(comparison: Comparison) -> Section | None:
     sentences: list[str] = []
     tables: list[ReportTable] = []
     charts: list[Chart] = []
-    runs = list(dict.fromkeys([*pick_drawn(comparison).runs["run"], *comparison.runs["run"]]))
+    runs = list(dict.fromkeys([*drawn_runs(comparison), *comparison.runs["run"]]))
     for kind in KINDS:
         curves = make_curves(comparison, kind)
         if not curves:

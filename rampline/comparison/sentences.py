@@ -26,9 +26,10 @@ MOST_NAMED = 8  # runs, of which a sentence names all
 
 def summarise_speed(comparison: Comparison) -> str:
     """Which finished run trains fastest, against the reference."""
-    if not comparison.reference:
+    reference = comparison.reference_row
+    if reference is None:
         return "No run has finished, so there is nothing to compare yet."
-    throughput = f"{write_quantity(_reference(comparison)['images_per_second'])} images/s"
+    throughput = f"{write_quantity(reference['images_per_second'])} images/s"
     others = _others(comparison)
     if not others:
         only = f"{comparison.reference} trains on {throughput}"
@@ -36,13 +37,13 @@ def summarise_speed(comparison: Comparison) -> str:
             return f"{only}; no other run was trained on its machine, so there is no speed to compare it with."
         return f"{only}; no other run has finished, so there is nothing to compare it with."
     best, speedup = others[0], figure_of(others[0], "speedup").write(write_ratio)
-    own, of_reference = (figure_of(row, "images_per_second") for row in (best, _reference(comparison)))
-    if own.is_clearly_above(of_reference) and not _is_repeat(best, _reference(comparison)):
+    own, of_reference = (figure_of(row, "images_per_second") for row in (best, reference))
+    if own.is_clearly_above(of_reference) and not _is_repeat(best, comparison):
         images = f"{write_quantity(own.value)} images/s"
         return f"{best['run']} is the fastest: {images}, {speedup} the reference {comparison.reference}."
-    if not of_reference.is_clearly_above(own) or _is_repeat(best, _reference(comparison)):
-        reference = f"the reference {comparison.reference} ({throughput})"
-        return f"No run is clearly faster than {reference}: {best['run']} is at {speedup}."
+    if not of_reference.is_clearly_above(own) or _is_repeat(best, comparison):
+        named = f"the reference {comparison.reference} ({throughput})"
+        return f"No run is clearly faster than {named}: {best['run']} is at {speedup}."
     return (
         f"The reference {comparison.reference} is the fastest with {throughput}: "
         f"the next, {best['run']}, reaches {speedup} of that."
@@ -58,14 +59,15 @@ def list_answers(comparison: Comparison) -> list[str]:
 def _others(comparison: Comparison) -> list[dict[str, Any]]:
     """The finished runs beside the reference, the fastest first, and last those that are its training once more."""
     others = [row for row in _ranked(comparison, "speedup") if row["run"] != comparison.reference]
-    return sorted(others, key=lambda row: _is_repeat(row, _reference(comparison)))
+    return sorted(others, key=lambda row: _is_repeat(row, comparison))
 
 
 def summarise_accuracy(comparison: Comparison) -> str:
     """What the fastest run does to accuracy, and which run is the most accurate; empty when nothing was scored."""
-    if not comparison.reference:
+    reference = comparison.reference_row
+    if reference is None:
         return ""
-    fastest, reference = find_fastest(comparison), _reference(comparison)
+    fastest = find_fastest(comparison)
     scored = [row for row in _ranked(comparison, "test_accuracy") if is_scored_alike(row, reference)]
     if not scored:
         return ""
@@ -88,13 +90,14 @@ def summarise_accuracy(comparison: Comparison) -> str:
 def summarise_scaling(comparison: Comparison) -> str:
     """Whether more replicas than the reference has made the same training faster; empty where none has more."""
     ranked = [row for row in _ranked(comparison, "speedup") if not is_missing(row["scaling_efficiency"])]
-    scaled = [row for row in ranked if is_scaled(row, _reference(comparison))]
-    if not scaled:
+    reference = comparison.reference_row
+    scaled = [row for row in ranked if reference and is_scaled(row, reference)]
+    if not reference or not scaled:
         return ""
     best = scaled[0]
     reach = f"{figure_of(best, 'speedup').write(write_ratio)} on {best['replicas']} replicas"
     what = f"reaches {reach}, {write_percent(best['scaling_efficiency'])} of ideal scaling"
-    own, of_reference = (figure_of(row, "images_per_second") for row in (best, _reference(comparison)))
+    own, of_reference = (figure_of(row, "images_per_second") for row in (best, reference))
     if own.is_clearly_above(of_reference):
         return f"Scaling paid: {best['run']} {what}."
     if len(scaled) == 1:
@@ -166,8 +169,8 @@ def list_warnings(comparison: Comparison) -> list[str]:
             remarks.append(
                 f"{row['run']} had not all its workers all the time ({workers} in turn): its speed is of a mix."
             )
-        if reference and not comparison.is_timed_alike(row):
-            remarks.append(_elsewhere(row, _reference(comparison)["machine"]))
+        if comparison.reference_row and not comparison.is_timed_alike(row):
+            remarks.append(_elsewhere(row, comparison.reference_row["machine"]))
         remarks += [
             f"{training['run']} was trained on {training['machine'] or 'an unknown machine'}, not on {row['machine']}: "
             f"it counts for the accuracy of {row['run']} alone."
@@ -217,8 +220,7 @@ def list_verdicts(comparison: Comparison) -> list[str]:
 
 def find_fastest(comparison: Comparison) -> dict[str, Any]:
     """The finished run with the highest throughput; there must be a reference."""
-    reference = _reference(comparison)
-    return next(row for row in _ranked(comparison, "speedup") if row is reference or not _is_repeat(row, reference))
+    return next(row for row in _ranked(comparison, "speedup") if not _is_repeat(row, comparison))
 
 
 def _ranked(comparison: Comparison, key: str) -> list[dict[str, Any]]:
@@ -226,13 +228,12 @@ def _ranked(comparison: Comparison, key: str) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row[key], reverse=True)
 
 
-def _reference(comparison: Comparison) -> dict[str, Any]:
-    return next(row for row in comparison.rows if row["run"] == comparison.reference)
-
-
-def _is_repeat(row: dict[str, Any], reference: dict[str, Any]) -> bool:
+def _is_repeat(row: dict[str, Any], comparison: Comparison) -> bool:
     """Whether a run is the reference's training once more, in the same set-up: their speeds differ by noise."""
-    return row is not reference and have_same_answers(row, reference) and row["set_up"] == reference["set_up"]
+    reference = comparison.reference_row
+    if reference is None or row is reference:
+        return False
+    return have_same_answers(row, reference) and row["set_up"] == reference["set_up"]
 
 
 def _elsewhere(row: dict[str, Any], machine: str) -> str:

@@ -3,52 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rampline.comparison.run_table import make_columns
-from rampline.comparison.runs import Comparison, is_missing
+from rampline.comparison.runs import NOT_MEASURED_TAG, Comparison, is_missing
 from rampline.comparison.sentences import find_fastest, list_answers, list_remarks, list_verdicts, tell_repeats
 from rampline.record.metric import Output, Source
 from rampline.record.metrics import PAGE_RANK, logged, shown_in
 from rampline.tracking.pages import LATEST, artifact_page, compare_page, experiment_page, run_page
+from rampline.tracking.reconciliation import NOTE_TAG, Moment, Record
 
 SETTINGS = ("strategy", "engine", "replicas", "global_batch_size")
 NOTE_LIMIT = 7900  # MLflow keeps 8,000 characters of a tag
 COMPARED = 20  # runs side by side: more fit on no screen
 
 
-@dataclass(frozen=True, kw_only=True)
-class StudySummary:
-    """What to log on the study's MLflow run.
+def summarise(comparison: Comparison, files: Iterable[Path], now: float) -> Record:
+    """What the study's MLflow run should hold of the comparison; figures that are missing are left out.
 
-    Attributes:
-        params: `SETTING/RUN`, such as `strategy/baseline`: they stay the same when an execution is compared again.
-        metrics: `METRIC/RUN`, such as `speedup/multi-worker`; MLflow groups its charts by the part before the slash.
-            With repeats `METRIC_low/RUN` and `METRIC_high/RUN` too, the bounds of the interval.
-        tags: what may change when an execution is compared again (`rampline.compared_with`, `rampline.fastest_run`),
-            and `mlflow.note.content`, the description that MLflow shows, in markdown.
+    Params are `SETTING/RUN`, such as `strategy/baseline`: they stay the same when an execution is compared again. What
+    may change then are tags, such as `rampline.fastest_run` and the description that MLflow shows, in markdown.
+    Metrics are `METRIC/RUN`, such as `speedup/multi-worker`; MLflow groups its charts by the part before the slash.
+    With repeats there are `METRIC_low/RUN` and `METRIC_high/RUN` too, the bounds of the interval.
+
+    Args:
+        comparison: of the study's runs.
+        files: the report and its table.
+        now: Unix seconds.
     """
-
-    params: dict[str, str]
-    metrics: dict[str, float]
-    tags: dict[str, str]
-
-
-def summarise(comparison: Comparison) -> StudySummary:
-    """The comparison as params, metrics and tags of the study's run; figures that are missing are left out."""
     rows, keys = comparison.rows, [metric.name for metric in shown_in(Output.STUDY_RUN)]
-    tags = {"mlflow.note.content": write_markdown(comparison)}
+    tags = {NOTE_TAG: write_markdown(comparison), NOT_MEASURED_TAG: "\n".join(comparison.not_measured) or None}
     if comparison.reference:
         tags |= {
             "rampline.compared_with": comparison.reference,
             "rampline.fastest_run": find_fastest(comparison)["run"],
         }
-    return StudySummary(
+    figures = {f"{key}/{row['run']}": float(row[key]) for row in rows for key in keys if not is_missing(row[key])}
+    figures |= {
+        f"{key}_{bound}/{row['run']}": value for row in rows for key in keys for bound, value in _bounds(row, key)
+    }
+    return Record(
         params={f"{key}/{row['run']}": str(row[key]) for row in rows for key in SETTINGS if not is_missing(row[key])},
-        metrics={f"{key}/{row['run']}": float(row[key]) for row in rows for key in keys if not is_missing(row[key])}
-        | {f"{key}_{bound}/{row['run']}": value for row in rows for key in keys for bound, value in _bounds(row, key)},
         tags=tags,
+        moments=[Moment(figures=figures, time=now)],
+        artifacts={file.name: file for file in files},
     )
 
 

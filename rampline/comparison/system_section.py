@@ -13,21 +13,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
 from rampline.comparison.charts import (
     INK,
     axis,
     curve_chart,
+    drawn_runs,
     finite,
     label,
-    pick_drawn,
     points,
     row_chart,
     style_runs,
 )
 from rampline.comparison.charts_section import FEWEST_POINTS, MOST_POINTS
-from rampline.comparison.runs import Comparison, is_missing, rows_of, written
+from rampline.comparison.runs import Comparison, is_missing, written
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.record.units import TIMES, write_quantity, write_ratio
 
@@ -48,17 +46,17 @@ GPU_NOTE = (
 
 def make_system_section(comparison: Comparison) -> Section | None:
     """CPU and memory by role, GPUs, and their balance; None where MLflow has no system metrics of these runs."""
-    if comparison.system.empty:
+    rows = comparison.system
+    if not rows:
         return None
-    rows = rows_of(comparison.system)
-    roles, gpus = [row for row in rows if is_missing(row["gpu"])], _number_gpus(rows)
-    balances = find_balances(comparison.system)
+    roles, gpus = [row for row in rows if row["gpu"] is None], _number_gpus(rows)
+    balances = find_balances(rows)
     tables = [
         _role_table(roles),
         *([_gpu_table(gpus)] if gpus else []),
         *([_balance_table(balances)] if balances else []),
     ]
-    runs = pick_drawn(comparison).runs["run"].tolist()
+    runs = drawn_runs(comparison)
     drawn = [gpu for gpu in gpus if gpu["run"] in runs and not is_missing(gpu["utilization_percent_mean"])]
     charts = [_utilization(runs, drawn), _utilization_over_time(runs, drawn)] if drawn else []
     return Section(
@@ -76,7 +74,7 @@ def _number_gpus(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     seen: dict[str, int] = {}
     numbered = []
     for row in rows:
-        if not is_missing(row["gpu"]):
+        if row["gpu"] is not None:
             number = seen.get(row["run"], 0)
             seen[row["run"]] = number + 1
             numbered.append(row | {"number": number})
@@ -236,11 +234,11 @@ class Balance:
         return self.ratio > UNEVEN_RATIO and self.highest - self.lowest >= UNEVEN_POINTS
 
 
-def find_balances(system: pd.DataFrame) -> list[Balance]:
-    """The balances of every run that has several GPUs or several roles of one kind, in the order of `system`."""
+def find_balances(rows: Iterable[dict[str, Any]]) -> list[Balance]:
+    """The balances of every run that has several GPUs or several roles of one kind, in the order of the rows."""
     groups: dict[tuple[str, bool, str], list[float]] = {}
-    for row in system.to_dict("records"):
-        is_gpu = not pd.isna(row["gpu"])
+    for row in rows:
+        is_gpu = row["gpu"] is not None
         kind = "GPUs" if is_gpu else f"{row['role'].rpartition('-')[0]} roles"
         load = row["utilization_percent_mean" if is_gpu else "cpu_percent_mean"]
         if not math.isnan(load):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from rampline.comparison.charts import dumbbell, finite, pick_drawn, style_runs, tooltip
+from rampline.comparison.charts import drawn_runs, dumbbell, finite, style_runs, tooltip
 from rampline.comparison.mlflow_reader import SAME_DATA
 from rampline.comparison.runs import Comparison, is_missing, written
 from rampline.comparison.section import Chart, ReportTable, Section
@@ -83,7 +83,7 @@ def make_views(comparison: Comparison) -> Views | None:
 
 def _alike(comparison: Comparison) -> list[dict[str, Any]]:
     """The finished runs that were validated on the reference's images, and trained on its machine alone."""
-    reference = next((row for row in comparison.finished if row["run"] == comparison.reference), None)
+    reference = comparison.reference_row
     keys = ("fingerprint", *SAME_DATA)
     if reference is None:
         return comparison.finished
@@ -126,7 +126,7 @@ def make_ways_section(comparison: Comparison) -> Section | None:
         title="Ways of looking",
         sentences=tuple(_sentences(views)),
         tables=(_table(views),),
-        charts=(_chart(views, pick_drawn(comparison).runs["run"].tolist()),),
+        charts=(_chart(views, drawn_runs(comparison)),),
         about=(
             "Validation accuracy. “Reached” is the best so far, as that checkpoint is kept. Equal time is the time of "
             f"the run that ended first, evaluation and checkpoints included. A run that starts from another's weights "

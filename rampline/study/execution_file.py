@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -144,7 +143,7 @@ _AT_HAND: ContextVar[Execution | None] = ContextVar("execution", default=None)
 
 @contextmanager
 def at_hand(execution: Execution) -> Iterator[None]:
-    """Let `execution_at_hand` find the execution in the block.
+    """Let `current_execution` find the execution in the block.
 
     Parameters of a flow are what a form can hold: a command and a parent flow pass the object beside them.
     """
@@ -155,11 +154,9 @@ def at_hand(execution: Execution) -> Iterator[None]:
         _AT_HAND.reset(token)
 
 
-def execution_at_hand(folder: Path) -> Execution | None:
-    """The execution of that folder, if this process has it open."""
-    execution = _AT_HAND.get()
-    is_it = execution is not None and os.path.abspath(execution.folder) == os.path.abspath(folder)
-    return execution if is_it else None
+def current_execution() -> Execution | None:
+    """The execution that is at hand: its command or parent flow sees to its devices, its lock and its end."""
+    return _AT_HAND.get()
 
 
 def new_execution() -> str:

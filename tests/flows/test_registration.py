@@ -8,14 +8,11 @@ import pytest
 from prefect import Flow
 
 PARAMETERS = {
-    "prepare": ["study", "only", "overrides", "execution"],
-    "baseline": ["study", "run", "engine", "epochs", "precision", "launcher", "overrides", "execution"],
-    "finetune": [
-        *("study", "run", "engine", "replicas", "epochs", "precision", "launcher", "overrides", "execution"),
-    ],
+    "prepare": ["study", "only", "overrides"],
+    "baseline": ["study", "run", "engine", "epochs", "precision", "launcher", "overrides"],
+    "finetune": ["study", "run", "engine", "replicas", "epochs", "precision", "launcher", "overrides"],
     "cluster": [
-        *("study", "run", "workers", "parameter_servers", "epochs", "precision", "launcher"),
-        *("overrides", "execution"),
+        *("study", "run", "workers", "parameter_servers", "epochs", "precision", "launcher", "overrides"),
     ],
     "evaluate": ["study", "execution", "runs"],
     "study": [

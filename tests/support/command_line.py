@@ -74,9 +74,11 @@ def mlflow_tags(uri: str, execution: str = "") -> dict[str, dict[str, str]]:
 
 
 def flow_run_states(api: PrefectApi, home: Path) -> list[str]:
-    """State types of the flow runs of that home's executions; other tests have some on the same server."""
+    """State types of that home's studies and their stages; other tests have flow runs on the same server."""
     found = api.post("/flow_runs/filter", {"sort": "START_TIME_DESC"})
-    return [flow_run["state_type"] for flow_run in found if str(home) in flow_run["parameters"].get("execution", "")]
+    studies = [flow_run for flow_run in found if str(home) in flow_run["parameters"].get("execution", "")]
+    parents = {"parent_flow_run_id": {"any_": [flow_run["id"] for flow_run in studies]}}
+    return [flow_run["state_type"] for flow_run in (*studies, *api.post("/flow_runs/filter", {"flow_runs": parents}))]
 
 
 def points(database: Path, metric: str) -> list[tuple[int, int]]:

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import http
-import http.client
 import os
 import shutil
 import socket
+import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
-from typing import IO
 from urllib.parse import unquote, urlsplit
+
+import httpx
 
 from rampline.config import DataConfig
 from rampline.credentials import hide_credentials
@@ -40,10 +38,8 @@ LONGEST_PAUSE_SECONDS = 30.0
 # Of an answer, and of each block of it.
 TIMEOUT_SECONDS = 60.0
 TELL_SECONDS = 10.0
-_BLOCK = 2**20
 # Of the answers that say no, those after which another try may help.
 _PASSING = (408, 425, 429)
-_RANGE_NOT_SATISFIABLE = 416
 
 
 def directory_name(config: DataConfig) -> str:
@@ -191,20 +187,13 @@ def _load(part: _Part, *, is_verified: bool, tell: Callable[[str], None]) -> Non
         before = part.size
         try:
             return _continue(part, is_verified=is_verified, tell=tell)
-        except urllib.error.HTTPError as error:
-            error.close()
-            if 300 <= error.code < 400:
-                raise _NotThere(f"{part.url} redirects to {hide_credentials(error.url)}, which is refused") from error
-            if error.code < 500 and error.code not in _PASSING:
-                raise _NotThere(f"{part.url} answers {error.code} {error.reason}") from error
-            reason, kind = f"{error.code} {error.reason}", _NoAnswer
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, httpx.HTTPError, httpx.InvalidURL) as error:
             if says_disk_full(error) or getattr(error, "errno", None) in NOT_ALLOWED:
                 raise DatasetError(f"{part.path} cannot be written: {error}") from error
-            cause = getattr(error, "reason", error)
-            reason = str(cause) or type(error).__name__
+            reason = str(error) or type(error).__name__
             # A name that nobody knows is a mistake of the user's; where no server of names answers it is another error.
-            kind = _NotThere if getattr(cause, "errno", None) == socket.EAI_NONAME else _NoAnswer
+            # httpx has the number in its words alone.
+            kind = _NotThere if f"[Errno {socket.EAI_NONAME}]" in reason else _NoAnswer
         failed = 0 if part.size > before else failed + 1
         if failed >= ATTEMPTS:
             raise kind(f"{part.url} does not answer, {ATTEMPTS} times in a row: {reason}")
@@ -215,59 +204,76 @@ def _load(part: _Part, *, is_verified: bool, tell: Callable[[str], None]) -> Non
 
 def _continue(part: _Part, *, is_verified: bool, tell: Callable[[str], None]) -> None:
     """One request: all of the file, or what is missing of it."""
-    request = urllib.request.Request(part.url, headers={"User-Agent": f"rampline/{version('rampline')}"})
+    # Not compressed on its way: ranges are of the file's own bytes.
+    headers = {"User-Agent": f"rampline/{version('rampline')}", "Accept-Encoding": "identity"}
     size, validator = part.size, part.validator
     if size and (validator or is_verified):
-        request.add_header("Range", f"bytes={size}-")
+        headers["Range"] = f"bytes={size}-"
         if validator:
-            request.add_header("If-Range", validator)
-    try:
-        response = _open(request)
-    except urllib.error.HTTPError as error:
-        if error.code != _RANGE_NOT_SATISFIABLE or not size:
-            raise
-        error.close()
-        if error.headers.get("Content-Range") != f"bytes */{size}":
-            part.drop()
-            raise ConnectionError("what was there is no part of the file") from error
-        return  # it was complete, and the process died before it was renamed
-    with response:
-        is_rest = response.status == http.HTTPStatus.PARTIAL_CONTENT
-        if is_rest and not response.headers.get("Content-Range", "").startswith(f"bytes {size}-"):
+            headers["If-Range"] = validator
+    with _client(part) as client, client.stream("GET", part.url, headers=headers) as response:
+        code, answered = response.status_code, response.headers.get("Content-Range", "")
+        if code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE and size:
+            if answered != f"bytes */{size}":
+                part.drop()
+                raise ConnectionError("what was there is no part of the file")
+            return  # it was complete, and the process died before it was renamed
+        if not response.is_success:
+            reason = f"{code} {response.reason_phrase}"
+            if code < 500 and code not in _PASSING:
+                raise _NotThere(f"{part.url} answers {reason}")
+            raise ConnectionError(reason)
+        is_rest = code == httpx.codes.PARTIAL_CONTENT
+        if is_rest and not answered.startswith(f"bytes {size}-"):
             raise ConnectionError("another part than that which was asked for")
         if not is_rest:
             part.begin(_validator(response.headers))
         _append(part, response, size if is_rest else 0, tell)
 
 
-def _validator(headers: http.client.HTTPMessage) -> str:
+def _client(part: _Part) -> httpx.Client:
+    def refuse_redirect(response: httpx.Response) -> None:
+        """One from HTTPS to HTTP, or to anything else than both."""
+        if response.has_redirect_location:
+            target = response.headers["Location"]
+            if httpx.URL(target).scheme not in ("", SECURE, response.url.scheme):
+                raise _NotThere(f"{part.url} redirects to {hide_credentials(target)}, which is refused")
+
+    return httpx.Client(
+        follow_redirects=True,
+        event_hooks={"response": [refuse_redirect]},
+        timeout=TIMEOUT_SECONDS,
+        verify=ssl.create_default_context(),  # the system's authorities, not certifi's
+    )
+
+
+def _validator(headers: httpx.Headers) -> str:
     """What tells this version of the file from another: a strong entity tag, else the time of its last change."""
     tag = headers.get("ETag", "")
     return headers.get("Last-Modified", "") if not tag or tag.startswith("W/") else tag
 
 
-def _append(part: _Part, response: http.client.HTTPResponse, start: int, tell: Callable[[str], None]) -> None:
-    total = start + response.length if response.length is not None else None
+def _append(part: _Part, response: httpx.Response, start: int, tell: Callable[[str], None]) -> None:
+    total = start + int(response.headers["Content-Length"]) if "Content-Length" in response.headers else None
     free = shutil.disk_usage(part.path.parent).free * (1 - KEPT_FREE_SHARE)
     words = write_bytes(total) if total is not None else "a file whose size the server does not tell"
     tell(f"downloading {words} from {part.host}" + (f", {write_bytes(start)} of it are there" if start else ""))
     with open(part.path, "ab") as file:
         done, told = start, time.monotonic()
         began = told
-        while block := _read(response, max(total or 0, done) - start, free):
-            file.write(block)
-            done += len(block)
-            if time.monotonic() - told >= TELL_SECONDS:
-                told = time.monotonic()
-                tell(_how_far(done, total, (done - start) / (told - began)))
-    if total is not None and done < total:
-        raise ConnectionError(f"broke off at {write_bytes(done)} of {write_bytes(total)}")
-
-
-def _read(response: IO[bytes], needed: int, free: float) -> bytes:
-    if needed > free:
-        raise DatasetError(f"no room for the download: {write_bytes(needed)} and a tenth of the free disk are needed")
-    return response.read(_BLOCK)
+        try:
+            for block in response.iter_raw():
+                done += len(block)
+                if (needed := max(total or 0, done) - start) > free:
+                    needs = f"{write_bytes(needed)} and a tenth of the free disk are needed"
+                    raise DatasetError(f"no room for the download: {needs}")
+                file.write(block)
+                if time.monotonic() - told >= TELL_SECONDS:
+                    told = time.monotonic()
+                    tell(_how_far(done, total, (done - start) / (told - began)))
+        except httpx.RemoteProtocolError as error:
+            of_all = f" of {write_bytes(total)}" if total is not None else ""
+            raise ConnectionError(f"broke off at {write_bytes(done)}{of_all}") from error
 
 
 def _how_far(done: int, total: int | None, bytes_per_second: float) -> str:
@@ -287,35 +293,3 @@ def _verify(part: _Part, checksum: str | None, tell: Callable[[str], None]) -> N
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Those from HTTPS to HTTP, and to anything else than both, are refused: they come out as an error of 3xx."""
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        if urlsplit(newurl).scheme not in (SECURE, req.type):
-            raise urllib.error.HTTPError(newurl, code, msg, headers, fp)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _open(request: urllib.request.Request) -> http.client.HTTPResponse:
-    # Not `build_opener`, which also knows ftp: and file:.
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        _Redirects(),
-    ):
-        opener.add_handler(handler)
-    return opener.open(request, timeout=TIMEOUT_SECONDS)

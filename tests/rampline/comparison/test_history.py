@@ -10,7 +10,6 @@ import pytest
 from command_line import wait_until
 from golden import visible_text
 from logged_runs import LoggedRun
-from mlflow.entities import Metric
 from prefect import flow
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 
@@ -23,6 +22,7 @@ from rampline.record.home import Home
 from rampline.study import load_study
 from rampline.study.execution_file import Execution
 from rampline.tasks.steps import compare_with_history
+from rampline.tracking.reconciliation import Known, reconcile
 
 SPEEDS = (1000.0, 1020.0, 990.0, 1010.0)
 MACHINE = {"rampline.machines": json.dumps([[1, "here (2 cores)"]])}
@@ -43,8 +43,7 @@ def night(client, log_study) -> Night:
         number += 1
         parent = log_study(study, [run, *more], execution=f"night-{number}")
         comparison = read_comparison(client, study, parent, for_report=with_trends)
-        figures = [Metric(name, value, 0, 0) for name, value in summarise(comparison).metrics.items()]
-        client.log_batch(parent, metrics=figures)
+        reconcile(client, summarise(comparison, (), 0.0), Known.ask(client, parent))
         return comparison
 
     number = 0

@@ -161,7 +161,7 @@ def test_section(recommended, client):
     assert table.rows[1] == ("fast", "0.9000", "+0.0", f"{MINUS}4.4 to +4.4", "not shown", "50.0 s", DASH, "yes")
     assert table.rows[2] == ("bad", "0.8000", f"{MINUS}10.0", DASH, "no", "10.0 s", DASH, "yes")
     assert "paired" in section.about
-    assert math.isnan(found.candidates[1].cost_usd)
+    assert math.isnan(found.candidates[1].cost.value)
 
 
 def test_a_run_that_starts_from_others_takes_their_time_too(recommended):
@@ -176,7 +176,7 @@ def test_a_run_that_starts_from_others_takes_their_time_too(recommended):
         trained("base-2", 90, 0.2, "imagenet"),
     ]
     found = recommended("chain", runs)
-    assert [(c.run, c.seconds, round(c.cost_usd, 9)) for c in found.candidates] == [
+    assert [(c.run, c.time.value, round(c.cost.value, 9)) for c in found.candidates] == [
         ("base", 100, 0.1),
         ("tuned", 120, 0.12),
         ("tuned-again", 130, 0.13),
@@ -311,7 +311,7 @@ def test_a_moved_home_keeps_what_a_run_starts_from(recommended):
     weights = {"model.weights": "/new/runs/moved/first/base/checkpoints/step-00000008"}
     runs = [replace(run("base", 0.9, 100), tags=tags), replace(run("tuned", 0.9, 20), params=weights)]
     found = recommended("moved", runs)
-    assert [(c.run, c.seconds) for c in found.candidates] == [("base", 100), ("tuned", 120)]
+    assert [(c.run, c.time.value) for c in found.candidates] == [("base", 100), ("tuned", 120)]
     elsewhere = {"model.weights": "/new/runs/moved/second/base/checkpoints/step-00000008"}
     found = recommended("moved", [runs[0], replace(runs[1], params=elsewhere)])
-    assert [c.seconds for c in found.candidates] == [100, 20]
+    assert [c.time.value for c in found.candidates] == [100, 20]

@@ -77,7 +77,7 @@ def test_files_and_mlflow_have_the_bounds(compare):
     table = found.csv_table.set_index("run")
     assert table.loc["one", ["repeats", "test_accuracy_low", "test_accuracy_high"]].tolist() == [3, 0.9, 0.92]
     assert math.isnan(table["test_accuracy_low"]["two"])
-    metrics = summarise(found).metrics
+    metrics = summarise(found, (), 0.0).moments[0].figures
     assert metrics["images_per_second/one"] == 110
     assert (metrics["images_per_second_low/one"], metrics["images_per_second_high/one"]) == (100, 130)
     # Each training has its own, against the median of the reference.

@@ -75,7 +75,7 @@ def test_csv_table_and_summary_hold_the_same_figures(comparison, tmp_path):
     files = write_comparison(comparison, tmp_path / "reports")
     csv = pd.read_csv(files.csv).set_index("run")
     page = Page(files.report.read_text())
-    summary = summarise(comparison).metrics
+    summary = summarise(comparison, (), 0.0).moments[0].figures
     assert csv.index.tolist() == list(page.cells) == ["baseline", "short", "mirrored", "multi-worker"]
     for column in make_columns(comparison):
         for run, cells in page.cells.items():

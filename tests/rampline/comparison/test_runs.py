@@ -96,8 +96,8 @@ def test_what_the_study_asks_of_a_recommendation(client, log_study, four_runs):
 def test_system_figures_are_read(client, log_study, four_runs):
     busy = replace(four_runs[0], metrics={"system/chief-0/process_cpu_utilization_percentage": 150.0})
     log_study("system", [busy])
-    system = read_comparison(client, "system").system
-    assert system[["run", "role", "cpu_percent_mean"]].values.tolist() == [["baseline", "chief-0", 150.0]]
+    (row,) = read_comparison(client, "system").system
+    assert (row["run"], row["role"], row["cpu_percent_mean"]) == ("baseline", "chief-0", 150.0)
 
 
 def test_epochs_in_order(client, log_study, four_runs):

@@ -1,11 +1,11 @@
 """The section tells cores, memory and GPUs by role, and calls a load uneven by the rule that it states."""
 
 import dataclasses
+import math
 
-import pandas as pd
 import pytest
 
-from rampline.comparison.mlflow_reader import SYSTEM_COLUMNS, SYSTEM_NUMBERS
+from rampline.comparison.mlflow_reader import GPU_FIGURES, ROLE_FIGURES
 from rampline.comparison.runs import Comparison, read_comparison
 from rampline.comparison.system_section import (
     NO_GPU,
@@ -18,9 +18,9 @@ from rampline.comparison.system_section import (
 from rampline.record.units import NONE, TIMES
 
 
-def make_system(*rows: dict) -> pd.DataFrame:
-    table = pd.DataFrame([{"gpu": None, "gpu_name": ""} | row for row in rows], columns=list(SYSTEM_COLUMNS))
-    return table.astype({"gpu": "Int64", **dict.fromkeys(SYSTEM_NUMBERS, "float64")})
+def make_system(*rows: dict) -> list[dict]:
+    figures = {figure: math.nan for figure, _ in (*ROLE_FIGURES.values(), *GPU_FIGURES.values())}
+    return [{"gpu": None, "gpu_name": "", **figures, **row} for row in rows]
 
 
 def role(run: str, name: str, cpu: float) -> dict:

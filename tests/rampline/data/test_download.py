@@ -3,6 +3,7 @@
 import hashlib
 import random
 import re
+import socket
 
 import pytest
 from file_server import serve
@@ -139,6 +140,19 @@ def test_a_server_that_is_down_is_asked_five_times(path):
         f"images.zip cannot be downloaded: {server.url} does not answer, 5 times in a row: 503 Service Unavailable"
     )
     assert len(server.ranges) == 5
+
+
+@pytest.mark.parametrize("error, kind", [(socket.EAI_NONAME, DatasetError), (socket.EAI_AGAIN, DownloadFailed)])
+def test_a_name_that_nobody_knows_is_a_mistake_and_no_answer_from_the_server_of_names_is_none(
+    path, monkeypatch, error, kind
+):
+    def look_up(*_args, **_options):
+        raise socket.gaierror(error, "said the server of names")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    with pytest.raises(DatasetError, match=r"5 times in a row: \[Errno .*said the server of names") as refusal:
+        download(["http://images.invalid/images.zip"], path, checksum=None, tell=lambda line: None)
+    assert type(refusal.value) is kind
 
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/images.zip"])

@@ -13,7 +13,7 @@ from rampline.record.checkpoints import Manifest, Progress, write_manifest
 from rampline.record.home import Home
 from rampline.record.run_directory import RunIdentity
 from rampline.study import load_study
-from rampline.study.execution_file import Execution, at_hand, execution_at_hand, resolve_weights
+from rampline.study.execution_file import Execution, at_hand, current_execution, resolve_weights
 from rampline.study.preflight import check_study
 
 
@@ -80,12 +80,11 @@ def test_what_is_prepared_here_is_no_part_of_the_file(tmp_path):
     assert Execution.open(tmp_path).study.datasets == {}
 
 
-def test_an_execution_is_at_hand_in_its_block_alone_however_its_folder_is_named(tmp_path):
+def test_an_execution_is_at_hand_in_its_block_alone(tmp_path):
     execution = Execution(folder=tmp_path / "e1", study=load_study("digits"), home=Home(root=tmp_path))
     with at_hand(execution):
-        assert execution_at_hand(tmp_path / "e2" / ".." / "e1") is execution
-        assert execution_at_hand(tmp_path) is None
-    assert execution_at_hand(tmp_path / "e1") is None
+        assert current_execution() is execution
+    assert current_execution() is None
 
 
 def test_weights_of_a_run_are_its_best_checkpoint(tmp_path):

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rampline.comparison.report import write_comparison
 from rampline.comparison.runs import read_comparison
-from rampline.comparison.summary import summarise
+from rampline.comparison.summary import summarise, write_markdown
 from rampline.comparison.terminal import print_comparison
 from rampline.files import read_csv, write_json
 from rampline.progress import LineProgress
@@ -56,7 +56,7 @@ def comparison(client, deliver, directory):
 
 def test_in_mlflow(client, comparison, history):
     assert history(client, comparison.rows[0]["run_id"], NAME) == list(VALUES.items())
-    assert summarise(comparison).metrics[f"{NAME}/baseline"] == 0.93
+    assert summarise(comparison, (), 0.0).moments[0].figures[f"{NAME}/baseline"] == 0.93
 
 
 def test_in_the_views_of_mlflow(directory):
@@ -79,7 +79,7 @@ def test_in_tables_csv_and_report(comparison, tmp_path):
     assert read_csv(files.csv)[NAME].tolist() == [0.93]
     assert comparison_rows(files.csv)[0][NAME] == 0.93
     assert 'data-label="top-5">' in files.report.read_text()
-    assert "| top-5 |" in summarise(comparison).tags["mlflow.note.content"]
+    assert "| top-5 |" in write_markdown(comparison)
 
 
 def test_while_it_trains(directory):
