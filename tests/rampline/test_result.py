@@ -81,11 +81,13 @@ def test_a_study_of_a_model_has_a_run_per_strategy(tmp_path: Path) -> None:
 
 
 CHATTY = """#!{python}
-import os, signal, sys
+import os, signal, sys, time
 signal.signal(signal.SIGINT, lambda *_: sys.exit(print("x" * 1_000_000) or 130))
 print("trains", flush=True)
+time.sleep(0.5)  # its caller listens by then
 os.kill(os.getppid(), signal.SIGINT)
-signal.pause()
+while True:
+    time.sleep(0.1)
 """
 
 
