@@ -268,20 +268,30 @@ def supervise(
         again = _attempt(gang, attempts, on_event, log)
         if again is None:
             return read_json(run_directory.result_file) if run_directory.is_complete else {}
-        checkpoint = last_checkpoint(run_directory.checkpoints)
-        step = step_of(checkpoint) if checkpoint else 0
-        if accumulate and gang.lacks_memory:
-            accumulate *= 2
-            log(f"{again}: going on from step {step} with {accumulate} micro-batches a step")
-        elif isinstance(again, RoleLost):
-            pause = restarts.take_for_run(again, step)
-            log(f"{again}: starting again from step {step} in {pause:.0f} s")
-            time.sleep(pause)
-        else:
-            log(f"{again}: going on from step {step}")
+        accumulate = _go_on(gang, again, log)
         placement = _place(launcher, config, gang.unclear)
         if (workers := placement.tasks[0].workers) != gang.workers:
             log(f"{workers} of {config.cluster.workers} workers from now on")
+
+
+def _go_on(gang: Gang, again: RoleLost | RoomFound, log: Log) -> int | None:
+    """Tell why there is another attempt, and wait until it is time; the micro-batches that it has, as in a `Gang`.
+
+    Raises:
+        RunFailed: when there is none.
+    """
+    checkpoint = last_checkpoint(gang.run_directory.checkpoints)
+    step = step_of(checkpoint) if checkpoint else 0
+    if gang.accumulate and gang.lacks_memory:
+        log(f"{again}: going on from step {step} with {2 * gang.accumulate} micro-batches a step")
+        return 2 * gang.accumulate
+    if isinstance(again, RoleLost):
+        pause = gang.restarts.take_for_run(again, step)
+        log(f"{again}: starting again from step {step} in {pause:.0f} s")
+        time.sleep(pause)
+    else:
+        log(f"{again}: going on from step {step}")
+    return gang.accumulate
 
 
 def _attempt(gang: Gang, attempts: Attempts, on_event: OnEvent, log: Log) -> RoleLost | RoomFound | None:

@@ -137,7 +137,8 @@ def check_parity(run_directory: RunDirectory, *, log: Log) -> ParityResult:
         InputError: when a role finds the configuration wrong.
     """
     config, path = run_directory.read_config(), result_file(run_directory)
-    digest = _digest(run_directory, config, workers_now(launcher_of_jobs(config), config))
+    workers = workers_now(launcher_of_jobs(config), config)
+    digest = _digest(run_directory, config, workers)
     if path.is_file():
         earlier = ParityResult.read(path)
         if earlier.configuration == digest and earlier.passed:
@@ -147,19 +148,21 @@ def check_parity(run_directory: RunDirectory, *, log: Log) -> ParityResult:
     if config.strategy == "single":
         result = ParityResult(status="not_applicable", reason="one replica: there is nothing to compare")
     else:
-        result = _check_within_memory(run_directory, config, path, log)
+        result = _check_within_memory(run_directory, config, workers, path, log)
     result = dataclasses.replace(result, seconds=round(time.monotonic() - started, 3), configuration=digest)
     result.write(path)
     return result
 
 
-def _check_within_memory(run_directory: RunDirectory, config: RunConfig, path: Path, log: Log) -> ParityResult:
+def _check_within_memory(
+    run_directory: RunDirectory, config: RunConfig, workers: int | None, path: Path, log: Log
+) -> ParityResult:
     """The check with the run's global batch; where memory does not take it, with the half, the quarter, … of it."""
     on_one, notes = _on_one_machine(config)
     size = smallest = config.global_batch_size
     for _ in range(HALVINGS + 1):
         try:
-            result = _run_roles(run_directory, _with_batch(on_one, size), path, log)
+            result = _run_roles(run_directory, _with_batch(on_one, size), workers, path, log)
         except JobFailed as error:
             if not error.lacks_memory:
                 raise
@@ -205,7 +208,9 @@ def _digest(run_directory: RunDirectory, config: RunConfig, workers: int | None)
     return json_digest(content)
 
 
-def _run_roles(run_directory: RunDirectory, config: RunConfig, path: Path, log: Log) -> ParityResult:
+def _run_roles(
+    run_directory: RunDirectory, config: RunConfig, workers: int | None, path: Path, log: Log
+) -> ParityResult:
     steps = config.parity.steps
     against = (
         "" if config.strategy == "parameter_server" and config.replicas > 1 else " against one replica, in float64"
@@ -221,12 +226,11 @@ def _run_roles(run_directory: RunDirectory, config: RunConfig, path: Path, log: 
         timeout_seconds=ALLOWANCE_SECONDS + config.cluster.rendezvous_timeout_seconds + steps * STEP_ALLOWANCE_SECONDS,
         ends_first=True,
     )
-    launcher = launcher_of_jobs(config)
-    placement = launcher.place(config, workers=workers_now(launcher, config))
+    placement = launcher_of_jobs(config).place(config, workers=workers)
     shutil.rmtree(job.folder / "logs", ignore_errors=True)
     run_together(placement, [(task, job) for task in placement.tasks])
-    result, workers = ParityResult.read(path), placement.tasks[0].workers
-    if workers < config.cluster.workers:
-        fewer = f"checked with {workers} of {config.cluster.workers} workers"
+    result, there = ParityResult.read(path), placement.tasks[0].workers
+    if there < config.cluster.workers:
+        fewer = f"checked with {there} of {config.cluster.workers} workers"
         result = dataclasses.replace(result, notes=(*result.notes, fewer))
     return result

@@ -115,9 +115,8 @@ def _lead_to_own_artifacts(home: Home) -> None:
             new = home.artifacts / old.name
             if old.parent.name != home.artifacts.name or _is_same(old, new):
                 continue
-            if (
-                os.path.isdir(old) and not new.is_dir()
-            ):  # of a database that was the MLFLOW_TRACKING_URI of another home
+            # Of a database that was the MLFLOW_TRACKING_URI of another home.
+            if os.path.isdir(old) and not new.is_dir():
                 continue
             logger.warning("the artifacts of a home that was copied or moved: MLflow looks for %s in %s now", old, new)
             for table, column in PLACES:
