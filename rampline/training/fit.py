@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from rampline.data.compiled import as_written
-from rampline.pipeline.batches import make_train_dataset
+from rampline.pipeline.batches import make_train_dataset, on_devices
 from rampline.pipeline.order import EpochOrder
 from rampline.training.controller import Controller
 from rampline.training.engine import StepCallback, StepsDone, StopRequested
@@ -113,7 +113,7 @@ class FitEngine(SynchronousEngine):
         return batches.map(as_written(describe))
 
     def _fit(self, dataset: tf.data.Dataset, callback: keras.callbacks.Callback, **length: int) -> None:
-        shares = self._strategy.distribute_datasets_from_function(lambda _: dataset)
+        shares = on_devices(self._strategy, dataset, self._config.data)
         self.state.model.fit(
             shares, callbacks=[_CountSteps(self.state.step), callback, KeepIterators()], verbose=0, **length
         )

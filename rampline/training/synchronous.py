@@ -15,7 +15,7 @@ from rampline.config import RunConfig
 from rampline.data.compiled import compiled, repeat
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import Preempted, RunFailed
-from rampline.pipeline.batches import ReplicaRange, make_evaluation_dataset, make_train_dataset
+from rampline.pipeline.batches import ReplicaRange, make_evaluation_dataset, make_train_dataset, on_devices
 from rampline.pipeline.examples import Examples, open_examples
 from rampline.pipeline.order import EpochOrder, evaluation_steps
 from rampline.training.batch_norm import make_average, make_gather, write_statistics
@@ -85,7 +85,7 @@ class SynchronousSteps:
         """
         if self._is_plain:
             return iter(dataset)
-        return iter(self._strategy.distribute_datasets_from_function(lambda _: dataset))
+        return iter(on_devices(self._strategy, dataset, self._config.data))
 
     def _next(self, batches: Iterator) -> Batch | tuple[Batch, ...]:
         """The next batch of each local replica; of logical ones a tuple."""

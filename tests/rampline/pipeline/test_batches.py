@@ -14,6 +14,7 @@ from rampline.pipeline.batches import (
     make_step_batch,
     make_steps_dataset,
     make_train_dataset,
+    on_devices,
 )
 from rampline.pipeline.examples import Examples, open_examples
 from rampline.pipeline.order import EpochOrder
@@ -140,8 +141,9 @@ def test_prefetching_changes_nothing_in_a_batch(train_batches, assert_same, pref
     assert_same(batches, train_batches(2 * STEPS, count=2, total=2, augment="flip", prefetch="auto"))
 
 
-def test_off_makes_no_batch_before_its_step_asks_for_it(train, order):
-    """TensorFlow adds a prefetch of its own, and makes maps parallel, which work ahead."""
+@pytest.mark.parametrize("is_distributed", [False, True])
+def test_off_makes_no_batch_before_its_step_asks_for_it(train, order, is_distributed):
+    """TensorFlow adds a prefetch of its own, and makes maps parallel, which work ahead, and copies ahead to devices."""
     made = {}
     for prefetch in ("off", "auto"):
         takes = []
@@ -159,7 +161,10 @@ def test_off_makes_no_batch_before_its_step_asks_for_it(train, order):
         examples = Counted(**{field.name: getattr(train, field.name) for field in dataclasses.fields(train)})
         data = DataConfig(augment="flip", prefetch=prefetch)
         shape = {"order": order, "data": data, "replicas": ReplicaRange(), "first_step": 0}
-        batches = iter(make_train_dataset(examples, **shape))
+        dataset = make_train_dataset(examples, **shape)
+        if is_distributed:
+            dataset = on_devices(tf.distribute.OneDeviceStrategy("CPU:0"), dataset, data)
+        batches = iter(dataset)
         next(batches)
         next(batches)
         time.sleep(0.5)
