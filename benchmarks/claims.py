@@ -157,16 +157,17 @@ FREE_OPTIONS = {
 
 
 def with_option(words: str, assignment: str) -> Measurement:
-    """What an option of the loop costs that costs nothing on paper; the rounds are shared."""
+    """What an option of the loop costs that computes next to nothing; the rounds are shared."""
     return ratio(
         f"option-{words.replace(' ', '-')}",
         f"`loop` with {words} vs without, {NETWORKS['convnet']}",
         variant(words, "training", "loop", "--network=convnet", f"--set={assignment}", takes_turns=True),
         training("loop", "convnet"),
         0.97,
-        f"`--set {assignment}`. On paper it costs nothing: a step's forward and backward pass take 1 GFLOP. Label "
+        f"`--set {assignment}`. It computes next to nothing: a step's forward and backward pass take 1 GFLOP. Label "
         "smoothing, top_5 and class weights compute on 64 x 10 numbers; clipping, averages and decay make at most "
-        "three operations for each of 122,000 weights, less than a thousandth of it.",
+        "three operations for each of 122,000 weights, less than a thousandth of it. Averages (ema) are a second copy "
+        "of the weights, which every step reads and writes, too.",
         **IN_TURNS,
         in_quick=False,
         together="options",

@@ -37,7 +37,8 @@ COLUMNS = (
 INTRODUCTION = """# Results
 
 `python -m benchmarks.studies DATA` measured these figures on a small machine without a GPU, with real images. Every
-table stands under the command that makes it again. Published figures are other people's, on other hardware.
+table stands under the command that runs its study again. Where the study had other settings when the table was
+measured, the text above the command names them. Published figures are other people's, on other hardware.
 
 Two cores are not two GPUs. All replicas here, virtual devices and worker processes alike, share the same two cores,
 which one replica keeps busy already: hardly any strategy can make the training faster, and a speed-up below one says

@@ -119,7 +119,7 @@ def _devices() -> Finding:
     cores = available_cores()
     text = f"{', '.join(devices.gpus) or 'no GPU'}, {write_number_of('CPU core', cores)}"
     if devices.gpus and not _has_cuda():
-        remedy = "TensorFlow will not see the GPU: install its CUDA libraries with `uv sync --extra gpu`"
+        remedy = "TensorFlow will not see the GPU: run `make setup EXTRA=gpu`, or `pip install 'rampline[gpu]'`"
         return Finding(
             subject="devices", status="warn", text=f"{text}; no CUDA libraries for TensorFlow", remedy=remedy
         )
@@ -212,7 +212,8 @@ def _tf_config() -> Iterator[Finding]:
         return
     try:
         task = json.loads(text)["task"]
-        found = f"this process would be {task['type']} {task['index']}; only `rampline worker` uses it"
+        role = f"{task['type']} {task['index']}"
+        found = f"`rampline run` and `rampline worker` would be {role} of a run of several processes"
         yield Finding(subject="TF_CONFIG", status="ok", text=found)
     except (ValueError, TypeError, KeyError, RecursionError):
         remedy = 'set it to {"cluster": {ROLE: ["HOST:PORT", …]}, "task": {"type": ROLE, "index": N}}, or unset it'

@@ -215,7 +215,7 @@ def forecast(
     file: OverridesOption = None,
     on: OnOption = None,
 ) -> None:
-    """Measure for a minute what is at hand, and tell what each run of a study would take, with the interval of 90 %."""
+    """Measure about a minute per network, and tell what each run would take, with the interval of 90 %."""
     home, console = Home.from_environment(), line_console()
     checked = check_study(study, home=home, only=only or [], overrides=all_overrides(file, set_ or [], only))
     from rampline.forecast.forecast import Calibration

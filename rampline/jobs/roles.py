@@ -39,10 +39,11 @@ def check_devices(config: RunConfig, *, workers: int = 1) -> None:
         return
     devices = find_devices()
     if cluster.replicas > devices.count:
-        raise ClusterConfigError(
-            f"cluster.replicas={cluster.replicas} needs {cluster.replicas} devices: this machine has {devices}; "
-            f"set cluster.virtual_devices={cluster.replicas} to run them as virtual devices on the CPU"
-        )
+        way_out = f"set cluster.virtual_devices={cluster.replicas} to run them as virtual devices on the CPU"
+        if config.strategy == "multi_worker":  # which has one CPU device per worker
+            way_out = "let each worker have one device, and raise cluster.workers"
+        wanted = f"cluster.replicas={cluster.replicas} needs {cluster.replicas} devices"
+        raise ClusterConfigError(f"{wanted}: this machine has {devices}; {way_out}")
     needed = workers * cluster.replicas
     # TensorFlow's collectives end with an error where one worker has a GPU and another has none.
     if devices.gpus and needed > devices.count:

@@ -63,6 +63,13 @@ def test_four_replicas_on_one_device_are_refused_with_the_way_out(no_gpu):
     )
 
 
+def test_workers_with_several_replicas_are_told_to_be_more_workers(no_gpu):
+    # Virtual devices, the way out of `mirrored`, are refused there.
+    config = RunConfig(strategy="multi_worker", cluster=ClusterConfig(workers=2, replicas=2))
+    with pytest.raises(ClusterConfigError, match=r"; let each worker have one device, and raise cluster.workers$"):
+        check_devices(config, workers=2)
+
+
 def test_virtual_devices_fit_anywhere(no_gpu):
     check_devices(mirrored(4, virtual_devices=4))
 

@@ -60,7 +60,7 @@ def test_a_line_has_a_hyphen_for_what_is_not_finite():
 
 
 def test_the_document_has_the_table():
-    # `python -m rampline.record.metrics` writes it.
+    # `python -m rampline.record.metrics` prints it.
     document = (ROOT / "docs" / "metrics.md").read_text()
     assert write_document() in document
 
