@@ -9,9 +9,12 @@ comes back. This launcher chooses nodes by itself: in Ray 2.60, `node:IP` is a r
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import os
 import secrets
+import shutil
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -368,7 +371,8 @@ def connect() -> Any:
 def _init(ray: Any, address: str) -> None:
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == LOCAL:
-        ray.init(address=LOCAL, num_cpus=max(LEAST_CPUS, available_cores()), include_dashboard=False, **quiet)
+        cpus = max(LEAST_CPUS, available_cores())
+        ray.init(address=LOCAL, num_cpus=cpus, include_dashboard=False, _temp_dir=_private_folder(ray), **quiet)
         return
     if address == _started_here():
         from ray._private.authentication import authentication_token_setup as token
@@ -376,6 +380,18 @@ def _init(ray: Any, address: str) -> None:
         # As `ray start` has done, and Ray does for `auto`: the user's token counts without RAY_AUTH_MODE.
         token.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     ray.init(address=address, **quiet)
+
+
+def _private_folder(ray: Any) -> str:
+    """For Ray's sockets and logs until this process ends.
+
+    Ray opens its own folders to all users, who could take a socket's place: the one around them is closed.
+    """
+    # Names of sockets have 107 characters, of which a folder for temporary files may leave too few.
+    around = tempfile.mkdtemp(prefix="ray-", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
+    atexit.register(shutil.rmtree, around, ignore_errors=True)
+    atexit.register(ray.shutdown, wait_for_processes=True)  # before that: the last one is called first
+    return f"{around}/ray"
 
 
 def _address() -> str:

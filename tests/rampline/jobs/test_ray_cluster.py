@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,15 @@ import pathlib, sys
 from rampline.jobs import ray_cluster
 ray_cluster.CURRENT_CLUSTER = pathlib.Path(sys.argv[1])
 print(ray_cluster.connect().get_runtime_context().gcs_address)
+"""
+# As a command is interrupted.
+HOLD = """
+import signal, sys
+from rampline.jobs.ray_cluster import connect
+signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+connect()
+print("connected", flush=True)
+signal.pause()
 """
 
 
@@ -164,6 +174,20 @@ def test_the_cluster_that_this_user_has_started_is_joined_as_long_as_it_runs(tmp
         shutil.copy(Path(folder) / current.name, current)
         assert join().stdout == f"{current.read_text()}\n"
     assert f"ClusterConfigError: no node of the Ray cluster {current.read_text()}, " in join().stderr
+
+
+def test_the_sockets_of_a_cluster_of_ones_own_are_closed_to_others_and_go_with_the_command() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        environment = {**os.environ, "RAY_ADDRESS": "local", "RAY_TMPDIR": folder}
+        with subprocess.Popen([sys.executable, "-c", HOLD], env=environment, stdout=subprocess.PIPE) as command:
+            assert command.stdout
+            assert command.stdout.readline() == b"connected\n"
+            (around,) = Path(folder).iterdir()
+            assert around.stat().st_mode & 0o777 == 0o700
+            assert {"plasma_store", "raylet"} <= {path.name for path in around.glob("*/session_latest/sockets/*")}
+            command.terminate()
+        assert command.returncode == 128 + signal.SIGTERM
+        assert [*Path(folder).iterdir()] == []
 
 
 class Holder:
