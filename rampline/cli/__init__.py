@@ -21,6 +21,7 @@ from rampline.credentials import mask
 from rampline.errors import ERROR_MARK, NO_SPACE, NOT_ALLOWED, RamplineError
 from rampline.jobs.parent import end_with_parent
 from rampline.record.home import Home, keep_private
+from rampline.record.units import escape_controls
 from rampline.servers.environments import make_quiet
 from rampline.servers.secret import log_in
 
@@ -113,7 +114,7 @@ def _describe(error: OSError) -> str:
 
 def _fail(message: str, status: int) -> int:
     if message:  # none with the help that a bare `rampline` shows
-        print(f"{ERROR_MARK}{mask(' '.join(message.split()))}", file=sys.stderr)  # noqa: T201
+        print(f"{ERROR_MARK}{mask(escape_controls(' '.join(message.split())))}", file=sys.stderr)  # noqa: T201
     return status
 
 
