@@ -84,7 +84,10 @@ def main() -> int:
         end_with_parent(int(caller))
     make_quiet()
     home = Home.from_environment()
-    keep_private(home)
+    try:
+        keep_private(home)
+    except RamplineError as error:
+        return _fail(str(error), error.exit_status)
     os.environ.update(log_in(home, os.environ))
     # What ends a command from outside must unwind it like Ctrl-C, so that executions are closed and processes ended.
     signal.signal(signal.SIGTERM, _leave)
