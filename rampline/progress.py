@@ -14,7 +14,7 @@ from rich.progress import Progress as RichProgress
 
 from rampline.record.metric import Metric, Output
 from rampline.record.metrics import shown_in
-from rampline.record.units import write_number_of
+from rampline.record.units import escape_controls, write_number_of
 
 Event = Mapping[str, Any]
 
@@ -42,7 +42,7 @@ class LineProgress:
 
     def line(self, text: str) -> None:
         """Pass the sentence on."""
-        self._write(text)
+        self._write(escape_controls(text))
         if self._beside:
             self._beside.line(text)
 
@@ -52,7 +52,7 @@ class LineProgress:
             self._epochs[name] = event["epochs"]
         text = describe(event, epochs=self._epochs.get(name))
         if text:
-            self._write(f"{name}: {text}")
+            self._write(escape_controls(f"{name}: {text}"))
         if self._beside:
             self._beside.event(name, event)
 

@@ -32,7 +32,7 @@ from rampline.record.events import EventReader
 from rampline.record.metric import Output
 from rampline.record.metrics import PAGE_RANK, metrics_of_run, shown_in
 from rampline.record.run_directory import RunDirectory
-from rampline.record.units import write_markdown_table
+from rampline.record.units import escape_markdown, write_markdown_table
 from rampline.study import Study
 from rampline.study.execution_file import Execution
 from rampline.tracking.artifacts import LEARNING_RATE, draw_artifacts
@@ -83,8 +83,7 @@ def plan_markdown(study: Study, planned: Sequence[PlannedRun]) -> str:
     parts = [f"## Plan of {study.name}", write_markdown_table(*plan_table(planned)), study.description]
     if any(run.expected_seconds is None for run in planned) and study.expected_hours:
         parts.append(f"The study says how long it takes: {study.expected_hours}.")
-    # Stars, paths and names of runs are meant as they are.
-    remarks = [re.sub(r"([*_<\[])", r"\\\1", line) for line in plan_remarks(study, planned, whose="the flow run's")]
+    remarks = [escape_markdown(line) for line in plan_remarks(study, planned, whose="the flow run's")]
     return "\n\n".join(filter(None, [*parts, "\n".join(f"- {line}" for line in remarks)])) + "\n"
 
 

@@ -21,6 +21,7 @@ from rampline.credentials import mask
 from rampline.errors import ERROR_MARK, NO_SPACE, NOT_ALLOWED, RamplineError
 from rampline.jobs.parent import end_with_parent
 from rampline.record.home import Home, keep_private
+from rampline.record.units import escape_controls
 from rampline.servers.environments import make_quiet
 from rampline.servers.secret import log_in
 
@@ -83,7 +84,10 @@ def main() -> int:
         end_with_parent(int(caller))
     make_quiet()
     home = Home.from_environment()
-    keep_private(home)
+    try:
+        keep_private(home)
+    except RamplineError as error:
+        return _fail(str(error), error.exit_status)
     os.environ.update(log_in(home, os.environ))
     # What ends a command from outside must unwind it like Ctrl-C, so that executions are closed and processes ended.
     signal.signal(signal.SIGTERM, _leave)
@@ -113,7 +117,7 @@ def _describe(error: OSError) -> str:
 
 def _fail(message: str, status: int) -> int:
     if message:  # none with the help that a bare `rampline` shows
-        print(f"{ERROR_MARK}{mask(' '.join(message.split()))}", file=sys.stderr)  # noqa: T201
+        print(f"{ERROR_MARK}{mask(escape_controls(' '.join(message.split())))}", file=sys.stderr)  # noqa: T201
     return status
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
-from rampline.cli.console import line_console, make_table, table_console
+from rampline.cli.console import SafeConsole, line_console, make_table, table_console
 from rampline.errors import InputError
 from rampline.imports import importing
 from rampline.record.home import Home
@@ -46,7 +46,7 @@ def compare(study: StudyArgument) -> None:
     home = Home.from_environment()
     if not os.environ.get("MLFLOW_TRACKING_URI") and not home.tracking_database.is_file():
         raise InputError(f"there are no runs in {home.root}: `rampline run {study}` makes some")
-    show_comparison(find_comparison(study_name(study), home), home, Console())
+    show_comparison(find_comparison(study_name(study), home), home, SafeConsole())
 
 
 def find_comparison(study: str, home: Home, parent_run_id: str | None = None) -> Comparison:

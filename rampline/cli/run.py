@@ -21,7 +21,7 @@ from rampline.cli.arguments import (
     StudyArgument,
     all_overrides,
 )
-from rampline.cli.console import line_console
+from rampline.cli.console import SafeConsole, line_console
 from rampline.cli.look import find_comparison, show_comparison
 from rampline.config.sections import Launcher
 from rampline.credentials import mask
@@ -77,7 +77,7 @@ def run(
     launcher: LauncherOption = None,
 ) -> None:
     """Run a study: prepare its data, train its runs, evaluate and compare them."""
-    home, console = Home.from_environment(), Console(markup=False)
+    home, console = Home.from_environment(), SafeConsole(markup=False)
     if name and Path(name).name != name:
         raise InputError(f"--execution={name}: it must be the name of a folder of {home.runs}/STUDY")
     short = [*(["profile=true"] if profile else []), *([f"cluster.launcher={launcher}"] if launcher else [])]

@@ -9,9 +9,12 @@ comes back. This launcher chooses nodes by itself: in Ray 2.60, `node:IP` is a r
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import os
 import secrets
+import shutil
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -21,6 +24,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from rampline.config import RunConfig
 from rampline.devices import LOOPBACK, available_cores
@@ -55,6 +60,8 @@ AVOID_SECONDS = 30.0
 KIND = "accelerator_type:"
 # A cluster of this machine alone holds at least so many roles, as the local launcher does.
 LEAST_CPUS = 4
+# In the place of an address, as Ray has it: a cluster of this machine alone, for the command.
+LOCAL = "local"
 # Where `ray start` leaves the address of its cluster.
 CURRENT_CLUSTER = Path("/tmp/ray/ray_current_cluster")
 
@@ -327,7 +334,8 @@ def connect() -> Any:
         ClusterConfigError: when Ray is not installed, or the cluster does not answer.
     """
     # Ray reads them once, when it is imported.
-    secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)} if _is_local() else {}
+    address = _address()
+    secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)} if address == LOCAL else {}
     for name, value in {**SETTINGS, **secret}.items():
         os.environ.setdefault(name, value)
     try:
@@ -344,7 +352,7 @@ def connect() -> Any:
     def hold() -> None:
         # Ray's own processes end with the thread that has started them, and its handler of SIGTERM is left out here.
         try:
-            _init(ray)
+            _init(ray, address)
         except BaseException as error:  # noqa: BLE001 - told in the thread that asked
             failures.append(error)
             done.set()
@@ -355,28 +363,70 @@ def connect() -> Any:
     threading.Thread(target=hold, name="ray", daemon=True).start()
     done.wait()
     if failures:
-        address = os.environ.get("RAY_ADDRESS", "auto")
-        first = str(failures[0]).strip().splitlines()[:1]
-        raise ClusterConfigError(
-            f"the Ray cluster RAY_ADDRESS={address} cannot be joined: {''.join(first)}"
-        ) from failures[0]
+        first = "".join(str(failures[0]).strip().splitlines()[:1])
+        raise ClusterConfigError(f"the Ray cluster RAY_ADDRESS={address} cannot be joined: {first}") from failures[0]
     return ray
 
 
-def _init(ray: Any) -> None:
+def _init(ray: Any, address: str) -> None:
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    if _is_local():
-        ray.init(address="local", num_cpus=max(LEAST_CPUS, available_cores()), include_dashboard=False, **quiet)
-    else:
-        ray.init(address="auto", **quiet)
+    if address == LOCAL:
+        cpus = max(LEAST_CPUS, available_cores())
+        ray.init(address=LOCAL, num_cpus=cpus, include_dashboard=False, _temp_dir=_private_folder(ray), **quiet)
+        return
+    if address == _started_here():
+        from ray._private.authentication import authentication_token_setup as token
+
+        # As `ray start` has done, and Ray does for `auto`: the user's token counts without RAY_AUTH_MODE.
+        token.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    ray.init(address=address, **quiet)
 
 
-def _is_local() -> bool:
-    """Whether no cluster is named, and this user has started none on this machine by `ray start`.
+def _private_folder(ray: Any) -> str:
+    """For Ray's sockets and logs until this process ends.
 
-    Who joins another's cluster runs what its nodes answer.
+    Ray opens its own folders to all users, who could take a socket's place: the one around them is closed.
     """
-    address = os.environ.get("RAY_ADDRESS")
-    if address:
-        return address == "local"
-    return not CURRENT_CLUSTER.exists() or CURRENT_CLUSTER.stat().st_uid != os.getuid()
+    # Names of sockets have 107 characters, of which a folder for temporary files may leave too few.
+    around = tempfile.mkdtemp(prefix="ray-", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
+    atexit.register(shutil.rmtree, around, ignore_errors=True)
+    atexit.register(ray.shutdown, wait_for_processes=True)  # before that: the last one is called first
+    return f"{around}/ray"
+
+
+def _address() -> str:
+    """Of the cluster that is named, else of the one that this user has started on this machine by `ray start`.
+
+    Who joins another's cluster runs what its nodes answer, and Ray's own `auto` takes any user's.
+
+    Raises:
+        ClusterConfigError: when this user's has gone.
+    """
+    if (named := os.environ.get("RAY_ADDRESS", "auto")) not in ("", "auto"):
+        return named
+    address = _started_here()
+    if address and not _has_node(address):  # another user's cluster may have its port by now
+        raise ClusterConfigError(
+            f"no node of the Ray cluster {address}, which {CURRENT_CLUSTER} names, runs here as you: start one, or set "
+            f"RAY_ADDRESS, to `local` for this machine alone"
+        )
+    return address or LOCAL
+
+
+def _has_node(address: str) -> bool:
+    """Whether a process of this user's is a node of that cluster."""
+    return any(
+        process.info["uids"].real == os.getuid() and f"--gcs-address={address}" in (process.info["cmdline"] or ())
+        for process in psutil.process_iter(["uids", "cmdline"])
+    )
+
+
+def _started_here() -> str:
+    """The address that `ray start` has left, empty if this user has not: everybody may write to the folder."""
+    try:
+        # A link may lead to another file of this user's, and a pipe would wait for its writer.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(CURRENT_CLUSTER, opener=lambda path, _: os.open(path, flags)) as file:
+            return file.read().strip() if os.fstat(file.fileno()).st_uid == os.getuid() else ""
+    except OSError:
+        return ""

@@ -7,6 +7,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from rampline.errors import InputError
+
 
 class Below:
     """The path of a name in a folder, which the owner has in its field `of`: a property in one line."""
@@ -62,8 +64,30 @@ def private_mask(home: Home) -> int:
 
 
 def keep_private(home: Home) -> None:
-    """Files that this process makes from now on, and those that it starts, are closed to other users."""
+    """Files that this process makes from now on, and those that it starts, are closed to other users.
+
+    Raises:
+        InputError: for a home that is another user's, and is used only because it is in the current folder.
+    """
+    if not os.environ.get("RAMPLINE_HOME") and _is_of_others(home.root):
+        raise InputError(
+            f"{home.root} belongs to another user, or all may write to it: they would decide what is run; set "
+            f"RAMPLINE_HOME to a folder of your own, or to this one if you trust them"
+        )
     os.umask(os.umask(0o077) | private_mask(home))
+
+
+def _is_of_others(root: Path) -> bool:
+    """Whether neither this user nor root has made it, or the link in its place; a folder of root's may be open to all.
+
+    What is ours is taken as it is: on some mounts all may write to everything.
+    """
+    try:
+        link, folder = root.lstat(), root.stat()
+    except OSError:
+        return False
+    is_open = folder.st_uid != os.getuid() and folder.st_mode & stat.S_IWOTH
+    return bool(is_open or not {link.st_uid, folder.st_uid} <= {0, os.getuid()})
 
 
 def tracking_uri(home: Home) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 NONE = "\N{EN DASH}"  # in the place of a figure that is not there
 TIMES = "\N{MULTIPLICATION SIGN}"
 GIBIBYTE = 2**30
+# But for tabs and ends of lines.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def write_accuracy(value: float) -> str:
@@ -67,9 +70,19 @@ def write_range(value: float, factor: float, write: Callable[[float], str]) -> s
     return f"{write(value)} ({write(value / factor)} to {write(value * factor)})"
 
 
+def escape_controls(text: str) -> str:
+    """The text with its control characters as `\\x1b`: a terminal would obey those of a class or a file name."""
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
+
+
+def escape_markdown(text: str) -> str:
+    """Markdown that shows the text as it is: stars, paths and brackets mark nothing up, and fetch nothing."""
+    return re.sub(r"([\\*_<\[|])", r"\\\1", text)
+
+
 def write_markdown_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """A table as GitHub and Prefect show it, whatever is in its cells."""
-    escaped = [[" ".join(cell.replace("|", "\\|").splitlines()) for cell in row] for row in (head, *rows)]
+    escaped = [[" ".join(escape_markdown(cell).splitlines()) for cell in row] for row in (head, *rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (escaped[0], ["---"] * len(escaped[0]), *escaped[1:]))
 
 

@@ -123,7 +123,7 @@ def test_the_page_of_an_approval_tells_what_the_command_tells(tmp_path, monkeypa
     page = plan_markdown(study, planned)
     within = write_percent(quote.wall_factor - 1)
     assert within != write_percent(quote.factor - 1)
-    row = f"| baseline | single | 1 chief | CPU | 64 | 64 | at most 10 | 15* | 0.001 | at most 120 s | {within} |"
+    row = f"| baseline | single | 1 chief | CPU | 64 | 64 | at most 10 | 15\\* | 0.001 | at most 120 s | {within} |"
     assert f"{row} at most $2.39 |\n| own | " in page
     assert "The study says how long it takes: a day." in page
     remarks = [line.removeprefix("- ") for line in page.replace("\\", "").splitlines() if line.startswith("- ")]

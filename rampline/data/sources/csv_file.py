@@ -23,6 +23,7 @@ from rampline.data.sources.image_files import (
 )
 from rampline.data.sources.source import Source, Tell
 from rampline.errors import DatasetError
+from rampline.record.units import escape_controls
 
 
 def directory_name(config: DataConfig) -> str:
@@ -66,8 +67,8 @@ def _list_files(path: Path, group: str | None) -> list[ImageFile]:
         files.append(
             ImageFile(
                 split=split,
-                class_name=label,
-                name=name,
+                class_name=escape_controls(label),
+                name=escape_controls(name),
                 path=str(image),
                 size_bytes=stat.st_size,
                 modified_nanoseconds=stat.st_mtime_ns,

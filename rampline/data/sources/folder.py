@@ -25,6 +25,7 @@ from rampline.data.sources.image_files import (
 )
 from rampline.data.sources.source import Source, Tell
 from rampline.errors import DatasetError
+from rampline.record.units import escape_controls
 
 DECODABLE_SUFFIXES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp"))
 # Images to a person, but not to TensorFlow: they are listed as undecodable rather than overlooked.
@@ -228,5 +229,5 @@ def _image_file(path: str, stat: os.stat_result, prefix: str, *, split: str, cla
 
 
 def _printable(name: str) -> str:
-    """A file name may hold bytes that are no text; reports hold only text."""
-    return name if name.isascii() else os.fsencode(name).decode(errors="replace")
+    """A file name may hold bytes that are no text, and control characters; reports hold only text."""
+    return name if name.isprintable() else escape_controls(os.fsencode(name).decode(errors="replace"))

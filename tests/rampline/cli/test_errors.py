@@ -3,10 +3,12 @@
 import os
 import re
 import signal
+import subprocess
 
 import pytest
-from command_line import read_until, wait_until
+from command_line import RAMPLINE, read_until, wait_until
 from file_server import serve
+from other_user import NOBODY
 from small_disk import small_disk
 
 from rampline.data.sources.web_archive import download
@@ -34,6 +36,17 @@ def check_refused(result, home, *parts: str) -> None:
     for part in parts:
         assert part in result.stderr
     assert not home.exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
+def test_a_home_that_another_user_has_put_there(tmp_path):
+    home = tmp_path / ".rampline"
+    home.mkdir()
+    os.chown(home, NOBODY, NOBODY)
+    unnamed = os.environ | {"RAMPLINE_HOME": ""}
+    said = subprocess.run([RAMPLINE, "studies"], cwd=tmp_path, env=unnamed, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout, said.stderr.count("\n")) == (2, "", 1)
+    assert said.stderr.startswith(f"rampline: error: {home} belongs to another user, or all may write to it: ")
 
 
 @pytest.mark.parametrize(

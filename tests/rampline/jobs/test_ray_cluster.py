@@ -4,10 +4,12 @@ import dataclasses
 import logging
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import pytest
 from command_line import Rampline
 from faults import assert_bit_equal
 from own_prefect import PrefectServer
-from ray_node import actors
+from ray_node import actors, make_address, ray_node
 from runs import make_config
 
 from rampline.config import RunConfig
@@ -25,7 +27,7 @@ from rampline.errors import ClusterConfigError
 from rampline.files import read_json
 from rampline.jobs.job import Job, JobFailed, run_job
 from rampline.jobs.launchers import launcher_of, launcher_of_jobs
-from rampline.jobs.ray_cluster import SETTINGS
+from rampline.jobs.ray_cluster import SETTINGS, _address
 from rampline.jobs.supervisor import supervise
 from rampline.record.attempts import read_workers
 from rampline.record.events import EventReader
@@ -45,6 +47,21 @@ base:
 runs:
   multi-worker: {set: {strategy: multi_worker, cluster: {workers: 2}}}
   parameter-server: {set: {strategy: parameter_server, cluster: {workers: 2, parameter_servers: 1}}}
+"""
+JOIN = """
+import pathlib, sys
+from rampline.jobs import ray_cluster
+ray_cluster.CURRENT_CLUSTER = pathlib.Path(sys.argv[1])
+print(ray_cluster.connect().get_runtime_context().gcs_address)
+"""
+# As a command is interrupted.
+HOLD = """
+import signal, sys
+from rampline.jobs.ray_cluster import connect
+signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+connect()
+print("connected", flush=True)
+signal.pause()
 """
 
 
@@ -118,6 +135,59 @@ def test_a_cluster_that_lets_in_without_a_token_is_told_of() -> None:
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
     told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert told.stdout.startswith("the Ray cluster has no token (RAY_AUTH_MODE): ")
+
+
+def test_without_a_name_only_a_cluster_of_ones_own_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other users may put what they like where the address is, and have clusters that Ray's `auto` would take."""
+    current, own = tmp_path / "ray_current_cluster", tmp_path / "own"
+    monkeypatch.setattr("rampline.jobs.ray_cluster.CURRENT_CLUSTER", current)
+    for variable in ("", "auto"):
+        monkeypatch.setenv("RAY_ADDRESS", variable)
+        assert _address() == "local"
+        current.write_text("10.0.0.1:6379\n")
+        with pytest.raises(ClusterConfigError, match=r"^no node of the Ray cluster 10\.0\.0\.1:6379, "):
+            _address()
+        current.rename(own)
+        current.symlink_to(own)
+        assert _address() == "local"
+        current.unlink()
+        os.mkfifo(current)
+        assert _address() == "local"
+        current.unlink()
+    current.write_text("10.0.0.1:6379")
+    monkeypatch.setattr(os, "getuid", lambda: current.stat().st_uid + 1)
+    assert _address() == "local"
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
+    assert _address() == "10.0.0.2:6379"
+
+
+def test_the_cluster_that_this_user_has_started_is_joined_as_long_as_it_runs(tmp_path: Path) -> None:
+    environment, current = {**os.environ, **make_address()}, tmp_path / "ray_current_cluster"
+
+    def join() -> subprocess.CompletedProcess[str]:
+        unnamed = environment | {"RAY_ADDRESS": ""}
+        command = [sys.executable, "-c", JOIN, str(current)]
+        return subprocess.run(command, env=unnamed, capture_output=True, text=True, check=False)
+
+    with ray_node(environment, 1) as node:
+        folder = next(word for word in node.cmdline() if word.startswith("--temp-dir=")).partition("=")[2]
+        shutil.copy(Path(folder) / current.name, current)
+        assert join().stdout == f"{current.read_text()}\n"
+    assert f"ClusterConfigError: no node of the Ray cluster {current.read_text()}, " in join().stderr
+
+
+def test_the_sockets_of_a_cluster_of_ones_own_are_closed_to_others_and_go_with_the_command() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        environment = {**os.environ, "RAY_ADDRESS": "local", "RAY_TMPDIR": folder}
+        with subprocess.Popen([sys.executable, "-c", HOLD], env=environment, stdout=subprocess.PIPE) as command:
+            assert command.stdout
+            assert command.stdout.readline() == b"connected\n"
+            (around,) = Path(folder).iterdir()
+            assert around.stat().st_mode & 0o777 == 0o700
+            assert {"plasma_store", "raylet"} <= {path.name for path in around.glob("*/session_latest/sockets/*")}
+            command.terminate()
+        assert command.returncode == 128 + signal.SIGTERM
+        assert [*Path(folder).iterdir()] == []
 
 
 class Holder:

@@ -4,7 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+from other_user import NOBODY
 
+from rampline.errors import InputError
 from rampline.files import write_text
 from rampline.record.home import Home, keep_private
 
@@ -43,6 +45,46 @@ def test_files_are_for_the_user_alone_unless_the_group_may_write_to_the_home(tmp
         os.umask(before)
     assert home.runs.stat().st_mode & 0o777 == folder
     assert (home.runs / "config.json").stat().st_mode & 0o777 == file
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
+def test_a_home_of_another_user_is_used_only_where_it_is_named(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAMPLINE_HOME", raising=False)
+    home, umask = Home.from_environment(), os.umask(0o022)
+
+    def is_refused() -> bool:
+        try:
+            keep_private(home)
+        except InputError:
+            return True
+        return False
+
+    try:
+        assert not is_refused()
+        home.root.mkdir()
+        home.root.chmod(0o777)
+        assert not is_refused()  # ours: some mounts let all write
+        os.chown(home.root, NOBODY, NOBODY)
+        assert is_refused()
+        home.root.rename("theirs")
+        home.root.symlink_to("theirs")
+        assert is_refused()
+        os.chown("theirs", 0, 0)
+        assert not is_refused()
+        os.chown(home.root, NOBODY, NOBODY, follow_symlinks=False)
+        assert is_refused()
+        monkeypatch.setenv("RAMPLINE_HOME", str(home.root))
+        assert not is_refused()
+        monkeypatch.setenv("RAMPLINE_HOME", "")
+        home.root.unlink()
+        home.root.mkdir()
+        monkeypatch.setattr(os, "getuid", lambda: NOBODY)
+        assert not is_refused()
+        home.root.chmod(0o777)
+        assert is_refused()
+    finally:
+        os.umask(umask)
 
 
 def test_a_tilde_is_the_users_folder(monkeypatch, tmp_path):

@@ -3,9 +3,12 @@
 import pytest
 
 from rampline.record.units import (
+    escape_controls,
+    escape_markdown,
     write_accuracy,
     write_dollars,
     write_duration,
+    write_markdown_table,
     write_number_of,
     write_quantity,
     write_ratio,
@@ -38,3 +41,19 @@ def test_durations(seconds, text):
 @pytest.mark.parametrize(("count", "text"), [(0, "0 minutes"), (1, "1 minute"), (2, "2 minutes"), (2.5, "2.5 minutes")])
 def test_numbers_of_things(count, text):
     assert write_number_of("minute", count) == text
+
+
+def test_control_characters_are_shown():
+    assert escape_controls("a\x1b]0;b\x07\x9b2J\x7f") == r"a\x1b]0;b\x07\x9b2J\x7f"
+    assert escape_controls("naïve\u3000🐈\tc\nd") == "naïve\u3000🐈\tc\nd"
+
+
+def test_no_cell_of_a_table_is_markdown():
+    cells = ["![](http://a.b/c.png)", "\\[x](y)", "<img src=z>", "p | *q*_r_"]
+    assert [escape_markdown(cell) for cell in cells] == [
+        r"!\[](http://a.b/c.png)",
+        r"\\\[x](y)",
+        r"\<img src=z>",
+        r"p \| \*q\*\_r\_",
+    ]
+    assert write_markdown_table(["a"], [[cell] for cell in cells]).count("\\[") == 2
