@@ -16,6 +16,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Run, RunStatus, ViewType
 from mlflow.exceptions import MlflowException
 
+from rampline.config import RunConfig, flatten
 from rampline.config.formats import keys_that_keep_training
 from rampline.credentials import mask
 from rampline.errors import InputError
@@ -23,14 +24,24 @@ from rampline.record.metrics import compared_epochs, metrics_of_run, own_metrics
 from rampline.record.provenance import describe_machine
 from rampline.registry.candidate import PREDICTIONS, Predictions
 from rampline.tracking.description import GPU_TAG
+from rampline.tracking.store import param_text
 
 COUNTS = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch")
 # What decides, of one source, which images a run trains on.
 SAME_DATA = ("data.limit", "data.split_seed", "data.validation_fraction")
+# What decides, of one network, how much there is to compute for an image, and by which operations; a run that was
+# logged without one of these trained with what is the default.
+SAME_WORK = {
+    key: param_text(flatten(RunConfig())[key])
+    for key in (
+        *("model.options", "model.trainable", "model.batch_norm", "model.head_units"),
+        *("xla", "deterministic"),
+    )
+}
 # Settings that must be equal where throughput is compared for the number of replicas alone.
 COMPARABLE = (
     *("model.name", "data.source", *SAME_DATA, "data.image_size", "data.channels"),
-    *("precision", "data.cache", "data.prefetch", "data.augment"),
+    *("precision", "data.cache", "data.prefetch", "data.augment", *SAME_WORK),
 )
 # Settings that change nothing of the training, or that another param holds as it came out.
 NOT_OF_SET_UP = keys_that_keep_training() | {
@@ -168,7 +179,7 @@ def run_row(run: Run, parent: Run) -> dict[str, Any]:
         "answers": tags.get("rampline.answers", ""),
         "set_up": "\n".join(f"{key}={params[key]}" for key in sorted(params) if key not in NOT_OF_SET_UP),
     }
-    row |= {key: params.get(key, "") for key in ("steps_per_call", "model.weights", *COMPARABLE)}
+    row |= {key: params.get(key, SAME_WORK.get(key, "")) for key in ("steps_per_call", "model.weights", *COMPARABLE)}
     row |= {key: _integer(params.get(key)) for key in COUNTS}
     row |= {metric.name: metrics.get(metric.name, math.nan) for metric in metrics_of_run() if metric.is_read}
     # MLflow tells the last value of a metric first.

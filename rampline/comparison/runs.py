@@ -266,7 +266,7 @@ def written(value: Any, write: Callable[[Any], str]) -> str:
 
 
 def comparable_settings(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Data, model, precision and pipeline of a run: where they are equal, throughputs tell of the replicas."""
+    """Data, network, precision, operations and pipeline of a run: where equal, throughputs tell of the replicas."""
     return (row["fingerprint"], *(str(row[key]) for key in COMPARABLE))
 
 
