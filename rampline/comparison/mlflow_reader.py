@@ -173,6 +173,7 @@ def run_row(run: Run, parent: Run) -> dict[str, Any]:
         "workers_of_attempts": tags.get("rampline.workers", ""),
         "attempt_table": tuple(map(tuple, json.loads(tags.get("rampline.attempt_table", "[]")))),
         "machines": _machines(tags, parent.data.tags),
+        "first_epochs": tuple(json.loads(tags.get("rampline.first_epochs", "[]"))),
         "bound": tags.get("rampline.bound", ""),
         "verdict": tags.get("rampline.verdict", ""),
         "parity": tags.get("rampline.parity", ""),

@@ -116,6 +116,7 @@ def _merge(trainings: Sequence[Row], alike: Sequence[Row]) -> Row:
         "answers_of": min(finished, key=lambda row: _distance(row["test_accuracy"], accuracy))["run_id"],
         "epochs_in_all": epochs[0] if len({*epochs}) == 1 else math.nan,
         "machines": max((row["machines"] for row in timed), key=len),
+        "first_epochs": tuple(sorted({epoch for row in finished for epoch in row["first_epochs"]})),
         "repeat_of": "",
         "attempts": max((row["attempts"] for row in trainings if not pd.isna(row["attempts"])), default=None),
         "trained": sum(_is_finished(row) for row in trainings),
