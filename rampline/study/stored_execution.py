@@ -213,6 +213,8 @@ class Keeper:
                 try:
                     self._put()
                 except Exception as error:  # noqa: BLE001 - whatever it is, training goes on and a later attempt may work
+                    # A manifest whose answer was lost may be there: the next one must not have its number.
+                    self._last = None
                     self._note_outage(error)
                     self._woken.wait(pause)
                     pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
