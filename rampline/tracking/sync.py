@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from rampline.record.delivery_state import (
 )
 from rampline.record.provenance import process_identity, process_is_gone
 from rampline.record.run_directory import RunDirectory
-from rampline.study.execution_file import FILE, Execution
+from rampline.study.execution_file import FILE, Execution, began_at
 from rampline.tracking.delivery import CLOSE_SECONDS, OpenClient, Projection, deliver_within, find_run
 from rampline.tracking.experiment import begin_run, open_experiment, study_tags
 from rampline.tracking.reconciliation import PARENT_TAG, PROCESS_TAG, Known, Record, ending, reconcile
@@ -83,22 +82,17 @@ def find_parent(client: MlflowClient, execution: Execution) -> None:
     ids = [run.info.run_id for run in found if run.data.tags.get("rampline.execution") == execution.name]
     if execution.parent_run_id in ids:
         return
-    file = execution.folder / FILE
-    times = file.stat()
     if not ids:
         experiment = open_experiment(client, study, home, execution=execution.name)
-        names, began = {"study": study.name, "execution": execution.name}, times.st_mtime
+        names, began = {"study": study.name, "execution": execution.name}, began_at(execution.folder)
         ids = [begin_run(client, experiment, **names, tags=study_tags(study, execution.folder), began=began)]
     execution.parent_run_id = ids[0]
     execution.write()
-    # The newest file is the study's latest execution; this one is no newer than it was.
-    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def executions(runs: Path) -> list[Path]:
     """Folders of all executions below `runs`, those begun first in front."""
-    files = sorted(runs.glob(f"*/*/{FILE}"), key=lambda file: file.stat().st_mtime)
-    return [file.parent for file in files]
+    return sorted((file.parent for file in runs.glob(f"*/*/{FILE}")), key=began_at)
 
 
 def _sync_run(client: MlflowClient, directory: RunDirectory, parent_run_id: str, log: Log) -> bool:

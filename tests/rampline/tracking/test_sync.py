@@ -18,7 +18,7 @@ from rampline.record.metrics import logged
 from rampline.record.provenance import process_identity
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.study import load_study
-from rampline.study.execution_file import Execution
+from rampline.study.execution_file import Execution, began_at
 from rampline.tracking.store import TrackingError, open_tracking
 from rampline.tracking.sync import end_execution, executions, sync_execution
 
@@ -95,7 +95,7 @@ def test_a_fresh_store_gets_everything_and_the_first_one_nothing_twice(
     client, home, execution, monkeypatch, tmp_path, initialised
 ):
     sync_execution(client, execution, log=print)
-    first, made = execution.parent_run_id, (execution.folder / "execution.json").stat().st_mtime
+    first, made = execution.parent_run_id, began_at(execution.folder)
     shutil.copy(initialised, tmp_path / "other.db")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'other.db'}")
     other = open_tracking(home)
@@ -107,7 +107,7 @@ def test_a_fresh_store_gets_everything_and_the_first_one_nothing_twice(
     described = other.get_experiment(parent.info.experiment_id).tags
     assert described["mlflow.note.content"].startswith("The demo: ")
     check_all(other)
-    assert (execution.folder / "execution.json").stat().st_mtime == made
+    assert began_at(execution.folder) == made
     assert executions(home.runs) == [execution.folder]
 
     assert sync_execution(client, execution, log=print) == 2  # by name: its runs are found again
