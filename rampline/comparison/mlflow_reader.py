@@ -7,7 +7,7 @@ import math
 import re
 import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -24,7 +24,7 @@ from rampline.record.metrics import compared_epochs, metrics_of_run, own_metrics
 from rampline.record.provenance import describe_machine
 from rampline.registry.candidate import PREDICTIONS, Predictions
 from rampline.tracking.description import GPU_TAG
-from rampline.tracking.store import param_text
+from rampline.tracking.store import find_runs, param_text
 
 COUNTS = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch")
 # What decides, of one source, which images a run trains on.
@@ -50,7 +50,6 @@ NOT_OF_SET_UP = keys_that_keep_training() | {
 }
 PUBLISHED = "rampline.published."
 ENVIRONMENT = "rampline.environment."
-PAGE = 1000
 # The most accurate runs: those that a recommendation is among, also in an execution of thousands.
 MOST_READ = 20
 # Key in a row of `read_system` by what `rampline.tracking.description` has, and how its samples become one figure.
@@ -113,26 +112,6 @@ def read_children(client: MlflowClient, parent: Run) -> list[Run]:
     found = find_runs(client, parent.info.experiment_id, f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
     children = (child for child in found if child.data.tags.get("rampline.kind", "run") == "run")
     return list({run_name(child): child for child in children}.values())
-
-
-def find_runs(
-    client: MlflowClient, experiment_id: str, condition: str, order: str = "ASC", page_size: int = PAGE
-) -> Iterator[Run]:
-    """The runs of an experiment that meet a condition, by the time at which they were started; page by page."""
-    token = None
-    while True:
-        page = client.search_runs(
-            [experiment_id],
-            condition,
-            ViewType.ACTIVE_ONLY,
-            max_results=page_size,
-            order_by=[f"attributes.start_time {order}"],
-            page_token=token,
-        )
-        yield from page
-        token = page.token
-        if not token:
-            return
 
 
 def read_histories(client: MlflowClient, runs: Sequence[Run], names: Iterable[str]) -> Histories:

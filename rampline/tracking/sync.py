@@ -18,10 +18,10 @@ from rampline.record.delivery_state import (
 from rampline.record.provenance import process_identity, process_is_gone
 from rampline.record.run_directory import RunDirectory
 from rampline.study.execution_file import FILE, Execution, began_at
-from rampline.tracking.delivery import CLOSE_SECONDS, OpenClient, Projection, deliver_within, find_run
+from rampline.tracking.delivery import CLOSE_SECONDS, OpenClient, Projection, deliver_within, find_active, find_run
 from rampline.tracking.experiment import begin_run, open_experiment, study_tags
 from rampline.tracking.reconciliation import PARENT_TAG, PROCESS_TAG, Known, Record, ending, reconcile
-from rampline.tracking.store import experiment_id, tracking_errors
+from rampline.tracking.store import experiment_id, find_runs, tracking_errors
 
 Log = Callable[[str], None]
 
@@ -78,10 +78,12 @@ def find_parent(client: MlflowClient, execution: Execution) -> None:
     """Lead the execution to its run in this store; in another one than before it is looked for by name, then made."""
     study, home = execution.study, execution.home
     experiment = experiment_id(client, study.name, home)
-    found = client.search_runs([experiment], "tags.`rampline.kind` = 'study'", max_results=1000)
-    ids = [run.info.run_id for run in found if run.data.tags.get("rampline.execution") == execution.name]
-    if execution.parent_run_id in ids:
+    known = find_active(client, execution.parent_run_id)
+    if known and known.info.experiment_id == experiment:
         return
+    found = find_runs(client, experiment, "tags.`rampline.kind` = 'study'", "DESC")
+    # Names are compared here: one may hold a quote.
+    ids = [run.info.run_id for run in found if run.data.tags.get("rampline.execution") == execution.name]
     if not ids:
         experiment = open_experiment(client, study, home, execution=execution.name)
         names, began = {"study": study.name, "execution": execution.name}, began_at(execution.folder)
