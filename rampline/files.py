@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import ctypes
 import dataclasses
 import fcntl
 import functools
@@ -261,6 +262,8 @@ def _sync_tree(root: Path) -> None:
 
 
 def _exchange(aside: Path, path: Path) -> None:
+    if _swap(aside, path):
+        return
     old = _move_aside(path)
     try:
         os.rename(aside, path)
@@ -269,6 +272,17 @@ def _exchange(aside: Path, path: Path) -> None:
         raise
     sync_directory(path.parent)
     _delete(old)
+
+
+def _swap(one: Path, other: Path) -> bool:
+    """Exchange two names in one step, so that both are there at every moment; False where that cannot be done.
+
+    It is renameat2(2) with RENAME_EXCHANGE, which Linux has, but not each of its file systems.
+    """
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    at_working_directory, exchange = -100, 2
+    names = os.fsencode(one), os.fsencode(other)
+    return bool(renameat2) and renameat2(at_working_directory, names[0], at_working_directory, names[1], exchange) == 0
 
 
 def _move_aside(path: Path) -> Path:

@@ -177,9 +177,8 @@ def _throughput(comparison: Comparison) -> Chart:
         text = write_quantity(rate) + ("" if is_missing(speedup) else f"\N{EN SPACE}{write_ratio(speedup)}")
         end = max(rate, float(figures["images_per_second_max"]))
         rows.append({"run": run, "color": styles[run].color, "images_per_second": rate, "end": end, "text": text})
-        ticks += [
-            {"run": run, "images_per_second": float(each)} for each in steady_throughput(comparison.epochs_of(run))
-        ]
+        steady = steady_throughput(comparison.epochs_of(run), figures["first_epochs"])
+        ticks += [{"run": run, "images_per_second": float(each)} for each in steady]
     highest = max(row["end"] for row in rows)
     reference = f" The factor is the speed-up against {comparison.reference}." if comparison.reference else ""
     bars = {
@@ -194,7 +193,8 @@ def _throughput(comparison: Comparison) -> Chart:
     x = axis("images_per_second", "training throughput, images/s", scale={"domain": [0, 1.5 * highest], "nice": False})
     return Chart(
         title="Throughput",
-        caption="Median over epochs without the first, which holds tracing; each tick is one epoch." + reference,
+        caption="Median over epochs without the first of each attempt, which holds tracing; each tick is one epoch."
+        + reference,
         spec=row_chart(rows, x, bars, each_epoch, label("end", "text")),
     )
 

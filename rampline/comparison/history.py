@@ -31,10 +31,11 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from scipy.special import stdtrit
 
-from rampline.comparison.mlflow_reader import NOT_OF_SET_UP, find_ancestors, find_runs, run_name, run_row
+from rampline.comparison.mlflow_reader import NOT_OF_SET_UP, find_ancestors, run_name, run_row
 from rampline.record.metric import Metric, Output
 from rampline.record.metrics import shown_in
 from rampline.record.units import ACCURACY
+from rampline.tracking.store import find_runs
 
 MOST_EXECUTIONS = 60  # before this one
 SECONDS_PER_DAY = 86_400

@@ -7,7 +7,7 @@ import math
 import re
 import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Run, RunStatus, ViewType
 from mlflow.exceptions import MlflowException
 
+from rampline.config import RunConfig, flatten
 from rampline.config.formats import keys_that_keep_training
 from rampline.credentials import mask
 from rampline.errors import InputError
@@ -23,14 +24,24 @@ from rampline.record.metrics import compared_epochs, metrics_of_run, own_metrics
 from rampline.record.provenance import describe_machine
 from rampline.registry.candidate import PREDICTIONS, Predictions
 from rampline.tracking.description import GPU_TAG
+from rampline.tracking.store import find_runs, param_text
 
 COUNTS = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch")
 # What decides, of one source, which images a run trains on.
 SAME_DATA = ("data.limit", "data.split_seed", "data.validation_fraction")
+# What decides, of one network, how much there is to compute for an image, and by which operations; a run that was
+# logged without one of these trained with what is the default.
+SAME_WORK = {
+    key: param_text(flatten(RunConfig())[key])
+    for key in (
+        *("model.options", "model.trainable", "model.batch_norm", "model.head_units"),
+        *("xla", "deterministic"),
+    )
+}
 # Settings that must be equal where throughput is compared for the number of replicas alone.
 COMPARABLE = (
     *("model.name", "data.source", *SAME_DATA, "data.image_size", "data.channels"),
-    *("precision", "data.cache", "data.prefetch", "data.augment"),
+    *("precision", "data.cache", "data.prefetch", "data.augment", *SAME_WORK),
 )
 # Settings that change nothing of the training, or that another param holds as it came out.
 NOT_OF_SET_UP = keys_that_keep_training() | {
@@ -39,7 +50,6 @@ NOT_OF_SET_UP = keys_that_keep_training() | {
 }
 PUBLISHED = "rampline.published."
 ENVIRONMENT = "rampline.environment."
-PAGE = 1000
 # The most accurate runs: those that a recommendation is among, also in an execution of thousands.
 MOST_READ = 20
 # Key in a row of `read_system` by what `rampline.tracking.description` has, and how its samples become one figure.
@@ -104,26 +114,6 @@ def read_children(client: MlflowClient, parent: Run) -> list[Run]:
     return list({run_name(child): child for child in children}.values())
 
 
-def find_runs(
-    client: MlflowClient, experiment_id: str, condition: str, order: str = "ASC", page_size: int = PAGE
-) -> Iterator[Run]:
-    """The runs of an experiment that meet a condition, by the time at which they were started; page by page."""
-    token = None
-    while True:
-        page = client.search_runs(
-            [experiment_id],
-            condition,
-            ViewType.ACTIVE_ONLY,
-            max_results=page_size,
-            order_by=[f"attributes.start_time {order}"],
-            page_token=token,
-        )
-        yield from page
-        token = page.token
-        if not token:
-            return
-
-
 def read_histories(client: MlflowClient, runs: Sequence[Run], names: Iterable[str]) -> Histories:
     """All points of these metrics of the runs: a request for each metric that a run has.
 
@@ -162,13 +152,14 @@ def run_row(run: Run, parent: Run) -> dict[str, Any]:
         "workers_of_attempts": tags.get("rampline.workers", ""),
         "attempt_table": tuple(map(tuple, json.loads(tags.get("rampline.attempt_table", "[]")))),
         "machines": _machines(tags, parent.data.tags),
+        "first_epochs": tuple(json.loads(tags.get("rampline.first_epochs", "[]"))),
         "bound": tags.get("rampline.bound", ""),
         "verdict": tags.get("rampline.verdict", ""),
         "parity": tags.get("rampline.parity", ""),
         "answers": tags.get("rampline.answers", ""),
         "set_up": "\n".join(f"{key}={params[key]}" for key in sorted(params) if key not in NOT_OF_SET_UP),
     }
-    row |= {key: params.get(key, "") for key in ("steps_per_call", "model.weights", *COMPARABLE)}
+    row |= {key: params.get(key, SAME_WORK.get(key, "")) for key in ("steps_per_call", "model.weights", *COMPARABLE)}
     row |= {key: _integer(params.get(key)) for key in COUNTS}
     row |= {metric.name: metrics.get(metric.name, math.nan) for metric in metrics_of_run() if metric.is_read}
     # MLflow tells the last value of a metric first.
@@ -256,7 +247,7 @@ def read_answers(client: MlflowClient, runs: Iterable[Mapping[str, Any]]) -> dic
     if len(best) < 2:
         return {}
     # Without those of a run its interval is wider, and says so.
-    found = {row["run"]: read_artifact(client, row["run_id"], PREDICTIONS, Predictions.read) for row in best}
+    found = {row["run"]: read_artifact(client, row["answers_of"], PREDICTIONS, Predictions.read) for row in best}
     return {run: answers for run, answers in found.items() if answers is not None}
 
 

@@ -53,6 +53,8 @@ def merge_trainings(trainings: Iterable[Row]) -> list[Row]:
     throughput.
 
     Columns beside those of `trainings`:
+        answers_of: the MLflow run of the finished training whose accuracy is nearest to the median: its answers stand
+            for those of the run.
         trained: how many trainings have finished.
         trainings: how many there are.
         intervals: (low, high) by metric, of those with two figures or more.
@@ -106,12 +108,15 @@ def _merge(trainings: Sequence[Row], alike: Sequence[Row]) -> Row:
     medians = {m.name: _median(row[m.name] for row in (timed if _is_timed(m) else finished)) for m in figures}
     intervals = {m.name: _interval(m.name, timed_alike if _is_timed(m) else alike) for m in figures}
     answers, epochs = ([row[key] for row in finished] for key in ("answers", "epochs_in_all"))
+    accuracy = medians["test_accuracy"]
     return middle | {
         **medians,
         # The same models came out where the answers of all seeds are the same.
         "answers": " ".join(sorted({*answers})) if all(answers) else "",
+        "answers_of": min(finished, key=lambda row: _distance(row["test_accuracy"], accuracy))["run_id"],
         "epochs_in_all": epochs[0] if len({*epochs}) == 1 else math.nan,
         "machines": max((row["machines"] for row in timed), key=len),
+        "first_epochs": tuple(sorted({epoch for row in finished for epoch in row["first_epochs"]})),
         "repeat_of": "",
         "attempts": max((row["attempts"] for row in trainings if not pd.isna(row["attempts"])), default=None),
         "trained": sum(_is_finished(row) for row in trainings),
@@ -150,6 +155,10 @@ def _finished(trainings: Sequence[Row]) -> list[Row]:
 def _median(values: Iterable[float]) -> float:
     there = [value for value in values if not pd.isna(value)]
     return statistics.median(there) if there else math.nan
+
+
+def _distance(value: float, median: float) -> float:
+    return math.inf if pd.isna(value) else abs(value - median)
 
 
 def _interval(metric: str, trainings: Sequence[Row]) -> Interval | None:

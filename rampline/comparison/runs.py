@@ -1,7 +1,8 @@
 """The runs of one execution of a study, side by side, read from MLflow, and the figures that are derived from them.
 
-**Throughput** of a run is the median of its epochs' images/s without its first epoch, which holds the tracing of the
-graph (a run of one epoch has only that one). Seconds per epoch are their median without the first, too.
+**Throughput** of a run is the median of its epochs' images/s without the first epoch of each attempt, which holds the
+tracing of the graph. Where that leaves none, only the run's first epoch is left out, and a run of one epoch has that
+one. Seconds per epoch are the median of the same epochs.
 
 **Speed-up** = throughput of the run / throughput of the reference: how much faster the same number of images is
 trained on. A ratio of training times says the same only where both trained on equally many images, so
@@ -66,7 +67,7 @@ IDENTITY = (
 SETTINGS = (
     *("virtual_devices", "attempts", "workers_of_attempts", "attempt_table", "fingerprint", "steps_per_epoch"),
     *("steps_per_call", "run_dir", "model.weights", "repeat_of", "parity"),
-    *("answers", "set_up", "epochs_in_all", "seconds_before", "machine", "machines"),
+    *("answers", "set_up", "epochs_in_all", "seconds_before", "machine", "machines", "first_epochs"),
     *COMPARABLE,
 )
 DEFAULT_TOLERANCE = 0.01  # of studies that were run before the tolerance was a tag
@@ -266,7 +267,7 @@ def written(value: Any, write: Callable[[Any], str]) -> str:
 
 
 def comparable_settings(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Data, model, precision and pipeline of a run: where they are equal, throughputs tell of the replicas."""
+    """Data, network, precision, operations and pipeline of a run: where equal, throughputs tell of the replicas."""
     return (row["fingerprint"], *(str(row[key]) for key in COMPARABLE))
 
 
@@ -302,7 +303,7 @@ def _add_figures(rows: list[dict[str, Any]], epochs: pd.DataFrame, machine: str)
         row["machine"] = machine if machine in names else names[-1]
         own = of_run.get(row["run"], none)
         on_machine = [_machine_of(epoch, row["machines"]) == row["machine"] for epoch in own["epoch"].tolist()]
-        row |= epoch_figures(own, own if all(on_machine) else pd.DataFrame(own[on_machine]))
+        row |= epoch_figures(own, own if all(on_machine) else pd.DataFrame(own[on_machine]), row["first_epochs"])
 
 
 def _machine_of(epoch: int, machines: Sequence[tuple[int, str]]) -> str:
@@ -348,18 +349,17 @@ def _add_ancestors(rows: list[dict[str, Any]], ancestors: Mapping[str, str], ela
         by_name[row["run"]] = row
 
 
-def epoch_figures(epochs: pd.DataFrame, timed: pd.DataFrame | None = None) -> dict[str, Any]:
+def epoch_figures(epochs: pd.DataFrame, timed: pd.DataFrame, first_epochs: Sequence[int]) -> dict[str, Any]:
     """Best and last epoch, steady throughput with its range and steady seconds of one run's epochs (in order).
 
-    Throughput and seconds are those of the epochs `timed`, all of them by default.
+    Throughput and seconds are those of the epochs `timed`; `first_epochs` are those of its attempts.
     """
-    timed = epochs if timed is None else timed
     figures: dict[str, Any] = {"epochs": len(epochs)}
     numbers = epochs["epoch"].tolist()
     for metric in metrics_of_run():
         summary = metric.summary
         if summary and summary in OF_STEADY:
-            steady = _steady(timed, metric.of)
+            steady = _steady(timed, metric.of, first_epochs)
             figures |= {metric.name: OF_STEADY[summary](steady)} if steady else {}
         elif summary:
             values = zip(numbers, epochs[metric.of].tolist(), strict=True)
@@ -376,14 +376,15 @@ def _choose(metric: Metric, summary: Summary, points: Sequence[tuple[int, float]
     return {Summary.BEST: best, Summary.BEST_EPOCH: best_epoch, Summary.LAST: points[-1][1]}[summary]
 
 
-def steady_throughput(epochs: pd.DataFrame) -> list[float]:
-    """Images/s of one run's epochs without the first, unless there is no other."""
-    return _steady(epochs, "images_per_second")
+def steady_throughput(epochs: pd.DataFrame, first_epochs: Sequence[int]) -> list[float]:
+    """Images/s of one run's epochs without the first of each attempt, unless there is no other."""
+    return _steady(epochs, "images_per_second", first_epochs)
 
 
-def _steady(epochs: pd.DataFrame, key: str) -> list[float]:
-    values = epochs[key].tolist()
-    steady = values[1:] if len(values) > 1 else values
+def _steady(epochs: pd.DataFrame, key: str, first_epochs: Sequence[int]) -> list[float]:
+    values = list(zip(epochs["epoch"].tolist(), epochs[key].tolist(), strict=True))
+    later = values[1:] or values
+    steady = [value for epoch, value in later if epoch not in first_epochs] or [value for _, value in later]
     return [value for value in steady if math.isfinite(value)]
 
 

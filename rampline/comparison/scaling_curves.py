@@ -3,9 +3,10 @@
 **Strong scaling**: the global batch size stays what it is with one replica, so each replica gets less of it.
 **Weak scaling**: the batch size per replica stays, so the global batch grows with the replicas.
 
-Runs of one group have the same batch size in that sense, and the same data (fingerprint, limit, split), model,
-precision, input pipeline and machine. The first point of its curves is the reference, else the group's first run of one
-replica; a curve is one strategy, engine and number of steps per call. A run of one replica stands on both kinds.
+Runs of one group have the same batch size in that sense, and the same data (fingerprint, limit, split), network and
+layers that are trained, precision, operations (XLA, determinism), input pipeline and machine. The first point of its
+curves is the reference, else the group's first run of one replica; a curve is one strategy, engine and number of steps
+per call. A run of one replica stands on both kinds.
 
 **Step time** of a run = global batch size / throughput. With parameter servers, whose updates are asynchronous and of
 one worker's batch each, it is the time in which all workers together train on as many images.

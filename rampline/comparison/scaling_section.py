@@ -37,9 +37,11 @@ MEANING = {
     "strong": "Strong scaling keeps the global batch size: more replicas share the same step.",
     "weak": "Weak scaling keeps the batch size per replica: the global batch grows with the replicas.",
 }
+# What must be equal: see `comparable_settings`.
+ALIKE = "data, network, trained layers, BatchNormalization, precision, XLA, determinism, input pipeline"
 HEAD = ("run", "curve", "replicas", "global batch", "ms/step", "images/s", "speed-up", "efficiency", "of ceiling")
 ABOUT = (
-    "Runs of one curve have the same data, model, precision, input pipeline and machine; its first point is the "
+    f"Runs of one curve have the same {ALIKE} and machine; its first point is the "
     "reference, or the first run of one replica with that batch size. A step is the time in which one global batch is "
     "trained on "
     "(batch / images per second). Efficiency is the speed-up divided by the replicas. “Of ceiling” compares with the "
@@ -83,7 +85,7 @@ def make_scaling_section(comparison: Comparison) -> Section | None:
     if left_out:
         sentences.append(
             f"Not on a curve: {', '.join(left_out)}. Neither the reference nor a run of one replica has the same "
-            "batch size, data, model, precision, input pipeline and machine."
+            f"batch size, {ALIKE} and machine."
         )
     if not sentences:
         return None
@@ -279,7 +281,7 @@ def make_grid_section(comparison: Comparison) -> Section | None:
         return None
     about = (
         "Of several runs with the same batch and replicas the cell has the one of the highest throughput. Runs of one "
-        "matrix have the same engine, data, model, precision and input pipeline."
+        f"matrix have the same engine, {ALIKE}."
     )
     return Section(id="grid", title="Batch and replicas", tables=tuple(tables), about=about)
 

@@ -31,9 +31,9 @@ class Summary(StrEnum):
     BEST = "best epoch"
     BEST_EPOCH = "number of the best epoch"
     LAST = "last epoch"
-    MEDIAN = "median without the first epoch"
-    MIN = "smallest without the first epoch"
-    MAX = "largest without the first epoch"
+    MEDIAN = "median without the first epoch of each attempt"
+    MIN = "smallest without the first epoch of each attempt"
+    MAX = "largest without the first epoch of each attempt"
 
 
 class Output(StrEnum):

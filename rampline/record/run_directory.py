@@ -140,8 +140,16 @@ class RunDirectory:
         write_json(self.config_file, to_dict(config))
 
     def read_config(self) -> RunConfig:
-        """The run's configuration."""
-        return from_dict(read_json(self.config_file))
+        """The run's configuration; the checkpoint of another run of its execution is the one beside it, if it is there.
+
+        `run:NAME` is kept as an absolute path, which leads nowhere once the home has moved.
+        """
+        config = from_dict(read_json(self.config_file))
+        execution, weights = self.path.absolute().parent, Path(config.model.weights)
+        own = execution.joinpath(*weights.parts[-3:])
+        if weights.parts[-4:-3] != (execution.name,) or own.parent.name != "checkpoints" or not own.is_dir():
+            return config
+        return dataclasses.replace(config, model=dataclasses.replace(config.model, weights=str(own)))
 
     def write_goal(self, goal: Goal) -> None:
         """Say how far the run is trained; no role of it may be alive."""

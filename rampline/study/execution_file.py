@@ -71,7 +71,7 @@ class Execution:
     def latest(cls, study: str, home: Home) -> Execution | None:
         """The newest execution of a study in `home`, finished or not."""
         folders = [file.parent for file in (home.runs / study).glob(f"*/{FILE}")]
-        newest = max(folders, key=lambda folder: (folder / FILE).stat().st_mtime, default=None)
+        newest = max(folders, key=began_at, default=None)
         return None if newest is None else cls.open(newest)
 
     def write(self) -> None:
@@ -79,7 +79,8 @@ class Execution:
         runs = [{**_shallow(run), "config": to_dict(run.config)} for run in self.study.runs]
         study = {name: value for name, value in _shallow(self.study).items() if name != "datasets"}
         content = {"study": {**study, "runs": runs}, "home": str(self.home.root), "parent_run_id": self.parent_run_id}
-        write_json(self.folder / FILE, {"version": VERSION, **content})
+        began = began_at(self.folder) if self.is_begun else time.time()
+        write_json(self.folder / FILE, {"version": VERSION, "began": began, **content})
 
     @property
     def name(self) -> str:
@@ -117,6 +118,13 @@ def _datasets(folder: Path, runs: Sequence[StudyRun]) -> dict[DataConfig, Prepar
 def is_begun(folder: Path) -> bool:
     """Whether the folder holds an execution."""
     return (folder / FILE).is_file()
+
+
+def began_at(folder: Path) -> float:
+    """When an execution began, in Unix seconds; of one by an earlier version the time of its file."""
+    with suppress(ValueError, TypeError, KeyError):  # what is no JSON is told of by the one who opens it
+        return float(read_json(folder / FILE)["began"])
+    return (folder / FILE).stat().st_mtime
 
 
 def resolve_weights(config: RunConfig, execution: Path) -> RunConfig:

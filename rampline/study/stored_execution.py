@@ -34,7 +34,7 @@ from rampline.record.events import drop_half_line
 from rampline.record.home import Home
 from rampline.record.object_store import ObjectStore, StoreDamaged, at_once, inside
 from rampline.record.provenance import process_identity
-from rampline.study.execution_file import FILE, Execution, is_begun
+from rampline.study.execution_file import FILE, Execution, began_at, is_begun
 
 VERSION = 1
 OWNER = ".owner.json"
@@ -213,6 +213,8 @@ class Keeper:
                 try:
                     self._put()
                 except Exception as error:  # noqa: BLE001 - whatever it is, training goes on and a later attempt may work
+                    # A manifest whose answer was lost may be there: the next one must not have its number.
+                    self._last = None
                     self._note_outage(error)
                     self._woken.wait(pause)
                     pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
@@ -234,7 +236,7 @@ class Keeper:
             owner=self._owner.name,
             number=last.number + 1 if last else 1,
             home=str(self._execution.home.root),
-            began=(self._execution.folder / FILE).stat().st_mtime,
+            began=began_at(self._execution.folder),
             files={},
         )
         known = last.files if last else {}
@@ -380,7 +382,7 @@ def fetch_execution(store: ObjectStore, study: str, home: Home, name: str | None
 def _is_here(store: ObjectStore, manifest: Manifest, home: Home, study: str, *, is_named: bool) -> bool:
     folder, latest = home.runs / study / manifest.name, Execution.latest(study, home)
     if not is_begun(folder):
-        is_older = latest and (latest.folder / FILE).stat().st_mtime > manifest.began
+        is_older = latest and began_at(latest.folder) > manifest.began
         return bool(is_older) and not is_named
     owner, greatest = Owner.read(folder), owners_of(store, manifest.key)[-1]
     return owner is not None and (greatest == owner.name or greatest <= owner.after)
@@ -436,6 +438,7 @@ def _lead_home(folder: Path, manifest: Manifest, home: Home) -> None:
             write_json(file, _moved(read_json(file), manifest.home, str(home.root)))
     for file in folder.rglob("*.jsonl"):
         drop_half_line(file)  # it was read while somebody wrote
+    # What `began_at` has of one by an earlier version.
     os.utime(folder / FILE, (manifest.began, manifest.began))
 
 

@@ -32,7 +32,7 @@ from rampline.record.run_directory import RunDirectory
 from rampline.tracking.artifacts import draw_artifacts
 from rampline.tracking.description import EPOCHS, RunReader
 from rampline.tracking.reconciliation import DATASET, FAILURE_TAG, PARENT_TAG, PROCESS_TAG, Known, reconcile
-from rampline.tracking.store import STORE_ERRORS, TrackingError, tracking_errors
+from rampline.tracking.store import STORE_ERRORS, TrackingError, find_runs, tracking_errors
 
 INTERVAL_SECONDS = 3.0
 # What a run waits at its end for MLflow to take the rest. One that was asked to leave has no minute.
@@ -104,10 +104,14 @@ class Projection:
 
 def find_run(client: MlflowClient, directory: RunDirectory) -> Run | None:
     """The run that the directory was logged to; `None` if this store has none, or it was deleted there."""
-    if not directory.tracking_file.is_file():
-        return None
+    is_logged = directory.tracking_file.is_file()
+    return find_active(client, read_json(directory.tracking_file)["run_id"]) if is_logged else None
+
+
+def find_active(client: MlflowClient, run_id: str) -> Run | None:
+    """The run of that id; `None` if this store has none, or it was deleted there."""
     try:
-        run = client.get_run(read_json(directory.tracking_file)["run_id"])
+        run = client.get_run(run_id)
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
@@ -119,7 +123,7 @@ def _find_or_create_below(client: MlflowClient, parent_run_id: str, directory: R
     """The run of that name below an execution: the directory may have been logged to another store since."""
     name = directory.read_identity().name
     experiment = client.get_run(parent_run_id).info.experiment_id
-    found = client.search_runs([experiment], f"tags.`{PARENT_TAG}` = '{parent_run_id}'", max_results=1000)
+    found = find_runs(client, experiment, f"tags.`{PARENT_TAG}` = '{parent_run_id}'", "DESC")
     # Names are compared here: one may hold a quote.
     run = next((run for run in found if run.data.tags.get("rampline.run") == name), None)
     if run is None:

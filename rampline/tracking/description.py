@@ -38,6 +38,8 @@ DERIVED_PARAMS = ("replicas", "per_replica_batch_size", "global_batch_size", "st
 BROUGHT = ("optimizer", "learning_rate", "loss", "metrics")
 # From which epoch on a run was trained on which machine: JSON, `[[1, "HOST (2 cores)"], [7, …]]`.
 MACHINES_TAG, ENVIRONMENT_TAG = "rampline.machines", "rampline.environment."
+# The first epoch of each attempt, which holds tracing, where there are several: JSON, `[1, 7]`.
+FIRST_EPOCHS_TAG = "rampline.first_epochs"
 ATTEMPTS_TAG, WARNING_TAG = "rampline.attempts", "rampline.warning"
 # Why a run was over before its last epoch.
 STOPPED_TAG = "rampline.stopped"
@@ -84,6 +86,7 @@ class RunReader:
         self._warning: str | None = None
         self._failed: str | None = None
         self._machines: list[list[Any]] = []
+        self._first_epochs: list[int] = []
         self._times: dict[int, float] = {}
 
     def read(self) -> Record:
@@ -155,7 +158,7 @@ class RunReader:
             match event["event"]:
                 case "started":
                     self._started, self._failed = event, None
-                    self._note_machine(event)
+                    self._note_start(event)
                 case "epoch":
                     figures, step = to_log(Source.EPOCH, event["metrics"]), event["epoch"]
                     before = self._times.get(step, -math.inf)
@@ -167,11 +170,12 @@ class RunReader:
                     self._failed = event["message"]
         return [epochs[step] for step in sorted(epochs)]
 
-    def _note_machine(self, started: dict[str, Any]) -> None:
-        """Which machine trains from which epoch on: figures are compared per machine."""
+    def _note_start(self, started: dict[str, Any]) -> None:
+        """Which machine trains from which epoch on, for figures are compared per machine, and that it traces there."""
         first, machine = started.get("first_epoch", 1), describe_machine(self._environment(started))
         # Epochs from there on are trained anew.
         self._machines = [known for known in self._machines if known[0] < first]
+        self._first_epochs = [*(known for known in self._first_epochs if known < first), first]
         if not self._machines or self._machines[-1][1] != machine:
             self._machines.append([first, machine])
 
@@ -185,6 +189,7 @@ class RunReader:
         tags |= {f"{ENVIRONMENT_TAG}{name}": text for name, text in self._environment(self._started).items()}
         attempts = self._directory.attempts_until(self._started.get("attempt", 1))
         tags |= {MACHINES_TAG: json.dumps(self._machines), ATTEMPTS_TAG: str(attempts)}
+        tags[FIRST_EPOCHS_TAG] = json.dumps(self._first_epochs) if len(self._first_epochs) > 1 else None
         params = {name: self._started[name] for name in DERIVED_PARAMS if name in self._started}
         brought = self._started.get("compiled_with", {})
         settings = {key: value for key, value in flatten(self._config).items() if self._is_brought(key)}

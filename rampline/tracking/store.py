@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from mlflow.entities import LifecycleStage
+from mlflow.entities import LifecycleStage, Run, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
@@ -31,6 +31,7 @@ PLACES = (
     ("logged_models", "artifact_location"),
     ("model_versions", "storage_location"),
 )
+PAGE = 1000  # runs that are asked for at once
 LOCAL_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql")
 
 logger = logging.getLogger(__name__)
@@ -145,6 +146,26 @@ def _artifact_location(client: MlflowClient, study: str, home: Home) -> str | No
     """A database has no artifacts of its own, so they go to `home`; a server decides for itself."""
     is_database = client.tracking_uri.startswith(LOCAL_SCHEMES)
     return (home.artifacts / study).as_uri() if is_database else None
+
+
+def find_runs(
+    client: MlflowClient, experiment_id: str, condition: str, order: str = "ASC", page_size: int = PAGE
+) -> Iterator[Run]:
+    """The runs of an experiment that meet a condition, by the time at which they were started; page by page."""
+    token = None
+    while True:
+        page = client.search_runs(
+            [experiment_id],
+            condition,
+            ViewType.ACTIVE_ONLY,
+            max_results=page_size,
+            order_by=[f"attributes.start_time {order}"],
+            page_token=token,
+        )
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def _quiet() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -18,11 +17,11 @@ from rampline.record.delivery_state import (
 )
 from rampline.record.provenance import process_identity, process_is_gone
 from rampline.record.run_directory import RunDirectory
-from rampline.study.execution_file import FILE, Execution
-from rampline.tracking.delivery import CLOSE_SECONDS, OpenClient, Projection, deliver_within, find_run
+from rampline.study.execution_file import FILE, Execution, began_at
+from rampline.tracking.delivery import CLOSE_SECONDS, OpenClient, Projection, deliver_within, find_active, find_run
 from rampline.tracking.experiment import begin_run, open_experiment, study_tags
 from rampline.tracking.reconciliation import PARENT_TAG, PROCESS_TAG, Known, Record, ending, reconcile
-from rampline.tracking.store import experiment_id, tracking_errors
+from rampline.tracking.store import experiment_id, find_runs, tracking_errors
 
 Log = Callable[[str], None]
 
@@ -79,26 +78,23 @@ def find_parent(client: MlflowClient, execution: Execution) -> None:
     """Lead the execution to its run in this store; in another one than before it is looked for by name, then made."""
     study, home = execution.study, execution.home
     experiment = experiment_id(client, study.name, home)
-    found = client.search_runs([experiment], "tags.`rampline.kind` = 'study'", max_results=1000)
-    ids = [run.info.run_id for run in found if run.data.tags.get("rampline.execution") == execution.name]
-    if execution.parent_run_id in ids:
+    known = find_active(client, execution.parent_run_id)
+    if known and known.info.experiment_id == experiment:
         return
-    file = execution.folder / FILE
-    times = file.stat()
+    found = find_runs(client, experiment, "tags.`rampline.kind` = 'study'", "DESC")
+    # Names are compared here: one may hold a quote.
+    ids = [run.info.run_id for run in found if run.data.tags.get("rampline.execution") == execution.name]
     if not ids:
         experiment = open_experiment(client, study, home, execution=execution.name)
-        names, began = {"study": study.name, "execution": execution.name}, times.st_mtime
+        names, began = {"study": study.name, "execution": execution.name}, began_at(execution.folder)
         ids = [begin_run(client, experiment, **names, tags=study_tags(study, execution.folder), began=began)]
     execution.parent_run_id = ids[0]
     execution.write()
-    # The newest file is the study's latest execution; this one is no newer than it was.
-    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def executions(runs: Path) -> list[Path]:
     """Folders of all executions below `runs`, those begun first in front."""
-    files = sorted(runs.glob(f"*/*/{FILE}"), key=lambda file: file.stat().st_mtime)
-    return [file.parent for file in files]
+    return sorted((file.parent for file in runs.glob(f"*/*/{FILE}")), key=began_at)
 
 
 def _sync_run(client: MlflowClient, directory: RunDirectory, parent_run_id: str, log: Log) -> bool:

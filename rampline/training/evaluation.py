@@ -179,7 +179,8 @@ def _write_predictions(dataset: PreparedDataset, labels: np.ndarray, probabiliti
     paths = dataset.paths(dataset.evaluation_split) or [""] * len(labels)
     answers = (labels, probabilities.argmax(axis=1), probabilities.max(axis=1))
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    # As `write_csv` does: unquoted, a carriage return in a path would begin a row.
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow(["index", "path", "label", "prediction", "probability"])
     writer.writerows(
         [i, csv_cell(name), *answer] for i, (name, *answer) in enumerate(zip(paths, *answers, strict=True))

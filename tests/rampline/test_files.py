@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from rampline import files
 from rampline.files import (
     JsonData,
     complete_directory,
@@ -183,20 +185,34 @@ def test_a_process_killed_while_it_rewrites_leaves_a_whole_file(tmp_path, lines)
 
 
 @pytest.mark.parametrize("lines", [1, 5, 9])
-def test_a_process_killed_while_it_replaces_leaves_a_whole_directory_or_none(tmp_path, lines):
+def test_a_process_killed_while_it_replaces_leaves_a_whole_directory(tmp_path, lines):
     target = tmp_path / "data"
     kill_after(REPLACING, target, lines)
     delete_unfinished(tmp_path, "data")
     delete_unfinished(tmp_path, "data.*")
-    assert names(tmp_path) in ([], ["data"])
-    if target.exists():
-        assert names(target) == list("abcdef")
-        (number,) = {(target / name).read_text() for name in "abcdef"}
-        assert int(number) >= lines - 1
+    assert names(tmp_path) == ["data"]
+    assert names(target) == list("abcdef")
+    (number,) = {(target / name).read_text() for name in "abcdef"}
+    assert int(number) >= lines - 1
 
 
+def test_the_old_directory_is_there_until_the_new_one_is(tmp_path):
+    target = tmp_path / "data"
+    target.mkdir()
+    with subprocess.Popen([sys.executable, "-c", REPLACING, str(target)], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline()
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            assert os.path.isdir(target)
+        process.kill()
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "by two renames"])
 @pytest.mark.parametrize("taken", ["a directory", "a file", "a link", "nothing"])
-def test_a_directory_takes_the_place_of_what_is_there(tmp_path, taken):
+def test_a_directory_takes_the_place_of_what_is_there(tmp_path, monkeypatch, taken, at_once):
+    if not at_once:
+        monkeypatch.setattr(files, "_swap", lambda one, other: False)
     target, linked = tmp_path / "data", tmp_path / "linked"
     linked.mkdir()
     if taken == "a directory":
@@ -255,13 +271,19 @@ def test_what_a_killed_process_left_is_deleted_and_nothing_else(tmp_path):
 def order(monkeypatch) -> list[tuple[str, Path]]:
     """What is synced and renamed, in order, while it really happens; by the names of that moment."""
     found: list[tuple[str, Path]] = []
-    fsync, rename, replace = os.fsync, os.rename, os.replace
+    fsync, rename, replace, swap = os.fsync, os.rename, os.replace, files._swap
 
     def noting_fsync(descriptor: int) -> None:
         found.append(("sync", Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
         fsync(descriptor)
 
+    def noting_swap(one: Path, other: Path) -> bool:
+        is_done = swap(one, other)
+        found.extend([("rename", other)] if is_done else [])
+        return is_done
+
     monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(files, "_swap", noting_swap)
     for name, real in (("rename", rename), ("replace", replace)):
         monkeypatch.setattr(os, name, lambda old, new, real=real: (found.append(("rename", Path(new))), real(old, new)))
     return found

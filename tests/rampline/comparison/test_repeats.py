@@ -11,6 +11,7 @@ import pytest
 from logged_runs import LoggedRun
 
 from rampline.comparison.charts_section import make_charts
+from rampline.comparison.errors_section import read_scores
 from rampline.comparison.recommendation import have_same_answers, recommend
 from rampline.comparison.repeats import interval_of_median
 from rampline.comparison.run_table import make_columns
@@ -220,6 +221,23 @@ def test_answers_are_the_same_where_those_of_all_seeds_are(compare):
             ],
         ).rows
     )
+
+
+def test_answers_and_scores_are_of_the_training_with_the_median_accuracy_whatever_its_speed(compare, client):
+    # By speed, the one of 0.96 and the one of 0.90 are in the middle.
+    runs = trainings("a", [100, 90, 110], [0.96, 0.97, 0.98]), trainings("b", [50, 40, 60], [0.90, 0.95, 0.94])
+    told = [[replace(t, tags={**t.tags, "rampline.answers": t.name}) for t in run] for run in runs]
+    found = compare("answered", *told)
+    for row in found.trainings.to_dict("records"):
+        right = round(100 * row["test_accuracy"])
+        lines = [f"{index},1,{int(index < right)}" for index in range(100)]
+        client.log_text(row["run_id"], "\n".join(["index,label,prediction", *lines]), "predictions.csv")
+        scores = {"class_names": ["no", "yes"], "confusion_matrix": [[0, 0], [100 - right, right]]}
+        client.log_dict(row["run_id"], scores, "evaluation.json")
+    found = read_comparison(client, "answered")
+    assert {run: answers.predicted.sum() for run, answers in found.answers.items()} == {"a": 97, "b": 94}
+    assert {each.run: each.matrix[1, 1] for each in read_scores(client, found)} == {"a": 97}
+    assert found.rows[1]["images_per_second"] == 50
 
 
 def test_times_of_trainings_that_stopped_after_other_epochs_are_not_held_to_each_other(compare):

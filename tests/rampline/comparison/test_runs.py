@@ -293,8 +293,21 @@ def test_without_a_speed_no_run_is_the_reference():
 
 
 def test_steady_throughput_leaves_out_the_epoch_that_traces():
-    assert steady_throughput(pd.DataFrame({"images_per_second": [5.0, 90.0, math.nan, 110.0]})) == [90.0, 110.0]
-    assert steady_throughput(pd.DataFrame({"images_per_second": [5.0]})) == [5.0]
+    epochs = pd.DataFrame({"epoch": [1, 2, 3, 4], "images_per_second": [5.0, 90.0, math.nan, 110.0]})
+    assert steady_throughput(epochs, []) == [90.0, 110.0]
+    assert steady_throughput(epochs.head(1), [1]) == [5.0]
+    # Started again with epoch 2: what is steady then; where nothing is, all that came later.
+    assert steady_throughput(epochs, [1, 2]) == [110.0]
+    assert steady_throughput(epochs.head(2), [1, 2]) == [90.0]
+    assert steady_throughput(epochs, [1, 2, 3, 4]) == [90.0, 110.0]
+
+
+def test_a_run_that_was_started_again_has_the_speed_of_the_epochs_that_do_not_trace(client, log_study, four_runs):
+    speeds = [(0.9, speed, 1e-3, 1) for speed in (12, 30, 3000)]
+    again = replace(four_runs[2], epochs=speeds, tags={"rampline.first_epochs": "[1, 2]"})
+    log_study("started-again", [four_runs[0], again], reference="baseline")
+    (_, row) = read_comparison(client, "started-again").rows
+    assert (row["images_per_second"], row["images_per_second_min"], row["speedup"]) == (3000, 3000, 3)
 
 
 def test_a_published_speedup_follows_from_published_times():

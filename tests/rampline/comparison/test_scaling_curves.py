@@ -73,6 +73,12 @@ def test_figures_of_a_point(client, log_study):
     [
         {"params": {"model.name": "convnet7"}},
         {"params": {"data.limit": "50"}},
+        {"params": {"model.options": "{'alpha': 0.35}"}},
+        {"params": {"model.trainable": "head"}},
+        {"params": {"model.batch_norm": "frozen"}},
+        {"params": {"model.head_units": "0"}},
+        {"params": {"xla": "True"}},
+        {"params": {"deterministic": "True"}},
         {"tags": {"rampline.data_fingerprint": "e" * 64}},
         {"status": "FAILED"},
         {"batch": 96},
@@ -85,6 +91,14 @@ def test_only_comparable_runs_stand_on_a_curve(client, log_study, change):
     assert [[point.run for point in curve.points] for curve in make_curves(comparison, "strong")] == [["one", "two"]]
     assert make_curves(comparison, "weak") == []
     assert list_left_out(comparison) == ([] if "status" in change else ["other"])
+
+
+def test_what_may_differ_where_more_replicas_train_and_what_an_older_run_has_not_logged(client, log_study):
+    params = {"model.trainable": "all", "model.options": "{}", "xla": "False", "deterministic": "False"}
+    params |= {"batch.accumulate": "2", "optimizer.name": "sgd", "learning_rate.peak": "0.01"}
+    parent = log_study("unlogged", [RUNS[0], run("other", 1700, 4, params=params)], reference="one")
+    (curve,) = make_curves(read_comparison(client, "unlogged", parent), "strong")
+    assert [point.run for point in curve.points] == ["one", "other"]
 
 
 def test_another_batch_size_starts_at_its_own_run_of_one_replica(client, log_study):

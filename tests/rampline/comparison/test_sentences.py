@@ -40,6 +40,14 @@ def test_scaling_that_did_not_pay(client, log_study, four_runs):
     assert summarise_scaling(comparison) == scaling
 
 
+def test_a_run_with_less_to_train_is_no_scaling(client, log_study, four_runs):
+    head = replace(four_runs[2], params={**four_runs[2].params, "model.trainable": "head"})
+    log_study("head", [four_runs[0], head], reference="baseline")
+    comparison = read_comparison(client, "head")
+    assert summarise_speed(comparison).startswith("mirrored is the fastest: 1,500 images/s")
+    assert summarise_scaling(comparison) == ""
+
+
 def test_differences_within_five_percent_are_no_difference(client, log_study, four_runs):
     log_study("equal", four_runs[:2], reference="baseline")
     comparison = read_comparison(client, "equal")

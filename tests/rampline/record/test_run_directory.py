@@ -2,10 +2,11 @@
 
 import json
 import tracemalloc
+from pathlib import Path
 
 import pytest
 
-from rampline.config import BatchConfig, LearningRateConfig, RunConfig
+from rampline.config import BatchConfig, LearningRateConfig, ModelConfig, RunConfig
 from rampline.files import write_json
 from rampline.record.events import EventReader
 from rampline.record.run_directory import RunDirectory, RunIdentity
@@ -40,6 +41,24 @@ def test_another_configuration_is_refused_and_nothing_is_overwritten(directory):
     with pytest.raises(FileExistsError, match="holds a run with another configuration"):
         directory.create(RunConfig(epochs=4), IDENTITY)
     assert directory.read_config() == CONFIG
+
+
+def test_weights_of_another_run_are_found_where_the_home_has_moved_to(tmp_path):
+    before, after = tmp_path / "before" / "runs" / "digits" / "e1", tmp_path / "after" / "runs" / "digits" / "e1"
+    checkpoint = Path("head", "checkpoints", "step-00000010")
+    (before / checkpoint).mkdir(parents=True)
+    config = RunConfig(model=ModelConfig(weights=str(before / checkpoint)))
+    RunDirectory(before / "all").create(config, IDENTITY)
+    assert RunDirectory(before / "all").read_config() == config
+    (tmp_path / "before").rename(tmp_path / "after")
+    moved = RunDirectory(after / "all")
+    assert moved.read_config() == RunConfig(model=ModelConfig(weights=str(after / checkpoint)))
+    # Of another execution, or not there: as it was.
+    others = [before.parent / "e2" / checkpoint, before / "head" / "checkpoints" / "step-00000020", "/model.keras"]
+    for number, weights in enumerate(map(str, others)):
+        other = RunDirectory(after / f"other-{number}")
+        other.create(RunConfig(model=ModelConfig(weights=weights)), IDENTITY)
+        assert other.read_config().model.weights == weights
 
 
 def test_a_run_is_complete_once_its_result_is_there(directory):

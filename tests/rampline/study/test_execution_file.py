@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from rampline.record.checkpoints import Manifest, Progress, write_manifest
 from rampline.record.home import Home
 from rampline.record.run_directory import RunIdentity
 from rampline.study import load_study
-from rampline.study.execution_file import Execution, at_hand, current_execution, resolve_weights
+from rampline.study.execution_file import Execution, at_hand, began_at, current_execution, resolve_weights
 from rampline.study.preflight import check_study
+from rampline.tracking.sync import executions
 
 
 def test_an_execution_is_read_back_with_its_overrides(tmp_path):
@@ -69,6 +71,32 @@ def test_a_copied_home_is_worked_in_where_it_is(tmp_path):
     assert found.home.root == tmp_path / "copy"
     assert found.directory("baseline").read_identity().dataset == str(found.home.data / data.name)
     assert found.directory("mirrored-ramp").read_identity().dataset == str(elsewhere)
+
+
+def test_the_latest_execution_is_the_one_that_began_last_whatever_a_copy_did_to_its_files(tmp_path):
+    study, home = load_study("digits"), Home(root=tmp_path / "home")
+    first, second = (Execution(folder=home.runs / "digits" / name, study=study, home=home) for name in ("b", "a"))
+    first.write()
+    began = began_at(first.folder)
+    second.write()
+    first.parent_run_id = "0123abcd"
+    first.write()
+    assert began_at(first.folder) == began < began_at(second.folder)
+    os.utime(second.folder / "execution.json", (1, 1))
+    assert Execution.latest("digits", home) == second
+    assert executions(home.runs) == [first.folder, second.folder]
+
+
+def test_an_execution_of_an_earlier_version_began_when_its_file_says(tmp_path):
+    Execution(folder=tmp_path, study=load_study("digits"), home=Home(root=tmp_path)).write()
+    file = tmp_path / "execution.json"
+    file.write_text(
+        json.dumps({name: value for name, value in json.loads(file.read_text()).items() if name != "began"})
+    )
+    os.utime(file, (7, 7))
+    assert began_at(tmp_path) == 7
+    Execution.open(tmp_path).write()
+    assert began_at(tmp_path) == 7
 
 
 def test_what_is_prepared_here_is_no_part_of_the_file(tmp_path):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from command_line import wait_until
@@ -20,7 +21,7 @@ from rampline.record.home import Home
 from rampline.record.object_store import ObjectStore
 from rampline.record.run_directory import RunIdentity
 from rampline.study import Study, load_study
-from rampline.study.execution_file import Execution
+from rampline.study.execution_file import Execution, began_at
 from rampline.study.stored_execution import Keeper, Manifest, fetch_execution, kept, open_checkpoints
 
 KEY = "runs/digits/e1"
@@ -108,7 +109,6 @@ def test_another_home_finds_all_of_it_with_paths_that_lead_there(store, executio
     (run.path / "heartbeats" / "chief-0").touch()
     execution.reports.mkdir(parents=True)
     (execution.reports / "report.html").write_text("<html>")
-    os.utime(execution.folder / "execution.json", (1e9, 1e9))
     with keeping(store, execution):
         save(execution, 10)
         wait_until(lambda: newest_steps(store) == [10], 20)
@@ -119,7 +119,7 @@ def test_another_home_finds_all_of_it_with_paths_that_lead_there(store, executio
     (found,) = [Execution.latest("digits", Home(root=tmp_path / "b"))]
     assert found
     assert (found.home.root, found.parent_run_id) == (tmp_path / "b", "r")
-    assert (found.folder / "execution.json").stat().st_mtime == 1e9
+    assert began_at(found.folder) == began_at(execution.folder)
     there, here = content(execution.folder), content(found.folder)
     changed = ("execution.json", "baseline/config.json")
     assert {name: here[name] for name in here if name not in changed} == {
@@ -272,6 +272,33 @@ def test_an_outage_is_told_of_and_then_has_what_is_newest(s3: S3, store, executi
     assert said[0].startswith(f"warning: {store.url} takes nothing, training goes on: ")
     assert said[1].startswith(f"{store.url} answers again after ")
     assert len(said) == 2
+
+
+class LostAnswer(ObjectStore):
+    """A store that takes the second manifest, but whose answer to that does not arrive."""
+
+    lost: ClassVar[list[dict[str, Any]]] = []
+
+    def write_json(self, key: str, value: Any) -> None:
+        super().write_json(key, value)
+        if key.endswith("/00000002.json") and not self.lost:
+            self.lost.append(value["execution"]["files"])
+            raise OSError("timeout")
+
+
+def test_a_manifest_whose_answer_was_lost_counts_and_nothing_of_it_is_overwritten(store, execution) -> None:
+    with keeping(LostAnswer(store.url, store.files), execution):
+        save(execution, 10)
+        wait_until(lambda: newest_steps(store) == [10], 20)
+        save(execution, 20)
+        wait_until(lambda: bool(LostAnswer.lost), 20)
+        # Events are other ones then than when the answer was lost.
+        save(execution, 30)
+        wait_until(lambda: newest_steps(store) == [20, 30], 20)
+    newest = Manifest.newest(store, KEY)
+    assert newest
+    events = [files["run/baseline/events.jsonl"]["at"] for files in (LostAnswer.lost[0], newest.files)]
+    assert (events[0], events[1] > 2, newest.number > 2) == (2, True, True)
 
 
 def test_the_end_does_not_wait_long_for_a_store_that_is_away(s3: S3, store, execution) -> None:

@@ -225,11 +225,13 @@ def test_a_run_that_went_on_elsewhere_says_which_epochs_were_trained_where(
     cores = f"{os.cpu_count()} cores"
     on_alpha, on_beta = ([first, f"{host} ({cores})"] for first, host in ((1, "alpha"), (4, "beta")))
     assert json.loads(str(tags["rampline.machines"])) == [on_alpha, on_beta]
+    assert tags["rampline.first_epochs"] == "[1, 2, 4]"
     assert (tags["rampline.environment.host"], "rampline.environment.tensorflow" in tags) == ("beta", True)
     # Epoch 3 was begun again on the first machine.
     append_events(directory, starts[3])
     for record in (reader.read(), RunReader(directory).read()):
         assert json.loads(str(record.tags["rampline.machines"])) == [on_alpha]
+        assert record.tags["rampline.first_epochs"] == "[1, 2, 3]"
 
 
 def test_a_run_of_an_earlier_version_does_not_know_its_first_machine(make_run_directory, started, append_events):

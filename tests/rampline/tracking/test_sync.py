@@ -18,9 +18,9 @@ from rampline.record.metrics import logged
 from rampline.record.provenance import process_identity
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.study import load_study
-from rampline.study.execution_file import Execution
+from rampline.study.execution_file import Execution, began_at
 from rampline.tracking.store import TrackingError, open_tracking
-from rampline.tracking.sync import end_execution, executions, sync_execution
+from rampline.tracking.sync import end_execution, executions, find_parent, sync_execution
 
 RESULT = {"status": "complete", "train_seconds": 4.5, "wall_seconds": 12.0, "attempts": 2, "best_epoch": 2}
 
@@ -95,7 +95,7 @@ def test_a_fresh_store_gets_everything_and_the_first_one_nothing_twice(
     client, home, execution, monkeypatch, tmp_path, initialised
 ):
     sync_execution(client, execution, log=print)
-    first, made = execution.parent_run_id, (execution.folder / "execution.json").stat().st_mtime
+    first, made = execution.parent_run_id, began_at(execution.folder)
     shutil.copy(initialised, tmp_path / "other.db")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'other.db'}")
     other = open_tracking(home)
@@ -107,7 +107,7 @@ def test_a_fresh_store_gets_everything_and_the_first_one_nothing_twice(
     described = other.get_experiment(parent.info.experiment_id).tags
     assert described["mlflow.note.content"].startswith("The demo: ")
     check_all(other)
-    assert (execution.folder / "execution.json").stat().st_mtime == made
+    assert began_at(execution.folder) == made
     assert executions(home.runs) == [execution.folder]
 
     assert sync_execution(client, execution, log=print) == 2  # by name: its runs are found again
@@ -116,6 +116,27 @@ def test_a_fresh_store_gets_everything_and_the_first_one_nothing_twice(
     with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as connection:
         query = "SELECT COUNT(*) FROM metrics WHERE key = 'train_loss'"
         assert connection.execute(query).fetchone() == (6,)
+
+
+def test_of_more_executions_than_a_page_of_them_it_is_found(client, execution):
+    first = execution.parent_run_id
+    with contextlib.closing(sqlite3.connect(execution.home.tracking_database)) as connection:
+        columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(runs)") if name != "run_uuid"]
+        later = [name if name != "start_time" else "start_time + 1" for name in columns]
+        names, values = ", ".join(columns), ", ".join(later)
+        copy = f"INSERT INTO runs (run_uuid, {names}) SELECT ?, {values} FROM runs WHERE run_uuid = ?"
+        tags = {"rampline.kind": "study", "rampline.execution": "later"}
+        for run_id in (f"{number:032d}" for number in range(1000)):
+            connection.execute(copy, (run_id, first))
+            rows = [(key, value, run_id) for key, value in tags.items()]
+            connection.executemany("INSERT INTO tags (key, value, run_uuid) VALUES (?, ?, ?)", rows)
+        connection.commit()
+    find_parent(client, execution)
+    assert execution.parent_run_id == first
+    # By its name, when the store was another one meanwhile.
+    execution.parent_run_id = "0" * 31 + "x"
+    find_parent(client, execution)
+    assert execution.parent_run_id == Execution.open(execution.folder).parent_run_id == first
 
 
 def test_an_epoch_that_was_trained_again_by_a_clock_that_is_behind_counts(
