@@ -39,6 +39,8 @@ NOT_OF_SET_UP = keys_that_keep_training() | {
 }
 PUBLISHED = "rampline.published."
 ENVIRONMENT = "rampline.environment."
+# The machines that a run names, where it names some: its cost is that of these.
+PRICE_OF = "price of"
 PAGE = 1000
 # The most accurate runs: those that a recommendation is among, also in an execution of thousands.
 MOST_READ = 20
@@ -231,7 +233,7 @@ def _environment(run: Run, parent: Run) -> dict[str, str]:
     }
     machine = run.data.params.get("cluster.machine", "None")
     if machine != "None":
-        items["price of"] = f"{run.data.params.get('cluster.machines', '1')} x {machine}"
+        items[PRICE_OF] = f"{run.data.params.get('cluster.machines', '1')} x {machine}"
     logged = {tag.removeprefix(ENVIRONMENT): value for tag, value in tags.items() if tag.startswith(ENVIRONMENT)}
     return items | dict(sorted(logged.items()))
 
