@@ -358,8 +358,10 @@ def bootstrap_intervals(matrix: np.ndarray) -> dict[str, Any]:
         matrix: from `confusion_matrix`, of at least one image.
 
     Returns:
-        `[low, high]` of `test_accuracy` and `test_balanced_accuracy`; of `recall` and `f1-score` a list of them, by
-        class, with None for a class without images. A resample without images of a class says nothing of its recall.
+        `[low, high]` of `test_accuracy` and `test_balanced_accuracy`; of `precision`, `recall` and `f1-score` a list of
+        them, by class, with None for a class without images, and for the precision of one that is never answered. A
+        resample without images of a class says nothing of its recall. The calibration error has none: it adds up
+        distances, which are larger in resamples, so that their percentiles may all lie above the error itself.
     """
     all_images = matrix.sum(axis=1)
     present = np.flatnonzero(all_images)
@@ -370,7 +372,11 @@ def bootstrap_intervals(matrix: np.ndarray) -> dict[str, Any]:
     drawn_right = random.binomial(drawn, right / images)
     drawn_mistaken = random.binomial(examples - drawn, mistaken / np.maximum(examples - images, 1))
     recalls = _ratio(drawn_right, drawn, np.nan)
-    by_class = {"recall": recalls, "f1-score": _ratio(2 * drawn_right, drawn + drawn_right + drawn_mistaken, np.nan)}
+    by_class = {
+        "precision": _ratio(drawn_right, drawn_right + drawn_mistaken, np.nan),
+        "recall": recalls,
+        "f1-score": _ratio(2 * drawn_right, drawn + drawn_right + drawn_mistaken, np.nan),
+    }
     overall = {
         "test_accuracy": drawn_right.sum(axis=1) / examples,
         "test_balanced_accuracy": np.nanmean(recalls, axis=1),
@@ -378,7 +384,9 @@ def bootstrap_intervals(matrix: np.ndarray) -> dict[str, Any]:
     intervals: dict[str, Any] = {name: np.quantile(values, BOUNDS).tolist() for name, values in overall.items()}
     for name, values in by_class.items():
         intervals[name] = [None] * len(matrix)
-        for label, bounds in zip(present, np.nanquantile(values, BOUNDS, axis=0).T.tolist(), strict=True):
+        is_told = ~np.isnan(values).all(axis=0)
+        found = np.nanquantile(values[:, is_told], BOUNDS, axis=0).T.tolist()
+        for label, bounds in zip(present[is_told], found, strict=True):
             intervals[name][label] = bounds
     return intervals
 
