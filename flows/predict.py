@@ -15,6 +15,7 @@ def predict(
     images: str = "",
     output: str = "",
     batch_size: Annotated[int, Field(ge=1)] = 256,
+    probabilities: bool = False,
 ) -> str:
     """Label the images of a folder with a study's champion in MLflow; returns the path of the table.
 
@@ -26,7 +27,8 @@ def predict(
         images: Folder of the image files to label (.jpg, .png, .gif, .bmp), with its sub-folders. It must be given.
         output: Table in RAMPLINE_HOME/predictions, .csv or .parquet; an earlier one is replaced. Empty for a new .csv.
         batch_size: Images per step of the model, at least 1.
+        probabilities: Add the probability of each class, in columns p_CLASS.
     """
-    prediction = label_images(study, images, own_output(output), batch_size)
+    prediction = label_images(study, images, own_output(output), batch_size, probabilities)
     publish_counts(study, prediction)
     return prediction["output"]

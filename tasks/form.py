@@ -39,6 +39,8 @@ class TextOf:
 
 
 _AtLeastOne = Annotated[int, Field(ge=1)] | None
+# Prefect's form has a button per kind of value, with its title, and a drop-down where there is an `enum`.
+_Auto = Annotated[Literal["auto"], Field(title=sections.AUTO, json_schema_extra={"enum": [sections.AUTO]})]
 Engine = Annotated[Literal["as in the study", run_config.Engine], TextOf(RunConfig, "engine", "or as in the study")]
 Precision = Annotated[
     Literal["as in the study", run_config.Precision], TextOf(RunConfig, "precision", "or as in the study")
@@ -47,7 +49,7 @@ Launcher = Annotated[
     Literal["as in the study", sections.Launcher], TextOf(ClusterConfig, "launcher", "or as in the study")
 ]
 Epochs = Annotated[_AtLeastOne, TextOf(RunConfig, "epochs")]
-Replicas = Annotated[_AtLeastOne, TextOf(ClusterConfig, "replicas")]
+Replicas = Annotated[_AtLeastOne | _Auto, TextOf(ClusterConfig, "replicas")]
 Workers = Annotated[_AtLeastOne, TextOf(ClusterConfig, "workers")]
 ParameterServers = Annotated[_AtLeastOne, TextOf(ClusterConfig, "parameter_servers")]
 

@@ -238,11 +238,11 @@ def announce_changes(execution: Execution, changes: Sequence[str]) -> None:
 
 
 @task(task_run_name="label {images}", **STEP)
-def label_images(study: str, images: str, output: str, batch_size: int) -> dict[str, Any]:
+def label_images(study: str, images: str, output: str, batch_size: int, probabilities: bool = False) -> dict[str, Any]:
     """Label the folder; returns the file, the model's version, and how many images have each label."""
     home, log = Home.from_environment(), progress_to(get_run_logger().info).line
     file = output or str(home.predictions / Path(study).stem / f"{_flow_run_time()}.csv")
-    made = predict_folder(study, images, home=home, output=file, batch_size=batch_size, log=log)
+    made = predict_folder(study, images, home=home, output=file, batch_size=batch_size, with_all=probabilities, log=log)
     log(made.sentence())
     return made.to_dict()
 

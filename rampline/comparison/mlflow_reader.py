@@ -50,6 +50,8 @@ NOT_OF_SET_UP = keys_that_keep_training() | {
 }
 PUBLISHED = "rampline.published."
 ENVIRONMENT = "rampline.environment."
+# The machines that a run names, where it names some: its cost is that of these.
+PRICE_OF = "price of"
 # The most accurate runs: those that a recommendation is among, also in an execution of thousands.
 MOST_READ = 20
 # Key in a row of `read_system` by what `rampline.tracking.description` has, and how its samples become one figure.
@@ -222,7 +224,7 @@ def _environment(run: Run, parent: Run) -> dict[str, str]:
     }
     machine = run.data.params.get("cluster.machine", "None")
     if machine != "None":
-        items["price of"] = f"{run.data.params.get('cluster.machines', '1')} x {machine}"
+        items[PRICE_OF] = f"{run.data.params.get('cluster.machines', '1')} x {machine}"
     logged = {tag.removeprefix(ENVIRONMENT): value for tag, value in tags.items() if tag.startswith(ENVIRONMENT)}
     return items | dict(sorted(logged.items()))
 

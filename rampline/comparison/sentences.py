@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rampline.comparison.mlflow_reader import PRICE_OF
 from rampline.comparison.recommendation import cost_of, have_same_answers, is_scored_alike, recommend, time_of
 from rampline.comparison.repeats import CLEAR, figure_of
 from rampline.comparison.runs import FINISHED, Comparison, is_missing, is_scaled
@@ -145,7 +146,7 @@ def list_weights(comparison: Comparison) -> list[str]:
 
 
 def list_warnings(comparison: Comparison) -> list[str]:
-    """What a reader must know before trusting the figures: another reference, unfinished runs, shared processors."""
+    """What a reader must know before trusting the figures: another reference, unfinished runs, processors, prices."""
     remarks: list[str] = []
     declared, reference = comparison.declared_reference, comparison.reference
     if reference and declared and reference != declared:
@@ -191,6 +192,10 @@ def list_warnings(comparison: Comparison) -> list[str]:
     virtual = comparison.runs.loc[comparison.runs["virtual_devices"] > 1, "run"].tolist()
     if virtual:
         remarks.append(f"The replicas of {list_names(virtual)} are virtual devices that share one processor.")
+    named = comparison.environment.get(PRICE_OF)
+    if named is not None and any(not is_missing(row["cost_usd"]) for row in comparison.rows):
+        machines = list_names(sorted({*named} - {""}))
+        remarks.append(f"Costs are at the price of {machines}, wherever the runs ran.")
     return remarks
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rampline.config import BatchConfig, RunConfig, to_dict
+from rampline.config.sections import AUTO
 from rampline.files import JsonData, json_digest
 from rampline.jobs.job import Job, JobFailed, run_together
 from rampline.jobs.launcher import workers_now
@@ -157,15 +158,23 @@ def check_parity(run_directory: RunDirectory, *, log: Log) -> ParityResult:
 def _check_within_memory(
     run_directory: RunDirectory, config: RunConfig, workers: int | None, path: Path, log: Log
 ) -> ParityResult:
-    """The check with the run's global batch; where memory does not take it, with the half, the quarter, … of it."""
+    """The check with the run's global batch; where memory does not take it, with the half, the quarter, … of it.
+
+    With `batch.accumulate: auto` in twice as many micro-batches, … as long as a share has examples for them.
+    """
     on_one, notes = _on_one_machine(config)
     size = smallest = config.global_batch_size
+    parts = 1 if config.batch.accumulate == AUTO else config.batch.accumulate
     for _ in range(HALVINGS + 1):
         try:
-            result = _run_roles(run_directory, _with_batch(on_one, size), workers, path, log)
+            result = _run_roles(run_directory, _with_batch(on_one, size, parts), workers, path, log)
         except JobFailed as error:
             if not error.lacks_memory:
                 raise
+            if config.batch.accumulate == AUTO and 2 * parts <= math.ceil(size / on_one.num_replicas_in_sync):
+                parts *= 2
+                log(f"{error}: checking in {parts} micro-batches a step")
+                continue
             smallest, size = size, size // 2
             if size < config.replicas:
                 break
@@ -178,11 +187,9 @@ def _check_within_memory(
     return ParityResult(status="not_applicable", reason=reason, replicas=config.replicas, notes=notes)
 
 
-def _with_batch(config: RunConfig, size: int) -> RunConfig:
-    """The run with a global batch of that size, in its micro-batches, of which no share has more than examples."""
-    parts = config.batch.accumulate
-    if isinstance(parts, int):
-        parts = min(parts, math.ceil(size / config.num_replicas_in_sync))
+def _with_batch(config: RunConfig, size: int, parts: int) -> RunConfig:
+    """The run with a global batch of that size, in so many micro-batches, but no more than a share has examples."""
+    parts = min(parts, math.ceil(size / config.num_replicas_in_sync))
     return dataclasses.replace(config, batch=BatchConfig(size=size, per="global", accumulate=parts))
 
 

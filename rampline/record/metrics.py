@@ -362,8 +362,10 @@ METRICS: tuple[Metric, ...] = (
     _parity("mean_staleness", "Updates of other workers between a step's reading of the weights and its own."),
     _parity("max_staleness", "The largest such number.", COUNT),
 )
-# Runs in TensorBoard, by how metrics of a run's own begin.
-_SPLITS = {"train_": "train", "val_": "validation"}
+# Runs in TensorBoard, by how metrics of a run's own begin; of the test images there are none.
+_SPLITS = {"train_": "train", "val_": "validation", "test_": ""}
+# What comparisons have beside metrics, and begins so.
+_NO_METRICS = ("test_split",)
 # Metrics of a higher rank are not on pages that have room for few columns: MLflow's note, the flow run's page.
 PAGE_RANK = 6
 
@@ -374,21 +376,26 @@ def from_source(source: Source, told: Iterable[str] = ()) -> list[Metric]:
 
 
 def own_metrics(told: Iterable[str]) -> list[Metric]:
-    """The metrics of a run's own, such as `val_top_5`, among the names that its epochs have told."""
-    known = {metric.name for metric in METRICS}
+    """The metrics of a run's own, such as `val_top_5`, among the names that its epochs and its evaluation have told."""
+    known = {*_NO_METRICS, *(metric.name for metric in METRICS)}
     return [_own(name) for name in told if name.startswith(tuple(_SPLITS)) and name not in known]
 
 
 def _own(name: str) -> Metric:
     split, _, metric = name.partition("_")
     words, run, is_validation = metric.replace("_", " "), _SPLITS[f"{split}_"], split == "val"
+    unit, heading = ACCURACY if metric.startswith("top_") else NUMBER, f"{split} {words}"
+    if not run:
+        about = f"`{metric}` of the best checkpoint on the test images."
+        shown = {Output.TABLE: 4}
+        return Metric(name, about, Source.EVALUATION, unit=unit, heading=heading, is_optional=True, shown=shown)
     outputs = {Output.EPOCH_LINE: 3, Output.EPOCH_PAGE: 4, Output.TABLE: 4} if is_validation else {}
     return Metric(
         name,
         f"`{metric}` over the {run} images of the epoch.",
         Source.EPOCH,
-        unit=ACCURACY if metric.startswith("top_") else NUMBER,
-        heading=f"{split} {words}",
+        unit=unit,
+        heading=heading,
         tensorboard=f"{run}/epoch_{metric}",
         line=f"val. {words} {{:.4f}}",
         summary=Summary.LAST,
@@ -440,7 +447,7 @@ def unit_of(name: str) -> Unit:
 
 def to_log(source: Source, told: Mapping[str, Any]) -> dict[str, Any]:
     """What a source tells, by the names in MLflow; what it does not tell is left out."""
-    metrics = from_source(source, told if source is Source.EPOCH else ())
+    metrics = from_source(source, told if source in (Source.EPOCH, Source.EVALUATION) else ())
     found = {metric.name: _look_up(told, metric.told_as) for metric in metrics if metric.logged}
     return {name: value for name, (is_told, value) in found.items() if is_told}
 

@@ -29,7 +29,10 @@ from rampline.record.events import EventWriter, finite
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.training.checkpoint import load_model_weights
+from rampline.training.compiled_model import read_compiled
 from rampline.training.models import make_model
+from rampline.training.objective import SUMS, Objective
+from rampline.training.state import make_objective
 
 BATCH_SIZE = 256
 # Of the wrong answers that are shown: how many, and the longer side of their images in pixels.
@@ -77,8 +80,11 @@ def evaluate_run_directory(
     is_other = other_data is not None or which == "last"
     if not is_other and _is_evaluated(run_directory, checkpoint):
         return read_json(run_directory.evaluation_file)
-    model = load_model(run_directory, own, checkpoint)
-    labels, probabilities = predict(model, dataset, dataset.evaluation_split)
+    model, objective = load_model(run_directory, own, checkpoint)
+    labels, logits = predict(model, dataset, dataset.evaluation_split)
+    own_figures = _own_figures(objective, labels, logits)
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities = shifted / shifted.sum(axis=1, keepdims=True)
     progress = read_progress(checkpoint)
     content = {
         "split": dataset.evaluation_split,
@@ -88,6 +94,7 @@ def evaluate_run_directory(
         "which": which,
         "epoch": progress.epoch,
         "best_epoch": progress.best_epoch,
+        **finite({f"test_{name}": figure for name, figure in own_figures.items()}),
         **finite(score_answers(labels, probabilities, dataset.class_names)),
     }
     if is_other:
@@ -103,8 +110,12 @@ def evaluate_run_directory(
     return content
 
 
-def load_model(run_directory: RunDirectory, dataset: PreparedDataset, checkpoint: Path) -> keras.Model:
+def load_model(
+    run_directory: RunDirectory, dataset: PreparedDataset, checkpoint: Path
+) -> tuple[keras.Model, Objective]:
     """The run's network with the weights of `checkpoint`, without its pretrained weights being needed again.
+
+    And what the run measures, by what the network is compiled with or by the study.
 
     Raises:
         ConfigError: when the network is code to import and the run directory is not one of this home.
@@ -116,9 +127,10 @@ def load_model(run_directory: RunDirectory, dataset: PreparedDataset, checkpoint
     bare = dataclasses.replace(config.model, weights="none")
     model = make_model(bare, image_shape=dataset.image_shape, classes=len(dataset.class_names))
     load_model_weights(checkpoint, model)
+    compiled_with = read_compiled(model, name=config.model.name, classes=len(dataset.class_names))
     # Who loads the model needs no optimizer, and has no code of a user's loss.
     model.compiled, model.optimizer = False, None
-    return model
+    return model, make_objective(config, dataset, compiled_with)
 
 
 def _check_import(name: str, run_directory: Path) -> None:
@@ -132,21 +144,18 @@ def _check_import(name: str, run_directory: Path) -> None:
 
 
 def predict(model: keras.Model, dataset: PreparedDataset, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Labels (examples,) int32 and probabilities (examples, classes) float32 of a split, in its order.
+    """Labels (examples,) int32 and logits (examples, classes) float32 of a split, in its order.
 
     Where a device has no memory for a batch, in halves of it: all runs that have it are scored alike.
     """
     batch_size = BATCH_SIZE
     while True:
         try:
-            logits = _predict_logits(model, dataset, split, batch_size)
-            break
+            return dataset.labels(split), _predict_logits(model, dataset, split, batch_size)
         except tf.errors.ResourceExhaustedError:
             if batch_size == 1:
                 raise
             batch_size //= 2
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return dataset.labels(split), shifted / shifted.sum(axis=1, keepdims=True)
 
 
 def _predict_logits(model: keras.Model, dataset: PreparedDataset, split: str, batch_size: int) -> np.ndarray:
@@ -155,6 +164,18 @@ def _predict_logits(model: keras.Model, dataset: PreparedDataset, split: str, ba
         open_examples(dataset, split), total_examples=examples, batch_size=batch_size, replicas=ReplicaRange()
     )
     return model.predict(batches.map(as_written(lambda batch: batch["images"])), verbose=0)[:examples]
+
+
+def _own_figures(objective: Objective, labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
+    """The run's own metrics of these answers, by name; they add up over batches."""
+    if objective.width == SUMS:
+        return {}
+    sums = np.zeros(objective.width)
+    for start in range(0, len(labels), BATCH_SIZE):
+        own, answers = (tf.constant(array[start : start + BATCH_SIZE]) for array in (labels, logits))
+        batch = {"labels": own, "weights": tf.ones(len(own))}
+        sums += objective.sums(answers, tf.zeros(len(own)), batch, tf.constant(0.0)).numpy()
+    return objective.figures(sums)
 
 
 def _is_evaluated(run_directory: RunDirectory, checkpoint: Path) -> bool:
@@ -338,8 +359,10 @@ def bootstrap_intervals(matrix: np.ndarray) -> dict[str, Any]:
         matrix: from `confusion_matrix`, of at least one image.
 
     Returns:
-        `[low, high]` of `test_accuracy` and `test_balanced_accuracy`; of `recall` and `f1-score` a list of them, by
-        class, with None for a class without images. A resample without images of a class says nothing of its recall.
+        `[low, high]` of `test_accuracy` and `test_balanced_accuracy`; of `precision`, `recall` and `f1-score` a list of
+        them, by class, with None for a class without images, and for the precision of one that is never answered. A
+        resample without images of a class says nothing of its recall. The calibration error has none: it adds up
+        distances, which are larger in resamples, so that their percentiles may all lie above the error itself.
     """
     all_images = matrix.sum(axis=1)
     present = np.flatnonzero(all_images)
@@ -350,7 +373,11 @@ def bootstrap_intervals(matrix: np.ndarray) -> dict[str, Any]:
     drawn_right = random.binomial(drawn, right / images)
     drawn_mistaken = random.binomial(examples - drawn, mistaken / np.maximum(examples - images, 1))
     recalls = _ratio(drawn_right, drawn, np.nan)
-    by_class = {"recall": recalls, "f1-score": _ratio(2 * drawn_right, drawn + drawn_right + drawn_mistaken, np.nan)}
+    by_class = {
+        "precision": _ratio(drawn_right, drawn_right + drawn_mistaken, np.nan),
+        "recall": recalls,
+        "f1-score": _ratio(2 * drawn_right, drawn + drawn_right + drawn_mistaken, np.nan),
+    }
     overall = {
         "test_accuracy": drawn_right.sum(axis=1) / examples,
         "test_balanced_accuracy": np.nanmean(recalls, axis=1),
@@ -358,7 +385,9 @@ def bootstrap_intervals(matrix: np.ndarray) -> dict[str, Any]:
     intervals: dict[str, Any] = {name: np.quantile(values, BOUNDS).tolist() for name, values in overall.items()}
     for name, values in by_class.items():
         intervals[name] = [None] * len(matrix)
-        for label, bounds in zip(present, np.nanquantile(values, BOUNDS, axis=0).T.tolist(), strict=True):
+        is_told = ~np.isnan(values).all(axis=0)
+        found = np.nanquantile(values[:, is_told], BOUNDS, axis=0).T.tolist()
+        for label, bounds in zip(present[is_told], found, strict=True):
             intervals[name][label] = bounds
     return intervals
 

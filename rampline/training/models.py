@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import inspect
+import os
 import traceback
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import h5py
 import keras
 import numpy as np
+from keras.src.backend.config import keras_home
+from keras.src.utils import file_utils
 
 from rampline.config import DataConfig, ModelConfig
 from rampline.config.choices import MODELS
 from rampline.config.keras_names import check_model, check_weights
 from rampline.config.setting import check
 from rampline.errors import ConfigError
+from rampline.files import locked
 from rampline.imports import import_own
 from rampline.pipeline.augment import check_layer
 from rampline.training.compiled_model import read_compiled
@@ -158,11 +164,39 @@ def _load_backbone(make_backbone: Callable[..., keras.Model], config: ModelConfi
     is_backbone_file = config.weights.endswith(".h5")
     weights = config.weights if is_backbone_file or config.weights == "imagenet" else None
     try:
-        return make_backbone(include_top=False, weights=weights, input_shape=shape, **config.options)
+        with _downloads_whole():
+            return make_backbone(include_top=False, weights=weights, input_shape=shape, **config.options)
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         made = f"{config.name} with {config.options}" if config.options else config.name
         raise ConfigError(f"model.weights={config.weights} cannot be loaded into {made}: {reason}") from error
+
+
+@contextmanager
+def _downloads_whole() -> Iterator[None]:
+    """In the block a file that Keras downloads is whole or absent, and one process at a time downloads it.
+
+    Keras writes to the file's own name, and has no checksum of some: another role would read a part of it, and what is
+    left of a download that was killed would count as whole for ever.
+    """
+    get_file = file_utils.get_file
+
+    def fetch(name: str, origin: str, *, cache_subdir: str, **options: Any) -> str:
+        home = Path(str(keras_home())).expanduser()
+        if not os.access(home, os.W_OK):  # Keras takes a folder then that other users may have, too
+            return get_file(name, origin, cache_subdir=cache_subdir, **options)
+        folder = home / cache_subdir
+        with locked(folder / ".rampline.lock"):
+            if not (folder / name).exists():
+                with TemporaryDirectory(prefix=".rampline-", dir=folder) as aside:
+                    os.replace(get_file(name, origin, cache_subdir=aside, **options), folder / name)
+            return get_file(name, origin, cache_subdir=cache_subdir, **options)
+
+    file_utils.get_file = fetch
+    try:
+        yield
+    finally:
+        file_utils.get_file = get_file
 
 
 def _preprocess(make_backbone: Callable[..., keras.Model]) -> Callable:

@@ -101,13 +101,13 @@ def make_state(config: RunConfig, dataset: PreparedDataset, strategy: tf.distrib
         optimizer=optimizer,
         step=step,
         learning_rate=learning_rate,
-        objective=_make_objective(config, dataset, compiled_with),
+        objective=make_objective(config, dataset, compiled_with),
         compiled_with=compiled_with,
         swap=make_swap(optimizer, strategy),
     )
 
 
-def _make_objective(config: RunConfig, dataset: PreparedDataset, compiled_with: CompiledWith | None) -> Objective:
+def make_objective(config: RunConfig, dataset: PreparedDataset, compiled_with: CompiledWith | None) -> Objective:
     """What the study says; loss and metrics that the model is compiled with go before."""
     loss, metrics, one_hot = make_cross_entropy(config.loss.label_smoothing), make_metrics(config.metrics), False
     if compiled_with and compiled_with.loss:

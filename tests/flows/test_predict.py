@@ -68,11 +68,12 @@ def test_over_http_the_alias_moves_and_the_folder_is_labelled_with_the_model_of_
     paths = write_test_images(RunDirectory(execution / "better"), images)
     (images / "broken.png").write_text("no image")
     shutil.rmtree(execution)
-    state = predict(study=STUDY, images=str(images), return_state=True)
+    state = predict(study=STUDY, images=str(images), probabilities=True, return_state=True)
     assert state.is_completed(), state.message
     output = Path(state.result())
     assert output.parent == home.predictions / STUDY
     assert len(output.read_text().splitlines()) == len(paths) + 2
+    assert output.read_text().splitlines()[0].endswith('"error",' + ",".join(f'"p_{digit}"' for digit in range(10)))
     table = artifact(api, f"labels-{STUDY}")
     rows = {row["label"]: row["images"] for row in json.loads(table["data"])}
     assert rows.pop("(cannot be read)") == 1

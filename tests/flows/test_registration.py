@@ -19,7 +19,7 @@ PARAMETERS = {
         *("study", "only", "strategy", "engine", "epochs", "precision", "launcher"),
         *("overrides", "approve_cost_above", "execution"),
     ],
-    "predict": ["study", "images", "output", "batch_size"],
+    "predict": ["study", "images", "output", "batch_size", "probabilities"],
 }
 
 

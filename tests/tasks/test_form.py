@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from prefect.exceptions import ParameterTypeError
 
 from rampline.errors import ConfigError, InputError
+from rampline.flows.finetune import finetune
 from rampline.study import load_study
 from rampline.tasks.form import AS_IN_STUDY, find_stage, own_output, with_values
 
@@ -23,6 +25,15 @@ def test_a_run_of_another_strategy_is_refused():
 def test_values_that_are_none_leave_the_study_as_it_is():
     assert with_values({"seed": "1"}, epochs=3, precision=AS_IN_STUDY, replicas=None) == {"seed": "1", "epochs": "3"}
     assert with_values({}, launcher=AS_IN_STUDY) == {}
+
+
+def test_a_form_offers_auto_for_replicas():
+    assert finetune.validate_parameters({"replicas": "auto"})["replicas"] == "auto"
+    for replicas in (0, "automatic"):
+        with pytest.raises(ParameterTypeError):
+            finetune.validate_parameters({"replicas": replicas})
+    overrides = with_values({}, **{"mirrored-ramp:cluster.replicas": "auto"})
+    assert load_study("digits", overrides=overrides).run("mirrored-ramp").config.cluster.replicas >= 1
 
 
 def test_the_launcher_of_a_form_is_a_setting_of_every_run():

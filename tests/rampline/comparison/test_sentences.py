@@ -83,6 +83,25 @@ def test_a_run_with_fewer_workers_is_said(client, log_study, four_runs):
     ]
 
 
+def test_costs_at_the_price_of_a_named_machine_are_said_once(client, log_study, four_runs):
+    named = {"cluster.machine": "g4dn.xlarge", "cluster.machines": "1"}
+    two = {"cluster.machine": "a2-highgpu-1g", "cluster.machines": "2"}
+    runs = [
+        replace(run, params={**run.params, **params}, metrics={**run.metrics, "cost_usd": 1.0})
+        for run, params in zip([*four_runs[:2], four_runs[0]], (named, named, two), strict=True)
+    ]
+    sentence = "Costs are at the price of {}, wherever the runs ran."
+    log_study("priced", runs[:2], reference="baseline")
+    assert list_remarks(read_comparison(client, "priced")) == [sentence.format("1 x g4dn.xlarge")]
+    log_study("two-prices", [runs[0], replace(runs[2], name="more")], reference="baseline")
+    assert sentence.format("1 x g4dn.xlarge and 2 x a2-highgpu-1g") in list_remarks(
+        read_comparison(client, "two-prices")
+    )
+    unpriced = replace(four_runs[0], params={**four_runs[0].params, **named})
+    log_study("unpriced", [unpriced], reference="baseline")
+    assert list_remarks(read_comparison(client, "unpriced")) == []
+
+
 def test_a_run_that_stopped_is_said_and_that_accuracies_are_after_other_epochs(client, log_study, four_runs):
     stopped = {"rampline.stopped": "after epoch 2 of 4: target accuracy 0.9 reached"}
     fast = replace(four_runs[2], epochs=four_runs[2].epochs[:2], params={}, tags=stopped)

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from faults import Places
@@ -172,10 +173,13 @@ def test_a_batch_that_memory_does_not_take_is_halved(make_run: MakeRun, model: s
     assert processes_of(directory.path) == []
 
 
-def test_a_batch_that_memory_takes_in_micro_batches_is_checked_in_them(make_run: MakeRun) -> None:
+@pytest.mark.parametrize("accumulate", [2, pytest.param("auto", marks=pytest.mark.slow)])
+def test_a_batch_that_memory_takes_in_micro_batches_is_checked_in_them(
+    make_run: MakeRun, accumulate: int | Literal["auto"]
+) -> None:
     """A replica has 28 examples, and the one that it is compared with 56: there is memory for 14 at once."""
     config = make_config("mirrored", model="small_models:large", batch=56, replicas=2, virtual_devices=2)
-    config = dataclasses.replace(config, batch=dataclasses.replace(config.batch, accumulate=2))
+    config = dataclasses.replace(config, batch=dataclasses.replace(config.batch, accumulate=accumulate))
     result = check_parity(make_run(dataclasses.replace(config, parity=ParityConfig(steps=1))), log=print)
     assert (result.status, result.global_batch_size, result.notes) == ("pass", 56, ())
 

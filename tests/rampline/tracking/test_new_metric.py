@@ -101,17 +101,21 @@ def test_in_tensorboard(directory, tmp_path):
 
 
 def test_a_metric_of_a_runs_own_is_told_without_a_row(
-    client, make_run_directory, append_events, started, epoch, deliver, history, tmp_path
+    client, make_run_directory, append_events, started, epoch, evaluation, deliver, history, tmp_path
 ):
     directory, own = make_run_directory(), {"train_f1": 0.5, "val_f1": 0.25, "val_top_3": 0.75}
     append_events(directory, started(), epoch(1, **dict.fromkeys(own, 0.0)), epoch(2, **own))
     write_json(directory.result_file, {"train_seconds": 4.5, "wall_seconds": 12.0})
+    write_json(directory.evaluation_file, evaluation | {"test_top_3": 0.625})
     deliver(directory)
+    own["test_top_3"] = 0.625
     comparison = read_comparison(client, "digits")
     assert history(client, comparison.rows[0]["run_id"], "val_f1") == [(1, 0.0), (2, 0.25)]
     files = write_comparison(comparison, tmp_path)
     assert {name: read_csv(files.csv)[name].tolist() for name in own} == {name: [value] for name, value in own.items()}
-    assert 'data-label="val top 3">' in files.report.read_text()
+    assert "test_split" not in [metric.name for metric in metrics.own_metrics(comparison.runs.columns)]
+    for heading in ("val top 3", "test top 3"):
+        assert f'data-label="{heading}">' in files.report.read_text()
     assert epoch_rows(directory)[1]["val_f1"] == 0.25
     lines: list[str] = []
     for event in directory.read_events():

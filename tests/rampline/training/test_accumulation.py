@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import keras
 import numpy as np
@@ -13,7 +14,7 @@ from runs import make_config
 
 from rampline.config import BatchConfig, ClusterConfig, OptimizerConfig, ParityConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
-from rampline.errors import ConfigError
+from rampline.errors import ConfigError, RunFailed
 from rampline.jobs.supervisor import supervise
 from rampline.parity.check import check_parity
 from rampline.record.attempts import Attempts
@@ -185,3 +186,20 @@ def test_out_of_memory_doubles_the_micro_batches(make_run: Make, strategy: str) 
     assert line.endswith(": going on from step 0 with 2 micro-batches a step")
     assert Attempts(directory.attempts_file).accumulate == 2, "the next command begins with them"
     assert [event.get("micro_batch_size") for event in directory.read_events("started")] == [None, 14]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "advice"),
+    [
+        ("loop", "batch.accumulate=auto or a smaller batch.size needs less"),
+        pytest.param("fit", "a smaller batch.size needs less", marks=pytest.mark.long),
+    ],
+)
+def test_out_of_memory_with_one_micro_batch_says_what_needs_less(
+    make_run: Make, engine: Literal["loop", "fit"], advice: str
+) -> None:
+    config = make_config("single", model="small_models:large", batch=28, max_restarts=0)
+    run = make_run(dataclasses.replace(config, epochs=1, engine=engine, steps_per_call="auto"))
+    with pytest.raises(RunFailed, match=rf"has no memory: ResourceExhaustedError: .*; {advice} \(log: "):
+        supervise(run, on_event=print, log=print)

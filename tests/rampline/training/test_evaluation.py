@@ -1,30 +1,64 @@
 """The answers that a run is scored by."""
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import keras
 import numpy as np
 import pandas as pd
 import pytest
 import small_models
+import tensorflow as tf
 from role_functions import reset_keras
+from runs import make_config
 
 from rampline.data.dataset import PreparedDataset
+from rampline.record.checkpoints import Progress
+from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.registry.candidate import Predictions
 from rampline.training import evaluation
+from rampline.training.checkpoint import save_checkpoint
+from rampline.training.state import make_state
 
 
 def test_a_batch_that_memory_does_not_take_is_halved(digits: PreparedDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     model, split = small_models.large(digits.image_shape, len(digits.class_names)), digits.evaluation_split
     assert digits.splits[split] > 28
     monkeypatch.setattr(evaluation, "BATCH_SIZE", 14)
-    labels, probabilities = evaluation.predict(model, digits, split)
+    labels, logits = evaluation.predict(model, digits, split)
     # There is memory for 14 examples at once.
     monkeypatch.setattr(evaluation, "BATCH_SIZE", 28)
     again, in_halves = evaluation.predict(model, digits, split)
     np.testing.assert_array_equal(again, labels)
-    np.testing.assert_array_equal(in_halves, probabilities)
+    np.testing.assert_array_equal(in_halves, logits)
+    reset_keras()
+
+
+@pytest.mark.parametrize(
+    ("model", "own"), [("convnet", ["top_3"]), ("compiled_models:with_everything", ["top3", "f1", "margin"])]
+)
+def test_a_runs_own_metrics_are_those_of_the_scored_checkpoint(
+    digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, own: list[str]
+) -> None:
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path))
+    monkeypatch.setattr(evaluation, "BATCH_SIZE", 50)  # does not divide the split
+    config = dataclasses.replace(make_config("single", model=model), metrics=("top_3",))
+    directory = RunDirectory(tmp_path / "runs" / "test" / "e1" / "run")
+    directory.create(config, RunIdentity(study="test", name="run", dataset=str(digits.directory)))
+    state = make_state(config, digits, tf.distribute.get_strategy())
+    plain = keras.optimizers.SGD()  # averages of weights begin with the first step
+    plain.build(state.model.trainable_variables)
+    checkpoint = save_checkpoint(directory.checkpoints, Progress(step=1, epoch=1), state.model, plain)
+    scores = evaluation.evaluate_run_directory(directory, which="last")
+    network, _ = evaluation.load_model(directory, digits, checkpoint)
+    labels, logits = evaluation.predict(network, digits, digits.evaluation_split)
+    better = (logits > logits[np.arange(len(labels)), labels][:, None]).sum(axis=1)
+    assert scores[f"test_{own[0]}"] == pytest.approx((better < 3).mean())
+    assert {f"test_{name}" for name in own} <= {*scores}
+    if "f1" in own:
+        assert scores["test_f1"] == pytest.approx(scores["classification_report"]["macro avg"]["f1-score"], abs=1e-6)
     reset_keras()
 
 

@@ -1,11 +1,15 @@
 """The networks: what goes in and out, how large they are, and what they start from."""
 
 import inspect
+import os
+import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
+from command_line import wait_until
+from file_server import serve
 
 from rampline.config import ModelConfig
 from rampline.config.keras_names import APPLICATIONS, keras_names
@@ -132,6 +136,31 @@ def test_a_backbone_file_is_loaded(tmp_path):
     for found, saved in zip(inner.weights, backbone.weights, strict=True):
         np.testing.assert_array_equal(found.value.numpy(), saved.value.numpy())
     assert all(layer.trainable for layer in model.layers)
+
+
+FETCH = """
+import sys
+from keras.src.utils import file_utils
+from rampline.training.models import _downloads_whole
+with _downloads_whole():
+    file_utils.get_file("net.h5", sys.argv[1], cache_subdir="models")
+"""
+
+
+@pytest.mark.slow
+def test_weights_that_keras_downloads_are_whole_or_absent_and_fetched_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    content, file = os.urandom(20 * 65536), tmp_path / "models" / "net.h5"
+    with serve(content, pause_seconds=0.2) as server:
+        command = [sys.executable, "-c", FETCH, server.url]
+        with subprocess.Popen(command) as killed:
+            wait_until(lambda: bool(server.paths), 60)
+            killed.kill()
+        assert not file.exists()
+        roles = [subprocess.Popen(command) for _ in range(2)]
+        assert [role.wait(60) for role in roles] == [0, 0]
+    assert file.read_bytes() == content
+    assert len(server.paths) == 2
 
 
 def test_options_and_the_last_layers_of_a_backbone():

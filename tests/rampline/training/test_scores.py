@@ -66,6 +66,7 @@ def test_figures_by_hand() -> None:
     intervals = scores["intervals"]
     assert [bounds is None for bounds in intervals["recall"]] == [False, False, True]
     assert [bounds is None for bounds in intervals["f1-score"]] == [False, False, True]
+    assert [bounds is None for bounds in intervals["precision"]] == [False, False, True]
     assert intervals["recall"][1] == [1.0, 1.0]  # its one image is right in each resample that has it
     assert json.loads(json.dumps(scores)) == scores
 
@@ -78,15 +79,16 @@ def plain_bootstrap(labels: np.ndarray, predictions: np.ndarray, classes: int, r
         matrix = confusion_matrix(labels[drawn], predictions[drawn], classes)
         right, images, answers = matrix.diagonal(), matrix.sum(axis=1), matrix.sum(axis=0)
         with np.errstate(invalid="ignore"):
-            recall, f1 = right / images, 2 * right / (images + answers)
-        found.append([right.sum() / len(labels), np.nanmean(recall), *recall, *f1])
+            precision, recall, f1 = right / answers, right / images, 2 * right / (images + answers)
+        found.append([right.sum() / len(labels), np.nanmean(recall), *recall, *f1, *precision])
     low, high = np.nanquantile(found, (0.025, 0.975), axis=0)
     bounds = np.stack([low, high], axis=1)
     return {
         "test_accuracy": bounds[0],
         "test_balanced_accuracy": bounds[1],
         "recall": bounds[2 : 2 + classes],
-        "f1-score": bounds[2 + classes :],
+        "f1-score": bounds[2 + classes : 2 + 2 * classes],
+        "precision": bounds[2 + 2 * classes :],
     }
 
 
@@ -137,6 +139,7 @@ def test_one_image() -> None:
     assert scores["test_calibration_error"] == pytest.approx(0.25)
     wrong = score_answers(np.array([0]), np.array([[0.25, 0.75]], np.float32), ("a", "b"))
     assert wrong["intervals"]["f1-score"] == [[0.0, 0.0], None]
+    assert wrong["intervals"]["precision"] == [None, None]  # "a" is never answered, and "b" has no images
     assert (wrong["test_accuracy"], wrong["test_balanced_accuracy"]) == (0.0, 0.0)
 
 
