@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rampline.config import RunConfig
-from rampline.explain.parts import RunParts, StepParts, noise_of_parts, run_parts, step_parts
+from rampline.explain.parts import RunParts, StepParts, noise_of_parts, run_parts, steady_epochs, step_parts
 from rampline.files import JsonData, read_json
 from rampline.record.metric import Source
 from rampline.record.metrics import from_source, to_log
@@ -220,7 +220,9 @@ def explain_run(run_directory: RunDirectory) -> Explanation:
     at_once = 1 if config.is_synchronous else config.cluster.workers
     whole = step_parts(probes, replica, is_alone=is_alone, updates_at_once=at_once)
     probed = whole.of_share(_mean_share(config, events))
-    usual = _usual_step(events, result) or probed.total
+    epochs = [metrics["epoch_seconds"] for metrics in steady_epochs(events)]
+    # One epoch alone holds the tracing.
+    usual = 1000 * statistics.median(epochs) * result["epochs"] / result["steps"] if epochs else probed.total
     slowdown = usual / probed.total
     step = probed.scaled(slowdown)
     noise = noise_of_parts(probes, replica, is_alone=is_alone, updates_at_once=at_once)
@@ -244,10 +246,3 @@ def _mean_share(config: RunConfig, events: list[dict[str, Any]]) -> float:
     """The mean batch of an epoch by a whole one: the last one may be smaller."""
     (*_, images) = (event["train_examples"] for event in events if event["event"] == "started")
     return images / config.steps_per_epoch(images) / min(images, config.global_batch_size)
-
-
-def _usual_step(events: list[dict[str, Any]], result: dict[str, Any]) -> float | None:
-    """Milliseconds of a step in the median of the run's epochs; `None` for one epoch, which holds the tracing."""
-    epochs = {event["epoch"]: event["metrics"]["epoch_seconds"] for event in events if event["event"] == "epoch"}
-    seconds = [epochs[number] for number in sorted(epochs)]
-    return 1000 * statistics.median(seconds[1:]) * result["epochs"] / result["steps"] if len(seconds) > 1 else None

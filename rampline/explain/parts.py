@@ -160,18 +160,35 @@ def _divided(timings: Timings, by: int) -> Timings:
 def run_parts(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any], *, step_milliseconds: float) -> RunParts:
     """The parts of a run's wall time."""
     epochs = {event["epoch"]: event["metrics"] for event in events if event["event"] == "epoch"}
-    seconds = [epochs[number]["epoch_seconds"] for number in sorted(epochs)]
-    steps_per_epoch = result["steps"] / result["epochs"]
-    usual = statistics.median(seconds[1:]) if len(seconds) > 1 else steps_per_epoch * step_milliseconds / 1000
+    steady = [metrics["epoch_seconds"] for metrics in steady_epochs(events)]
+    usual = statistics.median(steady or [result["steps"] / result["epochs"] * step_milliseconds / 1000])
+    traced = (epochs[number]["epoch_seconds"] for number in _traced(events))
     known = {
         "startup": sum(event.get("startup_seconds", 0.0) for event in events if event["event"] == "started"),
-        "tracing": _before_first_step(events) + max(0.0, seconds[0] - usual),
+        "tracing": _before_first_step(events) + sum(max(0.0, seconds - usual) for seconds in traced),
         "steps": result["steps"] * step_milliseconds / 1000,
         "evaluation": sum(metrics.get("validation_seconds") or 0.0 for metrics in epochs.values()),
         "checkpoint": sum(event.get("seconds", 0.0) for event in events if event["event"] == "checkpoint"),
         "logging": result.get("logging_seconds", 0.0),
     }
     return RunParts(**known, unexplained=result["wall_seconds"] - sum(known.values()))
+
+
+def steady_epochs(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """What epochs have measured, without the first of each attempt, which holds tracing, as long as there are others.
+
+    Of a run of one epoch there are none.
+    """
+    epochs = {event["epoch"]: event["metrics"] for event in events if event["event"] == "epoch"}
+    later = sorted(epochs)[1:]
+    return [epochs[number] for number in sorted({*later} - _traced(events)) or later]
+
+
+def _traced(events: Sequence[Mapping[str, Any]]) -> set[int]:
+    """The first epoch of each attempt, in which its functions are traced."""
+    made = {event["epoch"] for event in events if event["event"] == "epoch"}
+    begun = {event.get("first_epoch") for event in events if event["event"] == "started"}
+    return made & {min(made), *begun}
 
 
 def _before_first_step(events: Sequence[Mapping[str, Any]]) -> float:

@@ -17,7 +17,7 @@ from rampline.config.formats import keys_that_keep_epoch_time
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import ClusterConfigError, ConfigError
 from rampline.explain.explanation import Explanation
-from rampline.explain.parts import RunParts, StepParts, run_parts
+from rampline.explain.parts import RunParts, StepParts, run_parts, steady_epochs
 from rampline.files import read_json
 from rampline.forecast.forecast import PRIOR, UNREADABLE, Calibration, Forecast, faster, forecast_run
 from rampline.forecast.machine_types import MachineType
@@ -158,10 +158,9 @@ def _earlier(executions: Path, run: str, config: RunConfig, dataset: PreparedDat
 def _as_it_was(directory: RunDirectory, config: RunConfig) -> Forecast:
     """An earlier run, with the epochs of `config`."""
     events, result = directory.read_events("started", "epoch", "checkpoint"), read_json(directory.result_file)
-    epochs = [event["metrics"] for event in events if event["event"] == "epoch"]
-    later = epochs[1:] or epochs
-    epoch_seconds = statistics.median(metrics["epoch_seconds"] for metrics in later)
-    speed = statistics.median(metrics["images_per_second"] for metrics in later)
+    epochs = steady_epochs(events) or [event["metrics"] for event in events if event["event"] == "epoch"]
+    epoch_seconds = statistics.median(metrics["epoch_seconds"] for metrics in epochs)
+    speed = statistics.median(metrics["images_per_second"] for metrics in epochs)
     step_milliseconds = 1000 * epoch_seconds * result["epochs"] / result["steps"]
     step = StepParts(input=0.0, compute=step_milliseconds, contention=0.0, sync=0.0, other=0.0)
     if directory.explanation_file.is_file():

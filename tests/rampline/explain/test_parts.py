@@ -4,7 +4,15 @@ import dataclasses
 
 import pytest
 
-from rampline.explain.parts import RunParts, StepParts, fixed_share, noise_of_parts, run_parts, step_parts
+from rampline.explain.parts import (
+    RunParts,
+    StepParts,
+    fixed_share,
+    noise_of_parts,
+    run_parts,
+    steady_epochs,
+    step_parts,
+)
 from rampline.training.timings import ReplicaProbes, StrategyProbes, Timings, mean_timings
 
 
@@ -202,6 +210,21 @@ def test_a_resumed_run_starts_twice_and_what_was_lost_is_unexplained():
     result = {"epochs": 2, "steps": 40, "wall_seconds": 30.0, "logging_seconds": 0.0}
     parts = run_parts(events, result, step_milliseconds=100)
     assert parts == RunParts(startup=11, tracing=0, steps=4, evaluation=2, checkpoint=1, logging=0, unexplained=12)
+
+
+def test_the_first_epoch_of_each_attempt_holds_tracing():
+    # Killed in the second of three epochs: it took 6 s longer than the third, the first one 4 s.
+    events = [
+        started(100, startup=6),
+        epoch(1, 108, 7, 1),
+        started(120, startup=5, first_epoch=2),
+        epoch(2, 130, 9, 1),
+        epoch(3, 134, 3, 1),
+    ]
+    parts = run_parts(events, {"epochs": 3, "steps": 30, "wall_seconds": 46.0}, step_milliseconds=300)
+    assert (parts.tracing, parts.steps, parts.unexplained) == (10, 9, 13)
+    assert [metrics["epoch_seconds"] for metrics in steady_epochs(events)] == [3]
+    assert [metrics["epoch_seconds"] for metrics in steady_epochs(events[:4])] == [9]
 
 
 def test_an_attempt_that_was_lost_before_the_first_epoch_is_no_tracing():
