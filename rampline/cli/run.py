@@ -311,9 +311,10 @@ def worker(run_directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help
     if not text:
         raise ClusterConfigError("TF_CONFIG is not set: it says which role of the run this is")
     task = parse_tf_config(text, directory.read_config())
-    typer.echo(f"joining the run in {run_directory} as {task.role} {task.index}")
-    supervise(directory, on_event=lambda event: None, log=typer.echo, launcher=Local([task]))
-    typer.echo("the run is complete")
+    say = LineProgress(typer.echo).line
+    say(f"joining the run in {run_directory} as {task.role} {task.index}")
+    supervise(directory, on_event=lambda event: None, log=say, launcher=Local([task]))
+    say("the run is complete")
 
 
 What = Annotated[

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rampline.record.events import with_attempt
 from rampline.training.timings import ReplicaProbes, StrategyProbes, Timings
 
 
@@ -57,8 +58,8 @@ class RunParts:
 
     Attributes:
         startup: from the launch of the roles to the first step: imports, rendezvous, model, restored checkpoint.
-        tracing: building the graphs: what comes before the first step, and what the first epoch takes longer than the
-            later ones.
+        tracing: building the graphs: what comes before the first step, and what the first epoch of each attempt
+            takes longer than the others.
         steps: the run's steps, each as long as its usual one.
         evaluation: validation after each epoch.
         checkpoint: saving.
@@ -187,7 +188,10 @@ def steady_epochs(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]
 def _traced(events: Sequence[Mapping[str, Any]]) -> set[int]:
     """The first epoch of each attempt, in which its functions are traced."""
     made = {event["epoch"] for event in events if event["event"] == "epoch"}
-    begun = {event.get("first_epoch") for event in events if event["event"] == "started"}
+    begun: list[int] = []
+    for event in events:
+        if event["event"] == "started":
+            begun = with_attempt(begun, event.get("first_epoch", 1))
     return made & {min(made), *begun}
 
 

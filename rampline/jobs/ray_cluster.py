@@ -388,7 +388,9 @@ def _private_folder(ray: Any) -> str:
     Ray opens its own folders to all users, who could take a socket's place: the one around them is closed.
     """
     # Names of sockets have 107 characters, of which a folder for temporary files may leave too few.
-    around = tempfile.mkdtemp(prefix="ray-", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
+    base = os.environ.get("RAY_TMPDIR") or "/tmp"
+    os.makedirs(base, exist_ok=True)  # as Ray does
+    around = tempfile.mkdtemp(prefix="ray-", dir=base)
     atexit.register(shutil.rmtree, around, ignore_errors=True)
     atexit.register(ray.shutdown, wait_for_processes=True)  # before that: the last one is called first
     return f"{around}/ray"
@@ -416,7 +418,9 @@ def _address() -> str:
 def _has_node(address: str) -> bool:
     """Whether a process of this user's is a node of that cluster."""
     return any(
-        process.info["uids"].real == os.getuid() and f"--gcs-address={address}" in (process.info["cmdline"] or ())
+        (uids := process.info["uids"])  # hidden of other users' processes on some machines
+        and uids.real == os.getuid()
+        and f"--gcs-address={address}" in (process.info["cmdline"] or ())
         for process in psutil.process_iter(["uids", "cmdline"])
     )
 

@@ -213,7 +213,7 @@ def why_lost(gang: Gang, role: Role) -> RoleLost:
         seconds, other = max(frozen, key=lambda pair: pair[0])
         return RoleLost(f"{other.label} did not move for {seconds:.0f} s, {role.label} noticed (log: {other.log})")
     if status == NO_MEMORY and gang.config.batch.accumulate == 1:
-        in_parts = "batch.accumulate=auto or " if gang.config.engine == "loop" else ""
+        in_parts = "batch.accumulate=auto or " if gang.config.engine == "loop" and not gang.config.xla else ""
         how += f"; {in_parts}a smaller batch.size needs less"
     message = f"{role.label} {how} (log: {role.log})"
     is_own = status > 0 and status not in (PEER_LOST, MACHINE_LOST, GPU_TAKEN)

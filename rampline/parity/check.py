@@ -165,7 +165,8 @@ def _check_within_memory(
     on_one, notes = _on_one_machine(config)
     size = smallest = config.global_batch_size
     parts = 1 if config.batch.accumulate == AUTO else config.batch.accumulate
-    for _ in range(HALVINGS + 1):
+    halvings = 0
+    while True:
         try:
             result = _run_roles(run_directory, _with_batch(on_one, size, parts), workers, path, log)
         except JobFailed as error:
@@ -175,8 +176,8 @@ def _check_within_memory(
                 parts *= 2
                 log(f"{error}: checking in {parts} micro-batches a step")
                 continue
-            smallest, size = size, size // 2
-            if size < config.replicas:
+            smallest, size, halvings = size, size // 2, halvings + 1
+            if size < config.replicas or halvings > HALVINGS:
                 break
             log(f"{error}: checking with a global batch of {size} instead of {smallest}")
             continue

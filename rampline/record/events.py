@@ -88,6 +88,11 @@ class EventReader:
                     yield json.loads(line)
 
 
+def with_attempt(first_epochs: list[int], first: int) -> list[int]:
+    """The first epochs of a run's attempts, in order, and that of one more: epochs from there on are trained anew."""
+    return [*(known for known in first_epochs if known < first), first]
+
+
 def drop_half_line(path: Path) -> None:
     """Cut off what a writer that was killed left behind its last line, so that the next event is a line of its own."""
     if path.is_file():

@@ -147,7 +147,7 @@ class RunDirectory:
         config = from_dict(read_json(self.config_file))
         execution, weights = self.path.absolute().parent, Path(config.model.weights)
         own = execution.joinpath(*weights.parts[-3:])
-        if weights.parts[-4:-3] != (execution.name,) or own.parent.name != "checkpoints" or not own.is_dir():
+        if weights.parts[-5:-3] != execution.parts[-2:] or own.parent.name != "checkpoints" or not own.is_dir():
             return config
         return dataclasses.replace(config, model=dataclasses.replace(config.model, weights=str(own)))
 

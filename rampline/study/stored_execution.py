@@ -168,6 +168,8 @@ class Keeper:
         self._owner = Owner.read(execution.folder) or Owner.following("")
         self._owner.write(execution.folder)
         self._last: Manifest | None = None
+        # What earlier manifests had, to be deleted after the next one.
+        self._left: set[str] = set()
         self._lines = deque[str]()
         self._taken, self._is_told = "", False
         self._away_since: float | None = None
@@ -214,6 +216,7 @@ class Keeper:
                     self._put()
                 except Exception as error:  # noqa: BLE001 - whatever it is, training goes on and a later attempt may work
                     # A manifest whose answer was lost may be there: the next one must not have its number.
+                    self._left |= self._last.keys() if self._last else set()
                     self._last = None
                     self._note_outage(error)
                     self._woken.wait(pause)
@@ -250,7 +253,8 @@ class Keeper:
         self._put_files(manifest, known, self._plain_files(is_appended=True))
         manifest.write(self._store)
         self._last, self._put_at = manifest, time.localtime()
-        self._store.delete(*((last.keys() if last else set()) - manifest.keys()))
+        self._store.delete(*(((last.keys() if last else set()) | self._left) - manifest.keys()))
+        self._left = set()
         for owner in owners:
             if owner < self._owner.name:
                 self._store.delete_folder(f"{self._key}/{owner}")

@@ -25,7 +25,7 @@ from rampline.jobs.system_metrics import BYTES_PER_MEBIBYTE
 from rampline.parity.check import ParityResult, result_file
 from rampline.record.attempts import read_environments, read_workers, tell_attempts
 from rampline.record.delivery_state import GONE, RUNNING, DeliveryState, read_delivery
-from rampline.record.events import EventReader
+from rampline.record.events import EventReader, with_attempt
 from rampline.record.metric import Source
 from rampline.record.metrics import to_log
 from rampline.record.provenance import commit_tags, describe_machine, source_tags
@@ -175,7 +175,7 @@ class RunReader:
         first, machine = started.get("first_epoch", 1), describe_machine(self._environment(started))
         # Epochs from there on are trained anew.
         self._machines = [known for known in self._machines if known[0] < first]
-        self._first_epochs = [*(known for known in self._first_epochs if known < first), first]
+        self._first_epochs = with_attempt(self._first_epochs, first)
         if not self._machines or self._machines[-1][1] != machine:
             self._machines.append([first, machine])
 

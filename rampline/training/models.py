@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
+import shutil
 import traceback
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -182,15 +183,18 @@ def _downloads_whole() -> Iterator[None]:
     get_file = file_utils.get_file
 
     def fetch(name: str, origin: str, *, cache_subdir: str, **options: Any) -> str:
-        home = Path(str(keras_home())).expanduser()
-        if not os.access(home, os.W_OK):  # Keras takes a folder then that other users may have, too
-            return get_file(name, origin, cache_subdir=cache_subdir, **options)
-        folder = home / cache_subdir
-        with locked(folder / ".rampline.lock"):
-            if not (folder / name).exists():
-                with TemporaryDirectory(prefix=".rampline-", dir=folder) as aside:
-                    os.replace(get_file(name, origin, cache_subdir=aside, **options), folder / name)
-            return get_file(name, origin, cache_subdir=cache_subdir, **options)
+        folder, mark = Path(str(keras_home())).expanduser() / cache_subdir, f".rampline-{os.getuid()}"
+        with suppress(OSError):  # not ours to write to: Keras takes another folder then
+            folder.mkdir(parents=True, exist_ok=True)
+        # Where it is there nothing is written: the folder may be somebody else's.
+        if not (folder / name).exists() and os.access(folder, os.W_OK):
+            with locked(folder / f"{mark}.lock"):
+                for left in folder.glob(f"{mark}-*"):  # of downloads that were killed
+                    shutil.rmtree(left)
+                if not (folder / name).exists():
+                    with TemporaryDirectory(prefix=f"{mark}-", dir=folder) as aside:
+                        os.replace(get_file(name, origin, cache_subdir=aside, **options), folder / name)
+        return get_file(name, origin, cache_subdir=cache_subdir, **options)
 
     file_utils.get_file = fetch
     try:

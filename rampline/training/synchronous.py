@@ -78,7 +78,9 @@ class SynchronousSteps:
         self.total = compiled(self.sum_over_workers)
 
     def iterate(self, dataset: tf.data.Dataset) -> Iterator:
-        """An iterator over the local replicas' batches, one after the other; GPUs get theirs ahead of the step.
+        """An iterator over the local replicas' batches, one after the other.
+
+        GPUs get theirs ahead of the step, but for `prefetch: off`.
 
         On CPU devices TensorFlow's distributed iterator would take a quarter of a small network's step, for copies that
         are not needed.

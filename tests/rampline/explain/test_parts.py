@@ -225,6 +225,9 @@ def test_the_first_epoch_of_each_attempt_holds_tracing():
     assert (parts.tracing, parts.steps, parts.unexplained) == (10, 9, 13)
     assert [metrics["epoch_seconds"] for metrics in steady_epochs(events)] == [3]
     assert [metrics["epoch_seconds"] for metrics in steady_epochs(events[:4])] == [9]
+    # Damage to its checkpoint led a later attempt back to the first epoch: from there on all are made anew.
+    back = [*events[:4], started(140, startup=5, first_epoch=1), epoch(1, 150, 8, 1), epoch(2, 154, 3, 1)]
+    assert [metrics["epoch_seconds"] for metrics in steady_epochs(back)] == [3]
 
 
 def test_an_attempt_that_was_lost_before_the_first_epoch_is_no_tracing():

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -155,6 +156,11 @@ def test_without_a_name_only_a_cluster_of_ones_own_is_joined(tmp_path: Path, mon
         assert _address() == "local"
         current.unlink()
     current.write_text("10.0.0.1:6379")
+    hidden = SimpleNamespace(info={"uids": None, "cmdline": None})  # as other users' processes are with hidepid
+    with monkeypatch.context() as patched:
+        patched.setattr(psutil, "process_iter", lambda _: [hidden])
+        with pytest.raises(ClusterConfigError, match=r"^no node of the Ray cluster"):
+            _address()
     monkeypatch.setattr(os, "getuid", lambda: current.stat().st_uid + 1)
     assert _address() == "local"
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")

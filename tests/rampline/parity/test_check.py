@@ -15,6 +15,8 @@ from runs import make_config
 from rampline.config import ParityConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
+from rampline.jobs.exit_status import NO_MEMORY
+from rampline.jobs.job import JobFailed
 from rampline.parity.check import ParityResult, check_parity, parity_config, result_file
 from rampline.record.run_directory import RunDirectory, RunIdentity
 
@@ -191,6 +193,23 @@ def test_a_model_that_no_memory_takes_is_not_applicable(make_run: MakeRun) -> No
     result = check_parity(make_run(config), log=print)
     reason = "there is no memory for the check, in float64, with a global batch of 2 either"
     assert (result.status, result.reason) == ("not_applicable", reason)
+
+
+def test_micro_batches_are_doubled_as_far_as_a_share_has_examples(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = list[tuple[int, object]]()
+
+    def no_memory(_: object, config: RunConfig, *__: object) -> None:
+        tried.append((config.batch.size, config.batch.accumulate))
+        raise JobFailed("chief 0", "has no memory", Path("chief-0.log"), NO_MEMORY)
+
+    monkeypatch.setattr("rampline.parity.check._run_roles", no_memory)
+    config = make_config("mirrored", batch=128, replicas=2, virtual_devices=2)
+    config = dataclasses.replace(config, batch=dataclasses.replace(config.batch, accumulate="auto"))
+    assert check_parity(make_run(config), log=print).status == "not_applicable"
+    whole = [(128, parts) for parts in (1, 2, 4, 8, 16, 32, 64)]
+    assert tried == [*whole, (64, 32), (32, 16), (16, 8), (8, 4)]
 
 
 def test_what_is_checked_keeps_the_training_and_drops_the_rest() -> None:

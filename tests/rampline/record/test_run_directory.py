@@ -53,8 +53,9 @@ def test_weights_of_another_run_are_found_where_the_home_has_moved_to(tmp_path):
     (tmp_path / "before").rename(tmp_path / "after")
     moved = RunDirectory(after / "all")
     assert moved.read_config() == RunConfig(model=ModelConfig(weights=str(after / checkpoint)))
-    # Of another execution, or not there: as it was.
-    others = [before.parent / "e2" / checkpoint, before / "head" / "checkpoints" / "step-00000020", "/model.keras"]
+    # Of another execution, also one that another study has by that name, or not there: as it was.
+    others = [before.parent / "e2" / checkpoint, before.parents[1] / "other" / "e1" / checkpoint]
+    others += [before / "head" / "checkpoints" / "step-00000020", Path("/model.keras")]
     for number, weights in enumerate(map(str, others)):
         other = RunDirectory(after / f"other-{number}")
         other.create(RunConfig(model=ModelConfig(weights=weights)), IDENTITY)

@@ -299,6 +299,9 @@ def test_a_manifest_whose_answer_was_lost_counts_and_nothing_of_it_is_overwritte
     assert newest
     events = [files["run/baseline/events.jsonl"]["at"] for files in (LostAnswer.lost[0], newest.files)]
     assert (events[0], events[1] > 2, newest.number > 2) == (2, True, True)
+    # What the first manifest had and the newest has not is no longer there either.
+    place = f"{newest.key}/{newest.owner}"
+    assert {f"{place}/{name}" for name in store.names(place)} - newest.keys() <= {f"{place}/owner.json"}
 
 
 def test_the_end_does_not_wait_long_for_a_store_that_is_away(s3: S3, store, execution) -> None:

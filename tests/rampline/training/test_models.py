@@ -161,6 +161,12 @@ def test_weights_that_keras_downloads_are_whole_or_absent_and_fetched_once(tmp_p
         assert [role.wait(60) for role in roles] == [0, 0]
     assert file.read_bytes() == content
     assert len(server.paths) == 2
+    # Nothing is left of the one that was killed, and who finds the file writes nothing beside it.
+    lock, found = sorted(file.parent.iterdir())
+    assert (lock.name, found) == (f".rampline-{os.getuid()}.lock", file)
+    lock.unlink()
+    subprocess.run(command, check=True)
+    assert list(file.parent.iterdir()) == [file]
 
 
 def test_options_and_the_last_layers_of_a_backbone():
