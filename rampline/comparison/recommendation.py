@@ -311,10 +311,9 @@ def _tell_unpriced(candidates: Sequence[Candidate]) -> str:
 
 
 def _not_told_apart(candidates: Sequence[Candidate], fastest: Candidate | None) -> list[str]:
-    """Of runs that were repeated; one training each tells nothing of the spread."""
-    if fastest is None or fastest.time.trained < 2:
+    if fastest is None:
         return []
-    others = [c for c in candidates if c is not fastest and c.is_within and c.is_in_time and c.time.trained > 1]
+    others = [c for c in candidates if c is not fastest and c.is_within and c.is_in_time and not c.repeats]
     close = [c.run for c in others if not c.time.is_clearly_above(fastest.time)]
     return [f"Not told apart from {fastest.run} by their times: {', '.join(close)}."] if close else []
 

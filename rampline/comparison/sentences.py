@@ -41,7 +41,10 @@ def summarise_speed(comparison: Comparison) -> str:
     own, of_reference = (figure_of(row, "images_per_second") for row in (best, reference))
     if own.is_clearly_above(of_reference) and not _is_repeat(best, comparison):
         images = f"{write_quantity(own.value)} images/s"
-        return f"{best['run']} is the fastest: {images}, {speedup} the reference {comparison.reference}."
+        near = [row["run"] for row in others[1:] if not own.is_clearly_above(figure_of(row, "images_per_second"))]
+        are = "is" if len(near) == 1 else "are"
+        tie = f"; {list_names(near)} {are} not clearly slower" if near else ""
+        return f"{best['run']} is the fastest: {images}, {speedup} the reference {comparison.reference}{tie}."
     if not of_reference.is_clearly_above(own) or _is_repeat(best, comparison):
         named = f"the reference {comparison.reference} ({throughput})"
         return f"No run is clearly faster than {named}: {best['run']} is at {speedup}."

@@ -65,6 +65,12 @@ def test_reference_stays_where_nothing_is_clearly_better(recommended):
     )
 
 
+def test_runs_that_take_as_long_are_named(recommended):
+    runs = [run("base", 0.9, 100), run("fast", 0.9, 50), run("equal", 0.9, 52), run("slower", 0.9, 54)]
+    found = recommended("near", runs)
+    assert (found.fastest, found.remarks[0]) == ("fast", "Not told apart from fast by their times: equal.")
+
+
 def test_without_prices_only_the_fastest(recommended):
     found = recommended("prices", [run("base", 0.9, 100), run("fast", 0.91, 50)])
     assert found.sentence == (

@@ -57,6 +57,16 @@ def test_differences_within_five_percent_are_no_difference(client, log_study, fo
     assert summarise_scaling(comparison) == ""
 
 
+def test_runs_that_are_as_fast_as_the_fastest_are_named(client, log_study, four_runs):
+    base, _, fast, _ = four_runs
+    rates = {"equal": 1470, "slower": 1400}
+    others = [replace(fast, name=name, epochs=[(0.8, 10, 1e-3, 1), (0.9, r, 1e-3, 2)]) for name, r in rates.items()]
+    log_study("near", [base, fast, *others], reference="baseline")
+    assert summarise_speed(read_comparison(client, "near")) == (
+        f"mirrored is the fastest: 1,500 images/s, 1.50{TIMES} the reference baseline; equal is not clearly slower."
+    )
+
+
 def test_one_run(client, log_study, four_runs):
     log_study("one", four_runs[:1], reference="baseline")
     comparison = read_comparison(client, "one")
