@@ -84,16 +84,13 @@ def main() -> int:
         end_with_parent(int(caller))
     make_quiet()
     home = Home.from_environment()
-    try:
-        keep_private(home)
-    except RamplineError as error:
-        return _fail(str(error), error.exit_status)
-    os.environ.update(log_in(home, os.environ))
     # What ends a command from outside must unwind it like Ctrl-C, so that executions are closed and processes ended.
     signal.signal(signal.SIGTERM, _leave)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # `nohup` has it ignored, and the command goes on
         signal.signal(signal.SIGHUP, _leave)
     try:
+        keep_private(home)
+        os.environ.update(log_in(home, os.environ))
         return app(standalone_mode=False) or 0
     except RamplineError as error:
         return _fail(str(error), error.exit_status)

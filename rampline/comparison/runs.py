@@ -53,6 +53,7 @@ from rampline.comparison.mlflow_reader import (
 from rampline.comparison.repeats import by_run, merge_epochs, merge_trainings, name_of_run, with_intervals_of_speedup
 from rampline.credentials import mask
 from rampline.errors import InputError
+from rampline.record.events import without_tracing
 from rampline.record.metric import Metric, Source, Summary
 from rampline.record.metrics import compared_epochs, find_metric, logged, metrics_of_run, own_metrics
 from rampline.record.units import COUNT, NONE, SECONDS
@@ -382,10 +383,10 @@ def steady_throughput(epochs: pd.DataFrame, first_epochs: Sequence[int]) -> list
 
 
 def _steady(epochs: pd.DataFrame, key: str, first_epochs: Sequence[int]) -> list[float]:
-    values = list(zip(epochs["epoch"].tolist(), epochs[key].tolist(), strict=True))
-    later = values[1:] or values
-    steady = [value for epoch, value in later if epoch not in first_epochs] or [value for _, value in later]
-    return [value for value in steady if math.isfinite(value)]
+    numbers = epochs["epoch"].tolist()
+    values = dict(zip(numbers, epochs[key].tolist(), strict=True))
+    steady = without_tracing(numbers, first_epochs) or numbers
+    return [values[epoch] for epoch in steady if math.isfinite(values[epoch])]
 
 
 def choose_reference(rows: Iterable[Mapping[str, Any]], declared: str) -> str:

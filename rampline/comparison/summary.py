@@ -11,6 +11,7 @@ from rampline.comparison.runs import NOT_MEASURED_TAG, Comparison, is_missing
 from rampline.comparison.sentences import find_fastest, list_answers, list_remarks, list_verdicts, tell_repeats
 from rampline.record.metric import Output, Source
 from rampline.record.metrics import PAGE_RANK, logged, shown_in
+from rampline.record.units import escape_markdown
 from rampline.tracking.pages import LATEST, artifact_page, compare_page, experiment_page, run_page
 from rampline.tracking.reconciliation import NOTE_TAG, Moment, Record
 
@@ -80,19 +81,19 @@ def write_markdown(comparison: Comparison) -> str:
 
 
 def _lines(comparison: Comparison, *, linked: bool) -> Iterator[str]:
-    yield _escape(" ".join(list_answers(comparison)))
+    yield escape_markdown(" ".join(list_answers(comparison)))
     yield from ("", _links(comparison), "")
     # Those that fit on MLflow's page, and what others have published.
     columns = [c for c in make_columns(comparison) if c.rank <= PAGE_RANK or c.key.startswith("published_")]
-    yield _markdown_row(_escape(column.title) for column in columns)
+    yield _markdown_row(escape_markdown(column.title) for column in columns)
     yield _markdown_row("--:" if column.numeric else ":--" for column in columns)
     for row in comparison.rows:
-        run, *figures = [_escape(column.text(row)) for column in columns]
+        run, *figures = [escape_markdown(column.text(row)) for column in columns]
         page = run_page(comparison.experiment_id, row["run_id"])
         yield _markdown_row([f"[{run}]({page})" if linked else run, *figures])
     yield ""
     yield from (
-        f"- {_escape(text)}"
+        f"- {escape_markdown(text)}"
         for text in (tell_repeats(comparison), *list_remarks(comparison), *list_verdicts(comparison))
     )
     if comparison.command:
@@ -111,9 +112,3 @@ def _links(comparison: Comparison) -> str:
 
 def _markdown_row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _escape(text: str) -> str:
-    for character in "\\|<*`":
-        text = text.replace(character, f"\\{character}")
-    return text

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rampline.record.events import with_attempt
+from rampline.record.events import with_attempt, without_tracing
 from rampline.training.timings import ReplicaProbes, StrategyProbes, Timings
 
 
@@ -163,7 +163,7 @@ def run_parts(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any], *,
     epochs = {event["epoch"]: event["metrics"] for event in events if event["event"] == "epoch"}
     steady = [metrics["epoch_seconds"] for metrics in steady_epochs(events)]
     usual = statistics.median(steady or [result["steps"] / result["epochs"] * step_milliseconds / 1000])
-    traced = (epochs[number]["epoch_seconds"] for number in _traced(events))
+    traced = (epochs[number]["epoch_seconds"] for number in {min(epochs), *_first_epochs(events)} & {*epochs})
     known = {
         "startup": sum(event.get("startup_seconds", 0.0) for event in events if event["event"] == "started"),
         "tracing": _before_first_step(events) + sum(max(0.0, seconds - usual) for seconds in traced),
@@ -176,23 +176,17 @@ def run_parts(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any], *,
 
 
 def steady_epochs(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """What epochs have measured, without the first of each attempt, which holds tracing, as long as there are others.
-
-    Of a run of one epoch there are none.
-    """
+    """What the run's epochs have measured, of those that hold no tracing; of a run of one epoch none."""
     epochs = {event["epoch"]: event["metrics"] for event in events if event["event"] == "epoch"}
-    later = sorted(epochs)[1:]
-    return [epochs[number] for number in sorted({*later} - _traced(events)) or later]
+    return [epochs[number] for number in without_tracing(sorted(epochs), _first_epochs(events))]
 
 
-def _traced(events: Sequence[Mapping[str, Any]]) -> set[int]:
-    """The first epoch of each attempt, in which its functions are traced."""
-    made = {event["epoch"] for event in events if event["event"] == "epoch"}
-    begun: list[int] = []
+def _first_epochs(events: Sequence[Mapping[str, Any]]) -> list[int]:
+    found: list[int] = []
     for event in events:
         if event["event"] == "started":
-            begun = with_attempt(begun, event.get("first_epoch", 1))
-    return made & {min(made), *begun}
+            found = with_attempt(found, event.get("first_epoch", 1))
+    return found
 
 
 def _before_first_step(events: Sequence[Mapping[str, Any]]) -> float:

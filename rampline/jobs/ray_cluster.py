@@ -61,7 +61,7 @@ KIND = "accelerator_type:"
 # A cluster of this machine alone holds at least so many roles, as the local launcher does.
 LEAST_CPUS = 4
 # In the place of an address, as Ray has it: a cluster of this machine alone, for the command.
-LOCAL = "local"
+THIS_MACHINE = "local"
 # Where `ray start` leaves the address of its cluster.
 CURRENT_CLUSTER = Path("/tmp/ray/ray_current_cluster")
 
@@ -335,7 +335,7 @@ def connect() -> Any:
     """
     # Ray reads them once, when it is imported.
     address = _address()
-    secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)} if address == LOCAL else {}
+    secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)} if address == THIS_MACHINE else {}
     for name, value in {**SETTINGS, **secret}.items():
         os.environ.setdefault(name, value)
     try:
@@ -370,9 +370,9 @@ def connect() -> Any:
 
 def _init(ray: Any, address: str) -> None:
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address == LOCAL:
+    if address == THIS_MACHINE:
         cpus = max(LEAST_CPUS, available_cores())
-        ray.init(address=LOCAL, num_cpus=cpus, include_dashboard=False, _temp_dir=_private_folder(ray), **quiet)
+        ray.init(address=THIS_MACHINE, num_cpus=cpus, include_dashboard=False, _temp_dir=_private_folder(ray), **quiet)
         return
     if address == _started_here():
         from ray._private.authentication import authentication_token_setup as token
@@ -412,7 +412,7 @@ def _address() -> str:
             f"no node of the Ray cluster {address}, which {CURRENT_CLUSTER} names, runs here as you: start one, or set "
             f"RAY_ADDRESS, to `local` for this machine alone"
         )
-    return address or LOCAL
+    return address or THIS_MACHINE
 
 
 def _has_node(address: str) -> bool:

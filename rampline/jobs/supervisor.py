@@ -40,66 +40,13 @@ from rampline.jobs.launcher import (
     workers_now,
 )
 from rampline.jobs.launchers import launcher_of
+from rampline.jobs.restarts import Restarts, RoleLost
 from rampline.jobs.stop import StopRequest
 from rampline.jobs.tf_config import Task
 from rampline.record.attempts import Attempt, Attempts, write_hosts
 from rampline.record.checkpoints import last_checkpoint, step_of
 from rampline.record.events import EventReader
 from rampline.record.run_directory import RunDirectory
-
-FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 60.0
-
-
-class RoleLost(Exception):
-    """A role ended, or froze, before the run was complete.
-
-    Attributes:
-        at: `time.monotonic()` when that was found out.
-        will_repeat: whether another attempt would end the same way.
-        is_own: whether the role itself failed, and not because of a peer or a signal.
-    """
-
-    def __init__(self, message: str, *, will_repeat: bool = False, is_own: bool = False) -> None:
-        super().__init__(message)
-        self.at, self.will_repeat, self.is_own = time.monotonic(), will_repeat, is_own
-
-
-class RoomFound(Exception):
-    """An elastic run has left with a checkpoint, because there is room for more workers."""
-
-
-class Restarts:
-    """The restarts of one launch: of the whole run, and of single parameter-server workers in place."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit, self._used = limit, 0
-        self._pause_seconds = FIRST_PAUSE_SECONDS
-        self._last: tuple[str, int] | None = None
-
-    def take(self) -> bool:
-        """Use one up; whether there was one left."""
-        self._used += 1
-        return self._used <= self._limit
-
-    def take_for_run(self, lost: RoleLost, step: int) -> float:
-        """Use one up for the whole run; returns the pause before it, which doubles while no step is won.
-
-        Raises:
-            RunFailed: when none is left, or the next attempt would end the same way.
-        """
-        if lost.will_repeat:
-            raise RunFailed(str(lost)) from lost
-        if lost.is_own and self._last == (str(lost), step):
-            raise RunFailed(f"{lost}: twice the same, with no checkpoint in between") from lost
-        if not self.take():
-            raise RunFailed(f"{lost}; restarts used up: {self._limit}" if self._limit else str(lost)) from lost
-        if self._last and step > self._last[1]:
-            self._pause_seconds = FIRST_PAUSE_SECONDS
-        self._last = (str(lost), step)
-        pause, self._pause_seconds = self._pause_seconds, min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
-        return pause
-
 
 # A role that has not moved for so long is named instead of the one that failed because of it.
 SUSPICIOUS_SECONDS = 3.0
@@ -110,6 +57,10 @@ IMPORT_ALLOWANCE_SECONDS = 120
 LAST_ROLES_GRACE_SECONDS = 15.0
 
 Log = Callable[[str], None]
+
+
+class RoomFound(Exception):
+    """An elastic run has left with a checkpoint, because there is room for more workers."""
 
 
 @dataclass(kw_only=True)

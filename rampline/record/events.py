@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,15 @@ class EventReader:
 def with_attempt(first_epochs: list[int], first: int) -> list[int]:
     """The first epochs of a run's attempts, in order, and that of one more: epochs from there on are trained anew."""
     return [*(known for known in first_epochs if known < first), first]
+
+
+def without_tracing(epochs: Sequence[int], first_epochs: Collection[int]) -> list[int]:
+    """Of a run's epochs those without the first of each attempt, which holds tracing, as long as there are others.
+
+    Of one epoch none is left.
+    """
+    later = epochs[1:]
+    return [epoch for epoch in later if epoch not in first_epochs] or [*later]
 
 
 def drop_half_line(path: Path) -> None:

@@ -77,7 +77,7 @@ def escape_controls(text: str) -> str:
 
 def escape_markdown(text: str) -> str:
     """Markdown that shows the text as it is: stars, paths and brackets mark nothing up, and fetch nothing."""
-    return re.sub(r"([\\*_<\[|])", r"\\\1", text)
+    return re.sub(r"([\\*_<\[|`])", r"\\\1", text)
 
 
 def write_markdown_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -115,7 +115,8 @@ def load_model(
 ) -> tuple[keras.Model, Objective]:
     """The run's network with the weights of `checkpoint`, without its pretrained weights being needed again.
 
-    And what the run measures, by what the network is compiled with or by the study.
+    Returns:
+        it, and what the run measures: by what it is compiled with, or by the study.
 
     Raises:
         ConfigError: when the network is code to import and the run directory is not one of this home.
