@@ -6,7 +6,8 @@ From what one replica takes, and a few at once, to what many would take:
   as long as there are cores, then twice: T(n) = T(1) g^log2(min(n, cores)) max(1, n / cores). On devices of their own n
   take what `few` have taken.
 - *Sums of gradients*: the latency-bandwidth model of a ring, alpha (n - 1) + beta 2 (n - 1) / n bytes (Thakur,
-  Rabenseifner and Gropp, 2005). Replicas that are more than the cores take turns at what is not waiting.
+  Rabenseifner and Gropp, 2005). Where replicas are more than the cores, who waits for a core sends and answers late.
+- *Start-up and tracing*: processes on the same cores take turns too; one process does it for its replicas in turn.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rampline.explain.explanation import BOUNDS
 from rampline.explain.parts import RunParts, StepParts
 from rampline.files import JsonData, read_json
 from rampline.forecast.machine_types import MachineType
-from rampline.forecast.reading import Reading
+from rampline.forecast.reading import FEW_REPLICAS, Reading
 from rampline.record.home import Home
 from rampline.record.metric import Source
 from rampline.record.metrics import to_log
@@ -213,10 +214,10 @@ def forecast_run(
         validation_examples: images of an evaluation.
         machine: on which; by default as the readings were made.
     """
-    law = _Law(one, few, place_of(config), config.replicas, machine)
-    step, steps = law.step(config, train_examples), config.steps_per_epoch(train_examples)
+    law = _Law(config, one, few, place_of(config), machine)
+    step, steps = law.step(train_examples), config.steps_per_epoch(train_examples)
     whole, rest = divmod(train_examples, config.global_batch_size)
-    epoch_seconds = (whole * step.total + (law.step(config, rest).total if rest else 0.0)) / 1000
+    epoch_seconds = (whole * step.total + (law.step(rest).total if rest else 0.0)) / 1000
     saved = math.ceil(config.epochs / config.checkpoint_every_epochs)
     if config.checkpoint_every_steps:
         saved += config.epochs * steps // config.checkpoint_every_steps
@@ -242,15 +243,19 @@ def forecast_run(
 class _Law:
     """What follows from the readings for so many replicas."""
 
+    config: RunConfig
     one: Reading
     few: Reading | None
     place: Place
-    replicas: int
     machine: MachineType | None
 
-    def step(self, config: RunConfig, examples: int) -> StepParts:
+    @property
+    def replicas(self) -> int:
+        return self.config.replicas
+
+    def step(self, examples: int) -> StepParts:
         """With a global batch of `examples`, at most a full one."""
-        size = config.share_of(examples)
+        size = self.config.share_of(examples)
         real, cached = (_at(self.one, kind, size) for kind in ("real", "cached"))
         fixed = min(max(2 * _at(self.one, "cached", max(1, size // 2)) - cached, 0.0), cached) if size > 1 else 0.0
         alone = {"input": real - cached, "compute": cached - fixed, "other": fixed}
@@ -261,8 +266,8 @@ class _Law:
         if self.machine or few is None:
             parts = StepParts(**alone, contention=0.0, sync=sync)
             # An update is that of any worker.
-            return parts if config.is_synchronous else parts.scaled(1 / self.replicas)
-        if not config.is_synchronous:
+            return parts if self.config.is_synchronous else parts.scaled(1 / self.replicas)
+        if not self.config.is_synchronous:
             return self._asynchronous(few, size, cached, fixed)
         sync = max(0.0, few.update.median - self.one.update.median) if few.update and self.one.update else 0.0
         work = {"of": few.replicas, "replicas": self.replicas}
@@ -290,12 +295,14 @@ class _Law:
         return parts.scaled(1 / self.replicas)
 
     def of_process(self, name: str) -> float:
-        """Of what every process does; a process with several replicas does it for one after the other."""
+        """Of what every process does, side by side; one process with several replicas does it for each in turn."""
         one = getattr(self.one, name)
         if self.few is None:
             return one
         few, of = getattr(self.few, name), self.few.replicas
-        return few + max(0.0, few - one) * (self.replicas - of) / (of - 1)
+        if self.config.strategy == "mirrored":
+            return few + max(0.0, few - one) * (self.replicas - of) / (of - 1)
+        return few if self.machine else self.place.shared_processes(few, self.config.cluster.workers)
 
     def evaluation(self, images: int) -> float:
         one, few = _evaluation(self.one, images), self.few and _evaluation(self.few, images)
@@ -367,8 +374,12 @@ class Place:
             replicas: 1 or more.
         """
         waiting = min(few, latency)
-        sent = (few - waiting) * self._ring(replicas) / self._ring(of) * self._turns(replicas) / self._turns(of)
-        return waiting * (replicas - 1) / (of - 1) + sent
+        over_more = waiting * (replicas - 1) / (of - 1) + (few - waiting) * self._ring(replicas) / self._ring(of)
+        return over_more * self._turns(replicas) / self._turns(of)
+
+    def shared_processes(self, few: float, processes: int) -> float:
+        """What so many take side by side for what two, a reading's workers, take in `few`."""
+        return few * self._turns(processes) / self._turns(FEW_REPLICAS)
 
     def _apart(self, replicas: int) -> int:
         """As many of them as have cores of their own, or would on the smallest machine: two."""

@@ -19,6 +19,7 @@ from rampline.config import ClusterConfig, ExplainConfig, RunConfig, to_dict
 from rampline.data.dataset import PreparedDataset
 from rampline.explain.replica import needs_virtual_device, replica_config
 from rampline.files import JsonData, json_digest, read_json
+from rampline.jobs.fork_server import wait_for_fork_server
 from rampline.jobs.job import Job, run_together
 from rampline.jobs.launchers import launcher_of_jobs
 from rampline.record.home import Home
@@ -152,6 +153,7 @@ def take_reading(
     launcher = launcher_of_jobs(chosen)
     launcher.check(chosen)
     placement = launcher.place(chosen)
+    wait_for_fork_server()
     started, ready = time.monotonic(), []
     run_together(placement, [(task, job) for task in placement.tasks], lambda _: ready.append(time.monotonic()))
     reading = Reading.from_dict(read_json(file) | {"replicas": replicas, "startup_seconds": ready[0] - started})

@@ -140,6 +140,13 @@ def fork_worker(
     return ForkedProcess(int(pid), own)
 
 
+def wait_for_fork_server() -> None:
+    """Until it has imported TensorFlow: a worker that is started afterwards takes what each later one does."""
+    for server in _active:
+        with contextlib.suppress(OSError):  # it is gone
+            server.requests.recv(1, socket.MSG_PEEK)
+
+
 def _start() -> _Server:
     environment = worker_environment({})
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
@@ -196,6 +203,7 @@ def _serve(requests: socket.socket, set_by_imports: Mapping[str, str]) -> list[s
     signal.set_wakeup_fd(tell.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     workers: dict[int, socket.socket] = {}
+    requests.send(b"!")  # see `wait_for_fork_server`
     with selectors.DefaultSelector() as selector:
         selector.register(requests, selectors.EVENT_READ)
         selector.register(told, selectors.EVENT_READ)
@@ -206,7 +214,9 @@ def _serve(requests: socket.socket, set_by_imports: Mapping[str, str]) -> list[s
                 _tell_ended(workers)
             if requests not in ready:
                 continue
-            message, files, _, _ = socket.recv_fds(requests, LONGEST_REQUEST, MOST_FILES)
+            message, files = b"", list[int]()
+            with contextlib.suppress(ConnectionResetError):  # the end of one for which nobody had waited
+                message, files, _, _ = socket.recv_fds(requests, LONGEST_REQUEST, MOST_FILES)
             if not message:
                 os._exit(0)
             status, log, *network = files

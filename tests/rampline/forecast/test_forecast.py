@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from rampline.config import BatchConfig, ClusterConfig, RunConfig
+from rampline.config.run_config import Strategy
 from rampline.explain.parts import RunParts, StepParts
 from rampline.forecast.forecast import PRIOR, PRIOR_RUNS, Calibration, Forecast, faster, forecast_run
 from rampline.forecast.machine_types import MachineType
@@ -101,6 +102,17 @@ def test_more_replicas_than_were_read_follow_the_law(monkeypatch: pytest.MonkeyP
     # Two compute for 30 ms, four for 60; the sum of two takes 5 ms, that of four 10.
     assert (step.compute + step.other, step.contention, step.sync) == pytest.approx((20.0, 40.0, 10.0))
     assert step.input == pytest.approx(2.0, abs=0.1)
+
+
+@pytest.mark.parametrize("strategy, startup", [("mirrored", 3.0 + 2 * 1.0), ("multi_worker", 2 * 3.0)])
+def test_processes_start_side_by_side_and_replicas_of_one_in_turn(
+    strategy: Strategy, startup: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rampline.forecast.forecast.available_cores", lambda: 2)
+    cluster = mirrored(4).cluster if strategy == "mirrored" else ClusterConfig(workers=4)
+    config = RunConfig(epochs=2, strategy=strategy, batch=BatchConfig(size=32), cluster=cluster)
+    found = forecast_run(config, reading(1, 20.0), reading(2, 30.0, startup_seconds=3.0), **IMAGES)
+    assert found.run.startup == pytest.approx(startup)
 
 
 def test_a_smaller_batch_costs_its_share_and_the_fixed_cost() -> None:

@@ -46,11 +46,18 @@ def test_a_ring_pays_latency_by_hop_and_bytes_by_share() -> None:
     assert DEVICES.all_reduce(8.0, 9.0, of=2, replicas=4) == pytest.approx(8.0 * 3)
 
 
-def test_replicas_that_are_more_than_the_cores_take_turns_at_what_is_not_waiting() -> None:
-    """On two cores four send what two have sent, twice as long; on four they send 1.5 times the bytes side by side."""
-    assert CORES.all_reduce(8.0, 2.0, of=2, replicas=4) == pytest.approx(2.0 * 3 + 6.0 * 2)
-    assert Place(is_shared=True, cores=4).all_reduce(8.0, 2.0, of=2, replicas=4) == pytest.approx(2.0 * 3 + 6.0 * 1.5)
-    assert Place(is_shared=True, cores=4).all_reduce(8.0, 2.0, of=2, replicas=8) == pytest.approx(2.0 * 7 + 6.0 * 3)
+def test_replicas_that_are_more_than_the_cores_take_turns() -> None:
+    """On two cores four send what two have sent, and wait three times for who waits for a core: all twice as long."""
+    assert CORES.all_reduce(8.0, 2.0, of=2, replicas=4) == pytest.approx((2.0 * 3 + 6.0) * 2)
+    four_cores = Place(is_shared=True, cores=4)
+    assert four_cores.all_reduce(8.0, 2.0, of=2, replicas=4) == pytest.approx(2.0 * 3 + 6.0 * 1.5)
+    assert four_cores.all_reduce(8.0, 2.0, of=2, replicas=8) == pytest.approx((2.0 * 7 + 6.0 * 1.5) * 2)
+
+
+def test_processes_that_are_more_than_the_cores_take_turns_at_starting() -> None:
+    assert [CORES.shared_processes(3.0, n) for n in (2, 4, 8)] == pytest.approx([3.0, 6.0, 12.0])
+    assert Place(is_shared=True, cores=4).shared_processes(3.0, 4) == pytest.approx(3.0)
+    assert DEVICES.shared_processes(3.0, 64) == 3.0
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,23 @@ def test_what_tensorflow_reads_on_import_makes_a_process_of_its_own(
     end_roles([role])
 
 
+def test_who_has_waited_for_it_starts_workers_at_once(own_server: module._Server) -> None:
+    for _ in range(2):
+        module.wait_for_fork_server()
+        assert "libtensorflow" in Path(f"/proc/{own_server.process.pid}/maps").read_text()
+
+
+def test_it_ends_when_its_socket_is_closed_before_anybody_waited(own_server: module._Server) -> None:
+    wait_until(lambda: "libtensorflow" in Path(f"/proc/{own_server.process.pid}/maps").read_text(), 60)
+    own_server.requests.close()
+    assert own_server.process.wait(10) == 0
+
+
+def test_nobody_waits_for_one_that_was_killed(own_server: module._Server) -> None:
+    own_server.process.kill()
+    module.wait_for_fork_server()
+
+
 def test_what_ray_sets_makes_none(tmp_path: Path, server: psutil.Process) -> None:
     """As it does in a process that talks to a cluster, and leaves it set."""
     ray = {"RAY_AUTH_MODE": "token", "PYTHONBREAKPOINT": "ray.util.rpdb._driver_set_trace"}
