@@ -72,9 +72,9 @@ EXPERIMENTS = (
         study="fashion_mnist",
         title="Fashion-MNIST: Model.fit, a custom loop, two replicas, two workers, parameter servers",
         about=(
-            "60,000 + 10,000 images of 28 x 28, ten epochs, three trainings each, as the study is shipped. The published "
-            "slow-down does not show: there a step takes 8.5 ms on one GPU and 13.8 ms on five, tracing included; here "
-            "one replica computes for 40 ms, which hides what five cost each other."
+            "60,000 + 10,000 images of 28 x 28, ten epochs, three trainings each, as the study is shipped. The "
+            "published slow-down does not show: there a step takes 8.5 ms on one GPU and 13.8 ms on five, tracing "
+            "included; here one replica computes for 40 ms, which hides what five cost each other."
         ),
         settings=("data.manual_dir={data}/fashion_mnist", "repeats=3"),
     ),
@@ -89,8 +89,8 @@ EXPERIMENTS = (
         title="Cats and dogs: a ramp for pretrained weights",
         about=(
             "MobileNetV2 with ImageNet weights on 3,000 photographs (2,000 to train, 1,000 to validate; there is no "
-            "test split) at 128 pixels, five epochs, trained once. The published figures are for 23,262 photographs at 224 "
-            "pixels, ten epochs and K80 GPUs. The ramp and the warning show: with it 0.95 and more, a larger batch "
+            "test split) at 128 pixels, five epochs, trained once. The published figures are for 23,262 photographs at "
+            "224 pixels, ten epochs and K80 GPUs. The ramp and the warning show: with it 0.95 and more, a larger batch "
             "without it 0.76. Four GPUs in half the time do not: here they are the same two cores. 1-gpu-ft has no "
             "ramp: its steps of 0.001 throw the pretrained weights about, and the moving averages of its "
             "BatchNormalization, which follow over a thousand steps, are those of other weights when it is validated. "

@@ -203,7 +203,8 @@ def _serve(requests: socket.socket, set_by_imports: Mapping[str, str]) -> list[s
     signal.set_wakeup_fd(tell.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     workers: dict[int, socket.socket] = {}
-    requests.send(b"!")  # see `wait_for_fork_server`
+    with contextlib.suppress(BrokenPipeError):
+        requests.send(b"!")  # see `wait_for_fork_server`
     with selectors.DefaultSelector() as selector:
         selector.register(requests, selectors.EVENT_READ)
         selector.register(told, selectors.EVENT_READ)
