@@ -190,14 +190,14 @@ def _compare(client: MlflowClient, execution: Execution) -> ComparisonFiles:
 def _not_measured(execution: Execution, comparison: Comparison) -> tuple[str, ...]:
     """What twice as many replicas would bring, where the readings of a forecast are at hand."""
     calibration, sentences = Calibration.of(execution.home), dict[str, str]()
-    for row in sorted(comparison.finished, key=lambda row: row["replicas"]):
+    for row in sorted(comparison.finished, key=lambda row: (row["replicas"], row["images_per_second"])):
         directory = execution.directory(row["run"])
         if not directory.identity_file.is_file():
             continue
         config, dataset = directory.read_config(), PreparedDataset.open(Path(directory.read_identity().dataset))
         said = tell_doubled(execution.home, row["run"], config, dataset, row["speedup"], calibration)
         if said:
-            sentences[config.strategy] = said  # of each strategy that with most replicas
+            sentences[config.strategy] = said  # of each strategy the fastest with most replicas
     return tuple(sentences.values())
 
 

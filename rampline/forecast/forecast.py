@@ -283,8 +283,8 @@ class _Law:
 
     def _asynchronous(self, few: Reading, size: int, cached: float, fixed: float) -> StepParts:
         """Of an update: each worker makes one in the time of a cycle, and they take turns."""
-        more = self.replicas / few.replicas if self.place.is_shared and self.replicas > self.place.cores else 1.0
-        cycle = {kind: few.replicas * more * _at(few, kind, size) for kind in ("real", "cached")}
+        work = {"of": few.replicas, "replicas": self.replicas}
+        cycle = {kind: self.place.in_turns(few.replicas * _at(few, kind, size), **work) for kind in ("real", "cached")}
         parts = StepParts(
             input=cycle["real"] - cycle["cached"],
             compute=cached - fixed,
@@ -302,7 +302,8 @@ class _Law:
         few, of = getattr(self.few, name), self.few.replicas
         if self.config.strategy == "mirrored":
             return few + max(0.0, few - one) * (self.replicas - of) / (of - 1)
-        return few if self.machine else self.place.shared_processes(few, self.config.cluster.workers)
+        workers = self.config.cluster.workers
+        return few if self.machine else self.place.in_turns(few, of=FEW_REPLICAS, replicas=workers)
 
     def evaluation(self, images: int) -> float:
         one, few = _evaluation(self.one, images), self.few and _evaluation(self.few, images)
@@ -375,11 +376,11 @@ class Place:
         """
         waiting = min(few, latency)
         over_more = waiting * (replicas - 1) / (of - 1) + (few - waiting) * self._ring(replicas) / self._ring(of)
-        return over_more * self._turns(replicas) / self._turns(of)
+        return self.in_turns(over_more, of=of, replicas=replicas)
 
-    def shared_processes(self, few: float, processes: int) -> float:
-        """What so many take side by side for what two, a reading's workers, take in `few`."""
-        return few * self._turns(processes) / self._turns(FEW_REPLICAS)
+    def in_turns(self, few: float, *, of: int, replicas: int) -> float:
+        """What so many take side by side where `of` take `few`: more where they are more than the cores."""
+        return few * self._turns(replicas) / self._turns(of)
 
     def _apart(self, replicas: int) -> int:
         """As many of them as have cores of their own, or would on the smallest machine: two."""

@@ -54,10 +54,11 @@ def test_replicas_that_are_more_than_the_cores_take_turns() -> None:
     assert four_cores.all_reduce(8.0, 2.0, of=2, replicas=8) == pytest.approx((2.0 * 7 + 6.0 * 1.5) * 2)
 
 
-def test_processes_that_are_more_than_the_cores_take_turns_at_starting() -> None:
-    assert [CORES.shared_processes(3.0, n) for n in (2, 4, 8)] == pytest.approx([3.0, 6.0, 12.0])
-    assert Place(is_shared=True, cores=4).shared_processes(3.0, 4) == pytest.approx(3.0)
-    assert DEVICES.shared_processes(3.0, 64) == 3.0
+def test_who_is_more_than_the_cores_takes_turns_at_all_else_too() -> None:
+    assert [CORES.in_turns(3.0, of=2, replicas=n) for n in (2, 4, 8)] == pytest.approx([3.0, 6.0, 12.0])
+    four_cores = Place(is_shared=True, cores=4)
+    assert [four_cores.in_turns(3.0, of=2, replicas=n) for n in (4, 5, 8)] == pytest.approx([3.0, 3.75, 6.0])
+    assert DEVICES.in_turns(3.0, of=2, replicas=64) == 3.0
 
 
 @pytest.mark.parametrize(
