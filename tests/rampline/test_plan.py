@@ -21,10 +21,10 @@ from rampline.tasks.page import plan_markdown
 STARTUP, VALIDATION, CHECKPOINT = 2.0, 0.5, 0.25
 
 
-def record(executions, execution: str, config: RunConfig, seconds: list[float]) -> None:
+def record(executions, execution: str, config: RunConfig, seconds: list[float], name: str = "baseline") -> None:
     """A complete run directory whose epochs took `seconds`, each with its validation and checkpoint."""
-    directory = RunDirectory(executions / execution / "baseline")
-    directory.create(config, RunIdentity(study="s", name="baseline", dataset="/data"))
+    directory = RunDirectory(executions / execution / name)
+    directory.create(config, RunIdentity(study="s", name=name, dataset="/data"))
     events, now = [{"event": "started", "startup_seconds": STARTUP, "monotonic": STARTUP}], STARTUP
     for i, s in enumerate(seconds):
         figures = {"epoch_seconds": s, "images_per_second": 100 / s, "validation_seconds": VALIDATION}
@@ -80,6 +80,19 @@ def test_expected_time_is_that_of_the_newest_run_with_as_many_epochs(executions)
     record(executions, "20260101-000000", config, [9.0, 9.0, 9.0])
     record(executions, "20260201-000000", dataclasses.replace(config, epochs=4), [5.0, 1.0, 3.0, 2.0])
     assert expected_seconds(executions, config) == pytest.approx(STARTUP + 3.0 + 10 * (2.0 + VALIDATION + CHECKPOINT))
+
+
+def test_expected_time_is_the_median_of_the_latest_three_trainings(executions):
+    config = RunConfig(epochs=2)
+    for execution, name, seconds in (
+        ("20260101-000000", "baseline", 9.0),
+        ("20260201-000000", "baseline", 3.0),
+        ("20260201-000000", "baseline-seed1", 1.0),
+        ("20260201-000000", "baseline-seed2", 2.0),
+        ("20260201-000000", "baseline-wide", 7.0),
+    ):
+        record(executions, execution, config, [seconds, seconds], name)
+    assert expected_seconds(executions, config) == pytest.approx(STARTUP + 2 * (2.0 + VALIDATION + CHECKPOINT))
 
 
 def test_a_limit_of_the_time_ends_all_but_the_first_epoch(executions):
