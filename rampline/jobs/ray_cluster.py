@@ -347,7 +347,7 @@ def connect() -> Any:
     if ray.is_initialized():
         return ray
     host, _, port = address.rpartition(":")
-    # Ray itself would ask for a quarter of an hour. An address like ray://… is for Ray to understand.
+    # Ray itself would ask for more than ten minutes. An address like ray://… is for Ray to understand.
     is_plain = port.isdecimal() and "/" not in address
     if is_plain and not wait_until(lambda: answers(host.strip("[]"), int(port)), SILENT_SECONDS / 2):
         raise ClusterConfigError(

@@ -5,12 +5,13 @@ import pytest
 from typer.testing import CliRunner
 
 from rampline.cli import app
-from rampline.config import ClusterConfig, LearningRateConfig, RunConfig, StopConfig
+from rampline.config import ClusterConfig, LearningRateConfig, ParityConfig, RunConfig, StopConfig
 from rampline.config.learning_rate import describe_schedule
 from rampline.forecast.forecast import Calibration
 from rampline.forecast.plan import plan_remarks, plan_study
 from rampline.forecast.quote import quote_run
 from rampline.imports import locate_own
+from rampline.parity.check import ParityResult, result_file
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.record.units import write_percent
@@ -198,6 +199,23 @@ def test_the_plan_names_the_file_that_is_imported(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["plan", "own.yaml"])
     assert result.exit_code == 0
     assert f"imports nets:net from {tmp_path}/nets.py; it runs with your rights in every role process" in result.output
+
+
+def test_the_plan_tells_how_long_the_parity_checks_took(executions):
+    runs = {"a": ParityConfig(), "b": ParityConfig(), "unchecked": ParityConfig(steps=0)}
+    for execution, seconds in (("20260101-000000", 99.0), ("20260201-000000", 20.0)):
+        for name in runs:
+            file = result_file(RunDirectory(executions / execution / name))
+            file.parent.mkdir(parents=True)
+            ParityResult(status="pass", seconds=seconds).write(file)
+    study = Study(
+        name=executions.name,
+        description="",
+        reference="a",
+        runs=tuple(StudyRun(name=name, config=RunConfig(parity=parity)) for name, parity in runs.items()),
+    )
+    remarks = plan_remarks(study, plan_study(study, Home(root=executions.parent.parent)))
+    assert remarks[-1] == "parity checks, which are not in these times: 40 s, as the last ones took"
 
 
 def test_a_run_on_images_that_the_folder_no_longer_has_says_nothing(executions, digits):

@@ -168,7 +168,7 @@ def test_without_a_name_only_a_cluster_of_ones_own_is_joined(tmp_path: Path, mon
 
 
 def test_a_named_cluster_that_does_not_answer_is_told_of() -> None:
-    """By Ray itself after a quarter of an hour."""
+    """By Ray itself after more than ten minutes."""
     environment = {**os.environ, **make_address()}
     command = [sys.executable, "-c", "from rampline.jobs.ray_cluster import connect; connect()"]
     told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
