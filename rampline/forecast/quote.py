@@ -151,7 +151,7 @@ def _read(home: Home, config: RunConfig, dataset: PreparedDataset, replicas: int
 
 
 def _earlier(executions: Path, run: str, config: RunConfig, dataset: PreparedDataset | None) -> Iterator[Forecast]:
-    """Of each complete run of these settings and data, and of its repeats, newest first: executions are named by time."""
+    """Of each complete run of these settings and data, repeats too, newest first: their names begin with the time."""
     wanted = json.loads(json.dumps(_settings(config)))
     # Not the single epochs of `rampline explain --measure` beside them, which hold the tracing.
     for execution in sorted(executions.glob("[0-9]*/"), reverse=True):

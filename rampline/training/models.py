@@ -34,6 +34,8 @@ ImageShape = tuple[int, int, int]
 
 # While the data is not prepared, and its classes are not counted.
 GUESSED_CLASSES = 10
+# Of the networks that take images of any size.
+IMAGENET_SIZE = 224
 # The rounding of half precision in a sum over a thousand classes.
 SOFTMAX_TOLERANCE = 1e-2
 
@@ -344,8 +346,8 @@ def _measure_network(name: str, image_size: int | None = None) -> dict[str, Any]
         model = make_model(ModelConfig(name=name), image_shape=(size, size, 3), classes=GUESSED_CLASSES)
     else:
         make = getattr(keras.applications, name)
-        # The size that its weights were trained with is that of the whole network.
-        size = image_size or make(weights=None).input_shape[1]
+        # The size that its weights were trained with is that of the whole network, where that does not take any.
+        size = image_size or make(weights=None).input_shape[1] or IMAGENET_SIZE
         model = make(weights=None, include_top=False, input_shape=(size, size, 3))
     keras.backend.clear_session()
     return {

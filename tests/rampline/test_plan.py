@@ -215,7 +215,7 @@ def test_the_plan_tells_how_long_the_parity_checks_took(executions):
         runs=tuple(StudyRun(name=name, config=RunConfig(parity=parity)) for name, parity in runs.items()),
     )
     remarks = plan_remarks(study, plan_study(study, Home(root=executions.parent.parent)))
-    assert remarks[-1] == "parity checks, which are not in these times: 40 s, as the last ones took"
+    assert remarks[-1] == "parity checks, which are not in these times: 40.0 s, as the last ones took"
 
 
 def test_a_run_on_images_that_the_folder_no_longer_has_says_nothing(executions, digits):
