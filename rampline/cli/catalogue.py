@@ -39,43 +39,44 @@ HERE, NOT_HERE = "here", "to be downloaded"
 
 def models(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Build these, and tell how large they are.")
+        list[str] | None, typer.Argument(metavar="NAME", help="Build these alone, with the installed Keras.")
     ] = None,
     image_size: Annotated[
-        int | None, typer.Option(min=8, help="Height and width of an image; by default that of the network's weights.")
+        int | None,
+        typer.Option(min=8, help="Of named ones: height and width of an image; by default those of their weights."),
     ] = None,
 ) -> None:
-    """List the networks that come with Rampline and Keras, or tell how large some of them are."""
-    console = table_console()
+    """List the networks that come with Rampline and Keras, and how large they are."""
     applications = sorted(keras_names("applications", APPLICATIONS), key=str.lower)
     cached = cached_weights(Path(os.environ.get("KERAS_HOME", _CACHE)) / "models", applications)
-    if not names:
-        _print_models(console, applications, cached)
-        return
-    for name in names:
+    for name in names or ():
         allowed = "one of those that `rampline models` lists"
         check(name in MODELS or name in applications, "model.name", name, allowed)
+    if names:
+        arguments = {"names": names, "image_size": image_size}
+        sizes = run_without_gpu("networks", "the process that builds networks", arguments)
+    elif image_size:
+        raise InputError("--image-size needs the names of the networks that are to be built for it")
+    else:
+        known = json.loads(files("rampline.config").joinpath("networks.json").read_text(encoding="utf-8"))
+        sizes = [{"name": name, **known.get(name, {})} for name in (*MODELS, *applications)]
     figures = ("parameters", "image", "memory per image")
     table = make_table("network", *figures, "ImageNet weights", numbers=figures)
-    arguments = {"names": names, "image_size": image_size}
-    for found in run_without_gpu("networks", "the process that builds networks", arguments):
-        memory = f"{found['bytes_per_image'] / 2**20:.1f} MiB"
-        weights = "" if found["name"] in MODELS else _where(found["name"], cached)
-        table.add_row(found["name"], f"{found['parameters']:,}", f"{found['image_size']} px", memory, weights)
+    for found in sizes:
+        # Of a network that is newer than the file, nothing.
+        told = [""] * 3
+        if "parameters" in found:
+            memory = f"{found['bytes_per_image'] / 2**20:.1f} MiB"
+            told = [f"{found['parameters']:,}", f"{found['image_size']} px", memory]
+        table.add_row(found["name"], *told, "" if found["name"] in MODELS else _where(found["name"], cached))
+    console = table_console()
     console.print(table)
+    if not names:
+        console.print("; ".join(f"{name}: {model.about}" for name, model in MODELS.items()))
+        console.print("the others are of keras.applications: a backbone, which gets a head; `model.name` may also be a")
+        console.print("function of yours, package.module:function")
     console.print("memory per image: what all layers put out for it in training, an estimate from the built network;")
     console.print("weights, gradients and Adam's moments take 16 bytes a parameter besides")
-
-
-def _print_models(console: Console, applications: Sequence[str], cached: Mapping[str, str]) -> None:
-    table = make_table("network", "what it is", "ImageNet weights")
-    for name, model in MODELS.items():
-        table.add_row(name, model.about, "")
-    for name in applications:
-        table.add_row(name, "of keras.applications: a backbone with a head", _where(name, cached))
-    console.print(table)
-    console.print("`rampline models NAME …` builds networks and tells how large they are; `model.name` may also be a")
-    console.print("function of yours, package.module:function")
 
 
 def _where(name: str, cached: Mapping[str, str]) -> str:

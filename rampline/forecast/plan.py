@@ -13,7 +13,9 @@ from rampline.forecast.quote import quote_run
 from rampline.imports import locate_own
 from rampline.jobs.launchers import gpus_of_machine
 from rampline.jobs.roles import role_counts
+from rampline.parity.check import ParityResult, result_file
 from rampline.record.home import Home
+from rampline.record.run_directory import RunDirectory
 from rampline.record.units import write_dollars, write_duration, write_percent
 from rampline.study import Study, StudyRun
 from rampline.study.halving import ETA, FIRST_RUNG, describe_rungs
@@ -38,6 +40,7 @@ class PlannedRun:
         quote: what it would take; `None` where there is neither an earlier run with these settings nor a reading.
         stops: when it stops before its last epoch, in words; empty for one that does not.
         repeat_of: the run that this one trains once more; empty for a first training.
+        parity_seconds: what its parity check took when it was last made; 0 where it was not.
     """
 
     name: str
@@ -49,6 +52,7 @@ class PlannedRun:
     quote: Forecast | None
     stops: str = ""
     repeat_of: str = ""
+    parity_seconds: float = 0.0
 
     @property
     def at_most(self) -> str:
@@ -95,7 +99,14 @@ def _plan_run(study: Study, run: StudyRun, home: Home, calibration: Calibration)
         quote=quote_run(home, study.name, run.repeat_of or run.name, config, prepared, calibration),
         stops=describe_stop(config, describe_rungs(study, run)),
         repeat_of=run.repeat_of,
+        parity_seconds=_last_parity(home.runs / study.name, run.name) if config.parity.steps else 0.0,
     )
+
+
+def _last_parity(executions: Path, run: str) -> float:
+    folders = sorted(executions.glob(f"[0-9]*/{run}"), reverse=True)
+    files = (result_file(RunDirectory(folder)) for folder in folders)
+    return next((ParityResult.read(file).seconds for file in files if file.is_file()), 0.0)
 
 
 def _place(config: RunConfig) -> str:
@@ -166,6 +177,8 @@ def plan_remarks(study: Study, runs: Sequence[PlannedRun], *, whose: str = "your
     if times and None not in times:
         most = next(filter(None, (run.at_most for run in runs)), "")
         remarks.append(f"expected time: {most}{write_duration(sum(time or 0.0 for time in times))}")
+    if parity := sum(run.parity_seconds for run in runs):
+        remarks.append(f"parity checks, which are not in these times: {write_duration(parity)}, as the last ones took")
     return remarks
 
 

@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,11 @@ from rampline.jobs.job import JobFailed
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.record.units import write_number_of, write_range, write_ratio
+from rampline.study.content import without_seed
 
 Log = Callable[[str], None]
+# Earlier trainings that a quote is the median of.
+LATEST = 3
 
 
 def take_readings(runs: Sequence[tuple[RunConfig, PreparedDataset]], home: Home, *, log: Log) -> None:
@@ -69,7 +73,9 @@ def take_readings(runs: Sequence[tuple[RunConfig, PreparedDataset]], home: Home,
 def quote_run(
     home: Home, study: str, run: str, config: RunConfig, dataset: PreparedDataset | None, calibration: Calibration
 ) -> Forecast | None:
-    """What a run would take: as an earlier one with its settings has, else as readings say; `None` without either.
+    """What a run would take: as earlier ones with its settings took, else as readings say; `None` without either.
+
+    It is the newest one, or the median of the latest three: one may have had the machine for itself, another not.
 
     Args:
         home: with the earlier runs, and the readings.
@@ -79,7 +85,10 @@ def quote_run(
         dataset: that it trains on; `None` where it is not prepared.
         calibration: of the home.
     """
-    found = next(_earlier(home.runs / study, run, config, dataset), None)
+    latest = list(islice(_earlier(home.runs / study, run, config, dataset), LATEST))
+    if len(latest) == LATEST:
+        latest = sorted(latest, key=lambda forecast: forecast.wall_seconds)[LATEST // 2 :]
+    found = next(iter(latest), None)
     if found is None and dataset is not None:
         found = from_readings(home, config, dataset)
     return found and calibration.applied(found)
@@ -142,17 +151,19 @@ def _read(home: Home, config: RunConfig, dataset: PreparedDataset, replicas: int
 
 
 def _earlier(executions: Path, run: str, config: RunConfig, dataset: PreparedDataset | None) -> Iterator[Forecast]:
-    """Of each complete run of these settings and data, newest execution first: their names begin with the time."""
+    """Of each complete run of these settings and data, repeats too, newest first: their names begin with the time."""
     wanted = json.loads(json.dumps(_settings(config)))
     # Not the single epochs of `rampline explain --measure` beside them, which hold the tracing.
     for execution in sorted(executions.glob("[0-9]*/"), reverse=True):
-        directory = RunDirectory(execution / run)
-        if not directory.is_complete or not _has_settings(directory, wanted, config):
-            continue
-        # A folder of images may have others by now.
-        if dataset is None or Path(directory.read_identity().dataset).name == dataset.directory.name:
-            with suppress(*UNREADABLE):
-                yield _as_it_was(directory, config)
+        trainings = [RunDirectory(folder) for folder in execution.glob(f"{run}*") if without_seed(folder.name) == run]
+        complete = [directory for directory in trainings if directory.is_complete]
+        for directory in sorted(complete, key=lambda each: each.result_file.stat().st_mtime, reverse=True):
+            if not _has_settings(directory, wanted, config):
+                continue
+            # A folder of images may have others by now.
+            if dataset is None or Path(directory.read_identity().dataset).name == dataset.directory.name:
+                with suppress(*UNREADABLE):
+                    yield _as_it_was(directory, config)
 
 
 def _as_it_was(directory: RunDirectory, config: RunConfig) -> Forecast:

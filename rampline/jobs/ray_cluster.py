@@ -346,6 +346,14 @@ def connect() -> Any:
         ) from error
     if ray.is_initialized():
         return ray
+    host, _, port = address.rpartition(":")
+    # Ray itself would ask for more than ten minutes. An address like ray://… is for Ray to understand.
+    is_plain = port.isdecimal() and "/" not in address
+    if is_plain and not wait_until(lambda: answers(host.strip("[]"), int(port)), SILENT_SECONDS / 2):
+        raise ClusterConfigError(
+            f"no Ray cluster answers at RAY_ADDRESS={address}: start it, or name another one, `local` for this machine "
+            f"alone"
+        )
     failures: list[BaseException] = []
     done = threading.Event()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import shutil
+import sys
 import traceback
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -21,10 +22,10 @@ from keras.src.utils import file_utils
 
 from rampline.config import DataConfig, ModelConfig
 from rampline.config.choices import MODELS
-from rampline.config.keras_names import check_model, check_weights
+from rampline.config.keras_names import APPLICATIONS, check_model, check_weights, keras_names
 from rampline.config.setting import check
 from rampline.errors import ConfigError
-from rampline.files import locked
+from rampline.files import locked, write_json
 from rampline.imports import import_own
 from rampline.pipeline.augment import check_layer
 from rampline.training.compiled_model import read_compiled
@@ -33,6 +34,8 @@ ImageShape = tuple[int, int, int]
 
 # While the data is not prepared, and its classes are not counted.
 GUESSED_CLASSES = 10
+# Of the networks that take images of any size.
+IMAGENET_SIZE = 224
 # The rounding of half precision in a sum over a thousand classes.
 SOFTMAX_TOLERANCE = 1e-2
 
@@ -330,19 +333,21 @@ def _describe_error(error: Exception) -> str:
 def measure_networks(_folder: Path, names: list[str], image_size: int | None) -> list[dict[str, Any]]:
     """`{"name", "image_size", "parameters", "bytes_per_image"}` of each network, at its own image size by default.
 
+    `python -m rampline.training.models rampline/config/networks.json` writes those that `rampline models` lists.
+
     Of a network of `keras.applications` it is the backbone, without the head that Rampline gives it.
     """
     return [_measure_network(name, image_size) for name in names]
 
 
-def _measure_network(name: str, image_size: int | None) -> dict[str, Any]:
+def _measure_network(name: str, image_size: int | None = None) -> dict[str, Any]:
     if name in MODELS:
         size = image_size or DataConfig().image_size
         model = make_model(ModelConfig(name=name), image_shape=(size, size, 3), classes=GUESSED_CLASSES)
     else:
         make = getattr(keras.applications, name)
-        # The size that its weights were trained with is that of the whole network.
-        size = image_size or make(weights=None).input_shape[1]
+        # The size that its weights were trained with is that of the whole network, where that does not take any.
+        size = image_size or make(weights=None).input_shape[1] or IMAGENET_SIZE
         model = make(weights=None, include_top=False, input_shape=(size, size, 3))
     keras.backend.clear_session()
     return {
@@ -360,3 +365,8 @@ def activation_bytes(model: keras.Model) -> int:
     """
     outputs = [output for layer in model.layers for output in keras.tree.flatten(layer.output)]
     return sum(int(np.prod(output.shape[1:])) * np.dtype(output.dtype).itemsize for output in outputs)
+
+
+if __name__ == "__main__":
+    names = (*MODELS, *sorted(keras_names("applications", APPLICATIONS)))
+    write_json(Path(sys.argv[1]), {found.pop("name"): found for found in map(_measure_network, names)})

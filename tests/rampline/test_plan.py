@@ -5,12 +5,13 @@ import pytest
 from typer.testing import CliRunner
 
 from rampline.cli import app
-from rampline.config import ClusterConfig, LearningRateConfig, RunConfig, StopConfig
+from rampline.config import ClusterConfig, LearningRateConfig, ParityConfig, RunConfig, StopConfig
 from rampline.config.learning_rate import describe_schedule
 from rampline.forecast.forecast import Calibration
 from rampline.forecast.plan import plan_remarks, plan_study
 from rampline.forecast.quote import quote_run
 from rampline.imports import locate_own
+from rampline.parity.check import ParityResult, result_file
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.record.units import write_percent
@@ -21,10 +22,10 @@ from rampline.tasks.page import plan_markdown
 STARTUP, VALIDATION, CHECKPOINT = 2.0, 0.5, 0.25
 
 
-def record(executions, execution: str, config: RunConfig, seconds: list[float]) -> None:
+def record(executions, execution: str, config: RunConfig, seconds: list[float], name: str = "baseline") -> None:
     """A complete run directory whose epochs took `seconds`, each with its validation and checkpoint."""
-    directory = RunDirectory(executions / execution / "baseline")
-    directory.create(config, RunIdentity(study="s", name="baseline", dataset="/data"))
+    directory = RunDirectory(executions / execution / name)
+    directory.create(config, RunIdentity(study="s", name=name, dataset="/data"))
     events, now = [{"event": "started", "startup_seconds": STARTUP, "monotonic": STARTUP}], STARTUP
     for i, s in enumerate(seconds):
         figures = {"epoch_seconds": s, "images_per_second": 100 / s, "validation_seconds": VALIDATION}
@@ -80,6 +81,19 @@ def test_expected_time_is_that_of_the_newest_run_with_as_many_epochs(executions)
     record(executions, "20260101-000000", config, [9.0, 9.0, 9.0])
     record(executions, "20260201-000000", dataclasses.replace(config, epochs=4), [5.0, 1.0, 3.0, 2.0])
     assert expected_seconds(executions, config) == pytest.approx(STARTUP + 3.0 + 10 * (2.0 + VALIDATION + CHECKPOINT))
+
+
+def test_expected_time_is_the_median_of_the_latest_three_trainings(executions):
+    config = RunConfig(epochs=2)
+    for execution, name, seconds in (
+        ("20260101-000000", "baseline", 9.0),
+        ("20260201-000000", "baseline", 3.0),
+        ("20260201-000000", "baseline-seed1", 1.0),
+        ("20260201-000000", "baseline-seed2", 2.0),
+        ("20260201-000000", "baseline-wide", 7.0),
+    ):
+        record(executions, execution, config, [seconds, seconds], name)
+    assert expected_seconds(executions, config) == pytest.approx(STARTUP + 2 * (2.0 + VALIDATION + CHECKPOINT))
 
 
 def test_a_limit_of_the_time_ends_all_but_the_first_epoch(executions):
@@ -185,6 +199,23 @@ def test_the_plan_names_the_file_that_is_imported(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["plan", "own.yaml"])
     assert result.exit_code == 0
     assert f"imports nets:net from {tmp_path}/nets.py; it runs with your rights in every role process" in result.output
+
+
+def test_the_plan_tells_how_long_the_parity_checks_took(executions):
+    runs = {"a": ParityConfig(), "b": ParityConfig(), "unchecked": ParityConfig(steps=0)}
+    for execution, seconds in (("20260101-000000", 99.0), ("20260201-000000", 20.0)):
+        for name in runs:
+            file = result_file(RunDirectory(executions / execution / name))
+            file.parent.mkdir(parents=True)
+            ParityResult(status="pass", seconds=seconds).write(file)
+    study = Study(
+        name=executions.name,
+        description="",
+        reference="a",
+        runs=tuple(StudyRun(name=name, config=RunConfig(parity=parity)) for name, parity in runs.items()),
+    )
+    remarks = plan_remarks(study, plan_study(study, Home(root=executions.parent.parent)))
+    assert remarks[-1] == "parity checks, which are not in these times: 40.0 s, as the last ones took"
 
 
 def test_a_run_on_images_that_the_folder_no_longer_has_says_nothing(executions, digits):

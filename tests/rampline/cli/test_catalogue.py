@@ -1,4 +1,4 @@
-"""`rampline models`: every network by name, and how large some are."""
+"""`rampline models`: every network by name, and how large it is."""
 
 import re
 
@@ -17,6 +17,10 @@ def test_the_list_has_every_network_and_says_whose_weights_are_here(rampline, ho
     rows = {line.split()[0]: line for line in listed.stdout.splitlines() if line.strip()}
     assert {*MODELS, *keras_names("applications", APPLICATIONS)} <= set(rows)
     assert [name for name, line in rows.items() if line.rstrip().endswith(" here")] == ["ResNet50V2"]
+    assert rows["ResNet50V2"].split()[1:6] == ["23,564,800", "224", "px", "119.7", "MiB"]
+    assert all(" px " in rows[name] for name in (*MODELS, *keras_names("applications", APPLICATIONS)))
+    refused = rampline("models", "--image-size", "64")
+    assert (refused.returncode, refused.stdout) == (2, "")
     assert not home.exists()
 
 
@@ -41,6 +45,9 @@ def test_a_named_network_is_built_in_a_process_of_its_own(rampline, home):
     assert cells["MobileNetV2"][1:4] == ["2,257,984", "64 px", "6.8 MiB"]
     # 3*3*3*32+32, 3*3*32*64+64, 14*14*64*64+64, 64*10+10; a float32 for each of 3*64*64 in and out, and what follows.
     assert cells["convnet"][1:3] == ["822,922", "64 px"]
+    own_size = rampline("models", "MobileNetV2").stdout.splitlines()
+    (row,) = (line.split() for line in own_size if "MobileNetV2" in line)
+    assert row in [line.split() for line in rampline("models").stdout.splitlines()]
     refused = rampline("models", "MobileNetV9")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "model.name='MobileNetV9' is not allowed: it must be one of those that `rampline models`" in refused.stderr

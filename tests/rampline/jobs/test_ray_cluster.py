@@ -167,6 +167,15 @@ def test_without_a_name_only_a_cluster_of_ones_own_is_joined(tmp_path: Path, mon
     assert _address() == "10.0.0.2:6379"
 
 
+def test_a_named_cluster_that_does_not_answer_is_told_of() -> None:
+    """By Ray itself after more than ten minutes."""
+    environment = {**os.environ, **make_address()}
+    command = [sys.executable, "-c", "from rampline.jobs.ray_cluster import connect; connect()"]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    address = environment["RAY_ADDRESS"]
+    assert f"ClusterConfigError: no Ray cluster answers at RAY_ADDRESS={address}: start it" in told.stderr
+
+
 def test_the_cluster_that_this_user_has_started_is_joined_as_long_as_it_runs(tmp_path: Path) -> None:
     environment, current = {**os.environ, **make_address()}, tmp_path / "ray_current_cluster"
 
