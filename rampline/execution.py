@@ -68,20 +68,30 @@ def start_execution(execution: Execution, *, command: str = "") -> None:
         command: what starts the same again.
 
     Raises:
-        TrackingError: when MLflow cannot be used; the execution has not begun then.
+        TrackingError: when MLflow cannot be used for a new one, which has not begun then. One that has begun goes on:
+            its folder has all that MLflow gets later.
     """
-    client = open_tracking(execution.home)
     if execution.is_begun:
         execution.parent_run_id = Execution.open(execution.folder).parent_run_id
-        find_parent(client, execution)
-        continue_run(client, execution.parent_run_id)
+        _take_over(execution)
     else:
+        client = open_tracking(execution.home)
         study, name = execution.study, execution.name
         experiment = open_experiment(client, study, execution.home, execution=name)
         tags = {**study_tags(study, execution.folder), "rampline.command": command}
         execution.parent_run_id = begin_run(client, experiment, study=study.name, execution=name, tags=tags)
         execution.write()
     mark_undelivered(execution.folder, RUNNING)
+
+
+def _take_over(execution: Execution) -> None:
+    """Make its run in MLflow one of this process; where MLflow is away, the run is told of its end alone."""
+    try:
+        client = open_tracking(execution.home)
+        find_parent(client, execution)
+        continue_run(client, execution.parent_run_id)
+    except (TrackingError, *STORE_ERRORS) as error:
+        logger.warning("MLflow does not answer, %s goes on: %s", execution.name, first_line(error))
 
 
 def command_of(study: str, only: Sequence[str], overrides: Mapping[str, str]) -> str:

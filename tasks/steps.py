@@ -152,9 +152,10 @@ def open_execution(execution: Execution, command: str) -> Iterator[None]:
 
     Raises:
         InputError: when another process is at work on the execution.
-        TrackingError: when MLflow cannot be used; nothing is written then.
+        TrackingError: when MLflow cannot be used for a new execution; nothing is written then.
     """
-    open_tracking(execution.home)  # without which nothing is written
+    if not execution.is_begun:
+        open_tracking(execution.home)  # without which nothing is written
     with hold(execution.folder):
         start(execution, command)
         with closing(execution, lambda folder: start_watchdog(folder, process_identity(), flow_run_address())):

@@ -54,6 +54,8 @@ ENVIRONMENT = "rampline.environment."
 PRICE_OF = "price of"
 # The most accurate runs: those that a recommendation is among, also in an execution of thousands.
 MOST_READ = 20
+# Of a GPU that are kept: as many as a chart has room for.
+MOST_SAMPLES = 3000
 # Key in a row of `read_system` by what `rampline.tracking.description` has, and how its samples become one figure.
 ROLE_FIGURES = {
     "process_cpu_utilization_percentage": ("cpu_percent_mean", statistics.fmean),
@@ -283,13 +285,12 @@ def read_system(
             the GPU, and in which its memory was read or written; NaN in rows of roles.
         memory_percent_peak: used memory of the GPU, in [0, 100] of all it has.
         power_watts_mean: of the whole GPU.
-        utilization_over_time: (seconds since training began, `utilization_percent`) of each sample; of GPUs alone.
+        utilization_over_time: (seconds since training began, `utilization_percent`) of each sample, or means of
+            neighbours where there are more than `MOST_SAMPLES`; of GPUs alone.
     """
     children = [child for child in children if child.info.run_id in names]
-    keys = {key for child in children for key in child.data.metrics if _summary_of(key)}
-    samples = read_histories(client, children, sorted(keys))
     return [
-        {"run": names[child.info.run_id], **row} for child in children for row in _system_rows(child, samples, epochs)
+        {"run": names[child.info.run_id], **row} for child in children for row in _system_rows(client, child, epochs)
     ]
 
 
@@ -299,7 +300,7 @@ def _summary_of(key: str) -> tuple[str, Summary] | None:
     return match and (GPU_FIGURES if match["gpu"] else ROLE_FIGURES).get(match["name"])
 
 
-def _system_rows(run: Run, samples: Histories, epochs: Histories) -> list[dict[str, Any]]:
+def _system_rows(client: MlflowClient, run: Run, epochs: Histories) -> list[dict[str, Any]]:
     training = _training_time(epochs.get((run.info.run_id, "elapsed_seconds"), []))
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for key in sorted(run.data.metrics):
@@ -307,14 +308,32 @@ def _system_rows(run: Run, samples: Histories, epochs: Histories) -> list[dict[s
         if match is None or found is None:
             continue
         role, gpu = match["role"], match["gpu"]
-        figure, summarise = found
         row = rows.setdefault((role, int(gpu or -1)), _system_row(run, role, gpu))
-        points = samples[run.info.run_id, key]
-        row[figure] = _summarise(points, summarise, training)
-        if figure == "utilization_percent_mean":
-            began = training[0] if training else points[0].timestamp
-            row["utilization_over_time"] = tuple(((p.timestamp - began) / 1000, p.value) for p in points)
+        row |= _read_figures(client, run.info.run_id, key, found, training)
     return [row for _, row in sorted(rows.items(), key=lambda item: _place(*item[0]))]
+
+
+def _read_figures(
+    client: MlflowClient, run_id: str, key: str, summary: tuple[str, Summary], training: tuple[int, int] | None
+) -> dict[str, Any]:
+    """What is kept of the samples of a metric: those of all metrics of a long run would fill the memory."""
+    figure, summarise = summary
+    samples = client.get_metric_history(run_id, key)
+    figures: dict[str, Any] = {figure: _summarise(samples, summarise, training)}
+    if figure == "utilization_percent_mean":
+        began = training[0] if training else samples[0].timestamp
+        over_time = [((sample.timestamp - began) / 1000, sample.value) for sample in samples]
+        figures["utilization_over_time"] = tuple(thin_out(over_time, MOST_SAMPLES))
+    return figures
+
+
+def thin_out(samples: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
+    """At most so many samples: means of neighbours."""
+    width = math.ceil(len(samples) / most)
+    groups = [samples[first : first + width] for first in range(0, len(samples), width or 1)]
+    return [
+        (statistics.fmean(at for at, _ in group), statistics.fmean(value for _, value in group)) for group in groups
+    ]
 
 
 def _place(role: str, gpu: int) -> tuple[str, int, int]:

@@ -8,8 +8,7 @@ is less busy waits for the others.
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from rampline.comparison.charts import (
     style_runs,
 )
 from rampline.comparison.charts_section import FEWEST_POINTS, MOST_POINTS
+from rampline.comparison.mlflow_reader import thin_out
 from rampline.comparison.runs import Comparison, is_missing, written
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.record.units import TIMES, write_quantity, write_ratio
@@ -179,15 +179,6 @@ def _utilization_over_time(runs: list[str], gpus: list[dict[str, Any]]) -> Chart
         caption="A line per GPU, in the colour of its run. Between epochs it drops for validation and checkpoints.",
         spec=curve_chart(rows, x, y, lines, points(x, y)),
     )
-
-
-def thin_out(samples: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
-    """At most so many samples: means of neighbours."""
-    width = math.ceil(len(samples) / most)
-    groups = [samples[first : first + width] for first in range(0, len(samples), width or 1)]
-    return [
-        (statistics.fmean(at for at, _ in group), statistics.fmean(value for _, value in group)) for group in groups
-    ]
 
 
 def _cores(percent: float) -> str:

@@ -47,7 +47,7 @@ class Attempts:
     """
 
     def __init__(self, file: Path) -> None:
-        self._writer = EventWriter(file)
+        self._writer, self._told = EventWriter(file), RunDirectory(file.parent).events_file
         self._past = list(EventReader(file).read())
         self._began_at = time.monotonic()
 
@@ -58,6 +58,7 @@ class Attempts:
 
     def begin(self, workers: int, accumulate: int | None = None, *, on_cpu: bool = False) -> Attempt:
         """Write down that the run is started (again), on which machine, with how many workers and micro-batches."""
+        self._end_killed()
         number = 1 + sum(event["event"] == "attempt" for event in self._past)
         before = sum(event["seconds"] for event in self._past if event["event"] == "ended")
         self._began_at = time.monotonic()
@@ -79,6 +80,18 @@ class Attempts:
         # On a full disk the failure that ended the attempt is the one to tell of.
         with contextlib.suppress(RunFailed):
             self._write("ended", how=how, seconds=time.monotonic() - self._began_at, **lost)
+
+    def _end_killed(self) -> None:
+        """Write down the end of an attempt whose command was killed; it counts as long as its chief has told of it."""
+        if not self._past or self._past[-1]["event"] == "ended":
+            return
+        started = last = dict[str, Any]()
+        for last in EventReader(self._told).read():
+            started = last if last["event"] == "started" else started
+        seconds = 0.0
+        if started.get("attempt") == sum(event["event"] == "attempt" for event in self._past):
+            seconds = started.get("startup_seconds", 0.0) + last["monotonic"] - started["monotonic"]
+        self._write("ended", how=COMMAND_KILLED, seconds=seconds)
 
     def _write(self, event: str, **fields: Any) -> None:
         self._writer.write(event, **fields)

@@ -70,6 +70,8 @@ class RunDirectory:
     rungs = Below("rungs")
     # What the run's own roles have measured after their last epoch; see `rampline.training.timings`.
     probes_file = Below("probes.json")
+    # There while the roles measure that, and for good where it has ended an attempt.
+    probing_file = Below("probing.json")
     replica_file = Below("replica.json")  # what processes of their own have measured of one replica's work
     explanation_file = Below("explanation.json")  # where the run's time went
     forecast_file = Below("forecast.json")  # what was expected of the run before it began

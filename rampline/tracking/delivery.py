@@ -77,8 +77,11 @@ class Projection:
         """Id of the run in MLflow."""
         return self._known.run_id
 
-    def update(self) -> tuple[str, int]:
+    def update(self, is_given_up: Callable[[], bool] = lambda: False) -> tuple[str, int]:
         """Write what MLflow lacks of what the run directory says now; returns its status, and how many epochs were new.
+
+        Args:
+            is_given_up: asked at the end: whether others see to what has come since; then nothing is marked delivered.
 
         Raises:
             MlflowException: when MLflow refuses, or one of the other `STORE_ERRORS`.
@@ -90,16 +93,25 @@ class Projection:
         above = self._known.tags.get(PARENT_TAG)
         if parent:  # the run of its execution may have been deleted, and made anew
             record = replace(record, tags={**record.tags, PARENT_TAG: parent})
+        # As in a record: FINISHED comes last, any other end first.
+        if record.status == "COMPLETE":
+            self._deliver_samples()
         new = reconcile(self._client, record, self._known)
+        if record.status != "COMPLETE":
+            self._deliver_samples()
         is_new_below = above != parent or DATASET in self._known.files.keys() - before.keys()
         if parent and is_new_below and record.dataset:
             self._client.log_inputs(parent, [record.dataset])
         if self._known.files != before:
             kept = {"run_id": self.run_id, "files": sorted(self._known.files.items())}
             write_json(self._directory.tracking_file, kept)
-        if record.status != RUNNING and (state is None or not state.delivered):
+        if record.status != RUNNING and (state is None or not state.delivered) and not is_given_up():
             mark_delivered(self._directory.path, record.status, record.tags[FAILURE_TAG])
         return record.status, sum(moment.series == EPOCHS for moment in new)
+
+    def _deliver_samples(self) -> None:
+        for samples in self._reader.read_samples():
+            reconcile(self._client, samples, self._known)
 
 
 def find_run(client: MlflowClient, directory: RunDirectory) -> Run | None:
@@ -204,7 +216,7 @@ class Delivery:
             self._woken.clear()
             try:
                 projection = projection or Projection(self._open_client(), self._directory, self._parent_run_id)
-                projection.update()
+                projection.update(lambda: self._is_abandoned)
             except Exception as error:  # noqa: BLE001 - whatever it is, training goes on and a later attempt may work
                 projection = None
                 self._note_outage(error)

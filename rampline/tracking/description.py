@@ -53,6 +53,8 @@ PARITY_TAG, VERDICT_TAG, BOUND_TAG = "rampline.parity", "rampline.verdict", "ram
 ANSWERS_TAG, GPU_TAG = "rampline.answers", "rampline.gpu."
 # Every epoch, and every sample of a role, has these.
 EPOCHS, SAMPLES = "elapsed_seconds", "system/{node}/cpu_utilization_percentage"
+# Samples of a role that are read at once: all those of weeks with many GPUs would be gigabytes.
+SAMPLES_AT_ONCE = 200
 DATA_REPORT = ("data_report.json", "data_report.csv", "undecodable.csv", "duplicates.csv", "groups.csv")
 DRAWN = ("learning_rate.png", "confusion_matrix.png", "classification_report.csv", "classification_report.json")
 CONTEXT = "training"
@@ -90,14 +92,13 @@ class RunReader:
         self._times: dict[int, float] = {}
 
     def read(self) -> Record:
-        """The record of the run; its moments of epochs and samples are those since the last call."""
+        """The record of the run but for its samples; its moments of epochs are those since the last call."""
         epochs = self._read_epochs()
         parts = [
             self._identity_part,
             _forecast_part(self._directory, self._config),
             Record(moments=epochs),
             self._events_part(),
-            self._samples_part(),
             _parity_part(self._directory, self._config),
             _result_part(self._directory, self._config),
             _evaluation_part(self._directory),
@@ -196,10 +197,12 @@ class RunReader:
         params |= {key: value for key, value in settings.items() if key.partition(".")[0] not in brought} | brought
         return Record(params=params, tags=tags)
 
-    def _samples_part(self) -> Record:
+    def read_samples(self) -> Iterator[Record]:
+        """What its roles' samplers have measured since the last call, `SAMPLES_AT_ONCE` of each role in a record."""
         files = sorted(self._directory.path.glob("system/*.jsonl")) if self._with_samples else []
         self._samples |= {file: SampleReader(file) for file in files if file not in self._samples}
-        return merge([self._samples[file].read() for file in files])
+        while (record := merge([self._samples[file].read() for file in files])).moments:
+            yield record
 
     def _end_part(self) -> Record:
         directory, state = self._directory, read_delivery(self._directory.path)
@@ -237,9 +240,9 @@ class SampleReader:
         self._node, self._reader, self._steps = file.stem, EventReader(file), itertools.count()
 
     def read(self) -> Record:
-        """The samples since the last call."""
+        """The samples since the last call, `SAMPLES_AT_ONCE` at most."""
         moments, tags = [], {}
-        for sample in _whole_samples(self._reader):
+        for sample in itertools.islice(_whole_samples(self._reader), SAMPLES_AT_ONCE):
             figures = {f"system/{self._node}/{name}": value for name, value in name_metrics(sample).items()}
             series, step = SAMPLES.format(node=self._node), next(self._steps)
             moments.append(Moment(series=series, step=step, time=sample["time"], figures=figures))

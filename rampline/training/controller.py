@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from rampline.config import RunConfig
 from rampline.errors import Preempted, RunFailed
-from rampline.files import write_json
+from rampline.files import remove, write_json
+from rampline.jobs.exit_status import one_line
 from rampline.record.checkpoints import Progress, is_best_missing, without_best
 from rampline.record.events import EventWriter, finite
 from rampline.record.run_directory import RunDirectory
@@ -180,6 +181,8 @@ class Controller:
         self._is_decided = False
         self._stopped: str | None = None
         self._scalar_seconds, self._scalars = 0.0, ScalarWriter(run_directory.tensorboard, warn=self._warn)
+        if self.events:
+            self._scalars.drop_from(self.progress.epoch + 1)
 
     def _restore(self) -> Progress:
         state = self.engine.state
@@ -218,11 +221,32 @@ class Controller:
         self.engine.finish()
         wall_seconds = self._clock.wall_seconds()
         if self._is_decided or self._last_epoch == self.config.epochs:
-            measure_run(self.config, self.engine, self.run_directory, self.events, workers=self._workers)
+            if self.config.explain.steps or self.config.profile:
+                self._measure()
             self._finish(wall_seconds)
         elif self.events:
             write_json(self.run_directory.rung_file(self._last_epoch), self._result(wall_seconds, self.events))
             self.events.write("rested", epoch=self._last_epoch)
+
+    def _measure(self) -> None:
+        """Measure where a step's time goes. The training is complete: what fails is told of, and not tried again."""
+        mark, what = self.run_directory.probing_file, "where a step's time goes is not measured"
+        if self._agree(self.events is not None and mark.is_file()):
+            self._warn(f"{what}: the probes ended an earlier attempt")
+            return
+        if self.events:
+            write_json(mark, {"attempt": self.attempt})
+        try:
+            measure_run(self.config, self.engine, self.run_directory, self.events, workers=self._workers)
+        except Preempted:
+            if self.events:
+                remove(mark)
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run has its result
+            self._warn(f"{what}: {one_line(error)}")
+            return
+        if self.events:
+            remove(mark)
 
     @property
     def is_over(self) -> bool:
@@ -324,7 +348,7 @@ class Controller:
             self.end_epoch()
         else:
             self.decide()
-            self._save(self.engine.read_statistics())
+            self._save_together(self.engine.read_statistics())
 
     def end_epoch(self) -> None:
         """Evaluate, tell the epoch's metrics, save."""
@@ -351,7 +375,7 @@ class Controller:
         every = self.config.checkpoint_every_steps
         is_due = self.progress.epoch % self.config.checkpoint_every_epochs == 0
         if is_best or self.is_over or is_due or (every and self.progress.step % every == 0):
-            self._save()
+            self._save_together()
 
     def _weights(self) -> dict[str, np.ndarray]:
         """What TensorBoard shows as histograms."""
@@ -363,8 +387,17 @@ class Controller:
     def _update(self, **changes: object) -> None:
         self.progress = dataclasses.replace(self.progress, **changes)  # type: ignore[arg-type]
 
+    def _save_together(self, replica_statistics: np.ndarray | None = None) -> None:
+        """Save, and let the others wait for that here, where it counts as saving.
+
+        Waiting in the sum of their next steps, they would give up where a save takes much longer than a step.
+        """
+        self._save(replica_statistics)
+        self.engine.finish()
+
     def _save(self, replica_statistics: np.ndarray | None = None) -> None:
         self._callback.advance("save")
+        self._check_weights()
         if self.events is None:
             return
         self._update(elapsed_seconds=self._clock.elapsed_seconds(), wall_seconds=self._clock.wall_seconds())
@@ -380,6 +413,19 @@ class Controller:
         seconds = time.perf_counter() - started
         where = {"epoch": self.progress.epoch, "step": self.progress.step}
         self.events.write("checkpoint", **where, path=str(path), seconds=seconds)
+
+    def _check_weights(self) -> None:
+        """Let no weights be saved that are not finite; all roles have the same, and fail alike.
+
+        The loss of the step that made them may have been finite. Every later attempt would go on from there, and fail.
+
+        Raises:
+            RunFailed: naming the weights and the step.
+        """
+        for weights in self.engine.state.model.trainable_variables:
+            if not np.isfinite(np.asarray(weights.value)).all():
+                after = f"after step {self.progress.step}: try a lower learning_rate.peak"
+                raise RunFailed(f"the weights {weights.path} are not finite {after}")
 
     def _finish(self, wall_seconds: float) -> None:
         if self.events is None:

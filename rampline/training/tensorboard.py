@@ -27,8 +27,8 @@ class ScalarWriter:
     """Writes `FOLDER/train` and `FOLDER/validation`, each epoch once.
 
     A run that was killed may train an epoch again that is in the files already. TensorBoard's loaders differ in what
-    they do with a step that comes twice, some draw a line back and forth. So the first epoch that a process writes is
-    preceded by taking it, and later ones, out of the files that are there; points that stay keep their wall time.
+    they do with a step that comes twice, some draw a line back and forth. So a process that goes on takes the epochs
+    that it will train out of the files that are there; points that stay keep their wall time.
 
     Args:
         folder: made with the first epoch.
@@ -39,6 +39,13 @@ class ScalarWriter:
         self._folder, self._warn = folder, warn
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
         self._failed = False
+
+    def drop_from(self, epoch: int) -> None:
+        """Take that epoch (from 1) and later ones out of the files; of a long run it takes a while."""
+        with self._told_once(epoch):
+            for run in RUNS:
+                for file in sorted((self._folder / run).glob(EVENT_FILES)):
+                    _keep_before(file, epoch)
 
     def write_epoch(
         self, epoch: int, metrics: Mapping[str, float | None], weights: Mapping[str, np.ndarray] | None = None
@@ -52,9 +59,9 @@ class ScalarWriter:
         """
         if self._failed:
             return
-        try:
+        with self._told_once(epoch):
             if not self._writers:
-                self._open(epoch)
+                self._writers = {run: tf.summary.create_file_writer(str(self._folder / run)) for run in RUNS}
             for run, writer in self._writers.items():
                 with writer.as_default(step=epoch):
                     for metric in from_source(Source.EPOCH, metrics):
@@ -66,16 +73,16 @@ class ScalarWriter:
                         # As Keras' callback calls them.
                         tf.summary.histogram(f"{name}/histogram", weight)
                 writer.flush()
+
+    @contextmanager
+    def _told_once(self, epoch: int) -> Iterator[None]:
+        """Tell of an error in the block; nothing is written from then on."""
+        try:
+            yield
         except WRITE_ERRORS as error:
             self._failed = True
             self._close()
             self._warn(f"TensorBoard scalars are not written from epoch {epoch} on: {_reason(error)}")
-
-    def _open(self, first_epoch: int) -> None:
-        for run in RUNS:
-            for file in sorted((self._folder / run).glob(EVENT_FILES)):
-                _keep_before(file, first_epoch)
-            self._writers[run] = tf.summary.create_file_writer(str(self._folder / run))
 
     def _close(self) -> None:
         for writer in self._writers.values():

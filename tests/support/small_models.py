@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -14,6 +15,7 @@ from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 
 from rampline.files import read_json
 from rampline.record.run_directory import RunDirectory
+from rampline.training import controller
 from rampline.training.parameter_server import ParameterServerEngine
 
 QUICK_STEPS = 12
@@ -76,6 +78,24 @@ def exploding(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
     """Logits that overflow float32 after the first large update."""
     inputs = keras.Input(input_shape, dtype="uint8")
     x = keras.layers.Flatten()(keras.layers.Rescaling(1e30)(inputs))
+    return keras.Model(inputs, keras.layers.Dense(classes, dtype="float32")(x))
+
+
+@keras.saving.register_keras_serializable("small_models")
+class _Root(keras.layers.Layer):
+    """Adds the root of a weight that is 0, where its slope is infinite."""
+
+    def build(self, input_shape: tuple) -> None:
+        self.weight = self.add_weight(shape=(), initializer="zeros", name="weight")
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return inputs + keras.ops.sqrt(self.weight)
+
+
+def with_infinite_gradient(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """After the first step, whose loss is finite, a weight is not."""
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = _Root()(keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs)))
     return keras.Model(inputs, keras.layers.Dense(classes, dtype="float32")(x))
 
 
@@ -241,6 +261,24 @@ def with_jumping_clock(input_shape: tuple[int, int, int], classes: int) -> keras
     """A network in a process whose clock jumps by days, twice a second."""
     real, jumps = time.time, [0.0, -86400.0, 86400.0]
     time.time = lambda: real() + jumps[int(real() * 2) % 3]
+    return smooth(input_shape, classes)
+
+
+def slow_to_save(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """A network in a process whose first checkpoint takes 8 s."""
+    save, seconds = controller.save_checkpoint, iter([8.0])
+
+    def save_slowly(*arguments: Any, **named: Any) -> Path:
+        time.sleep(next(seconds, 0.0))
+        return save(*arguments, **named)
+
+    controller.save_checkpoint = save_slowly
+    return smooth(input_shape, classes)
+
+
+def killed_in_the_probes(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """A network whose process is killed at the probes, as where they need more memory than there is."""
+    controller.measure_run = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
     return smooth(input_shape, classes)
 
 

@@ -3,9 +3,13 @@
 import dataclasses
 import json
 import math
+import weakref
+from collections.abc import Callable
 
 import pytest
+from mlflow.tracking import MlflowClient
 
+from rampline.comparison import mlflow_reader
 from rampline.comparison.mlflow_reader import (
     find_execution,
     read_children,
@@ -32,7 +36,9 @@ def gpu(use: float, access: float, memory: float, power: float, **more) -> dict:
 def read(client, log_study, tmp_path):
     """Delivers the samples of the roles of one run, and reads them back."""
 
-    def deliver_and_read(study, run, samples, *, training: tuple[float, float] | None = None) -> list[dict]:
+    def deliver_and_read(
+        study, run, samples, *, training: tuple[float, float] | None = None, reader: MlflowClient = client
+    ) -> list[dict]:
         parent = find_execution(client, study, log_study(study, [run]))
         (child,) = read_children(client, parent)
         for role, lines in samples.items():
@@ -47,7 +53,7 @@ def read(client, log_study, tmp_path):
             )
         children = read_children(client, parent)
         names = {child.info.run_id: run_name(child) for child in children}
-        return read_system(client, children, read_histories(client, children, ["elapsed_seconds"]), names)
+        return read_system(reader, children, read_histories(client, children, ["elapsed_seconds"]), names)
 
     return deliver_and_read
 
@@ -76,6 +82,33 @@ def test_means_are_those_of_the_training_and_peaks_those_of_the_whole_life(read,
     assert first["power_watts_mean"] == 105.0
     assert math.isnan(first["cpu_percent_mean"])
     assert (second["utilization_percent_mean"], second["memory_percent_peak"]) == (55.0, 25.0)
+
+
+class Points(list):
+    """Points of a metric, of which it can be told whether somebody has them still."""
+
+
+class OneAtATime(MlflowClient):
+    """A store that gives the points of a metric when those of the one before are forgotten."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(tracking_uri=uri)
+        self._last: Callable[[], Points | None] = lambda: None
+
+    def get_metric_history(self, run_id: str, key: str) -> Points:
+        assert self._last() is None
+        points = Points(super().get_metric_history(run_id, key))
+        self._last = weakref.ref(points)
+        return points
+
+
+def test_samples_of_a_long_run_are_read_metric_by_metric_and_thinned_out(read, client, four_runs, monkeypatch):
+    monkeypatch.setattr(mlflow_reader, "MOST_SAMPLES", 2)
+    lines = [sample(second, 100, 300, gpu(10.0 * second, 5, 100, 50)) for second in range(1, 5)]
+    run = dataclasses.replace(four_runs[2], epochs=())
+    _, row = read("system-long", run, {"chief-0": lines}, reader=OneAtATime(client.tracking_uri))
+    assert row["utilization_over_time"] == ((0.5, 15.0), (2.5, 35.0))
+    assert row["utilization_percent_mean"] == 25.0
 
 
 def test_without_a_finished_epoch_all_samples_count_and_roles_are_in_the_order_of_their_numbers(read, four_runs):

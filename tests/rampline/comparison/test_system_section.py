@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from rampline.comparison.mlflow_reader import GPU_FIGURES, ROLE_FIGURES
+from rampline.comparison.mlflow_reader import GPU_FIGURES, ROLE_FIGURES, thin_out
 from rampline.comparison.runs import Comparison, read_comparison
 from rampline.comparison.system_section import (
     NO_GPU,
@@ -13,7 +13,6 @@ from rampline.comparison.system_section import (
     describe_uneven,
     find_balances,
     make_system_section,
-    thin_out,
 )
 from rampline.record.units import NONE, TIMES
 

@@ -114,6 +114,15 @@ def test_a_frozen_role_is_found_by_its_heartbeat(make_run) -> None:
     assert "chief 0 did not move for 5 s" in lines[0]
 
 
+def test_workers_wait_for_a_checkpoint_that_takes_longer_than_a_step_may(make_run) -> None:
+    cluster = {"workers": 2, "heartbeat_timeout_seconds": 5, "max_restarts": 0}
+    config = make_config("multi_worker", model="small_models:slow_to_save", **cluster)
+    directory = make_run(dataclasses.replace(config, epochs=2, steps_per_call=1))
+    assert supervise(directory, on_event=lambda event: None, log=print)["attempts"] == 1
+    first, _ = directory.read_events("checkpoint")
+    assert first["time"] - directory.read_events("epoch")[0]["time"] > 8
+
+
 @pytest.mark.parametrize(
     ("model", "message", "starts"),
     [
@@ -127,6 +136,17 @@ def test_what_would_repeat_is_not_tried_again(model: str, message: str, starts: 
     with pytest.raises(RunFailed, match=message):
         supervise(directory, on_event=lambda event: None, log=print)
     assert len(attempts(directory)) == starts
+
+
+@pytest.mark.long
+def test_weights_that_are_not_finite_are_told_of_by_all_workers_alike(make_run) -> None:
+    """An epoch is one step: what it makes of the weights shows in no loss before the checkpoint."""
+    config = make_config("multi_worker", model="small_models:with_infinite_gradient", batch=120, workers=2)
+    directory = make_run(config)
+    with pytest.raises(RunFailed, match=r"the weights \S+ are not finite after step 1: try a lower"):
+        supervise(directory, on_event=lambda event: None, log=print)
+    assert len(attempts(directory)) == 1
+    assert list_checkpoints(directory.checkpoints) == []
 
 
 def test_a_gpu_that_others_fill_is_waited_for_and_takes_no_smaller_micro_batches(make_run) -> None:

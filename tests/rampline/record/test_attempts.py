@@ -1,5 +1,7 @@
 """The table of a run's attempts, from what is written of each."""
 
+import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,6 +52,22 @@ def test_each_attempt_has_its_hosts_its_steps_and_its_end(directory: RunDirector
         ("3", "a, c", "20 →", "its command was killed"),
         ("4", f"a {TIMES}2", "20 → 30", "complete"),
     ]
+
+
+def test_an_attempt_that_was_killed_with_its_command_counts_as_long_as_its_chief_has_told_of_it(
+    directory: RunDirectory,
+) -> None:
+    Attempts(directory.attempts_file).begin(1)
+    told = [{"event": "started", "attempt": 1, "startup_seconds": 20.0, "monotonic": 100.0}]
+    told += [{"event": "checkpoint", "monotonic": 150.0}, {"event": "progress", "monotonic": 400.0}]
+    directory.events_file.write_text("".join(json.dumps(event) + "\n" for event in told))
+    attempts = Attempts(directory.attempts_file)
+    assert attempts.begin(1).wall_seconds_before == 320
+    time.sleep(0.2)
+    attempts.end("worker 1 was lost, with no checkpoint in between")
+    # The one after it is killed before its chief has told of anything.
+    assert 320.2 < attempts.begin(1).wall_seconds_before < 330
+    assert 320.2 < Attempts(directory.attempts_file).begin(1).wall_seconds_before < 330
 
 
 def test_one_that_goes_on_has_no_end(directory: RunDirectory) -> None:

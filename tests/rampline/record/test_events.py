@@ -1,12 +1,16 @@
 """Events: whole lines, finite figures, and no flood of progress."""
 
+import itertools
 import json
 import math
 import time
 
 import numpy as np
 import pytest
+from small_disk import fill, small_disk
 
+from rampline.errors import RunFailed
+from rampline.record import events as events_module
 from rampline.record.events import PROGRESS_INTERVAL_SECONDS, EventReader, EventWriter
 
 
@@ -103,3 +107,36 @@ def test_progress_is_thinned_out_and_other_events_are_not(path):
 def test_the_first_progress_is_told_at_once(path):
     EventWriter(path).progress(step=1)
     assert [event["step"] for event in EventReader(path).read()] == [1]
+
+
+def test_a_run_of_hours_tells_its_progress_less_often(path, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    writer = EventWriter(path)
+    while now < 30_000:
+        writer.progress()
+        now += 0.25
+    told = [event["monotonic"] for event in EventReader(path).read()]
+    for before, at in itertools.pairwise(told):
+        expected = min(max(PROGRESS_INTERVAL_SECONDS, at / 2000), 10)
+        assert expected <= at - before <= expected + 0.25
+    assert 5_000 < len(told) < 11_000
+
+
+def test_a_full_disk_ends_nothing_at_a_line_of_progress_and_spoils_no_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(events_module, "PROGRESS_INTERVAL_SECONDS", 0.0)
+    with small_disk(tmp_path / "disk", megabytes=1) as disk:
+        writer = EventWriter(disk / "events.jsonl")
+        writer.write("started")
+        filler = fill(disk)
+        for step in range(200):  # more than the rest of a page, and than what Python holds back
+            writer.progress(step=step, text="x" * 100)
+        with pytest.raises(RunFailed, match="No space left on device"):
+            writer.write("epoch", epoch=1)
+        filler.unlink()
+        writer.write("epoch", epoch=2)
+        events = list(EventReader(disk / "events.jsonl").read())
+    assert (events[0]["event"], events[-1]["epoch"]) == ("started", 2)
+    steps = [event["step"] for event in events if event["event"] == "progress"]
+    assert steps == sorted(set(steps))
+    assert 0 < len(steps) < 200

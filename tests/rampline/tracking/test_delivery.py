@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import sqlite3
+import threading
 import time
 
 import pytest
@@ -142,6 +143,34 @@ def test_without_mlflow_the_end_is_marked_and_delivered_later(
     assert state is not None
     assert (state.status, state.failure, state.is_running) == ("FAILED", "worker 1 died", False)
     assert rows(home, "train_loss") == []
+
+
+class HangsAtTheEnd(MlflowClient):
+    """A store that does not answer when a run ends, until it is let go."""
+
+    let_go = threading.Event()
+
+    def set_terminated(self, *arguments, **named) -> None:
+        assert HangsAtTheEnd.let_go.wait(60)
+        super().set_terminated(*arguments, **named)
+
+
+def test_a_delivery_that_was_given_up_marks_nothing_as_delivered(
+    client, home, parent, deliver, make_run_directory, evaluation, monkeypatch
+):
+    monkeypatch.setitem(delivery_module.CLOSE_SECONDS, "COMPLETE", 2.0)
+    directory, others = make_run_directory(), threading.enumerate()
+    uri = f"sqlite:///{home.tracking_database}"
+    delivery = Delivery(lambda: HangsAtTheEnd(tracking_uri=uri), directory, parent_run_id=parent, log=print)
+    (thread,) = (one for one in threading.enumerate() if one not in others and one.name == "mlflow-delivery")
+    write_json(directory.result_file, RESULT)
+    assert not delivery.close("COMPLETE")
+    write_json(directory.evaluation_file, evaluation)
+    HangsAtTheEnd.let_go.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert is_undelivered(directory.path)
+    assert client.get_run(deliver(directory)).data.metrics["test_accuracy"] == 0.9
 
 
 def test_news_wait_for_what_came_before_them_and_are_marked(

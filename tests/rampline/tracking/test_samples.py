@@ -2,6 +2,7 @@
 
 import json
 
+from rampline.tracking import description
 from rampline.tracking.description import RunReader, SampleReader, name_metrics
 from rampline.tracking.reconciliation import Record
 
@@ -26,11 +27,25 @@ def test_each_role_is_a_node(make_run_directory):
     directory = make_run_directory()
     append(directory.path / "system" / "chief-0.jsonl", sample(0), sample(1))
     append(directory.path / "system" / "worker-1.jsonl", sample(0))
-    record = RunReader(directory).read()
+    (record,) = RunReader(directory).read_samples()
     assert points(record, "system/chief-0/process_cpu_utilization_percentage") == [(0, 150.0), (1, 151.0)]
     assert points(record, "system/worker-1/cpu_utilization_percentage") == [(0, 90.0)]
     assert points(record, "system/chief-0/process_memory_usage_megabytes") == [(0, 1048.6), (1, 1048.6)]
     assert [moment.time for moment in record.moments] == [1000.0, 1005.0, 1000.0]
+
+
+def test_a_long_history_is_read_and_delivered_in_parts(client, deliver, history, make_run_directory, monkeypatch):
+    monkeypatch.setattr(description, "SAMPLES_AT_ONCE", 2)
+    directory, metric = make_run_directory(), "system/chief-0/process_cpu_utilization_percentage"
+    append(directory.path / "system" / "chief-0.jsonl", *map(sample, range(5)))
+    append(directory.path / "system" / "worker-1.jsonl", sample(0))
+    reader = RunReader(directory)
+    parts = list(reader.read_samples())
+    assert [len(part.moments) for part in parts] == [3, 2, 1]
+    found = [[value for _, value in points(part, metric)] for part in parts]
+    assert found == [[150.0, 151.0], [152.0, 153.0], [154.0]]
+    assert list(reader.read_samples()) == []
+    assert history(client, deliver(directory), metric) == [(step, 150.0 + step) for step in range(5)]
 
 
 def test_a_line_that_was_cut_short_is_left_out(tmp_path):

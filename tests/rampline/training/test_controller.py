@@ -15,12 +15,22 @@ import tensorflow as tf
 from runs import make_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from rampline.config import ExplainConfig
 from rampline.data.dataset import PreparedDataset
+from rampline.errors import Preempted, RunFailed
 from rampline.files import read_json
 from rampline.jobs.tf_config import ALONE
-from rampline.record.checkpoints import Progress, best_checkpoint, last_checkpoint, read_manifest, write_manifest
+from rampline.record.checkpoints import (
+    Progress,
+    best_checkpoint,
+    find_checkpoints,
+    last_checkpoint,
+    read_manifest,
+    write_manifest,
+)
 from rampline.record.events import EventWriter
 from rampline.record.run_directory import RunDirectory, RunIdentity
+from rampline.training import probes
 from rampline.training.controller import Launch
 from rampline.training.engine import StepCallback
 from rampline.training.synchronous import SynchronousEngine
@@ -86,6 +96,51 @@ def test_a_training_goes_on_without_its_best_checkpoint_and_says_so(trained) -> 
     best = best_checkpoint(directory.checkpoints)
     assert best is not None
     assert best.name == f"step-{result['best_epoch'] * result['steps'] // 2:08d}"
+
+
+def test_weights_that_are_not_finite_are_not_saved_and_the_checkpoint_before_is_the_one_to_go_on_from(
+    trained, monkeypatch
+) -> None:
+    """As after a step whose loss is finite, and its gradient is not."""
+    directory, evaluate = trained(1), SynchronousEngine.evaluate
+
+    def overflow(engine: SynchronousEngine, split: str) -> np.ndarray:
+        weights = engine.state.model.trainable_variables[-1]
+        weights.assign(np.full(weights.shape, np.inf, np.float32))
+        return evaluate(engine, split)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SynchronousEngine, "evaluate", overflow)
+        with pytest.raises(RunFailed, match=r"^the weights \S+ are not finite after step 10"):
+            trained(2)
+    assert [path.name for path in find_checkpoints(directory.checkpoints)] == ["step-00000005"]
+    assert read_json(trained(2).result_file)["steps"] == 10
+    assert [event["first_step"] for event in directory.read_events("started")] == [0, 5, 5]
+
+
+def test_probes_that_fail_are_told_of_and_the_run_is_complete(trained, monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("3 GiB wanted")
+
+    monkeypatch.setattr(probes, "probe_strategy", fail)
+    directory = trained(1, explain=ExplainConfig())
+    assert directory.is_complete
+    (warning,) = directory.read_events("warning")
+    assert warning["message"] == "where a step's time goes is not measured: MemoryError: 3 GiB wanted"
+
+
+def test_probes_that_are_stopped_are_made_when_the_run_goes_on(trained, monkeypatch) -> None:
+    def stop(*_: object) -> None:
+        raise Preempted("stopped on request during the probes")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(probes, "probe_strategy", stop)
+        with pytest.raises(Preempted):
+            trained(1, explain=ExplainConfig())
+    directory = trained(1, explain=ExplainConfig())
+    assert directory.is_complete
+    assert directory.probes_file.is_file()
+    assert not directory.probing_file.exists()
 
 
 @pytest.fixture

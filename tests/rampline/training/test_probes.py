@@ -20,6 +20,7 @@ from rampline.training.timings import MOST_ROUNDS, ROUNDS, StrategyProbes
 Train = Callable[..., RunDirectory]
 # Batch normalisation and dropout: moving statistics and a random generator that a probe would move on.
 MODEL = "small_models:with_all_state"
+NOT_MEASURED = "where a step's time goes is not measured"
 
 
 @pytest.fixture
@@ -150,6 +151,20 @@ def test_a_parameter_server_with_one_worker(train: Train) -> None:
 def test_two_workers_of_a_parameter_server(train: Train) -> None:
     config = make_config("parameter_server", workers=2, parameter_servers=1)
     assert steps_of_a_round(train(config, "run")) % 8 == 0
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        {"strategy": "single"},
+        pytest.param({"strategy": "multi_worker", "workers": 2}, marks=pytest.mark.long),
+    ],
+)
+def test_probes_that_a_process_is_killed_in_are_not_tried_again(cluster: dict, train: Train) -> None:
+    directory = train(make_config(model="small_models:killed_in_the_probes", **cluster), "killed")
+    assert json.loads(directory.result_file.read_text())["attempts"] == 2
+    (warning,) = directory.read_events("warning")
+    assert warning["message"] == f"{NOT_MEASURED}: the probes ended an earlier attempt"
 
 
 def test_probes_take_turns_in_whole_calls_and_slow_ones_make_fewer_steps() -> None:

@@ -69,6 +69,8 @@ def test_epochs_that_a_killed_run_trains_again_are_there_once_with_the_later_val
     time.sleep(1)  # event files are read by name, which has the second: a role takes longer to start again
 
     resumed = ScalarWriter(tmp_path, warn=fail)
+    resumed.drop_from(2)
+    assert read(tmp_path / "train")["epoch_loss"] == [(1, 1.0)]
     resumed.write_epoch(2, metrics(2, train_loss=20.0))
     resumed.write_epoch(3, metrics(3, train_loss=30.0))
 
@@ -90,7 +92,10 @@ def test_a_point_that_was_cut_short_is_dropped_and_the_ones_before_it_stay(tmp_p
     writer.write_epoch(2, {"train_loss": 2.0})
     (file,) = (tmp_path / "train").iterdir()
     os.truncate(file, file.stat().st_size - 5)
-    ScalarWriter(tmp_path, warn=fail).write_epoch(3, {"train_loss": 3.0})
+    resumed = ScalarWriter(tmp_path, warn=fail)
+    resumed.drop_from(3)
+    assert read(tmp_path / "train")["epoch_loss"] == [(1, 1.0)]
+    resumed.write_epoch(3, {"train_loss": 3.0})
     assert read(tmp_path / "train")["epoch_loss"] == [(1, 1.0), (3, 3.0)]
 
 
