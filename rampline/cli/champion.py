@@ -103,6 +103,8 @@ def evaluate(
 
 def _class_table(scores: Mapping[str, Any]) -> Table:
     """A row per class, the lowest recall on top."""
+    from rampline.tracking.artifacts import read_confusion_matrix  # NumPy: too slow for the other commands
+
     figures = ("images", "precision", "recall (95 % interval)", "F1 (95 % interval)")
     table = make_table("class", *figures, numbers=figures)
     # Of what is too wide, names are broken, and figures are not.
@@ -110,7 +112,7 @@ def _class_table(scores: Mapping[str, Any]) -> Table:
     for number, column in enumerate(table.columns):
         column.no_wrap = number > 0
     report, intervals = scores["classification_report"], scores["intervals"]
-    answers = [sum(column) for column in zip(*scores["confusion_matrix"], strict=True)]
+    answers = read_confusion_matrix(scores).sum(axis=0).tolist()
     rows = list(zip(scores["class_names"], answers, intervals["recall"], intervals["f1-score"], strict=True))
     rows.sort(key=lambda row: (row[2] is None, report[row[0]]["recall"]))
     for name, answered, recall, f1 in rows[:MOST_CLASSES]:

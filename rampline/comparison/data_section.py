@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,8 @@ def _contact_sheets(dataset: PreparedDataset) -> list[Section]:
         chosen = (
             indices[np.unique(np.linspace(0, max(len(indices) - 1, 0), PICTURES).astype(int))] if len(indices) else []
         )
-        pictures = tuple(_picture(dataset, split, int(i), paths[i] if paths else f"image {i}") for i in chosen)
+        shown = (_picture(dataset, split, int(i), paths[i] if paths else f"image {i}") for i in chosen)
+        pictures = tuple(filter(None, shown))
         sheets.append(
             Section(
                 id=f"class-{label}",
@@ -122,8 +124,12 @@ def _contact_sheets(dataset: PreparedDataset) -> list[Section]:
     return sheets
 
 
-def _picture(dataset: PreparedDataset, split: str, index: int, path: str) -> Picture:
-    image = ImageOps.exif_transpose(_read(dataset, split, index)).convert("RGB")
+def _picture(dataset: PreparedDataset, split: str, index: int, path: str) -> Picture | None:
+    """The image, small; None where Pillow refuses what TensorFlow decodes, such as one with broken EXIF data."""
+    try:
+        image = ImageOps.exif_transpose(_read(dataset, split, index)).convert("RGB")
+    except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError):
+        return None
     image.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
     png = io.BytesIO()
     image.save(png, "PNG")

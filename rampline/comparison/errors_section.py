@@ -20,6 +20,7 @@ from rampline.comparison.runs import Comparison, is_missing, written
 from rampline.comparison.section import Chart, Picture, ReportTable, Section
 from rampline.files import read_json
 from rampline.record.units import write_accuracy, write_count
+from rampline.tracking.artifacts import read_confusion_matrix
 
 EVALUATION, ERRORS = "evaluation.json", "worst_errors.json"
 MOST_CELLS = 60  # classes of a confusion matrix, beyond which no reader finds a cell
@@ -40,13 +41,13 @@ class Scores:
     Attributes:
         run: its name.
         class_names: of the rows and columns.
-        matrix: `(classes, classes) int64`, a row per right class and a column per answer.
+        matrix: see `read_confusion_matrix`.
         errors: the wrong answers that are most certain, as `worst_errors.json` has them; none by earlier versions.
     """
 
     run: str
     class_names: tuple[str, ...]
-    matrix: np.ndarray
+    matrix: Any
     errors: tuple[dict[str, Any], ...]
 
     @cached_property
@@ -76,7 +77,7 @@ def _read(client: MlflowClient, run: str, run_id: str) -> Scores | None:
     return Scores(
         run=run,
         class_names=tuple(evaluation["class_names"]),
-        matrix=np.asarray(evaluation["confusion_matrix"], np.int64),
+        matrix=read_confusion_matrix(evaluation),
         errors=tuple(errors or ()),
     )
 
@@ -102,17 +103,18 @@ def make_errors_section(scores: Sequence[Scores]) -> Section | None:
 def _tell(scores: Scores) -> str:
     """How many answers are right, and which classes are taken for which."""
     matrix, names = scores.matrix, scores.class_names
-    wrong = matrix - np.diag(matrix.diagonal())
     told = f"{scores.run}: {write_count(matrix.trace())} of {write_count(matrix.sum())} answers are right"
     some = [count for count in matrix.sum(axis=1).tolist() if count]
     if max(some, default=0) > UNBALANCED * min(some, default=0):
         told += f" (balanced accuracy {write_accuracy(float(np.nanmean(scores.accuracies)))})"
-    places = [divmod(int(place), len(names)) for place in np.argsort(-wrong, axis=None, kind="stable")[:MOST_PAIRS]]
+    cells = matrix.tocoo()
+    wrong = np.where(cells.row == cells.col, 0, cells.data)
+    places = np.argsort(-wrong, kind="stable")[:MOST_PAIRS]
     images = [write_count(count) for count in matrix.sum(axis=1)]
     pairs = [
-        f"{names[label]} for {names[answer]} ({write_count(wrong[label, answer])} of {images[label]})"
-        for label, answer in places
-        if wrong[label, answer]
+        f"{names[label]} for {names[answer]} ({write_count(count)} of {images[label]})"
+        for label, answer, count in zip(cells.row[places], cells.col[places], wrong[places], strict=True)
+        if count
     ]
     return f"{told}; most often it takes {', '.join(pairs)}." if pairs else f"{told}."
 
@@ -140,17 +142,17 @@ def _class_table(scores: Sequence[Scores]) -> ReportTable:
 
 
 def _matrix_chart(scores: Scores) -> Chart:
-    names, images = scores.class_names, scores.matrix.sum(axis=1)
+    names, matrix, images = scores.class_names, scores.matrix.toarray(), scores.matrix.sum(axis=1)
     cells = [
         {
             "label": names[label],
             "answer": names[answer],
-            "count": int(scores.matrix[label, answer]),
+            "count": int(matrix[label, answer]),
             "images": int(images[label]),
-            "share": float(scores.matrix[label, answer] / images[label]),
+            "share": float(matrix[label, answer] / images[label]),
             "color": RIGHT if label == answer else WRONG,
         }
-        for label, answer in np.argwhere(scores.matrix).tolist()
+        for label, answer in np.argwhere(matrix).tolist()
     ]
     axis = {"domain": False, "labelExpr": CUT, "labelLimit": 0}
     scale = {"domain": list(names)}

@@ -27,6 +27,7 @@ class CatalogEntry:
         label: see `Example`.
         sha256: of the encoded image, hex.
         orientation: see `read_orientation`.
+        has_16_bits: a channel, of which the decoder uses the upper 8.
         group: see `Example`.
     """
 
@@ -35,6 +36,7 @@ class CatalogEntry:
     label: int
     sha256: str
     orientation: int = UPRIGHT
+    has_16_bits: bool = False
     group: str = ""
 
 
@@ -50,19 +52,39 @@ def read_catalog(source: Source, on_progress: Callable[[int], None], map_in_orde
     for split, examples in source.splits.items():
         for chunk in map_in_order(_digest_chunk, in_chunks(examples.iterate(), _CHUNK)):
             catalog += (
-                CatalogEntry(split=split, name=name, label=label, sha256=sha256, orientation=orientation, group=group)
-                for name, label, sha256, orientation, group in chunk
+                CatalogEntry(
+                    split=split,
+                    name=name,
+                    label=label,
+                    sha256=sha256,
+                    orientation=orientation,
+                    has_16_bits=has_16_bits,
+                    group=group,
+                )
+                for name, label, sha256, orientation, has_16_bits, group in chunk
             )
             on_progress(len(catalog))
     return catalog
 
 
-def _digest_chunk(examples: list[Example]) -> list[tuple[str, int, str, int, str]]:
+def _digest_chunk(examples: list[Example]) -> list[tuple[str, int, str, int, bool, str]]:
     contents = ((example, example.read()) for example in examples)
     return [
-        (example.name, example.label, hashlib.sha256(content).hexdigest(), read_orientation(content), example.group)
+        (
+            example.name,
+            example.label,
+            hashlib.sha256(content).hexdigest(),
+            read_orientation(content),
+            _has_16_bits(content),
+            example.group,
+        )
         for example, content in contents
     ]
+
+
+def _has_16_bits(encoded: bytes) -> bool:
+    """Whether it is a PNG of 16 bits a channel: that stands in its first chunk."""
+    return encoded.startswith(b"\x89PNG\r\n\x1a\n") and encoded[24:25] == b"\x10"
 
 
 def fingerprint_catalog(catalog: Iterable[CatalogEntry], class_names: tuple[str, ...]) -> str:

@@ -15,6 +15,9 @@ from rampline.data.orientation import UPRIGHT, read_orientation
 
 # libjpeg's, of height and width.
 _REDUCTIONS = (1, 2, 4, 8)
+# First bytes of what TensorFlow does not make grey by itself: BMP, GIF and WebP. Then the palette of a grey BMP.
+_ONLY_RGB = (b"BM", b"GI", b"RI")
+_GREYS = bytes(grey * part for grey in range(256) for part in (1, 1, 1, 0))
 
 
 def decode(
@@ -87,8 +90,25 @@ def _choose_reduction(size: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_other(encoded: tf.Tensor, channels: int) -> tuple[tf.Tensor, tf.Tensor]:
-    image = tf.io.decode_image(encoded, channels=channels, expand_animations=False)
+    decode = functools.partial(tf.io.decode_image, encoded, expand_animations=False)
+    if channels == 1:
+        is_rgb = tf.reduce_any(tf.strings.substr(encoded, 0, 2) == _ONLY_RGB)
+        image = tf.cond(is_rgb, lambda: _make_grey(encoded, decode()), lambda: decode(channels=1))
+    else:
+        image = decode(channels=channels)
     return image, tf.shape(image)[:2]
+
+
+def _make_grey(encoded: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
+    """`(height, width, 1)`; an image of one channel is a BMP with a palette, which TensorFlow does not read."""
+
+    def check_palette() -> tf.Tensor:
+        is_grey = tf.strings.substr(encoded, 54, len(_GREYS)) == _GREYS
+        with tf.control_dependencies([tf.debugging.Assert(is_grey, ["a BMP with a palette of colours"])]):
+            return tf.identity(image)
+
+    grey = tf.cond(tf.shape(image)[2] == 1, check_palette, lambda: tf.image.rgb_to_grayscale(image[..., :3]))
+    return tf.ensure_shape(grey, (None, None, 1))
 
 
 def resize(image: tf.Tensor, image_shape: tuple[int, int, int]) -> tf.Tensor:

@@ -350,6 +350,8 @@ def _store_source(
     if fetch_dataset(directory, reporter.log):
         return _accept_present(config, directory, reporter)
     splits = select(catalog, source.class_names, config, reporter.log)
+    if count := sum(entry.has_16_bits for split, entry in zip(splits, catalog, strict=True) if split):
+        reporter.log(f"{count} images have 16 bits a channel: the upper 8 are used")
     plan = Plan(
         config=config,
         source=source,

@@ -29,7 +29,7 @@ class Home:
     data = Below("data", of="root")  # prepared datasets, one folder per content address
     runs = Below("runs", of="root")  # run directories: `runs/STUDY/EXECUTION/RUN`
     reports = Below("reports", of="root")  # comparisons: `reports/STUDY/EXECUTION/{report.html,comparison.csv}`
-    predictions = Below("predictions", of="root")  # labels of folders of images: `predictions/STUDY/TIME.csv`
+    predictions = Below("predictions", of="root")  # labels of folders of images: `predictions/STUDY/TIME-NUMBER.csv`
     tracking_database = Below("mlflow.db", of="root")  # the default MLflow database
     artifacts = Below("mlartifacts", of="root")  # the default MLflow artifact root
 

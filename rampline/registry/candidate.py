@@ -16,6 +16,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from rampline.credentials import first_line
+from rampline.data.dataset import PreparedDataset
+from rampline.data.sources import place_of
 from rampline.errors import InputError
 from rampline.files import read_json
 from rampline.record.home import Home
@@ -202,3 +204,15 @@ def logged_model_id(client: MlflowClient, run: Run) -> str | None:
     models = [client.get_logged_model(output.model_id) for output in outputs]
     ready = [model for model in models if model.name == MODEL_NAME and model.status == LoggedModelStatus.READY]
     return max(ready, key=lambda model: model.creation_timestamp).model_id if ready else None
+
+
+def images_trained_on(directory: RunDirectory, dataset: PreparedDataset) -> set[str]:
+    """Paths of the images in the dataset's evaluation split that the run was trained on: both are of one source.
+
+    Raises:
+        DatasetError: when the run's own data is gone or damaged.
+    """
+    if place_of(directory.read_config().data.source) != place_of(dataset.source):
+        return set()
+    own = PreparedDataset.open(Path(directory.read_identity().dataset))
+    return {*own.paths("train")} & {*dataset.paths(dataset.evaluation_split)}

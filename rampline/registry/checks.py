@@ -21,7 +21,15 @@ from rampline.jobs.evaluator import run_evaluation
 from rampline.parity.check import ParityResult, result_file
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
-from rampline.registry.candidate import CHAMPION, PREDICTIONS, Candidate, Predictions, directory_of, find_mlflow_run
+from rampline.registry.candidate import (
+    CHAMPION,
+    PREDICTIONS,
+    Candidate,
+    Predictions,
+    directory_of,
+    find_mlflow_run,
+    images_trained_on,
+)
 from rampline.registry.paired_test import PairedComparison, compare_predictions
 from rampline.registry.prediction import try_model
 from rampline.tracking.delivery import find_run
@@ -206,23 +214,26 @@ def _champion_predictions(
 def _unseen(directory: RunDirectory, dataset: PreparedDataset) -> np.ndarray | slice:
     """Which images of the dataset's evaluation split the run was not trained on.
 
-    Without a test split of its own, another preparation of a source may have the images elsewhere.
+    Another preparation of a source may have the images elsewhere: where they are split anew, or a table's column
+    `split` has changed.
 
     Raises:
-        InputError: when too few are left, or the run's own data is gone, so that nobody knows.
+        InputError: when too few are left, or of a source without a test split the run's own data is gone, so that
+            nobody knows.
     """
-    if dataset.has_test or directory.read_config().data.source != dataset.source:
-        return ALL
-    own, scored = Path(directory.read_identity().dataset), dataset.paths(dataset.evaluation_split)
     try:
-        trained_on = PreparedDataset.open(own).paths("train")
+        seen = images_trained_on(directory, dataset)
     except DatasetError as error:
+        if dataset.has_test:
+            return ALL
         raise InputError(
             f"the data that it was trained on is gone or damaged, so that nobody knows which of them it has seen: put "
-            f"{own} back, or promote with `--as challenger` and give that version the alias {CHAMPION} on MLflow's page"
+            f"{directory.read_identity().dataset} back, or promote with `--as challenger` and give that version the "
+            f"alias {CHAMPION} on MLflow's page"
         ) from error
-    if not (seen := {*trained_on} & {*scored}):
+    if not seen:
         return ALL
+    scored = dataset.paths(dataset.evaluation_split)
     unseen = np.array([path not in seen for path in scored])
     if (left := int(unseen.sum())) < FEWEST_UNSEEN:
         raise InputError(

@@ -24,7 +24,7 @@ from rampline.data.archives import Boundary
 from rampline.data.compiled import compiled
 from rampline.data.decoder import Decoder
 from rampline.data.parallel import in_chunks, map_in_order
-from rampline.data.sources.folder import DECODABLE_SUFFIXES, OTHER_SUFFIXES
+from rampline.data.sources.folder import DECODABLE_SUFFIXES, OTHER_SUFFIXES, refuse_unlisted
 from rampline.errors import DatasetError, InputError
 from rampline.files import csv_cell
 from rampline.imports import import_own
@@ -46,7 +46,7 @@ def walk_images(folder: Path) -> Iterator[Path]:
 
     One directory's names are held at a time. Links to folders are not entered: they may lead round in circles.
     """
-    for parent, folders, names in os.walk(folder, onerror=_refuse):
+    for parent, folders, names in os.walk(folder, onerror=refuse_unlisted):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (path for name in folders if (path := Path(parent, name)).is_symlink())
         for name in sorted(name for name in names if not name.startswith(".")):
@@ -67,10 +67,6 @@ def read_image(path: Path, boundary: Boundary) -> ImageToLabel:
         return ImageToLabel(path=name, problem=f"cannot be read: {error.strerror}")
     except DatasetError as error:
         return ImageToLabel(path=name, problem=str(error))
-
-
-def _refuse(error: OSError) -> None:
-    raise DatasetError(f"cannot read the folder {error.filename}: {error.strerror}") from error
 
 
 class Row(NamedTuple):

@@ -26,6 +26,7 @@ from rampline.record.home import Home
 from rampline.record.units import write_number_of
 from rampline.registry.candidate import CHAMPION, ModelReference, get_version, registered_name
 from rampline.study import load_study, study_name
+from rampline.study.execution_file import new_execution
 from rampline.tracking.store import open_tracking, tracking_errors
 from rampline.training.saved_model import ModelMetadata
 
@@ -91,7 +92,7 @@ def predict_folder(
         images: folder of image files (.jpg, .png, .gif, .bmp); sub-folders are read too.
         home: whose MLflow store.
         output: the table, `.csv` or `.parquet`; one that exists is replaced when the new one is complete. By default
-            `predictions/STUDY/TIME.csv` in `home`.
+            `predictions/STUDY/TIME-NUMBER.csv` in `home`.
         batch_size: images per step of the model.
         with_all: add the probability of each class, in columns `p_CLASS`.
         log: gets lines for the user.
@@ -104,7 +105,7 @@ def predict_folder(
     if not str(images):
         raise InputError("images is empty: give the folder of the image files to label")
     name = study_name(study)
-    own = home.predictions / name / f"{time.strftime('%Y%m%d-%H%M%S')}.csv"
+    own = home.predictions / name / f"{new_execution()}.csv"
     path = Path(output or own).absolute()
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     folder = Path(images).expanduser().absolute()

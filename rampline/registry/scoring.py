@@ -14,7 +14,7 @@ from rampline.jobs.evaluator import run_evaluation
 from rampline.record.checkpoints import Which
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
-from rampline.registry.candidate import directory_of, find_mlflow_run, open_run_directory
+from rampline.registry.candidate import directory_of, find_mlflow_run, images_trained_on, open_run_directory
 from rampline.tracking.delivery import deliver_run
 from rampline.tracking.store import open_tracking
 
@@ -45,7 +45,13 @@ def evaluate_one(run: str, data: str | None, *, which: Which = "best", home: Hom
         # What belongs to the source of the training is left out.
         where = {"source": data, "manual_dir": None, "checksum": None, "mirrors": (), "limit": None, "group": None}
         config = dataclasses.replace(directory.read_config().data, **where, channels=own.image_shape[2])
-        other = prepare_dataset(config, home, scored_classes=own.class_names, log=log).directory
+        scored = prepare_dataset(config, home, scored_classes=own.class_names, log=log)
+        if seen := images_trained_on(directory, scored):
+            log(
+                f"warning: the run was trained on {len(seen):,} of these {scored.splits['test']:,} images; accuracy on "
+                "such images is no accuracy on new ones"
+            )
+        other = scored.directory
     with locked(directory.evaluation_lock, lambda holder: log(f"waiting for {holder}, which scores this run")):
         run_evaluation([directory.path], directory.path / "evaluation.log", other_data=other, which=which)
         is_other = other is not None or which == "last"

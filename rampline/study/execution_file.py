@@ -168,5 +168,5 @@ def current_execution() -> Execution | None:
 
 
 def new_execution() -> str:
-    """A name for an execution that begins now; executions are in the order of their names."""
+    """A name for an execution, or the table of a prediction, that begins now; they are in the order of their names."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"

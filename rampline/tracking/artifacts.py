@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rampline.files import csv_cell, read_json, write_json
 from rampline.record.run_directory import RunDirectory
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 MOST_COUNTS_SHOWN = 20  # classes, up to which a number fits into its cell
 MOST_NAMES_SHOWN = 60
+MOST_CLASSES_DRAWN = 1500  # a cell of more is smaller than a pixel
 LEARNING_RATE = "learning_rate.png"
 BLUE, ORANGE = "#2b6cb0", "#c05621"
 SCORES = ("precision", "recall", "f1-score", "support")
@@ -42,8 +44,9 @@ def draw_artifacts(directory: RunDirectory) -> None:
     report = folder / "classification_report.json"
     if _is_due(report, directory.evaluation_file):
         evaluation = read_json(directory.evaluation_file)
-        counts, names = evaluation["confusion_matrix"], evaluation["class_names"]
-        draw_confusion_matrix(folder / "confusion_matrix.png", counts, names)
+        names = evaluation["class_names"]
+        if len(names) <= MOST_CLASSES_DRAWN:
+            draw_confusion_matrix(folder / "confusion_matrix.png", read_confusion_matrix(evaluation).toarray(), names)
         write_classification_report(folder / "classification_report.csv", evaluation["classification_report"])
         write_json(report, evaluation["classification_report"])
 
@@ -79,7 +82,22 @@ def draw_learning_rate(path: Path, curve: Sequence[Sequence[float]], epochs: Map
     _save(figure, path)
 
 
-def draw_confusion_matrix(path: Path, counts: Sequence[Sequence[int]], class_names: Sequence[str]) -> None:
+def read_confusion_matrix(evaluation: Mapping[str, Any]) -> Any:
+    """How often each class was taken for each, from the content of an `evaluation.json`.
+
+    Returns:
+        a `csr_array` `(classes, classes) int64` with a row per right class and a column per answer. (`Any`: SciPy's own
+        annotations do not tell its sums from arrays.)
+    """
+    from scipy.sparse import csr_array
+
+    if "confusion_matrix" in evaluation:  # earlier versions wrote all cells
+        return csr_array(np.asarray(evaluation["confusion_matrix"], np.int64))
+    classes, answers, images = np.asarray(evaluation["confusion_cells"], np.int64).T
+    return csr_array((images, (classes, answers)), shape=(len(evaluation["class_names"]),) * 2)
+
+
+def draw_confusion_matrix(path: Path, counts: ArrayLike, class_names: Sequence[str]) -> None:
     """PNG of a confusion matrix, `counts[true][predicted]`; colours are shares of each true class."""
     from matplotlib.figure import Figure
 

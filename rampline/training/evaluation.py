@@ -83,8 +83,7 @@ def evaluate_run_directory(
     model, objective = load_model(run_directory, own, checkpoint)
     labels, logits = predict(model, dataset, dataset.evaluation_split)
     own_figures = _own_figures(objective, labels, logits)
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probabilities = shifted / shifted.sum(axis=1, keepdims=True)
+    probabilities = to_probabilities(logits)
     progress = read_progress(checkpoint)
     content = {
         "split": dataset.evaluation_split,
@@ -165,6 +164,14 @@ def _predict_logits(model: keras.Model, dataset: PreparedDataset, split: str, ba
         open_examples(dataset, split), total_examples=examples, batch_size=batch_size, replicas=ReplicaRange()
     )
     return model.predict(batches.map(as_written(lambda batch: batch["images"])), verbose=0)[:examples]
+
+
+def to_probabilities(logits: np.ndarray) -> np.ndarray:
+    """Softmax of logits `(examples, classes) float32`, in their place: with many classes a copy takes gigabytes."""
+    logits -= logits.max(axis=1, keepdims=True)
+    np.exp(logits, out=logits)
+    logits /= logits.sum(axis=1, keepdims=True)
+    return logits
 
 
 def _own_figures(objective: Objective, labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
@@ -261,7 +268,8 @@ def score_answers(labels: np.ndarray, probabilities: np.ndarray, class_names: Se
 
     Returns:
         among others `test_balanced_accuracy`, the mean recall of the classes that have images; `mean_certainty`, the
-        mean of the largest probability of each image; `intervals`, see `bootstrap_intervals`.
+        mean of the largest probability of each image; `intervals`, see `bootstrap_intervals`; `confusion_cells`, see
+        `rampline.tracking.artifacts.read_confusion_matrix`.
     """
     predictions, certainty = probabilities.argmax(axis=1), probabilities.max(axis=1).astype(np.float64)
     matrix, is_right = confusion_matrix(labels, predictions, len(class_names)), predictions == labels
@@ -276,7 +284,7 @@ def score_answers(labels: np.ndarray, probabilities: np.ndarray, class_names: Se
         "mean_certainty": float(certainty.mean()),
         "intervals": bootstrap_intervals(matrix),
         "class_names": list(class_names),
-        "confusion_matrix": matrix.tolist(),
+        "confusion_cells": _cells(matrix),
         "classification_report": classification_report(matrix, class_names),
     }
 
@@ -294,6 +302,12 @@ def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, classes: int) 
     """
     cells = labels.astype(np.int64) * classes + predictions
     return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
+
+
+def _cells(matrix: np.ndarray) -> list[list[int]]:
+    """`[class, answer, images]` of each that is not 0: all those of 10,000 classes are a gigabyte of text."""
+    classes, answers = np.nonzero(matrix)
+    return np.stack([classes, answers, matrix[classes, answers]], axis=1).tolist()
 
 
 def classification_report(matrix: np.ndarray, class_names: Sequence[str]) -> dict[str, Any]:

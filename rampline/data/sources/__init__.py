@@ -7,6 +7,7 @@ tells of a download. Each raises `DatasetError` where the source cannot be read,
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 
 from rampline.config import DataConfig
@@ -16,3 +17,9 @@ from rampline.config.choices import SOURCES
 def source_module(config: DataConfig) -> ModuleType:
     """The module that reads `config.source`."""
     return SOURCES[config.source.partition(":")[0]].load()
+
+
+def place_of(source: str) -> str:
+    """A `data.source` as it is the same however its path is written, from whatever folder."""
+    kind, _, path = source.partition(":")
+    return f"{kind}:{Path(path).expanduser().resolve()}" if kind in ("folder", "csv") else source

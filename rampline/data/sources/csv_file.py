@@ -61,9 +61,11 @@ def _list_files(path: Path, group: str | None) -> list[ImageFile]:
         image = path.parent / name
         try:
             stat = boundary.stat(image)
-        except (OSError, ValueError):  # ValueError: a name with a null byte
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a name with a null byte
             missing.append(image)
             continue
+        except OSError as error:
+            raise DatasetError(f"csv {path}: cannot read {image}: {error.strerror}") from error
         files.append(
             ImageFile(
                 split=split,
@@ -88,6 +90,9 @@ def _read_table(path: Path, group: str | None) -> pd.DataFrame:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise DatasetError(f"csv {path} cannot be read: {reason}") from error
+    if not isinstance(table.index, pd.RangeIndex):  # what pandas makes of the values that have no column
+        values, has = table.index.nlevels + len(table.columns), ", ".join(table.columns)
+        raise DatasetError(f"csv {path} has {values} values in a row, but {len(table.columns)} columns: {has}")
     absent = [column for column in ("path", "label") if column not in table.columns]
     if absent:
         has = ", ".join(table.columns)

@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from rampline.config import DataConfig
 from rampline.data.archives import Boundary, is_archive, stem, unpack_once
@@ -23,7 +24,7 @@ from rampline.data.sources.image_files import (
     files_source,
     split_called,
 )
-from rampline.data.sources.source import Source, Tell
+from rampline.data.sources.source import MOST_NAMED, Source, Tell
 from rampline.errors import DatasetError
 from rampline.record.units import escape_controls
 
@@ -71,6 +72,7 @@ def open_archive(archive: Path, group: str | None, tfds_directory: Path, *, for_
 
 def _open_folder(root: Path, group: str | None, *, for_training: bool, is_unpacked: bool = False) -> Source:
     files, notes = _list_files(root, group, is_unpacked=is_unpacked)
+    notes += _tell_of_levels(root, files)
     return files_source(files, origin=f"folder {root}", notes=notes, for_training=for_training)
 
 
@@ -149,8 +151,23 @@ def _is_image(path: str) -> bool:
 
 def _count_loose_images(folder: Path) -> int:
     """Image files that lie directly in a folder of class folders: they have no class."""
-    with os.scandir(folder) as entries:
-        return sum(_is_image(entry.name) and not entry.name.startswith(".") and entry.is_file() for entry in entries)
+    return sum(_is_image(path.name) and path.is_file() for path in _entries(folder))
+
+
+def _tell_of_levels(root: Path, files: Sequence[ImageFile]) -> tuple[str, ...]:
+    """A line where the classes may be a level below the folders that are taken for them, as in `fold1/cat/1.jpg`."""
+    levels_above = len(_split_folders(root)[0][1].relative_to(root).parts)
+    below: dict[str, set[str]] = {}
+    for file in files:
+        sub_folders = file.name.split("/")[levels_above + 1 : -1]
+        below.setdefault(file.class_name, set()).add(sub_folders[0] if sub_folders else "")
+    shared = sorted(set.intersection(*below.values()))
+    # One name is no two classes: each class may have its images in a folder `images`.
+    if len(shared) < 2 or any("" in names for names in below.values()):
+        return ()
+    called = ", ".join(map(repr, shared[:MOST_NAMED])) + (", …" if len(shared) > MOST_NAMED else "")
+    way_out = "if these are the classes, move them up, or write a csv: table"
+    return (f"all classes of {root} have sub-folders called {called}: {way_out}",)
 
 
 def _with_groups(files: Sequence[ImageFile], pattern: str, root: Path) -> list[ImageFile]:
@@ -190,10 +207,23 @@ def _split_folders(root: Path) -> list[tuple[str, Path]]:
 
 
 def _sub_folders(folder: Path) -> list[Path]:
-    folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    folders = sorted(path for path in _entries(folder) if path.is_dir())
     for path in folders:
         _refuse_link(path)
     return folders
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What lies directly in it, hidden things apart."""
+    try:
+        return [path for path in folder.iterdir() if not path.name.startswith(".")]
+    except OSError as error:
+        refuse_unlisted(error)
+
+
+def refuse_unlisted(error: OSError) -> NoReturn:
+    """Stop at a folder that cannot be listed, for `onerror` of `os.walk`, which would leave it out."""
+    raise DatasetError(f"cannot read the folder {error.filename}: {error.strerror}") from error
 
 
 def _refuse_link(folder: Path) -> None:
@@ -203,7 +233,7 @@ def _refuse_link(folder: Path) -> None:
 
 def _walk(folder: Path) -> Iterator[str]:
     """All files below, hidden ones apart, in the order of their paths; as texts: a `Path` takes three times as long."""
-    for parent, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder, onerror=refuse_unlisted):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in folders:
             _refuse_link(Path(parent, name))

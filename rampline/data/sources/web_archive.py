@@ -69,7 +69,13 @@ def open_source(config: DataConfig, tfds_directory: Path, *, for_training: bool 
     for url in urls:
         _check(url)
     download(urls, archive, checksum=checksum, tell=tell)
-    source = open_archive(archive, config.group, tfds_directory, for_training=for_training)
+    try:
+        source = open_archive(archive, config.group, tfds_directory, for_training=for_training)
+    except DatasetError as error:
+        if checksum:
+            raise
+        # A server may give a page in place of the archive: it stays, and every later command would fail alike.
+        raise DatasetError(f"{error}; remove {archive} to have it downloaded again") from error
     return dataclasses.replace(source, stat_fingerprint=stat_fingerprint(config, tfds_directory))
 
 

@@ -58,6 +58,17 @@ def test_each_class_has_a_contact_sheet_whatever_the_storage(
     assert twice.startswith("1 image is more than once in one split: ")
 
 
+def test_an_image_that_pillow_refuses_has_no_picture(photographs: Path, forks: None, tmp_path: Path) -> None:
+    file = photographs / "train" / "red" / "0.png"
+    Image.open(file).save(file, exif=b"Exif\0\0neither of both byte orders")
+    config = DataConfig(source=f"folder:{photographs}", image_size=16, cache="none")
+    dataset, page = prepare_dataset(config, Home(root=tmp_path / "home")), tmp_path / "page.html"
+    assert dataset.undecodable == 0
+    write_data_page(dataset, read_report(dataset.directory), page)
+    assert len(PNG.findall(page.read_text())) == 2 * PICTURES - 1
+    assert "11 of 14 images of the split train" in page.read_text()
+
+
 def test_the_command_prepares_and_names_the_page(rampline, home) -> None:
     shown = rampline("data", "digits", "--set", "data.limit=20")
     assert shown.returncode == 0

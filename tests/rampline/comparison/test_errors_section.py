@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
+from scipy.sparse import csr_array
 
 from rampline.comparison.errors_section import Scores, make_errors_section, read_scores
 from rampline.comparison.runs import read_comparison
 
-EVALUATION = {"class_names": ["cat", "dog", "fox"], "confusion_matrix": [[8, 2, 0], [0, 9, 1], [0, 0, 0]]}
+NAMES = ("cat", "dog", "fox")
+EVALUATION = {"class_names": NAMES, "confusion_cells": [[0, 0, 8], [0, 1, 2], [1, 1, 9], [1, 2, 1]]}
+OF_AN_EARLIER_VERSION = {"class_names": NAMES, "confusion_matrix": [[8, 2, 0], [0, 9, 1], [0, 0, 0]]}
 ERROR = {"path": "test/cat/1.png", "label": "cat", "prediction": "dog", "probability": 0.987, "png": "iVBORw0KGgo="}
 
 
@@ -16,8 +18,8 @@ def test_the_recommended_run_and_the_reference_are_told_of(client, log_study, fo
     comparison = read_comparison(client, "errors")
     assert read_scores(client, comparison) == []  # they were evaluated by an earlier version, or elsewhere
     runs = dict(zip(comparison.runs["run"], comparison.runs["run_id"], strict=True))
-    for run_id in runs.values():
-        client.log_dict(run_id, EVALUATION, "evaluation.json")
+    for run, run_id in runs.items():
+        client.log_dict(run_id, EVALUATION if run == "mirrored" else OF_AN_EARLIER_VERSION, "evaluation.json")
     client.log_dict(runs["mirrored"], [ERROR], "worst_errors.json")
     mirrored, baseline = read_scores(client, comparison)
     assert (mirrored.run, baseline.run, baseline.errors) == ("mirrored", "baseline", ())
@@ -36,12 +38,8 @@ def test_the_recommended_run_and_the_reference_are_told_of(client, log_study, fo
 
 def test_the_balanced_accuracy_is_told_of_unbalanced_classes():
     scores = [
-        Scores(
-            run="a", class_names=("cat", "dog", "fox"), matrix=np.array([[20, 1, 0], [5, 5, 0], [0, 0, 0]]), errors=()
-        ),
-        Scores(
-            run="b", class_names=("cat", "dog", "fox"), matrix=np.array([[20, 0, 0], [5, 5, 0], [0, 0, 0]]), errors=()
-        ),
+        Scores(run="a", class_names=NAMES, matrix=csr_array([[20, 1, 0], [5, 5, 0], [0, 0, 0]]), errors=()),
+        Scores(run="b", class_names=NAMES, matrix=csr_array([[20, 0, 0], [5, 5, 0], [0, 0, 0]]), errors=()),
     ]
     section = make_errors_section(scores)
     assert section is not None
@@ -55,7 +53,7 @@ def test_many_classes_have_no_matrix_and_few_rows(client, log_study, four_runs):
     log_study("many-classes", four_runs[:1])
     comparison = read_comparison(client, "many-classes")
     names = [f"n{number:08d}" for number in range(100)]
-    evaluation = {"class_names": names, "confusion_matrix": np.eye(100, dtype=int).tolist()}
+    evaluation = {"class_names": names, "confusion_cells": [[number, number, 1] for number in range(100)]}
     client.log_dict(comparison.rows[0]["run_id"], evaluation, "evaluation.json")
     section = make_errors_section(read_scores(client, comparison))
     assert section is not None

@@ -16,6 +16,7 @@ from browser import PHONE, open_page
 from mlflow import MlflowClient
 from mlflow.entities import RunInfo
 from playwright.sync_api import Browser, Page
+from scipy.sparse import csr_array
 
 from rampline.comparison.errors_section import Scores
 from rampline.comparison.mlflow_reader import read_children
@@ -79,7 +80,7 @@ SCORES = [
     Scores(
         run=run,
         class_names=NAMES,
-        matrix=9 * np.eye(10, dtype=np.int64) + np.eye(10, k=1, dtype=np.int64),
+        matrix=csr_array(9 * np.eye(10, dtype=np.int64) + np.eye(10, k=1, dtype=np.int64)),
         errors=(ERROR,) * 12,
     )
     for run in ("mirrored", "baseline")

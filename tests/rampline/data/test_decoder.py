@@ -1,6 +1,10 @@
+import io
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from rampline.data.decoder import Decoder, decode_and_resize
 
@@ -28,3 +32,35 @@ def test_images_are_turned_as_each_of_them_says(turned, photograph):
     assert [(image.height, image.width) for image in decoded] == [(64, 96)] * 3
     np.testing.assert_array_equal(decoded[0].pixels, decoded[1].pixels)
     np.testing.assert_array_equal(decoded[2].pixels, decoded[1].pixels)
+
+
+@pytest.fixture
+def colours() -> Image.Image:
+    """16 of them, so that a GIF has them all."""
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (4, 4, 3), dtype=np.uint8)).resize(
+        (7, 9), Image.Resampling.NEAREST
+    )
+
+
+def encode(image: Image.Image, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_all_kinds_get_the_channels_that_are_asked_for(colours, channels):
+    bmps = [encode(colours.convert(mode), "bmp") for mode in ("L", "RGB", "RGBA")]
+    others = [encode(colours.quantize(16), "gif"), encode(colours, "webp", lossless=True), encode(colours, "png")]
+    grey, rgb = np.asarray(colours.convert("L"))[..., None], np.asarray(colours)
+    expected = [grey] * 6 if channels == 1 else [grey.repeat(3, axis=2), *[rgb] * 5]
+    decoded = Decoder((9, 7, channels))([*bmps, *others])
+    for image, pixels in zip(decoded, expected, strict=True):
+        assert image.pixels is not None, image.problem
+        np.testing.assert_allclose(image.pixels.astype(int), pixels, atol=1 if channels == 1 else 0)
+
+
+def test_the_palette_of_a_bmp_is_not_taken_for_greys(colours):
+    (image,) = Decoder((9, 7, 1))([encode(colours.quantize(16), "bmp")])
+    assert image.pixels is None
+    assert "a BMP with a palette of colours" in image.problem

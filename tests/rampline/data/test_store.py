@@ -125,6 +125,17 @@ def test_classes_and_their_images_are_told(store, make_folder):
     ]
 
 
+def test_images_of_16_bits_are_told_of(store, make_folder):
+    root, pixels = make_folder({"train/a": 3, "train/b": 3, "test/a": 0}), np.full((8, 8, 3), 0x12FE, np.uint16)
+    for name in ("train/a/deep.png", "test/a/deep.png"):
+        (root / name).write_bytes(tf.io.encode_png(pixels).numpy())
+    dataset = store(source=f"folder:{root}", image_size=8)
+    assert store.lines.count("2 images have 16 bits a channel: the upper 8 are used") == 1
+    assert (read_images(dataset, "test") == 0x12).all()
+    store(source=f"folder:{make_folder({'a': 3, 'b': 3}, name='others')}")
+    assert sum("16 bits" in line for line in store.lines) == 1
+
+
 def test_the_manifest_describes_every_file(store, make_folder):
     dataset = store(source=f"folder:{make_folder({'a': 4, 'b': 4})}", image_size=8)
     manifest = json.loads((dataset.directory / "manifest.json").read_text())

@@ -217,6 +217,32 @@ def test_a_folder_that_has_grown_leaves_images_to_compare_on(tmp_path: Path) -> 
         _unseen(directory, grown)
 
 
+def test_images_are_left_out_too_where_a_table_has_got_a_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's path of the table is relative, that of the new data is not."""
+    monkeypatch.chdir(tmp_path)
+    home, names = Home(root=tmp_path / "home"), [f"{number}.png" for number in range(400)]
+    for number, name in enumerate(names):
+        Image.new("RGB", (8, 8), (number % 256, number // 256, 7)).save(name)
+
+    def write(column: str, rows: list[str]) -> None:
+        cells = (f"{name},class{number % 2}{row}" for number, (name, row) in enumerate(zip(names, rows, strict=True)))
+        Path("table.csv").write_text("\n".join([f"path,label{column}", *cells]))
+
+    data = DataConfig(source="csv:table.csv", image_size=8, validation_fraction=0.5)
+    write("", [""] * 400)
+    own = prepare_dataset(data, home)
+    write(",split", [",test" if number % 4 < 2 else ",train" for number in range(400)])
+    scored = prepare_dataset(dataclasses.replace(data, source=f"csv:{tmp_path}/table.csv"), home)
+    directory = RunDirectory(tmp_path / "run")
+    directory.create(RunConfig(data=data), RunIdentity(study="s", name="run", dataset=str(own.directory)))
+    unseen, trained_on = _unseen(directory, scored), own.paths("train")
+    assert isinstance(unseen, np.ndarray)
+    assert [path not in trained_on for path in scored.paths("test")] == list(unseen)
+    assert 60 <= sum(unseen) < 200
+    with moved_away(own.directory):
+        assert _unseen(directory, scored) == ALL
+
+
 def test_who_waits_for_another_evaluation_of_the_champion_is_told(tmp_path: Path) -> None:
     directory, told = RunDirectory(tmp_path), list[str]()
     directory.other_evaluation_file.write_text('{"dataset": "data", "which": "best"}')

@@ -18,9 +18,10 @@ from command_line import Rampline, wait_until
 from trained_runs import write_test_images
 
 from rampline.data.dataset import PreparedDataset
+from rampline.data.preparation import prepare_dataset
 from rampline.errors import InputError
 from rampline.execution import evaluate_runs, explain_runs
-from rampline.files import locked, read_json
+from rampline.files import locked, read_json, write_json
 from rampline.jobs.evaluator import run_evaluation
 from rampline.record.checkpoints import best_checkpoint, read_manifest
 from rampline.record.home import Home
@@ -68,6 +69,30 @@ def test_every_image_of_a_folder_is_scored(trained: Path, rampline_home: Path, t
     (tmp_path / "sorted/test/5").rename(tmp_path / "sorted/test/five")
     with pytest.raises(InputError, match=r"has the class 'five', which the run was not trained on: it knows 0, 1, 2"):
         evaluate_one(str(run.path), f"folder:{tmp_path}/sorted", home=home, log=lines.append)
+
+
+def test_images_that_the_run_was_trained_on_are_told_of(
+    trained: Path, rampline_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder without splits, part of which the run was trained on, is scored as a whole; its path is written anew."""
+    run, home = RunDirectory(Path(shutil.copytree(trained / "better", tmp_path / "run"))), Home(root=rampline_home)
+    labels = PreparedDataset.open(Path(run.read_identity().dataset)).labels("test")
+    for path, label in zip(write_test_images(run, tmp_path / "images"), labels, strict=True):
+        (tmp_path / "sorted" / str(label)).mkdir(parents=True, exist_ok=True)
+        path.rename(tmp_path / "sorted" / str(label) / path.name)
+    data = dataclasses.replace(run.read_config().data, source=f"folder:{tmp_path}/sorted", limit=None, channels=1)
+    own = prepare_dataset(data, home)
+    config, identity = read_json(run.config_file), read_json(run.identity_file)
+    write_json(run.config_file, config | {"data": config["data"] | {"source": data.source}})
+    write_json(run.identity_file, identity | {"dataset": str(own.directory)})
+
+    lines: list[str] = []
+    monkeypatch.chdir(tmp_path)
+    assert evaluate_one(str(run.path), "folder:sorted", home=home, log=lines.append)["examples"] == 360
+    told = f"warning: the run was trained on {own.splits['train']} of these 360 images; "
+    assert [line for line in lines if "trained on" in line] == [
+        f"{told}accuracy on such images is no accuracy on new ones"
+    ]
 
 
 def test_the_last_checkpoint_is_scored_apart(trained: Path, rampline: Rampline, tmp_path: Path) -> None:

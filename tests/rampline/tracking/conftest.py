@@ -168,6 +168,6 @@ def evaluation() -> dict:
         "test_accuracy": 0.9,
         "best_epoch": 2,
         "class_names": ["0", "1"],
-        "confusion_matrix": [[9, 1], [1, 9]],
+        "confusion_cells": [[0, 0, 9], [0, 1, 1], [1, 0, 1], [1, 1, 9]],
         "classification_report": {"0": scores, "1": scores, "accuracy": 0.9},
     }

@@ -7,7 +7,15 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from rampline.tracking.artifacts import draw_confusion_matrix, draw_learning_rate, write_classification_report
+from rampline.files import write_json
+from rampline.record.run_directory import RunDirectory
+from rampline.tracking.artifacts import (
+    draw_artifacts,
+    draw_confusion_matrix,
+    draw_learning_rate,
+    read_confusion_matrix,
+    write_classification_report,
+)
 
 
 def colour_share(path, colour: tuple[int, int, int]) -> float:
@@ -62,3 +70,20 @@ def test_the_classification_report_has_a_row_per_class_and_average(tmp_path):
         ["accuracy", "", "", "0.75", ""],
         ["macro avg", "0.9", "0.8", "0.85", "10.0"],
     ]
+
+
+@pytest.mark.parametrize("classes", [3, 5000])
+def test_a_confusion_matrix_of_more_cells_than_pixels_is_not_drawn(tmp_path, classes):
+    directory = RunDirectory(tmp_path)
+    evaluation = {"class_names": list(map(str, range(classes))), "confusion_cells": [[0, 2, 7]]}
+    write_json(directory.evaluation_file, evaluation | {"classification_report": {}})
+    draw_artifacts(directory)
+    assert (directory.artifacts / "confusion_matrix.png").is_file() == (classes == 3)
+    assert (directory.artifacts / "classification_report.json").is_file()
+
+
+def test_a_confusion_matrix_is_read_from_its_cells_and_as_earlier_versions_wrote_it():
+    matrix = [[3, 1, 1], [0, 1, 0], [0, 0, 0]]
+    cells = [[0, 0, 3], [0, 1, 1], [0, 2, 1], [1, 1, 1]]
+    for written in ({"confusion_cells": cells}, {"confusion_matrix": matrix}):
+        assert read_confusion_matrix({"class_names": ["a", "b", "c"], **written}).toarray().tolist() == matrix

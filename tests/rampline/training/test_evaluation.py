@@ -13,6 +13,7 @@ import small_models
 import tensorflow as tf
 from role_functions import reset_keras
 from runs import make_config
+from scipy.special import softmax
 
 from rampline.data.dataset import PreparedDataset
 from rampline.record.checkpoints import Progress
@@ -60,6 +61,14 @@ def test_a_runs_own_metrics_are_those_of_the_scored_checkpoint(
     if "f1" in own:
         assert scores["test_f1"] == pytest.approx(scores["classification_report"]["macro avg"]["f1-score"], abs=1e-6)
     reset_keras()
+
+
+def test_probabilities_take_the_place_of_the_logits() -> None:
+    logits = np.random.default_rng(0).normal(0, 5, (7, 4)).astype(np.float32)
+    expected = softmax(logits, axis=1)
+    probabilities = evaluation.to_probabilities(logits)
+    assert probabilities is logits
+    np.testing.assert_allclose(probabilities, expected, rtol=1e-6)
 
 
 def test_a_carriage_return_in_a_path_begins_no_row(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_figures_by_hand() -> None:
         np.float32,
     )
     scores = score_answers(np.array([0, 0, 0, 0, 0, 1], np.int32), probabilities, ("cat", "dog", "bird"))
-    assert scores["confusion_matrix"] == [[3, 1, 1], [0, 1, 0], [0, 0, 0]]
+    assert scores["confusion_cells"] == [[0, 0, 3], [0, 1, 1], [0, 2, 1], [1, 1, 1]]
     assert scores["test_accuracy"] == pytest.approx(4 / 6)
     assert scores["test_balanced_accuracy"] == pytest.approx((3 / 5 + 1) / 2)
     assert scores["test_loss"] == pytest.approx(-np.log([0.9, 0.8, 0.7, 0.3, 0.1, 1.0]).mean())

@@ -80,6 +80,8 @@ def test_prepared_with_a_per_class_limit(folder, store):
         ("path,label\nx/000.png,a\nno.png,b\nnot.png,b\n", r"2 of 3 files do not exist, the first is /.*no.png"),
         ("path,label\nx/000.png,a\nx/001.jpg,\n", r"line 3: label='' is not allowed: it must be a non-empty text"),
         ("path,label,split\nx/000.png,a,dev\n", r"line 2: split='dev' is not allowed: it must be one of train, val"),
+        ("path,label\nx/000.png,a,1\nx/001.jpg,b,2\n", r"has 3 values in a row, but 2 columns: path, label"),
+        ("path,label\nx/000.png,,\n", r"has 3 values in a row, but 2 columns: path, label"),
     ],
 )
 def test_wrong_tables(folder, text, message):
@@ -89,3 +91,12 @@ def test_wrong_tables(folder, text, message):
     with pytest.raises(DatasetError, match=message) as caught:
         open_table(table)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_not_said_to_be_missing(folder):
+    (folder / "x/round.png").symlink_to("round.png")
+    table = folder / "table.csv"
+    table.write_text("path,label\nx/000.png,a\nx/round.png,b\n")
+    with pytest.raises(DatasetError) as caught:
+        open_table(table)
+    assert str(caught.value) == f"csv {table}: cannot read {folder}/x/round.png: Too many levels of symbolic links"

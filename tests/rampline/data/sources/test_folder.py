@@ -1,5 +1,7 @@
+import errno
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -217,3 +219,41 @@ def test_what_would_be_read_for_ever(make_folder):
 def test_the_folder_itself_may_be_a_link(make_folder, tmp_path):
     (tmp_path / "link").symlink_to(make_folder({"a": 2, "b": 2}))
     assert open_folder(tmp_path / "link").examples == 4
+
+
+@pytest.mark.parametrize("unlisted", ["", "b", "b/x"])
+def test_a_folder_that_cannot_be_listed_is_not_left_out(make_folder, monkeypatch, unlisted):
+    root = make_folder({"a": 1, "b/x": 1, "b/y": 1})
+
+    def refuse(list_it, folder="."):
+        if Path(folder) == root / unlisted:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        return list_it(folder)
+
+    # Root, which may run the tests, may list every folder.
+    for name in ("scandir", "listdir"):
+        monkeypatch.setattr(os, name, partial(refuse, getattr(os, name)))
+    assert refusal(root) == f"cannot read the folder {root / unlisted}: Permission denied"
+
+
+@pytest.mark.parametrize("split", ["", "train/"])
+def test_classes_a_level_too_low_are_told_of(make_folder, split):
+    root = make_folder({f"{split}{fold}/{label}/more": 1 for fold in ("fold1", "fold2") for label in ("dog", "cat")})
+    source = open_folder(root)
+    assert source.class_names == ("fold1", "fold2")
+    assert source.notes == (
+        f"all classes of {root} have sub-folders called 'cat', 'dog': if these are the classes, move them up, or write "
+        "a csv: table",
+    )
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"a/images": 1, "b/images": 1},
+        {"a/x": 1, "a/y": 1, "b/z": 1, "b/y": 1},
+        {"a/x": 1, "a/y": 1, "b": 1, "b/x": 1, "b/y": 1},
+    ],
+)
+def test_sub_folders_that_are_no_classes_are_not_told_of(make_folder, counts):
+    assert open_folder(make_folder(counts)).notes == ()

@@ -58,6 +58,19 @@ def test_a_mirror_is_asked_where_the_first_address_fails(store, content):
     assert (len(gone.ranges), len(mirror.ranges)) == (1, 1)
 
 
+def test_a_page_in_place_of_the_archive_is_named_for_removal(store, content, home):
+    with serve(b"<html>Please log in</html>") as server:
+        with pytest.raises(DatasetError) as caught:
+            store(source=f"url:{server.url}", image_size=8)
+        (file,) = (home.data / "downloads").glob("*/images.zip")
+        assert str(caught.value) == (
+            f"{file} cannot be unpacked: File is not a zip file; remove {file} to have it downloaded again"
+        )
+        file.unlink()
+        server.content = content
+        assert store(source=f"url:{server.url}", image_size=8).class_names == ("ants", "bees")
+
+
 @pytest.mark.parametrize(
     "url, message",
     [
