@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from rampline.errors import ConfigError
 
@@ -53,6 +54,12 @@ def first_line(error: Exception) -> str:
 def without_user(uri: str) -> str:
     """A URI without its `USER:PASSWORD@`: still an address to open."""
     return _USER.sub(r"\g<scheme>", uri)
+
+
+def user_of(uri: str) -> str:
+    """The `USER:PASSWORD` of a URI, decoded; empty where it has none."""
+    found = _USER.match(uri)
+    return unquote(found[0].removeprefix(found["scheme"]).removesuffix("@")) if found else ""
 
 
 def hide_credentials(text: str) -> str:

@@ -22,7 +22,7 @@ import yaml
 
 from rampline.errors import ERROR_MARK, ConfigError, InputError, RunFailed
 from rampline.files import read_csv, write_text
-from rampline.record.home import Home
+from rampline.record.home import Home, keep_private
 from rampline.record.run_directory import RunDirectory
 from rampline.study import load_study
 from rampline.study.execution_file import new_execution
@@ -125,15 +125,19 @@ def run(
         the execution, which is complete.
 
     Raises:
-        InputError: when something about the arguments is wrong.
+        InputError: when something about the arguments is wrong, or the home is another user's.
         RunFailed: when a run failed, or the command was ended.
     """
     home, more = Home.from_environment(), dict[str, str]()
     if not study:
-        name, folder = _name_model(model, home)
+        umask = keep_private(home)
+        try:
+            name, folder = _name_model(model, home)
+            study = _write_study(home, name, data, strategies, replicas)
+        finally:
+            os.umask(umask)  # the caller's own
         if folder:
             more["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-        study = _write_study(home, name, data, strategies, replicas)
     chosen = [part for run in only for part in ("--only", run)]
     settings = [part for key, value in (set or {}).items() for part in ("--set", f"{key}={_write(value)}")]
     execution = new_execution()

@@ -11,13 +11,14 @@ import sys
 import time
 
 from rampline.record.home import Home
-from rampline.servers.processes import MARK, MODULE, PART, POLL_SECONDS, counting_signals, end_all
+from rampline.servers.processes import MARK, MODULE, PART, POLL_SECONDS, counting_signals, end_all, hold_lock
 
 
 def main() -> None:
     """Run the worker; asked to end, let its flow runs save and report first; asked again, wait for nothing."""
     home = Home.from_environment()
-    with counting_signals() as count:
+    # Where the lock is free: without a holder a `rampline up` takes the worker and its flow runs for leftovers.
+    with hold_lock(home), counting_signals() as count:
         worker = subprocess.Popen(
             [sys.executable, "-P", "-m", MODULE, str(os.getpid()), "prefect", "worker", "start", *sys.argv[1:]],
             env=os.environ | {"RAMPLINE_HOME": str(home.root), MARK: str(home.root), PART: "worker"},

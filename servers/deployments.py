@@ -22,6 +22,8 @@ from prefect.client.schemas.actions import (
     WorkPoolCreate,
     WorkPoolUpdate,
 )
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+from prefect.client.schemas.objects import StateType
 from prefect.exceptions import ObjectNotFound
 
 from rampline.devices import CPU_SLOTS, find_devices
@@ -120,13 +122,15 @@ def add_schedules(client: SyncPrefectClient) -> None:
             client.create_deployment_schedules(deployment.id, missing)
 
 
-def ensure_device_limit(client: SyncPrefectClient, *, cpu_slots: int | None = None) -> list[str]:
+def ensure_device_limit(client: SyncPrefectClient, *, cpu_slots: int | None = None, is_ours: bool = False) -> list[str]:
     """Make the limit `gpu` (without a GPU: `cpu-slots`) if there is none, with a slot per device of this machine.
 
     One that is there keeps its size, because a person may have set it in the UI; only `cpu_slots` changes it.
 
     Args:
         cpu_slots: how many flow runs may train at once on a machine without a GPU; ignored where there is one.
+        is_ours: whether this `rampline up` has started the server: slots that are taken while no flow run is in
+            progress are those of a command that was killed, and are freed.
 
     Returns:
         what was made or changed, a line each.
@@ -139,11 +143,22 @@ def ensure_device_limit(client: SyncPrefectClient, *, cpu_slots: int | None = No
         size = asked or devices.count
         client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=devices.slots, limit=size))
         return [f"made the concurrency limit {devices.slots}, with {write_number_of('slot', size)} to train on"]
+    changes = []
     if asked and found.limit != asked:
         client.update_global_concurrency_limit(devices.slots, GlobalConcurrencyLimitUpdate(limit=asked))
         change = f"from {found.limit} to {write_number_of('slot', asked)}"
-        return [f"changed the concurrency limit {devices.slots} {change}"]
-    return []
+        changes.append(f"changed the concurrency limit {devices.slots} {change}")
+    if is_ours and found.active_slots and not _has_flow_runs(client):
+        client.update_global_concurrency_limit(devices.slots, GlobalConcurrencyLimitUpdate(active_slots=0))
+        freed = write_number_of("slot", found.active_slots)
+        changes.append(f"freed {freed} of the concurrency limit {devices.slots}: no flow run is in progress")
+    return changes
+
+
+def _has_flow_runs(client: SyncPrefectClient) -> bool:
+    """Whether a flow run is in progress that may have slots."""
+    states = FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.CANCELLING])
+    return client.count_flow_runs(flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=states))) > 0
 
 
 def main() -> None:

@@ -20,6 +20,8 @@ from rampline.servers.secret import LOGIN, make_login
 
 PREFECT_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 MLFLOW_USER, MLFLOW_PASSWORD = "RAMPLINE_MLFLOW_USERNAME", "RAMPLINE_MLFLOW_PASSWORD"
+# Set where a command has a Prefect server of its own: what that one leases ends with it.
+OWN_PREFECT = "RAMPLINE_OWN_PREFECT"
 # MLflow refuses shorter ones.
 SHORTEST_PASSWORD = 12
 # In MLflow's documentation and older versions, and so in every list of passwords to try.

@@ -19,7 +19,7 @@ import threading
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
 from rampline.errors import RamplineError
@@ -27,7 +27,7 @@ from rampline.files import locked
 from rampline.imports import importing
 from rampline.jobs.parent import end_with_parent
 from rampline.record.home import Home
-from rampline.servers.environments import PREFECT_AUTH, private_prefect
+from rampline.servers.environments import OWN_PREFECT, PREFECT_AUTH, private_prefect
 from rampline.servers.running import answers, running_servers
 from rampline.servers.secret import BYTES, LOGIN, USER, log_in
 
@@ -62,10 +62,8 @@ def start_prefect(home: Home) -> Callable[[], None] | None:
         os.environ.update(log_in(home, os.environ))
         return None
     folder = Path(os.environ["PREFECT_HOME"])
-    folder.mkdir(parents=True, exist_ok=True)
-    # Two servers that migrate the same fresh database at once fail: the second waits until the first answers.
     lock = ExitStack()
-    lock.enter_context(locked(folder / "start.lock"))
+    lock.enter_context(hold_start(home))
     login = f"{USER}:{secrets.token_urlsafe(BYTES)}"
     # Listens from here on: were the port free until the server has imported Prefect, another user could take it, be
     # given the login, and answer in the server's place.
@@ -73,13 +71,19 @@ def start_prefect(home: Home) -> Callable[[], None] | None:
         port = listener.getsockname()[1]
         server = _start(listener, login, folder / "server.log")
     atexit.register(_stop, server)
-    os.environ |= {"PREFECT_API_URL": f"http://127.0.0.1:{port}/api", "PREFECT_API_AUTH_STRING": login}
+    url = f"http://127.0.0.1:{port}/api"
+    os.environ |= {"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": login, OWN_PREFECT: "1"}
 
     def wait() -> None:
         with lock:
-            _wait_for(f"http://127.0.0.1:{port}/api/health", server, folder / "server.log")
+            _wait_for(f"{url}/health", server, folder / "server.log")
 
     return wait
+
+
+def hold_start(home: Home) -> AbstractContextManager[bool]:
+    """Two servers that migrate the same fresh database at once fail: the second waits until the first answers."""
+    return locked(Path(private_prefect(home)["PREFECT_HOME"]) / "start.lock")
 
 
 def prefect_answers() -> bool:

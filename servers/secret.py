@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rampline.credentials import user_of, without_user
 from rampline.files import write_text
 from rampline.record.home import Home, private_mask
 from rampline.servers.running import client_credentials, read_state, servers_folder
@@ -68,6 +69,16 @@ def log_in(home: Home, environment: Mapping[str, str]) -> dict[str, str]:
     ]
     # After a `kill -9` of all, somebody else may listen there.
     return client_login(home, found) if found and servers.is_up else {}
+
+
+def take_login_out(environment: Mapping[str, str]) -> dict[str, str]:
+    """`PREFECT_API_URL` without the `USER:PASSWORD@` that it holds, and these where all clients look for them.
+
+    In the address some clients of Prefect do not use them, and others show them.
+    """
+    url = environment.get("PREFECT_API_URL", "")
+    user, _, password = user_of(url).partition(":")
+    return {"PREFECT_API_URL": without_user(url), "PREFECT_API_AUTH_STRING": f"{user}:{password}"} if user else {}
 
 
 def open_prefect(home: Home, url: str, *, timeout_seconds: float = 15.0) -> SyncPrefectClient:

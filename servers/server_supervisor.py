@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 
 from rampline.credentials import mask
@@ -22,6 +22,7 @@ from rampline.errors import ERROR_MARK, InputError, RamplineError
 from rampline.jobs.device_queue import owners
 from rampline.record.home import Home
 from rampline.record.provenance import process_identity
+from rampline.servers.prefect_server import hold_start
 from rampline.servers.processes import (
     ENDING_SIGNALS,
     counting_signals,
@@ -99,10 +100,7 @@ class Supervisor:
 
     def _start(self) -> None:
         plan = self._plan
-        servers = [prefect_service(plan)] * plan.starts_prefect + [mlflow_service(plan)] * plan.starts_mlflow
-        for service in servers:
-            self._start_service(service)
-        self._wait_for_servers(servers)
+        self._start_servers()
         self._deploy()
         worker, clock = worker_service(plan), Stopwatch()
         self._start_service(worker)
@@ -110,6 +108,14 @@ class Supervisor:
         step("worker", f"waits for flow runs in work pool {POOL} ({clock})")
         self._ready = True
         self._write_state()
+
+    def _start_servers(self) -> None:
+        plan = self._plan
+        servers = [prefect_service(plan)] * plan.starts_prefect + [mlflow_service(plan)] * plan.starts_mlflow
+        with hold_start(self._home) if plan.starts_prefect else nullcontext():
+            for service in servers:
+                self._start_service(service)
+            self._wait_for_servers(servers)
 
     def _deploy(self) -> None:
         # Both bring in Prefect, while the servers start.
@@ -127,7 +133,8 @@ class Supervisor:
                 step("flows", f"deployed from {PREFECT_YAML}, version {version()} ({clock})")
                 # Before the limit: they refuse settings that cannot be used.
                 made = apply_automations(client)
-                changes += ensure_device_limit(client, cpu_slots=plan.request.cpu_slots) + made
+                slots, is_ours = plan.request.cpu_slots, plan.starts_prefect
+                changes += ensure_device_limit(client, cpu_slots=slots, is_ours=is_ours) + made
         except httpx.HTTPError as error:
             raise RamplineError(f"the Prefect server at {plan.prefect_url} refuses: {error}") from error
         for line in changes:

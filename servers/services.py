@@ -157,8 +157,8 @@ def worker_environment(plan: Plan) -> dict[str, str]:
     """Of what talks to both servers."""
     return {QUERY: QUERY_SECONDS} | client_environment(
         plan.request.home,
-        # With the credentials that the user may have written into them.
-        plan.prefect_api_url if plan.starts_prefect else os.environ["PREFECT_API_URL"],
+        plan.prefect_api_url,
+        # With the credentials that the user may have written into it.
         plan.mlflow_url if plan.starts_mlflow else os.environ["MLFLOW_TRACKING_URI"],
         is_private=plan.starts_prefect,
     )

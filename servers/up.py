@@ -215,8 +215,8 @@ def _tell_of_other(home: Home, console: Console) -> None:
     servers = running_servers(home)
     if servers is None:
         raise InputError(
-            f"`rampline up` of {home.root} (process {holder}) is starting or ending, or a server does not answer: "
-            "see `rampline status`; `rampline down` ends it"
+            f"`rampline up` of {home.root} (process {holder}) is starting or ending, a server does not answer, or a "
+            "worker was started by hand there: see `rampline status`; `rampline down` ends it"
         )
     say(console, f"already up in {home.root} (process {servers.pid}); `rampline down` ends it")
     for line in _clicks(servers.prefect_url, servers.mlflow_url):

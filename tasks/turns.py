@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,6 +33,7 @@ from rampline.jobs.device_queue import Ticket, devices_of, hold_devices, owners
 from rampline.jobs.fork_server import fork_server
 from rampline.progress import progress_to
 from rampline.record.home import Home
+from rampline.servers.environments import OWN_PREFECT
 from rampline.servers.server_plan import flow_names
 from rampline.study import Study
 from rampline.tasks.flow_run import current_flow_run, submitted_at
@@ -40,6 +42,8 @@ from rampline.tasks.flow_run import current_flow_run, submitted_at
 TAKES_DEVICES = flow_names("training", "evaluation")
 # A process takes some seconds from its start to the queue. What needs longer than this is not coming.
 ARRIVAL_SECONDS = 60.0
+# A flow run that has been pending for longer than this is not coming either: its worker is gone.
+PENDING_SECONDS = 3600.0
 POLL_SECONDS = 0.5
 
 
@@ -59,12 +63,12 @@ def _on_their_way(ticket: Ticket, home: Home) -> bool:
         )
     earlier = [run for run in found if run.parent_task_run_id is None and submitted_at(run) < ticket.submitted_at]
     arrived = owners(home)
-    return any(str(run.id) not in arrived and _is_new(run) for run in earlier)
+    return any(str(run.id) not in arrived and _is_new(run, ARRIVAL_SECONDS) for run in earlier)
 
 
-def _is_new(flow_run: FlowRun) -> bool:
+def _is_new(flow_run: FlowRun, seconds: float) -> bool:
     """Whether it has been in its state for a short time only."""
-    limit = timedelta(seconds=ARRIVAL_SECONDS)
+    limit = timedelta(seconds=seconds)
     return flow_run.state is not None and datetime.now(UTC) - flow_run.state.timestamp < limit
 
 
@@ -109,9 +113,10 @@ def slots(devices: int) -> Iterator[None]:
     """Take slots of the limit `gpu` or `cpu-slots` for the length of the block, where the server has that limit.
 
     The lease is renewed while the block goes on; one that lapses while the server is away does not end the training.
+    A command with a Prefect server of its own takes none: nobody would free those of one that was killed.
     """
     name = find_devices().slots
-    limit = _limit(name)
+    limit = None if os.environ.get(OWN_PREFECT) else _limit(name)
     if not devices or limit is None:
         yield
         return
@@ -175,5 +180,12 @@ def earlier_run_in_progress(study: str) -> str | None:
         )
     # A flow run on the defaults has no parameters.
     default = signature(context.flow.fn).parameters["study"].default if context and context.flow else study
-    earlier = [other for other in found if other.id != own.id and other.parameters.get("study", default) == study]
-    return next((other.name for other in earlier if submitted_at(other) < submitted_at(own)), None)
+    others = [other for other in found if other.id != own.id and other.parameters.get("study", default) == study]
+    earlier = [other for other in others if submitted_at(other) < submitted_at(own)]
+    return next((other.name for other in earlier if not _is_lost(other)), None)
+
+
+def _is_lost(flow_run: FlowRun) -> bool:
+    """Whether the worker that was to start it is gone."""
+    is_pending = flow_run.state is not None and flow_run.state.type is StateType.PENDING
+    return is_pending and not _is_new(flow_run, PENDING_SECONDS)

@@ -23,7 +23,7 @@ from rampline.jobs.parent import end_with_parent
 from rampline.record.home import Home, keep_private
 from rampline.record.units import escape_controls
 from rampline.servers.environments import make_quiet
-from rampline.servers.secret import log_in
+from rampline.servers.secret import log_in, take_login_out
 
 INTERRUPTED = 128 + signal.SIGINT
 # click's UsageError: typer brings its own click and does not name it.
@@ -90,6 +90,7 @@ def main() -> int:
         signal.signal(signal.SIGHUP, _leave)
     try:
         keep_private(home)
+        os.environ.update(take_login_out(os.environ))
         os.environ.update(log_in(home, os.environ))
         return app(standalone_mode=False) or 0
     except RamplineError as error:

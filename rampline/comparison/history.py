@@ -1,7 +1,8 @@
 """The history of a study: figures of its runs in the executions before, as far as these may be compared.
 
-They may where a run had the same settings, the same data and the same machine, and so had the runs whose weights it
-starts from. The code and the versions of libraries may differ: what they change is to be found.
+They may where a run had the same settings, the same data and the same machine, and halving cut it short at the same
+epoch, if at all; and so it must be for the runs whose weights it starts from. The code and the versions of libraries
+may differ: what they change is to be found.
 
 Whether the newest figure differs from the earlier ones by more than their spread explains is Student's t for further
 observations: the mean of the last k figures lies within s * t * sqrt(1/k + 1/n) of the mean of the n before, s being
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any
 
 import pandas as pd
@@ -35,9 +36,12 @@ from rampline.comparison.mlflow_reader import NOT_OF_SET_UP, find_ancestors, run
 from rampline.record.metric import Metric, Output
 from rampline.record.metrics import shown_in
 from rampline.record.units import ACCURACY
+from rampline.study.halving import HALVED
+from rampline.tracking.experiment import TOLD_TAG
 from rampline.tracking.store import find_runs
 
-MOST_EXECUTIONS = 60  # before this one
+EXECUTIONS_AT_ONCE = 60  # before this one
+MOST_PAGES = 5  # of these: others may lie between those that may be compared
 SECONDS_PER_DAY = 86_400
 # Settings that are nothing of a set-up, and yet decide accuracy or cost.
 DECISIVE = ("repeats", "stop.", "cluster.price_per_hour")
@@ -61,6 +65,7 @@ class Trend:
         days: when each execution began, in days after the newest: 0 or less.
         values: of each execution, in the metric's unit.
         judgement: of the newest value, in the metric's unit.
+        is_told: whether a flow run of a deployment has told of the change since it began.
     """
 
     run: str
@@ -68,11 +73,13 @@ class Trend:
     days: tuple[float, ...]
     values: tuple[float, ...]
     judgement: Judgement
+    is_told: bool = False
 
     @property
     def has_changed(self) -> bool:
-        """Whether the newest execution is the first that differs."""
-        return self.judgement.state is State.CHANGED
+        """Whether the newest execution differs: as the first, or while no flow run of a deployment has told of it."""
+        state = self.judgement.state
+        return state is State.CHANGED or (state is State.STILL_CHANGED and not self.is_told)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,31 +90,49 @@ class _Conditions:
     data: str
     machines: frozenset[str]
     starts_from: str
+    cut: str  # after which epoch by halving; empty if not at all
 
 
 def read_trends(
-    client: MlflowClient, parent: Run, children: Sequence[Run], runs: Iterable[Mapping[str, Any]]
+    client: MlflowClient, parent: Run, children: Sequence[Run], runs: Sequence[Mapping[str, Any]]
 ) -> tuple[Trend, ...]:
     """The trends of the finished runs that an execution before has finished, too."""
-    study, began = parent.info.experiment_id, parent.info.start_time
-    before = f"tags.`rampline.kind` = 'study' and attributes.start_time < {began}"
-    earlier = list(islice(find_runs(client, study, before, "DESC", MOST_EXECUTIONS), MOST_EXECUTIONS))[::-1]
-    if not earlier:
-        return ()
-    finished = find_runs(client, study, f"tags.`rampline.kind` = 'run' and {FINISHED}", "DESC", MOST_EXECUTIONS)
-    of_execution: dict[str, list[Run]] = {}
-    for run in takewhile(lambda run: run.info.start_time >= earlier[0].info.start_time, finished):
-        of_execution.setdefault(run.data.tags["mlflow.parentRunId"], []).append(run)
-    conditions = [_conditions(of_execution.get(execution.info.run_id, []), execution) for execution in earlier]
     own = _conditions(children, parent)
+    alike: dict[str, list[Run]] = {row["run"]: [] for row in runs if row["status"] == "FINISHED"}
+    known = set[str]()
+    for page in islice(_executions_before(client, parent), MOST_PAGES):
+        for execution, its_runs in page:
+            theirs = _conditions(its_runs, execution)
+            known |= theirs.keys()
+            for run, executions in alike.items():
+                if _are_alike(run, own, theirs):
+                    executions.insert(0, execution)
+        if all(len(executions) >= MOST_COMPARED for executions in alike.values()):
+            break
     series = [
-        (row, metric, [e for e, theirs in zip(earlier, conditions, strict=True) if _are_alike(row["run"], own, theirs)])
+        (row, metric, alike[row["run"]])
         for row in runs
-        if row["status"] == "FINISHED" and any(row["run"] in theirs for theirs in conditions)
+        if row["run"] in alike and row["run"] in known
         for metric in shown_in(Output.HISTORY)
         if not pd.isna(row[metric.name])
     ]
-    return tuple(_trend(row, metric, alike, parent, len(series)) for row, metric, alike in series)
+    return tuple(_trend(row, metric, executions, parent, len(series)) for row, metric, executions in series)
+
+
+def _executions_before(client: MlflowClient, parent: Run) -> Iterator[list[tuple[Run, list[Run]]]]:
+    """The executions before this one, each with its finished runs, the newest first; page by page."""
+    study, began = parent.info.experiment_id, parent.info.start_time
+    before = f"tags.`rampline.kind` = 'study' and attributes.start_time < {began}"
+    found = find_runs(client, study, before, "DESC", EXECUTIONS_AT_ONCE)
+    finished = find_runs(client, study, f"tags.`rampline.kind` = 'run' and {FINISHED}", "DESC", EXECUTIONS_AT_ONCE)
+    of_execution: dict[str, list[Run]] = {}
+    run = None
+    while page := list(islice(found, EXECUTIONS_AT_ONCE)):
+        run = run or next(finished, None)
+        while run and run.info.start_time >= page[-1].info.start_time:
+            of_execution.setdefault(run.data.tags["mlflow.parentRunId"], []).append(run)
+            run = next(finished, None)
+        yield [(execution, of_execution.get(execution.info.run_id, [])) for execution in page]
 
 
 def _conditions(runs: Sequence[Run], parent: Run) -> dict[str, _Conditions]:
@@ -127,6 +152,7 @@ def _conditions(runs: Sequence[Run], parent: Run) -> dict[str, _Conditions]:
             data=rows[name]["fingerprint"],
             machines=frozenset(machine for _, machine in rows[name]["machines"]),
             starts_from=ancestors.get(name, ""),
+            cut=rows[name]["stopped"].partition(":")[0] if HALVED in rows[name]["stopped"] else "",
         )
     return found
 
@@ -137,22 +163,26 @@ def _are_alike(run: str, own: Mapping[str, _Conditions], theirs: Mapping[str, _C
     one, other = own[run], theirs[run]
     # A setting that came later is not among those of an earlier run, which had what is its default now.
     same = all(other.settings.get(key, value) == value for key, value in one.settings.items())
-    same &= (one.data, one.machines, one.starts_from) == (other.data, other.machines, other.starts_from)
+    same &= (one.data, one.machines, one.cut) == (other.data, other.machines, other.cut)
+    same &= one.starts_from == other.starts_from
     return same and (not one.starts_from or _are_alike(one.starts_from, own, theirs))
 
 
 def _trend(row: Mapping[str, Any], metric: Metric, alike: Iterable[Run], parent: Run, figures: int) -> Trend:
     run, name, day = row["run"], metric.name, 1000 * SECONDS_PER_DAY
-    told = [(execution.info.start_time, execution.data.metrics.get(f"{name}/{run}")) for execution in alike]
-    nights = [(began, value) for began, value in told if value is not None and math.isfinite(value)]
-    nights.append((parent.info.start_time, float(row[name])))
+    told = [(execution, execution.data.metrics.get(f"{name}/{run}")) for execution in alike]
+    nights = [(execution, value) for execution, value in told if value is not None and math.isfinite(value)]
+    nights.append((parent, float(row[name])))
     values = tuple(value for _, value in nights)
+    judgement = judge_newest(values, metric, figures)
+    since_change = nights[-1 - judgement.nights_before : -1]
     return Trend(
         run=run,
         metric=metric,
-        days=tuple((began - parent.info.start_time) / day for began, _ in nights),
+        days=tuple((execution.info.start_time - parent.info.start_time) / day for execution, _ in nights),
         values=values,
-        judgement=judge_newest(values, metric, figures),
+        judgement=judgement,
+        is_told=any(TOLD_TAG in execution.data.tags for execution, _ in since_change),
     )
 
 
@@ -187,6 +217,7 @@ class Judgement:
         usual: mean of the figures that it was compared with; NaN without any.
         low, high: between which it would be as usual; infinite with too few.
         compared: how many figures it was compared with.
+        nights_before: how many figures before this one had changed like it, in a row; of `STILL_CHANGED` alone.
     """
 
     state: State
@@ -196,6 +227,7 @@ class Judgement:
     low: float
     high: float
     compared: int
+    nights_before: int = 0
 
     def rescaled(self, scale: Callable[[float], float]) -> Judgement:
         """The same on another scale, by a function that rises."""
@@ -218,7 +250,9 @@ def judge_each(values: Iterable[float], figures: int) -> Iterator[Judgement]:
         if judgement.state is State.CHANGED:
             stays = bool(outside) and (outside[-1] > judgement.high) == (value > judgement.high)
             outside = [*outside, value] if stays else [value]
-            yield dataclasses.replace(judgement, state=State.STILL_CHANGED) if stays else judgement
+            if stays:
+                judgement = dataclasses.replace(judgement, state=State.STILL_CHANGED, nights_before=len(outside) - 1)
+            yield judgement
             if len(outside) == LASTING:
                 usual, outside = outside, []
             continue

@@ -63,8 +63,11 @@ def private_mask(home: Home) -> int:
     return 0o007 if is_shared else 0o077
 
 
-def keep_private(home: Home) -> None:
+def keep_private(home: Home) -> int:
     """Files that this process makes from now on, and those that it starts, are closed to other users.
+
+    Returns:
+        the umask before.
 
     Raises:
         InputError: for a home that is another user's, and is used only because it is in the current folder.
@@ -74,7 +77,9 @@ def keep_private(home: Home) -> None:
             f"{home.root} belongs to another user, or all may write to it: they would decide what is run; set "
             f"RAMPLINE_HOME to a folder of your own, or to this one if you trust them"
         )
-    os.umask(os.umask(0o077) | private_mask(home))
+    before = os.umask(0o077)
+    os.umask(before | private_mask(home))
+    return before
 
 
 def _is_of_others(root: Path) -> bool:

@@ -20,6 +20,8 @@ from rampline.study.execution_file import Execution
 ETA = 3
 # The first epoch holds the tracing: the images/s of a run that had no other could not be compared.
 FIRST_RUNG = 2
+# In the words that say why a run goes no further than a rung, which they begin with.
+HALVED = "and halving keeps"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +103,7 @@ def find_goals(runs: Standings, epochs: int) -> dict[str, Goal]:
             if place <= _kept(len(ranked)) or any(training.goal > rung for training in alive[run].values()):
                 continue
             rank = f"ranked {place} of {len(ranked)} by validation accuracy ({accuracies[run]:.4f})"
-            stopped = f"after epoch {rung} of {epochs}: {rank}, and halving keeps {_kept(len(ranked))}"
+            stopped = f"after epoch {rung} of {epochs}: {rank}, {HALVED} {_kept(len(ranked))}"
             resting = [name for name, training in alive[run].items() if not training.is_over]
             goals |= {name: Goal(epoch=rung, stopped=stopped) for name in resting}
             del alive[run]

@@ -25,6 +25,8 @@ from rampline.tracking.pages import renew_views
 from rampline.tracking.reconciliation import NOTE_TAG, PROCESS_TAG, STATUS_TAG, Known, Record, ending, reconcile
 from rampline.tracking.store import experiment_id, tracking_errors
 
+# Of an execution whose changes against its history a flow run of a deployment has told.
+TOLD_TAG = "rampline.changes_told"
 # Characters; the server checks for more, a PostgreSQL behind it refuses more.
 LONGEST_TAG = 5000
 # MLflow then shows pages of training, not those for language models.

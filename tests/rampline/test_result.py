@@ -80,6 +80,18 @@ def test_a_study_of_a_model_has_a_run_per_strategy(tmp_path: Path) -> None:
             _write_study(home, "convnet", "digits", strategies, 2)
 
 
+def test_the_first_call_makes_a_home_as_a_command_does_and_leaves_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
+    os.umask(0o002)
+    with pytest.raises(InputError, match=r"epochs=0 is not allowed"):
+        rampline.run(data="digits", set={"epochs": 0})
+    assert os.umask(0o022) == 0o002
+    assert (tmp_path / "home").stat().st_mode & 0o777 == 0o700
+    assert [path for path in (tmp_path / "home").rglob("*") if path.stat().st_mode & 0o077] == []
+
+
 CHATTY = """#!{python}
 import os, signal, sys, time
 signal.signal(signal.SIGINT, lambda *_: sys.exit(print("x" * 1_000_000) or 130))

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from command_line import environment_with, wait_until
 
+from rampline.record.home import Home
+from rampline.servers.processes import end_leftovers, lock_holder, marked
+
 # A flow run that saves when it is asked to end.
 FLOW = """
 import sys, time
@@ -27,6 +30,21 @@ if __name__ == "__main__":
     flow.from_source(source=folder, entrypoint="held.py:held").deploy("held", "held", print_next_steps=False)
 """
 RUN = ["-m", "prefect", "deployment", "run", "held/held"]
+
+
+def test_while_it_runs_nobody_takes_it_for_a_leftover(tmp_path: Path) -> None:
+    home = Home(root=tmp_path)
+    command = [sys.executable, "-m", "rampline.servers.compose_worker", "--pool", "held"]
+    environment = environment_with(tmp_path, {"PREFECT_API_URL": "http://127.0.0.1:9/api"})
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as worker:
+        try:
+            wait_until(lambda: next(marked(home), None) is not None, 30)
+            assert lock_holder(home) == worker.pid
+            assert not end_leftovers(home)
+            assert next(marked(home), None) is not None
+        finally:
+            worker.terminate()
+    assert lock_holder(home) is None
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import wait_until
 from prefect_rest import PrefectApi
 from stack import apply, client_of
 from webhook import receive_webhooks
@@ -92,6 +93,22 @@ def test_the_size_of_the_limit_is_the_users(api, home):
     assert limits(api)[SLOTS] == 3
     assert apply(api, cpu_slots=2) == [f"changed the concurrency limit {SLOTS} from 3 to 2 slots"]
     assert limits(api)[SLOTS] == 2
+
+
+def test_slots_that_a_killed_command_has_left_taken_are_freed_while_no_flow_run_is_in_progress(api, home):
+    running = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "CANCELLING"]}}}}
+    wait_until(lambda: not api.post("/flow_runs/filter", running), 120)
+    apply(api)
+    limit = f"/v2/concurrency_limits/{SLOTS}"
+    api.request("PATCH", limit, {"active_slots": 1})
+    flow = api.post("/flows/", {"name": "trains"})["id"]
+    flow_run = api.post("/flow_runs/", {"flow_id": flow, "state": {"type": "RUNNING"}})["id"]
+    assert apply(api, is_ours=True) == []
+    api.request("DELETE", f"/flow_runs/{flow_run}")
+    assert apply(api) == []
+    assert api.request("GET", limit)["active_slots"] == 1
+    assert apply(api, is_ours=True) == [f"freed 1 slot of the concurrency limit {SLOTS}: no flow run is in progress"]
+    assert api.request("GET", limit)["active_slots"] == 0
 
 
 def test_what_was_switched_off_stays_off_and_what_points_to_nothing_is_mended(api, home, deployment):

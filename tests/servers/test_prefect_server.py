@@ -19,7 +19,8 @@ import json, os, sys
 from rampline.servers.prefect_server import start_prefect
 from rampline.record.home import Home
 start_prefect(Home.from_environment())()
-print(json.dumps([os.environ["PREFECT_API_URL"], os.environ.get("PREFECT_API_AUTH_STRING", ":")]), flush=True)
+names = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "RAMPLINE_OWN_PREFECT")
+print(json.dumps([os.environ.get(name, ":") for name in names]), flush=True)
 sys.stdin.read()
 """
 
@@ -38,7 +39,8 @@ def test_it_wants_the_commands_own_secret_and_no_foreign_page(tmp_path, prefect_
     with subprocess.Popen([sys.executable, "-c", CODE], env=environment, cwd=tmp_path, **pipes) as command:
         assert command.stdin is not None
         assert command.stdout is not None
-        url, login = json.loads(command.stdout.readline())
+        url, login, own = json.loads(command.stdout.readline())
+        assert own == "1"
         for path in ("/flows/filter", "/automations/filter", "/block_documents/filter"):
             assert status_of(url + path) == 401
             assert status_of(url + path, "team:password-1") == 401

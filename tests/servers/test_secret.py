@@ -8,7 +8,7 @@ import pytest
 from rampline.record.home import Home
 from rampline.record.provenance import process_identity
 from rampline.servers.running import Servers, state_file
-from rampline.servers.secret import log_in, make_login, secret_file, sign_in_lines
+from rampline.servers.secret import log_in, make_login, secret_file, sign_in_lines, take_login_out
 
 PREFECT, MLFLOW = "http://127.0.0.1:4200", "http://127.0.0.1:5000"
 
@@ -52,6 +52,19 @@ def test_commands_log_in_to_the_servers_that_their_environment_leads_to(home):
 def test_servers_that_are_gone_or_have_passwords_of_their_own_are_not_told(home, change):
     dataclasses.replace(SERVERS, **change).write(state_file(home))
     assert log_in(home, {"PREFECT_API_URL": f"{PREFECT}/api"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("address", "login"),
+    [
+        ("https://me:p%40ss@host/api", {"PREFECT_API_URL": "https://host/api", "PREFECT_API_AUTH_STRING": "me:p@ss"}),
+        ("https://token@host/api", {"PREFECT_API_URL": "https://host/api", "PREFECT_API_AUTH_STRING": "token:"}),
+        ("https://host/api", {}),
+    ],
+)
+def test_a_login_in_the_address_is_one_of_all_clients_and_not_in_the_address(address, login):
+    assert take_login_out({"PREFECT_API_URL": address, "PREFECT_API_AUTH_STRING": "other:one"}) == login
+    assert take_login_out({}) == {}
 
 
 def test_the_links_are_for_a_terminal(home):

@@ -10,12 +10,14 @@ from command_line import wait_until
 
 from rampline.devices import free_ports
 from rampline.errors import InputError, RamplineError
+from rampline.files import locked
 from rampline.jobs.device_queue import Ticket, hold_devices
 from rampline.record.home import Home
 from rampline.servers import server_supervisor
 from rampline.servers.processes import end_all, hold_lock, lock_holder, marked
 from rampline.servers.running import answers
-from rampline.servers.server_supervisor import Idle, Watch
+from rampline.servers.server_plan import Request, make_plan
+from rampline.servers.server_supervisor import Idle, Supervisor, Watch
 from rampline.servers.services import Service
 from rampline.servers.up import end_servers
 
@@ -72,6 +74,29 @@ def test_one_that_always_ends_is_given_up(home, monkeypatch, capsys):
     with pytest.raises(RamplineError, match=r"ended 5 times .* exit status 1: .*no_such_module.*; see .*prefect.log"):
         wait_until(lambda: watching.look() is not None, 60)
     assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_prefect_is_started_while_no_command_of_the_home_starts_one(home, monkeypatch):
+    """Both would make the tables of one database."""
+    monkeypatch.setenv("PREFECT_HOME", str(home.root / "prefect"))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    (port,) = free_ports(1)
+    service, free = service_of(home, "http.server", str(port)), []
+
+    def is_free() -> bool:
+        with locked(home.root / "prefect" / "start.lock", seconds=0) as is_held:
+            return is_held
+
+    def answers_meanwhile(_created: float) -> bool:
+        free.append(is_free())
+        return answers(f"http://127.0.0.1:{port}")
+
+    service.health = answers_meanwhile
+    monkeypatch.setattr(server_supervisor, "prefect_service", lambda _plan: service)
+    Supervisor(make_plan(Request(home=home)))._start_servers()
+    assert set(free) == {False}
+    assert is_free()
 
 
 def test_the_command_of_an_idle_machine_runs_once_after_each_work(tmp_path, monkeypatch, capsys):

@@ -162,14 +162,18 @@ def test_a_server_that_is_killed_comes_back(servers):
 
 @pytest.mark.long
 def test_servers_that_are_there_are_used(servers, tmp_path):
-    """Two workers in one pool for a moment."""
+    """Two workers in one pool for a moment; the login to Prefect is in its address."""
     mlflow = {"MLFLOW_TRACKING_URI": servers.state.mlflow_url, **client_login(servers.home, ["mlflow"])}
-    found = UpServers(tmp_path, servers.prefect | mlflow)
+    found = UpServers(tmp_path, mlflow | {"PREFECT_API_URL": servers.api.url.replace("://", f"://{servers.api.auth}@")})
     try:
         said = found.up()
         assert f"{servers.state.mlflow_url} (found)" in said
         assert set(found.state.processes) == {"worker"}
         assert found.state.prefect_api_url == servers.api.url
+        assert found.call("status").returncode == 0
+        written = [path for path in found.home.root.rglob("*") if path.is_file()]
+        assert not [path for path in written if servers.secret.encode() in path.read_bytes()]
+        assert servers.secret not in said
         down = found.call("down")
         assert (down.returncode, down.stderr) == (0, "")
         assert found.processes() == []

@@ -1,5 +1,7 @@
 """A Prefect server as somebody has it who knows nothing of `rampline up`: one of a test, and one for all commands."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
@@ -9,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from command_line import wait_until
@@ -17,6 +20,9 @@ from stack import ends_with
 
 from rampline.devices import free_ports
 from rampline.servers.running import answers
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
 
 START_SECONDS = 120
 
@@ -54,3 +60,14 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prefect
     with ends_with("prefect") as end:
         _, variables = end.enter_context(own_prefect(tmp_path_factory.mktemp("prefect")))
         yield PrefectServer(api=PrefectApi(url=variables["PREFECT_API_URL"]), prefect=variables)
+
+
+def deployed_flow_run(api: PrefectApi, flow: str) -> FlowRun:
+    """A new flow run of a deployment of that name, which has no worker: for `run_flow` in the test itself."""
+    from prefect.client.orchestration import get_client  # every test session loads this file: seconds
+
+    flow_id = api.post("/flows/", {"name": flow})["id"]
+    deployment = api.post("/deployments/", {"name": flow, "flow_id": flow_id})["id"]
+    flow_run = api.post(f"/deployments/{deployment}/create_flow_run")["id"]
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(flow_run)

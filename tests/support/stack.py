@@ -124,14 +124,14 @@ def client_of(api: PrefectApi) -> SyncPrefectClient:
     return SyncPrefectClient(api.url, auth_string=api.auth)
 
 
-def apply(api: PrefectApi, *, cpu_slots: int | None = None) -> list[str]:
+def apply(api: PrefectApi, *, cpu_slots: int | None = None, is_ours: bool = False) -> list[str]:
     """Automations and the limit of the devices, as `rampline up` makes them after `prefect deploy`."""
     from rampline.servers.automations import apply_automations  # Prefect: seconds
     from rampline.servers.deployments import ensure_device_limit
 
     with client_of(api) as client:
         made = apply_automations(client)
-        return ensure_device_limit(client, cpu_slots=cpu_slots) + made
+        return ensure_device_limit(client, cpu_slots=cpu_slots, is_ours=is_ours) + made
 
 
 def remove_what_was_applied(api: PrefectApi) -> None:

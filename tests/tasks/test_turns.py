@@ -1,14 +1,21 @@
-"""What a flow run that waits for its turn shows of itself."""
+"""Turns and slots: what a flow run that waits shows of itself, and what it does not wait for."""
 
 import pytest
+from own_prefect import deployed_flow_run
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
+from prefect.flow_engine import run_flow
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 from prefect.states import Cancelling
 
+from rampline.devices import find_devices
+from rampline.servers.environments import OWN_PREFECT
+from rampline.tasks import turns
 from rampline.tasks.flow_run import current_flow_run
-from rampline.tasks.turns import WAITING, _show_state
+from rampline.tasks.turns import WAITING, _show_state, earlier_run_in_progress, slots
 
 pytestmark = pytest.mark.slow
 
@@ -31,3 +38,41 @@ def test_waiting_is_shown_but_never_instead_of_a_cancel(prefect_server):
     with temporary_settings({PREFECT_API_URL: prefect_server.api.url, PREFECT_LOGGING_TO_API_ENABLED: False}):
         waits(return_state=True)
     assert seen == [WAITING, "Running", "Cancelling", "Cancelling"]
+
+
+def test_a_command_with_a_server_of_its_own_takes_no_slots(prefect_server, monkeypatch):
+    name = find_devices().slots
+
+    with temporary_settings({PREFECT_API_URL: prefect_server.api.url}), get_client(sync_client=True) as client:
+
+        def taken() -> float:
+            with slots(1):
+                return client.read_global_concurrency_limit_by_name(name).active_slots
+
+        client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=1))
+        try:
+            assert taken() == 1
+            monkeypatch.setenv(OWN_PREFECT, "1")
+            assert taken() == 0
+        finally:
+            client.delete_global_concurrency_limit_by_name(name)
+
+
+def test_a_fire_is_skipped_for_an_earlier_flow_run_but_not_for_one_that_never_started(prefect_server, monkeypatch):
+    api = prefect_server.api
+
+    @flow
+    def fire(study: str = "digits") -> str | None:
+        context = FlowRunContext.get()
+        assert context is not None
+        assert context.flow_run is not None
+        context.flow_run.auto_scheduled = True
+        return earlier_run_in_progress(study)
+
+    with temporary_settings({PREFECT_API_URL: api.url, PREFECT_LOGGING_TO_API_ENABLED: False}):
+        lost = deployed_flow_run(api, "fire")
+        pending = {"state": {"type": "PENDING"}, "force": True}
+        assert api.post(f"/flow_runs/{lost.id}/set_state", pending)["status"] == "ACCEPT"
+        assert run_flow(fire, deployed_flow_run(api, "fire")) == lost.name
+        monkeypatch.setattr(turns, "PENDING_SECONDS", 0.0)
+        assert run_flow(fire, deployed_flow_run(api, "fire")) is None

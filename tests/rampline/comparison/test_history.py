@@ -10,9 +10,12 @@ import pytest
 from command_line import wait_until
 from golden import visible_text
 from logged_runs import LoggedRun
+from own_prefect import deployed_flow_run
 from prefect import flow
+from prefect.flow_engine import run_flow
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 
+from rampline.comparison import history
 from rampline.comparison.history import State, Trend
 from rampline.comparison.history_section import list_changes, make_history_section, sparkline
 from rampline.comparison.report import write_comparison
@@ -22,6 +25,7 @@ from rampline.record.home import Home
 from rampline.study import load_study
 from rampline.study.execution_file import Execution
 from rampline.tasks.steps import compare_with_history
+from rampline.tracking.experiment import TOLD_TAG
 from rampline.tracking.reconciliation import Known, reconcile
 
 SPEEDS = (1000.0, 1020.0, 990.0, 1010.0)
@@ -117,8 +121,48 @@ def test_a_run_counts_with_those_that_it_starts_from(night) -> None:
     assert section.sentences[0].startswith("Too little history: 3 executions")
 
 
+def test_executions_with_other_settings_in_between_hide_nothing(night, monkeypatch) -> None:
+    monkeypatch.setattr(history, "EXECUTIONS_AT_ONCE", 2)
+    for speed in SPEEDS[:2]:
+        night("burst", speed, with_trends=False)
+    for number in range(3):
+        night("burst", 500.0 + number, with_trends=False, params={"epochs": "9"})
+    newest = night("burst", SPEEDS[2])
+    assert trend_of(newest, "images_per_second").values == SPEEDS[:3]
+
+
+def test_a_run_that_halving_cut_short_counts_with_those_that_were_cut_at_the_same_epoch(night) -> None:
+    def stopped(why: str) -> dict[str, Any]:
+        return {"tags": MACHINE | {"rampline.stopped": why}}
+
+    cut = "after epoch 2 of 6: ranked {} of 4 by validation accuracy (0.9{}), and halving keeps 1"
+    night("halved", 1000.0, with_trends=False)
+    night("halved", 1001.0, with_trends=False, **stopped("after epoch 4 of 6: target accuracy 0.9 reached"))
+    night("halved", 1002.0, with_trends=False, **stopped(cut.format(2, 1)))
+    night("halved", 1003.0, with_trends=False, **stopped(cut.format(2, 1).replace("epoch 2", "epoch 3")))
+    found = night("halved", 1004.0, **stopped(cut.format(3, 0)))
+    assert trend_of(found, "images_per_second").values == (1002.0, 1004.0)
+    found = night("halved", 1005.0)
+    assert trend_of(found, "images_per_second").values == (1000.0, 1001.0, 1005.0)
+
+
+def test_a_change_is_told_until_a_flow_run_of_a_deployment_has_told_it(night, client) -> None:
+    for speed in SPEEDS:
+        night("untold", speed, with_trends=False)
+    first, second = night("untold", 100.0), night("untold", 101.0)
+    assert trend_of(second, "images_per_second").judgement.state is State.STILL_CHANGED
+    assert [len(list_changes(comparison.trends)) for comparison in (first, second)] == [1, 1]
+    client.set_tag(second.parent_run_id, TOLD_TAG, "yes")
+    third = night("untold", 102.0)
+    assert trend_of(third, "images_per_second").judgement.state is State.STILL_CHANGED
+    assert list_changes(third.trends) == []
+    assert list_changes(read_comparison(client, "untold", second.parent_run_id).trends) == list_changes(second.trends)
+
+
 @pytest.mark.slow
-def test_a_flow_run_shows_the_history_and_announces_a_change(night, prefect_server, tmp_path) -> None:
+def test_a_flow_run_shows_the_history_and_announces_a_change(
+    night, client, prefect_server, tmp_path, monkeypatch
+) -> None:
     for speed in SPEEDS[:3]:
         night("digits-history", speed, with_trends=False)
     usual = night("digits-history", SPEEDS[3])
@@ -149,6 +193,13 @@ def test_a_flow_run_shows_the_history_and_announces_a_change(night, prefect_serv
     assert event["payload"]["changes"] == list_changes(slow.trends)
     assert event["resource"]["prefect.resource.id"] == "rampline.study.digits"
     assert "flow-run" in {related["prefect.resource.role"] for related in event["related"]}
+    # Messages tell of flow runs of deployments alone.
+    assert TOLD_TAG not in client.get_run(slow.parent_run_id).data.tags
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", client.tracking_uri)
+    with temporary_settings({PREFECT_API_URL: api.url, PREFECT_LOGGING_TO_API_ENABLED: False}):
+        of_deployment = deployed_flow_run(api, "page")
+        assert run_flow(page, of_deployment, {"comparison": slow}) == list_changes(slow.trends)
+    assert TOLD_TAG in client.get_run(slow.parent_run_id).data.tags
 
 
 def test_a_sparkline_goes_from_the_smallest_to_the_greatest() -> None:
