@@ -207,7 +207,7 @@ def logged_model_id(client: MlflowClient, run: Run) -> str | None:
 
 
 def images_trained_on(directory: RunDirectory, dataset: PreparedDataset) -> set[str]:
-    """Paths of the images in the dataset's evaluation split that the run was trained on: both are of one source.
+    """Paths of the images in the dataset's evaluation split that the run was trained on; none of another source.
 
     Raises:
         DatasetError: when the run's own data is gone or damaged.

@@ -20,6 +20,6 @@ def source_module(config: DataConfig) -> ModuleType:
 
 
 def place_of(source: str) -> str:
-    """A `data.source` as it is the same however its path is written, from whatever folder."""
+    """`data.source` with its path absolute and links followed: equal however one place is written."""
     kind, _, path = source.partition(":")
     return f"{kind}:{Path(path).expanduser().resolve()}" if kind in ("folder", "csv") else source
