@@ -40,7 +40,6 @@ class Servers(JsonData):
     Attributes:
         pid: process id of `rampline up`.
         identity: `process_identity` of that process.
-        started_at: when it started, for people, such as `2026-01-31T12:00:00+00:00`.
         ready: whether all had answered by the time this was written.
         prefect_url: where the Prefect UI is, such as `http://127.0.0.1:4200`.
         prefect_api_url: what `PREFECT_API_URL` has to be.
@@ -51,7 +50,6 @@ class Servers(JsonData):
 
     pid: int
     identity: str
-    started_at: str
     ready: bool
     prefect_url: str
     prefect_api_url: str

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from datetime import UTC, datetime
 
 from rampline.credentials import mask
 from rampline.errors import ERROR_MARK, InputError, RamplineError
@@ -75,7 +74,6 @@ class Supervisor:
     def __init__(self, plan: Plan) -> None:
         self._plan, self._home = plan, plan.request.home
         self._services: list[Service] = []
-        self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self._ready = False
         self._clock = Stopwatch()
 
@@ -167,7 +165,6 @@ class Supervisor:
         servers = Servers(
             pid=os.getpid(),
             identity=process_identity(),
-            started_at=self._started_at,
             ready=self._ready,
             prefect_url=plan.prefect_url,
             prefect_api_url=plan.prefect_api_url,

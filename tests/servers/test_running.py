@@ -22,7 +22,6 @@ def servers_of(identity: str) -> Servers:
     return Servers(
         pid=os.getpid(),
         identity=identity,
-        started_at="2026-01-31T12:00:00+00:00",
         ready=True,
         prefect_url="http://127.0.0.1:9",
         prefect_api_url="http://127.0.0.1:9/api",
@@ -35,6 +34,13 @@ def test_what_is_written_is_read(home):
     servers_of("host:2:3").write(state_file(home))
     assert read_state(home) == servers_of("host:2:3")
     assert set(json.loads(state_file(home).read_text())["processes"]["worker"]) == {"pid", "identity", "log"}
+
+
+def test_a_file_of_an_earlier_version_which_says_more_is_read(home):
+    servers_of("host:2:3").write(state_file(home))
+    content = json.loads(state_file(home).read_text())
+    state_file(home).write_text(json.dumps({**content, "started_at": "2026-01-31T12:00:00+00:00"}))
+    assert read_state(home) == servers_of("host:2:3")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"processes": []}', '{"processes": {"a": {"pid": 1}}}'])

@@ -24,7 +24,6 @@ def home(tmp_path):
 SERVERS = Servers(
     pid=os.getpid(),
     identity=process_identity(),
-    started_at="2026-01-31T12:00:00+00:00",
     ready=True,
     prefect_url=PREFECT,
     prefect_api_url=f"{PREFECT}/api",
