@@ -1,8 +1,4 @@
-"""Runs from trainings: a run that was trained several times is one row of medians, each with an interval.
-
-The interval holds the true median with a confidence of 95 % where there are enough trainings, six or more; of fewer it
-reaches from the least to the greatest, and holds it with 1 - 2^(1 - n): 50 % for two, 75 % for three, 94 % for five. It
-makes no assumption on how the figures are spread. Reference: order statistics, as in `scipy.stats.quantile_test`.
+"""Runs from trainings: a run that was trained several times is one row of medians, each with its `interval_of_median`.
 
 Trainings of two runs with the same settings but for the seed are repeats of one another: their figures share an
 interval, and what differs between them by chance is told as such.
@@ -18,26 +14,17 @@ from typing import Any
 
 import pandas as pd
 
+from rampline.median import interval_of_median
 from rampline.record.metric import Metric, Source
 from rampline.record.metrics import metrics_of_run
 from rampline.record.units import ACCURACY, COUNT
 
-CONFIDENCE = 0.95
 # With fewer trainings each, two equal runs part by chance too often (3 and 3: one time in ten; 4 and 4: in 35): their
 # figures must differ by 5 % as well.
 FEW, CLEAR = 4, 1.05
 
 Interval = tuple[float, float]
 Row = dict[str, Any]
-
-
-def interval_of_median(values: Sequence[float]) -> Interval:
-    """Bounds of the median of what these values, at least two, are drawn from."""
-    from scipy.stats import quantile_test  # 1 s to import, which trainings that are not repeated do without
-
-    found = quantile_test(values, q=0, p=0.5).confidence_interval(CONFIDENCE)
-    is_found = math.isfinite(found.low) and math.isfinite(found.high)
-    return (float(found.low), float(found.high)) if is_found else (min(values), max(values))
 
 
 def name_of_run(training: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rampline.median import interval_of_median
 from rampline.record.events import with_attempt, without_tracing
 from rampline.training.timings import ReplicaProbes, StrategyProbes, Timings
 
@@ -119,7 +120,7 @@ def noise_of_parts(
     """Milliseconds of noise by part, of the parts that were measured; arguments as in `step_parts`.
 
     A part is the difference of two probes. Its noise is half of the interval that its median lies in, by the
-    order of the rounds: with a confidence of 95 % from nine rounds on, of few rounds all that they range over.
+    order of the rounds: see `interval_of_median`.
     """
     taken_in_turn = zip(strategy.real.milliseconds, strategy.cached.milliseconds, strict=True)
     noise = {"input": _half_range(r - b for r, b in taken_in_turn)}
@@ -148,10 +149,8 @@ def _noise_apart(longer: Timings, shorter: Timings) -> float:
 
 
 def _half_range(values: Iterable[float]) -> float:
-    found = sorted(values)
-    # The number of figures below the median is binomial.
-    left_out = max(0, math.floor((len(found) - 1) / 2 - 0.98 * math.sqrt(len(found))))
-    return (found[-1 - left_out] - found[left_out]) / 2
+    low, high = interval_of_median(values)
+    return (high - low) / 2
 
 
 def _divided(timings: Timings, by: int) -> Timings:

@@ -13,7 +13,6 @@ from logged_runs import LoggedRun
 from rampline.comparison.charts_section import make_charts
 from rampline.comparison.errors_section import read_scores
 from rampline.comparison.recommendation import have_same_answers, recommend
-from rampline.comparison.repeats import interval_of_median
 from rampline.comparison.run_table import make_columns
 from rampline.comparison.runs import read_comparison
 from rampline.comparison.sentences import list_remarks, summarise_scaling, summarise_speed, tell_repeats
@@ -49,13 +48,6 @@ def compare(client, log_study):
         return read_comparison(client, study, log_study(study, logged, reference=logged[0].name))
 
     return read
-
-
-def test_an_interval_is_that_of_the_median():
-    assert interval_of_median([3.0, 1.0]) == (1.0, 3.0)
-    assert interval_of_median([1.0, 2.0, 3.0, 4.0, 5.0]) == (1.0, 5.0)
-    # Of ten, the second and the ninth: binomial(10, 1/2) is outside with 2 * 11 / 1024.
-    assert interval_of_median([float(n) for n in range(10)]) == (1.0, 8.0)
 
 
 def test_a_run_is_one_row_of_medians(compare):
