@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Run, RunStatus, ViewType
+from mlflow.entities import Metric, Run, RunStatus
 from mlflow.exceptions import MlflowException
 
 from rampline.config import RunConfig, flatten
@@ -85,20 +85,13 @@ def find_execution(client: MlflowClient, study: str, parent_run_id: str | None) 
     if parent_run_id is not None:
         return _get_execution(client, study, parent_run_id)
     experiment = client.get_experiment_by_name(study)
-    found: Sequence[Run] = ()
-    if experiment is not None:
-        found = client.search_runs(
-            [experiment.experiment_id],
-            "tags.`rampline.kind` = 'study'",
-            ViewType.ACTIVE_ONLY,
-            max_results=1,
-            order_by=["attributes.start_time DESC"],
-        )
-    if not found:
+    executions = "tags.`rampline.kind` = 'study'"
+    newest = experiment and next(find_runs(client, experiment.experiment_id, executions, "DESC", page_size=1), None)
+    if newest is None:
         raise InputError(
             f"study {study} has no execution in MLflow at {mask(client.tracking_uri)}: `rampline run {study}` makes one"
         )
-    return found[0]
+    return newest
 
 
 def _get_execution(client: MlflowClient, study: str, run_id: str) -> Run:

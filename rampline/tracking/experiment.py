@@ -23,7 +23,7 @@ from rampline.record.provenance import (
 from rampline.study import Study
 from rampline.tracking.pages import renew_views
 from rampline.tracking.reconciliation import NOTE_TAG, PROCESS_TAG, STATUS_TAG, Known, Record, ending, reconcile
-from rampline.tracking.store import experiment_id, tracking_errors
+from rampline.tracking.store import experiment_id, find_runs, tracking_errors
 
 # Of an execution whose changes against its history a flow run of a deployment has told.
 TOLD_TAG = "rampline.changes_told"
@@ -143,17 +143,15 @@ def continue_run(client: MlflowClient, run_id: str) -> None:
         reconcile(client, Record(status=RUNNING, tags=tags), Known.ask(client, run_id))
 
 
-def end_abandoned(client: MlflowClient, experiment: str) -> list[str]:
-    """Set KILLED what processes of this machine left RUNNING when they were killed; returns the names of those runs.
+def end_abandoned(client: MlflowClient, experiment: str) -> None:
+    """Set KILLED what processes of this machine left RUNNING when they were killed.
 
     The watchdog does that at the moment of a `kill -9`; where it was killed too, the next execution does. Runs of other
     machines are left alone, and so are those of other containers that live.
     """
-    ended = []
-    for run in client.search_runs([experiment], "attributes.status = 'RUNNING'", max_results=1000):
+    # All are listed first: the next page would be another one once a run of this page has ended.
+    for run in list(find_runs(client, experiment, "attributes.status = 'RUNNING'")):
         tags = run.data.tags
         folder = Path(tags.get("rampline.run_dir") or tags.get(FOLDER_TAG) or os.devnull)
         if process_is_gone(tags.get(PROCESS_TAG, ""), folder):
             reconcile(client, Record(status="KILLED", tags=ending("KILLED", GONE)), Known.of(run))
-            ended.append(run.info.run_name or run.info.run_id)
-    return ended
