@@ -6,6 +6,7 @@ Groups of settings are tried one after the other, from the run's own settings on
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping
@@ -130,10 +131,9 @@ def with_changes(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: when they are not allowed together.
     """
-    plain = {key: value for key, value in changes.items() if not isinstance(value, str)}
-    # A text would be read as YAML, where `off` is false.
-    texts = {key: f'"{value}"' for key, value in changes.items() if isinstance(value, str)}
-    return from_dict(apply_overrides(to_dict(config), plain | texts))
+    # A bare text would be read as YAML, where `off` is false.
+    quoted = {key: json.dumps(value) if isinstance(value, str) else value for key, value in changes.items()}
+    return from_dict(apply_overrides(to_dict(config), quoted))
 
 
 def config_to_measure(config: RunConfig) -> RunConfig:

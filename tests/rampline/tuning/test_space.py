@@ -47,6 +47,12 @@ def test_what_a_run_has_already_or_may_not_have_is_not_tried() -> None:
     assert candidates(XLA, PARAMETER_SERVER, LIMITS) == []
 
 
+def test_a_text_is_set_as_it_is_whatever_is_in_it() -> None:
+    source = 'folder:/my "best" images\\scans'
+    changed = with_changes(SINGLE, {"data.source": source, "data.prefetch": "off"})
+    assert (changed.data.source, changed.data.prefetch) == (source, "off")
+
+
 @pytest.mark.parametrize("config", [SINGLE, MIRRORED], ids=["single", "mirrored"])
 def test_batches_double_in_the_run_s_own_unit_until_one_is_the_epoch(config: RunConfig) -> None:
     assert values(BATCH, config, "batch.size") == [64, 128, 256, 512, 1024, 16]
