@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,17 +56,23 @@ class Devices:
 
 def find_devices() -> Devices:
     """The GPUs of this machine that `CUDA_VISIBLE_DEVICES` leaves visible, in its order."""
-    gpus = _gpus_of_driver() or _gpus_of_smi()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return Devices(gpus=gpus)
-    chosen: list[str] = []
-    for entry in (part.strip() for part in visible.split(",")):
+    return Devices(gpus=tuple(name for _, name in _visible_gpus()))
+
+
+def visible_gpu_ids() -> list[str]:
+    """What `CUDA_VISIBLE_DEVICES` may name: its own entries where it is set, else every GPU's number."""
+    return [entry for entry, _ in _visible_gpus()]
+
+
+def _visible_gpus() -> Iterator[tuple[str, str]]:
+    """Each by its entry in `CUDA_VISIBLE_DEVICES`, and by its name."""
+    gpus, visible = _gpus_of_driver() or _gpus_of_smi(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    entries = map(str, range(len(gpus))) if visible is None else (part.strip() for part in visible.split(","))
+    for entry in entries:
         # CUDA stops reading at the first entry that names no device.
-        if not entry or (entry.lstrip("-").isdigit() and not 0 <= int(entry) < len(gpus)):
-            break
-        chosen.append(gpus[int(entry)] if entry.isdigit() else entry)
-    return Devices(gpus=tuple(chosen) if gpus else ())
+        if not gpus or not entry or (entry.lstrip("-").isdigit() and not 0 <= int(entry) < len(gpus)):
+            return
+        yield entry, gpus[int(entry)] if entry.isdigit() else entry
 
 
 def _gpus_of_driver() -> tuple[str, ...]:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from rampline.config import ClusterConfig, RunConfig, to_dict
 from rampline.config.sections import AUTO
+from rampline.devices import visible_gpu_ids
 from rampline.errors import InputError, RunFailed
 from rampline.files import json_digest, read_json
 from rampline.jobs.exit_status import WRONG_INPUT
 from rampline.jobs.job import Job, JobFailed, run_together
 from rampline.jobs.launchers import launcher_of_jobs
-from rampline.jobs.roles import visible_gpu_ids
 from rampline.jobs.tf_config import ALONE
 from rampline.record.attempts import read_accumulate
 from rampline.record.run_directory import RunDirectory

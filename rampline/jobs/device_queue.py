@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rampline.config import RunConfig
-from rampline.devices import find_devices
+from rampline.devices import find_devices, visible_gpu_ids
 from rampline.errors import ClusterConfigError
 from rampline.files import lock_now, locked
-from rampline.jobs.roles import variable, visible_gpu_ids
+from rampline.jobs.roles import variable
 from rampline.record.home import Home
 from rampline.record.units import write_number_of
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rampline.config import RunConfig
-from rampline.devices import LOOPBACK, available_cores, find_devices, free_ports
+from rampline.devices import LOOPBACK, available_cores, find_devices, free_ports, visible_gpu_ids
 from rampline.errors import ClusterConfigError
 from rampline.jobs.job import Job
 from rampline.jobs.private_network import SHARED, Network, other_users, private_network
@@ -146,13 +146,6 @@ def variable(name: str, value: str) -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
-
-
-def visible_gpu_ids() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES may name: its own entries where it is set, else every GPU's number."""
-    count = len(find_devices().gpus)
-    entries = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return entries.split(",")[:count] if entries else [str(i) for i in range(count)]
 
 
 def _computing_beside(task: Task, config: RunConfig) -> list[str]:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from rampline.config import BatchConfig, RunConfig, to_dict
 from rampline.config.sections import AUTO
+from rampline.devices import visible_gpu_ids
 from rampline.files import JsonData, json_digest
 from rampline.jobs.job import Job, JobFailed, run_together
 from rampline.jobs.launcher import workers_now
 from rampline.jobs.launchers import launcher_of_jobs
-from rampline.jobs.roles import visible_gpu_ids
 from rampline.record.run_directory import RunDirectory
 
 FOLDER, RESULT = "parity", "parity.json"

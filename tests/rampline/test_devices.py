@@ -5,7 +5,7 @@ import pytest
 from rampline import devices
 from rampline.config import ClusterConfig, RunConfig, from_dict
 from rampline.config.formats import to_dict
-from rampline.devices import Devices, find_devices
+from rampline.devices import Devices, find_devices, visible_gpu_ids
 from rampline.errors import ClusterConfigError
 from rampline.jobs.launchers import resolve_virtual_devices
 from rampline.jobs.roles import check_devices
@@ -52,6 +52,13 @@ def test_cuda_visible_devices_is_respected(visible, count, monkeypatch):
     found = find_devices()
     assert found.count == count
     assert bool(found.gpus) == (visible not in ("", "-1"))
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_gpus_are_named_as_the_user_has_named_them_up_to_the_first_that_is_none(monkeypatch):
+    assert visible_gpu_ids() == ["0", "1", "2", "3"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", " 2, GPU-8f2 ,0,9,1")
+    assert visible_gpu_ids() == ["2", "GPU-8f2", "0"]
 
 
 def test_four_replicas_on_one_device_are_refused_with_the_way_out(no_gpu):
