@@ -16,6 +16,7 @@ from rampline.errors import RamplineError
 from rampline.files import locked
 from rampline.jobs.roles import variable
 from rampline.record.home import Home
+from rampline.record.units import write_markdown_table
 from rampline.registry.candidate import (
     CHALLENGER,
     CHAMPION,
@@ -95,13 +96,11 @@ class GateRecord:
         """The description of the version."""
         identity, evaluation = self.candidate.directory.read_identity(), self.candidate.read_evaluation() or {}
         accuracy = f"{evaluation['test_accuracy']:.4f} on {evaluation['examples']:,} {evaluation['split']} images"
-        rows = [
-            f"| {check.name} | {'pass' if check.passed else '**fail**'} | {_cell(check)} |" for check in self.checks
-        ]
+        rows = ((check.name, "pass" if check.passed else "FAIL", check.reason) for check in self.checks)
         lines = [
             f"Run **{identity.name}** of the study {identity.study}: accuracy {accuracy}.",
             f"Made {self.alias} on {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())} by this gate:",
-            "\n".join(["| check | result | reason |", "|---|---|---|", *rows]),
+            write_markdown_table(["check", "result", "reason"], rows),
             "accuracy: McNemar's exact test on the same test images, one-sided, "
             f"level {LEVEL:g}; interval of the difference by Newcombe (1998), method 10.",
         ]
@@ -125,10 +124,6 @@ def model_description(study: str) -> str:
         f"Image classifiers of the study {study}, registered by `rampline promote`. "
         "The alias champion is the one that `rampline predict` uses."
     )
-
-
-def _cell(check: Check) -> str:
-    return check.reason.replace("|", "\\|")
 
 
 def _text(value: Any) -> str:
