@@ -30,6 +30,7 @@ from rampline.errors import InputError
 from rampline.files import lock_now, locked
 from rampline.record.home import Home
 from rampline.servers.running import servers_folder, state_file
+from rampline.waiting import wait_until
 
 MARK, PART = "RAMPLINE_UP", "RAMPLINE_UP_PART"
 MODULE = "rampline.servers.processes"
@@ -248,9 +249,7 @@ def is_gone(process: psutil.Process) -> bool:
 
 
 def _wait(home: Home, selection: Selection, *, seconds: float, is_urgent: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + seconds
-    while _select(home, selection) and time.monotonic() < deadline and not is_urgent():
-        time.sleep(POLL_SECONDS)
+    wait_until(lambda: is_urgent() or not _select(home, selection), seconds, every=POLL_SECONDS)
 
 
 def _select(home: Home, selection: Selection) -> list[tuple[psutil.Process, str]]:

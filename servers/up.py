@@ -24,6 +24,7 @@ from rampline.servers.running import read_state, running_servers, servers_folder
 from rampline.servers.secret import sign_in_lines
 from rampline.servers.server_plan import Plan, Request, make_plan
 from rampline.servers.server_supervisor import STAY
+from rampline.waiting import wait_until
 
 POLL_SECONDS = 0.1
 # Longer than the orderly way takes.
@@ -160,13 +161,9 @@ def end_servers(home: Home) -> str:
 
 
 def _goes(pid: int, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        while not is_gone(process):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(POLL_SECONDS)
+        return wait_until(lambda: is_gone(process), seconds, every=POLL_SECONDS)
     return True
 
 

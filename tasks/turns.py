@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -37,6 +36,7 @@ from rampline.servers.environments import OWN_PREFECT
 from rampline.servers.server_plan import flow_names
 from rampline.study import Study
 from rampline.tasks.flow_run import current_flow_run, submitted_at
+from rampline.waiting import wait_until
 
 # Their deployments have these tags in prefect.yaml.
 TAKES_DEVICES = flow_names("training", "evaluation")
@@ -49,9 +49,7 @@ POLL_SECONDS = 0.5
 
 def let_earlier_arrive(ticket: Ticket, home: Home) -> None:
     """Wait until every flow run that was submitted before `ticket` has one too: the quicker start must not decide."""
-    deadline = time.monotonic() + ARRIVAL_SECONDS
-    while time.monotonic() < deadline and _on_their_way(ticket, home):
-        time.sleep(POLL_SECONDS)
+    wait_until(lambda: not _on_their_way(ticket, home), ARRIVAL_SECONDS, every=POLL_SECONDS)
 
 
 def _on_their_way(ticket: Ticket, home: Home) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from rampline.training.state import make_state
 from rampline.training.strategy import configure_devices, replica_devices
 from rampline.training.timings import CACHED, ReplicaProbes, Timings, mean_timings
 from rampline.training.train import make_engine
+from rampline.waiting import wait_until
 
 POLL_SECONDS = 0.01
 
@@ -44,12 +44,10 @@ class Meeting:
         Raises:
             RunFailed: when one of them does not.
         """
-        deadline = time.monotonic() + ALLOWANCE_SECONDS
         for index in range(self._processes):
-            while not (self._folder / f"{occasion}.{index}").is_file():
-                if time.monotonic() > deadline:
-                    raise RunFailed(f"process {index} did not come to {occasion}")
-                time.sleep(POLL_SECONDS)
+            arrived = self._folder / f"{occasion}.{index}"
+            if not wait_until(arrived.is_file, ALLOWANCE_SECONDS, every=POLL_SECONDS):
+                raise RunFailed(f"process {index} did not come to {occasion}")
 
     def end(self) -> None:
         """Leave nothing: no process waits any more."""

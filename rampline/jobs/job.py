@@ -14,17 +14,10 @@ from rampline.errors import DownloadFailed, InputError, RunFailed
 from rampline.files import make_directory, read_json, write_json
 from rampline.jobs.exit_status import GPU_TAKEN, MACHINE_LOST, NO_DOWNLOAD, NO_MEMORY, WRONG_INPUT
 from rampline.jobs.heartbeat import RunningClock
-from rampline.jobs.launcher import (
-    POLL_SECONDS,
-    TERMINATE_GRACE_SECONDS,
-    Launcher,
-    PlaceLost,
-    Placement,
-    Role,
-    ending,
-)
+from rampline.jobs.launcher import TERMINATE_GRACE_SECONDS, Launcher, PlaceLost, Placement, Role, ending
 from rampline.jobs.tf_config import ALONE, Task
 from rampline.record.events import EventReader
+from rampline.waiting import POLL_SECONDS
 
 JOB, EVENTS, ANSWER = "job.json", "events.jsonl", "answer.json"
 # After one of several has failed: until those that made it fail have ended, too.

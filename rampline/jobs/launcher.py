@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from rampline.config import RunConfig
 from rampline.jobs.tf_config import Task
+from rampline.waiting import wait_until
 
 if TYPE_CHECKING:
     from rampline.jobs.job import Job
 
-POLL_SECONDS = 0.05
 TERMINATE_GRACE_SECONDS = 1.0
 # After SIGKILL. What is not gone then is on a machine that does not answer, or waits for a disk that does not.
 KILL_SECONDS = 10.0
@@ -174,11 +173,3 @@ def end_roles(roles: Sequence[Role], grace_seconds: float = TERMINATE_GRACE_SECO
         for role in roles:
             role.signal(number)
         wait_until(lambda: all(role.exit_status is not None for role in roles), seconds)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Wait for a condition, no longer than that; whether it holds."""
-    deadline = time.monotonic() + seconds
-    while not (holds := condition()) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-    return holds

@@ -22,11 +22,12 @@ from rampline.files import read_json, write_json
 from rampline.jobs.exit_status import MACHINE_LOST
 from rampline.jobs.heartbeat import RunningClock
 from rampline.jobs.job import Job
-from rampline.jobs.launcher import KILL_SECONDS, Node, PlaceLost, wait_until
+from rampline.jobs.launcher import KILL_SECONDS, Node, PlaceLost
 from rampline.jobs.mirror import NOT_COPIED, Change, apply, pack
 from rampline.jobs.role_host import Update
 from rampline.jobs.tf_config import Task
 from rampline.record.run_directory import RunDirectory
+from rampline.waiting import wait_until
 
 SIGNAL_SECONDS = 1.0
 # Of a Python process on the node, which imports Rampline.

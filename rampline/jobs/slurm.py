@@ -23,11 +23,12 @@ from rampline.errors import ClusterConfigError, Preempted, RamplineError, RunFai
 from rampline.jobs.exit_status import MACHINE_LOST
 from rampline.jobs.heartbeat import RunningClock
 from rampline.jobs.job import Job
-from rampline.jobs.launcher import KILL_SECONDS, Node, wait_until
+from rampline.jobs.launcher import KILL_SECONDS, Node
 from rampline.jobs.local import LOCAL, FileRole, LocalPlacement
 from rampline.jobs.role_output import telling_line
 from rampline.jobs.roles import check_devices, network_warning, role_counts
 from rampline.jobs.tf_config import Task, tasks_of
+from rampline.waiting import wait_until
 
 # Slurm may be busy, and a step of a node that has just died is tried for as long.
 PLACE_SECONDS = 60.0

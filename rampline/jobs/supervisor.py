@@ -29,16 +29,7 @@ from rampline.jobs.exit_status import (
 from rampline.jobs.fence import fence
 from rampline.jobs.heartbeat import RunningClock
 from rampline.jobs.job import Job, OnEvent, how_it_ended
-from rampline.jobs.launcher import (
-    POLL_SECONDS,
-    Launcher,
-    PlaceLost,
-    Placement,
-    Role,
-    end_roles,
-    wait_until,
-    workers_now,
-)
+from rampline.jobs.launcher import Launcher, PlaceLost, Placement, Role, end_roles, workers_now
 from rampline.jobs.launchers import launcher_of
 from rampline.jobs.restarts import Restarts, RoleLost
 from rampline.jobs.stop import StopRequest
@@ -47,6 +38,7 @@ from rampline.record.attempts import Attempt, Attempts, write_hosts
 from rampline.record.checkpoints import last_checkpoint, step_of
 from rampline.record.events import EventReader
 from rampline.record.run_directory import RunDirectory
+from rampline.waiting import POLL_SECONDS, wait_until
 
 # A role that has not moved for so long is named instead of the one that failed because of it.
 SUSPICIOUS_SECONDS = 3.0

@@ -20,12 +20,12 @@ from rampline.errors import ERROR_MARK, ClusterConfigError, Preempted
 from rampline.imports import import_tensorflow
 from rampline.jobs.exit_status import PEER_LOST, STOPPED, leave, one_line
 from rampline.jobs.heartbeat import Heartbeat
-from rampline.jobs.launcher import POLL_SECONDS, wait_until
 from rampline.jobs.stop import StopRequest
 from rampline.jobs.system_metrics import SystemSampler
 from rampline.jobs.tf_config import ALONE, Task, parse_tf_config
 from rampline.record.events import EventWriter
 from rampline.record.run_directory import RunDirectory
+from rampline.waiting import POLL_SECONDS, wait_until
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -17,12 +17,12 @@ from rampline.files import THROUGH, complete_directory, remove, write_text
 from rampline.jobs.exit_status import MACHINE_LOST
 from rampline.jobs.fence import fence
 from rampline.jobs.job import Job
-from rampline.jobs.launcher import wait_until
 from rampline.jobs.local import Local, LocalPlacement, LocalRole
 from rampline.jobs.roles import role_counts
 from rampline.jobs.supervisor import supervise
 from rampline.jobs.tf_config import Task
 from rampline.record.run_directory import RunDirectory
+from rampline.waiting import wait_until
 
 
 class FarRole(LocalRole):
