@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from command_line import UNHURRIED, wait_until
-from faults import assert_bit_equal, examples_of_all, recoveries
+from faults import assert_bit_equal, examples_seen, recoveries
 from hosts import Host, why_not
 from ray_hosts import BIN, RayHosts, RayRun, make_ray_hosts, put, supervise_on
 from table import Table
@@ -90,7 +90,7 @@ def check(run: RayRun, hit: float, fault: str, uninterrupted: Callable[[str], Ru
     """The run ends with the bits of one that nothing happened to, and what the fault cost is within its bounds."""
     run.wait_for(lambda: run.command.poll() is not None, 240, "the end of the run")
     assert_bit_equal(run.directory, uninterrupted("multi_worker"))
-    assert examples_of_all(run.directory) == examples_of_all(uninterrupted("multi_worker"))
+    assert examples_seen(run.directory) == examples_seen(uninterrupted("multi_worker"))
     (cost,) = recoveries(run.directory, [hit])
     row = (f"Ray: {fault}, multi_worker, private disks", "mid-epoch", "1", f"{cost.detected_after:.1f}")
     table.add_row(*row, f"{cost.resumed_after:.1f}", str(cost.steps_repeated), "weights bit-equal")
@@ -257,6 +257,6 @@ def test_an_elastic_run_has_the_nodes_that_there_are(bed, run_on, make_run, unin
     sizes = read_workers(run.directory.attempts_file)
     assert (sizes[:3], sizes[-1]) == ([3, 2, 1], 3)
     assert_bit_equal(run.directory, whole)
-    assert examples_of_all(run.directory) == examples_of_all(whole)
+    assert examples_seen(run.directory) == examples_seen(whole)
     row = ("Ray: two of three nodes powered off, and on again; elastic, `exact`", "mid-epoch", "2", "-", "-", "-")
     table.add_row(*row, f"{' → '.join(map(str, sizes))} workers, weights bit-equal")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from faults import assert_bit_equal, examples_of_all
+from faults import assert_bit_equal, examples_seen
 from hosts import Host, why_not
 from stored_hosts import StoredHosts, make_stored_hosts, processes_below
 from table import Table
@@ -92,7 +92,7 @@ def test_a_machine_is_lost_with_its_disk(bed, study: str, uninterrupted: Callabl
     # Nothing that was in the store is done again.
     assert started["first_step"] == stored
     assert_bit_equal(continued, uninterrupted("multi_worker"))
-    seen, whole = examples_of_all(continued), examples_of_all(uninterrupted("multi_worker"))
+    seen, whole = examples_seen(continued), examples_seen(uninterrupted("multi_worker"))
     assert seen == whole
     assert "test accuracy is" in bed.log(second).read_text()
     goes_on = next(e["time"] for e in continued.read_events("progress") if e["time"] > started["time"]) - began
@@ -132,7 +132,7 @@ def test_a_machine_comes_back_after_another_has_gone_on(bed, study: str, uninter
     assert again.returncode == 0, bed.said()
     continued = bed.directory(second, EXECUTION, "workers")
     assert_bit_equal(continued, uninterrupted("multi_worker"))
-    assert examples_of_all(continued) == examples_of_all(uninterrupted("multi_worker"))
+    assert examples_seen(continued) == examples_seen(uninterrupted("multi_worker"))
     last = last_checkpoint(continued.checkpoints)
     assert last
     assert bed.look(EXECUTION) == (owner, step_of(last), [owner])

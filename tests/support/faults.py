@@ -243,7 +243,7 @@ def assert_bit_equal(ours: RunDirectory, theirs: RunDirectory) -> None:
         assert found[name].tobytes() == wanted[name].tobytes(), f"{name} differs"
 
 
-def examples_of_all(directory: RunDirectory) -> dict[int, list[int]]:
+def examples_seen(directory: RunDirectory) -> dict[int, list[int]]:
     """Examples of every step, where the workers of an attempt may be fewer: as it was done by all of them.
 
     A step that was done again must have used the same.
@@ -257,24 +257,7 @@ def examples_of_all(directory: RunDirectory) -> dict[int, list[int]]:
                 parts.setdefault((entry["first_step"] + i, entry["attempt"]), []).append(examples)
     seen: dict[int, list[int]] = {}
     for (step, attempt), of_workers in sorted(parts.items()):
-        if len(of_workers) == workers[attempt]:
+        if len(of_workers) == workers.get(attempt):
             whole = [example for part in of_workers for example in part]
             assert seen.setdefault(step, whole) == whole, f"step {step} of attempt {attempt} used other examples"
-    return seen
-
-
-def examples_seen(directory: RunDirectory) -> dict[int, list[int]]:
-    """Examples of every step over all roles; a step that was made again must have used the same."""
-    seen: dict[int, list[int]] = {}
-    by_role: list[dict[int, list[int]]] = []
-    for file in sorted((directory.path / "examples").glob("*.jsonl")):
-        own: dict[int, list[int]] = {}
-        for line in file.read_text().splitlines():
-            entry = json.loads(line)
-            for i, examples in enumerate(entry["examples"]):
-                step = entry["first_step"] + i
-                assert own.setdefault(step, examples) == examples, f"step {step} of {file.stem} used other examples"
-        by_role.append(own)
-    for step in sorted({step for own in by_role for step in own}):
-        seen[step] = [example for own in by_role for example in own.get(step, [])]
     return seen

@@ -2,12 +2,13 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
+
+from rampline.devices import free_ports
+from rampline.servers.running import answers
 
 START_SECONDS = 60
 
@@ -16,9 +17,7 @@ class MlflowServer:
     """`mlflow server` over a sqlite database in `folder`; not started yet."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        (self.port,) = free_ports(1)
         self.uri = f"http://127.0.0.1:{self.port}"
         self.database = folder / "mlflow.db"
         self._folder = folder
@@ -32,7 +31,7 @@ class MlflowServer:
         with open(self._folder / "mlflow-server.log", "a") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
+        while not answers(f"{self.uri}/health"):
             assert self.process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -42,10 +41,3 @@ class MlflowServer:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
-
-    def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.uri}/health", timeout=2) as answer:
-                return answer.status == 200
-        except OSError:
-            return False

@@ -4,7 +4,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,8 @@ from typing import Any
 
 import psycopg2
 import pytest
+
+from rampline.devices import free_ports
 
 DATABASES = Path(__file__).parents[2] / "deployments" / "postgresql" / "databases.sh"
 PROGRAMS = Path("/usr/lib/postgresql")
@@ -76,7 +77,7 @@ def start_postgresql() -> Iterator[PostgreSql]:
         initdb = [str(programs / "initdb"), "--pgdata", str(data), "--username=postgres", "--no-sync", "--no-locale"]
         initdb += ["--auth=scram-sha-256", "--encoding=UTF8", "--pwfile", str(folder / "password")]
         subprocess.run(initdb, check=True, capture_output=True, cwd=folder, **owner)
-        port = _free_port()
+        (port,) = free_ports(1)
         settings = FAST | {"listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": ""}
         command = [str(programs / "postgres"), "-D", str(data)]
         command += [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
@@ -121,9 +122,3 @@ def _make_databases(programs: Path, port: int) -> None:
 
 def _place(port: int) -> dict[str, str]:
     return {"PGHOST": "127.0.0.1", "PGPORT": str(port), "PGUSER": "postgres", "PGPASSWORD": PASSWORD}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faults import Resizes, assert_bit_equal, examples_of_all
+from faults import Resizes, assert_bit_equal, examples_seen
 from runs import make_config
 
 from rampline.config import DataConfig, LearningRateConfig, OptimizerConfig, RunConfig
@@ -33,7 +33,7 @@ def run_resized(directory: RunDirectory, whole: RunDirectory, sizes: tuple[int, 
     supervise(directory, on_event=resizes.hear, log=lines.append, launcher=resizes.launcher)
     assert read_workers(directory.attempts_file) == list(sizes)
     assert_bit_equal(directory, whole)
-    assert examples_of_all(directory) == examples_of_all(whole)
+    assert examples_seen(directory) == examples_seen(whole)
     ours, theirs = ([e["metrics"] for e in d.read_events("epoch")] for d in (directory, whole))
     for name in ("train_accuracy", "val_loss", "val_accuracy", "learning_rate"):
         assert {m[name] for m in ours} == {m[name] for m in theirs}
