@@ -23,7 +23,7 @@ from typing import Any, Literal
 from rampline.config import RunConfig
 from rampline.devices import available_cores, find_devices
 from rampline.explain.explanation import BOUNDS
-from rampline.explain.parts import RunParts, StepParts
+from rampline.explain.parts import RunParts, StepParts, steady_epochs
 from rampline.files import JsonData, read_json
 from rampline.forecast.machine_types import MachineType
 from rampline.forecast.reading import FEW_REPLICAS, Reading
@@ -174,8 +174,8 @@ def _scale(errors: Sequence[float]) -> float:
 
 
 def _errors(directory: RunDirectory) -> Iterable[float]:
-    epochs = [event["metrics"] for event in directory.read_events("epoch")]
-    speeds = [metrics["images_per_second"] for metrics in epochs[1:] if metrics.get("images_per_second")]
+    epochs = steady_epochs(directory.read_events("started", "epoch"))
+    speeds = [metrics["images_per_second"] for metrics in epochs if metrics.get("images_per_second")]
     if speeds:
         forecast = Forecast.read(directory.forecast_file)
         yield math.log(statistics.median(speeds) / forecast.images_per_second) / forecast.deviation

@@ -185,6 +185,18 @@ def test_earlier_errors_are_those_of_complete_runs_without_the_first_epoch(tmp_p
     assert Calibration.of(home).errors == [pytest.approx(math.log(1.1) / PRIOR)]
 
 
+def test_the_first_epoch_after_a_restart_is_no_outcome(tmp_path: Path) -> None:
+    home = Home(root=tmp_path)
+    file = outcome(home, 1, 110.0, make_forecast(), speeds_after_first=0, attempts=2).events_file
+    again = [
+        {"event": "started", "first_epoch": 2},
+        {"event": "epoch", "epoch": 2, "metrics": {"images_per_second": 20.0}},
+        {"event": "epoch", "epoch": 3, "metrics": {"images_per_second": 110.0}},
+    ]
+    file.write_text(file.read_text() + "".join(json.dumps(event) + "\n" for event in again))
+    assert Calibration.of(home).errors == [pytest.approx(math.log(1.1) / PRIOR)]
+
+
 def test_wall_times_of_undisturbed_runs_make_the_interval_of_wall_time_and_cost(tmp_path: Path) -> None:
     home, forecast = Home(root=tmp_path), make_forecast()
     outcome(home, 0, 110.0, forecast, wall_seconds=21.0)
