@@ -39,7 +39,7 @@ from rampline.record.events import EventReader, EventWriter
 from rampline.record.provenance import git_commit
 from rampline.record.run_directory import Goal, RunDirectory, RunIdentity
 from rampline.study import StudyRun
-from rampline.study.execution_file import Execution, resolve_weights
+from rampline.study.execution_file import Execution, find_executions, resolve_weights
 from rampline.study.halving import describe_rungs
 from rampline.study.stored_execution import kept
 from rampline.tracking.delivery import Delivery, deliver_news, is_delivered
@@ -304,8 +304,8 @@ def _create(execution: Execution, run: StudyRun, directory: RunDirectory) -> Non
         rungs=describe_rungs(execution.study, run),
     )
     directory.create(resolve_weights(run.config, execution.folder), identity)
-    of, study = run.repeat_of or run.name, execution.study.name
-    quote = quote_run(execution.home, study, of, run.config, dataset, Calibration.of(execution.home))
+    of, executions = run.repeat_of or run.name, find_executions(execution.home, execution.study.name)
+    quote = quote_run(execution.home, executions, of, run.config, dataset, Calibration.of(execution.home))
     if quote:
         quote.write(directory.forecast_file)
 

@@ -36,7 +36,7 @@ from rampline.record.object_store import ObjectStore
 from rampline.record.run_directory import RunDirectory
 from rampline.servers.prefect_server import flush_logs, prefect_answers, start_prefect
 from rampline.study import Study, load_study, study_name
-from rampline.study.execution_file import Execution, at_hand, is_begun, new_execution
+from rampline.study.execution_file import Execution, at_hand, find_executions, is_begun, new_execution
 from rampline.study.preflight import check_study, settings_differ
 from rampline.tracking.pages import shorten
 
@@ -351,16 +351,15 @@ def _executions(what: str | None, home: Home) -> list[tuple[Path, tuple[str, ...
     Raises:
         InputError: when there is nothing of that name.
     """
-    from rampline.tracking.sync import executions
-
+    begun = find_executions(home)[::-1]
     if what is None:
-        return [(folder, ()) for folder in executions(home.runs)]
+        return [(folder, ()) for folder in begun]
     path = Path(what).absolute()
     if is_begun(path):
         return [(path, ())]
     if (path / "config.json").is_file() and is_begun(path.parent):
         return [(path.parent, (path.name,))]
-    found = [(folder, ()) for folder in executions(home.runs) if folder.parent.name == study_name(what)]
+    found = [(folder, ()) for folder in begun if folder.parent.name == study_name(what)]
     if not found:
         raise InputError(
             f"nothing to deliver: {what!r} is neither a study with executions in {home.runs}, "

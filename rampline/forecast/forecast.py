@@ -18,6 +18,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 from rampline.config import RunConfig
@@ -31,6 +32,7 @@ from rampline.record.home import Home
 from rampline.record.metric import Source
 from rampline.record.metrics import to_log
 from rampline.record.run_directory import RunDirectory
+from rampline.study.execution_file import find_executions
 from rampline.training.timings import Timings
 
 # Before anything was forecast in this home: the relative error, one standard deviation, of a set-up with the number of
@@ -146,12 +148,11 @@ class Calibration:
     @classmethod
     def of(cls, home: Home) -> Calibration:
         """From the runs of a home, the latest ones."""
-        found = (RunDirectory(file.parent) for file in home.runs.glob("*/[0-9]*/*/config.json"))
-        forecast = [directory for directory in found if directory.forecast_file.is_file() and directory.is_complete]
-        latest = sorted(forecast, key=lambda directory: directory.path.parent.name)[-LATEST_RUNS:]
+        found = (RunDirectory(file.parent) for each in find_executions(home) for file in each.glob("*/forecast.json"))
+        complete = (directory for directory in found if directory.is_complete)
         errors: list[float] = []
         wall_errors: list[float] = []
-        for directory in latest:
+        for directory in islice(complete, LATEST_RUNS):
             with suppress(*UNREADABLE):
                 errors += _errors(directory)
                 wall_errors += _wall_errors(directory)

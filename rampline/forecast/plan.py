@@ -18,6 +18,7 @@ from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.record.units import write_dollars, write_duration, write_percent
 from rampline.study import Study, StudyRun
+from rampline.study.execution_file import find_executions
 from rampline.study.halving import ETA, FIRST_RUNG, describe_rungs
 from rampline.training.early_stop import describe_stop, time_limit
 
@@ -76,8 +77,8 @@ class PlannedRun:
 
 def plan_study(study: Study, home: Home) -> list[PlannedRun]:
     """Every run of a checked study as it would be started on this machine."""
-    calibration = Calibration.of(home)
-    return [_plan_run(study, run, home, calibration) for run in study.runs]
+    calibration, executions = Calibration.of(home), find_executions(home, study.name)
+    return [_plan_run(study, run, home, executions, calibration) for run in study.runs]
 
 
 def expected_cost_usd(planned: Sequence[PlannedRun]) -> float | None:
@@ -86,7 +87,9 @@ def expected_cost_usd(planned: Sequence[PlannedRun]) -> float | None:
     return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
-def _plan_run(study: Study, run: StudyRun, home: Home, calibration: Calibration) -> PlannedRun:
+def _plan_run(
+    study: Study, run: StudyRun, home: Home, executions: Sequence[Path], calibration: Calibration
+) -> PlannedRun:
     config, prepared = run.config, study.datasets.get(run.config.data)
     examples = prepared.splits["train"] if prepared else run.train_examples
     return PlannedRun(
@@ -96,16 +99,15 @@ def _plan_run(study: Study, run: StudyRun, home: Home, calibration: Calibration)
         devices=_place(config),
         steps_per_epoch=config.steps_per_epoch(examples) if examples else None,
         is_prepared=prepared is not None,
-        quote=quote_run(home, study.name, run.repeat_of or run.name, config, prepared, calibration),
+        quote=quote_run(home, executions, run.repeat_of or run.name, config, prepared, calibration),
         stops=describe_stop(config, describe_rungs(study, run)),
         repeat_of=run.repeat_of,
-        parity_seconds=_last_parity(home.runs / study.name, run.name) if config.parity.steps else 0.0,
+        parity_seconds=_last_parity(executions, run.name) if config.parity.steps else 0.0,
     )
 
 
-def _last_parity(executions: Path, run: str) -> float:
-    folders = sorted(executions.glob(f"[0-9]*/{run}"), reverse=True)
-    files = (result_file(RunDirectory(folder)) for folder in folders)
+def _last_parity(executions: Sequence[Path], run: str) -> float:
+    files = (result_file(RunDirectory(folder / run)) for folder in executions)
     return next((ParityResult.read(file).seconds for file in files if file.is_file()), 0.0)
 
 

@@ -71,21 +71,26 @@ def take_readings(runs: Sequence[tuple[RunConfig, PreparedDataset]], home: Home,
 
 
 def quote_run(
-    home: Home, study: str, run: str, config: RunConfig, dataset: PreparedDataset | None, calibration: Calibration
+    home: Home,
+    executions: Sequence[Path],
+    run: str,
+    config: RunConfig,
+    dataset: PreparedDataset | None,
+    calibration: Calibration,
 ) -> Forecast | None:
     """What a run would take: as earlier ones with its settings took, else as readings say; `None` without either.
 
     It is the newest one, or the median of the latest three: one may have had the machine for itself, another not.
 
     Args:
-        home: with the earlier runs, and the readings.
-        study: its name.
+        home: with the readings.
+        executions: folders of the study's executions, newest first.
         run: its name, or that of the run it repeats.
         config: the run.
         dataset: that it trains on; `None` where it is not prepared.
         calibration: of the home.
     """
-    latest = list(islice(_earlier(home.runs / study, run, config, dataset), LATEST))
+    latest = list(islice(_earlier(executions, run, config, dataset), LATEST))
     if len(latest) == LATEST:
         latest = sorted(latest, key=lambda forecast: forecast.wall_seconds)[LATEST // 2 :]
     found = next(iter(latest), None)
@@ -150,11 +155,12 @@ def _read(home: Home, config: RunConfig, dataset: PreparedDataset, replicas: int
         return None
 
 
-def _earlier(executions: Path, run: str, config: RunConfig, dataset: PreparedDataset | None) -> Iterator[Forecast]:
-    """Of each complete run of these settings and data, repeats too, newest first: their names begin with the time."""
+def _earlier(
+    executions: Sequence[Path], run: str, config: RunConfig, dataset: PreparedDataset | None
+) -> Iterator[Forecast]:
+    """Of each complete run of these settings and data, and of its repeats, newest first."""
     wanted = json.loads(json.dumps(_settings(config)))
-    # Not the single epochs of `rampline explain --measure` beside them, which hold the tracing.
-    for execution in sorted(executions.glob("[0-9]*/"), reverse=True):
+    for execution in executions:
         trainings = [RunDirectory(folder) for folder in execution.glob(f"{run}*") if without_seed(folder.name) == run]
         complete = [directory for directory in trainings if directory.is_complete]
         for directory in sorted(complete, key=lambda each: each.result_file.stat().st_mtime, reverse=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 FILE = "execution.json"
 VERSION = 2
 STARTS_FROM = "run:"
+# How `write` begins the file.
+_HEAD = re.compile(rb'\{\s*"version": \d+,\s*"began": ([\d.]+)')
 
 
 @dataclass(kw_only=True)
@@ -70,9 +73,8 @@ class Execution:
     @classmethod
     def latest(cls, study: str, home: Home) -> Execution | None:
         """The newest execution of a study in `home`, finished or not."""
-        folders = [file.parent for file in (home.runs / study).glob(f"*/{FILE}")]
-        newest = max(folders, key=began_at, default=None)
-        return None if newest is None else cls.open(newest)
+        found = find_executions(home, study)
+        return cls.open(found[0]) if found else None
 
     def write(self) -> None:
         """Write `execution.json`: the execution has begun."""
@@ -120,11 +122,22 @@ def is_begun(folder: Path) -> bool:
     return (folder / FILE).is_file()
 
 
+def find_executions(home: Home, study: str = "*") -> list[Path]:
+    """Folders of a study's executions, or of all, whatever they are called; the one that began last comes first.
+
+    What `rampline explain --measure`, `parity` and `tune` train beside them is none: it has no such file.
+    """
+    return sorted((file.parent for file in home.runs.glob(f"{study}/*/{FILE}")), key=began_at, reverse=True)
+
+
 def began_at(folder: Path) -> float:
-    """When an execution began, in Unix seconds; of one by an earlier version the time of its file."""
-    with suppress(ValueError, TypeError, KeyError):  # what is no JSON is told of by the one who opens it
-        return float(read_json(folder / FILE)["began"])
-    return (folder / FILE).stat().st_mtime
+    """When an execution began, in Unix seconds; of one by an earlier version the time of its file.
+
+    Only the head of the file is read: it is large where a study has many runs, and a home may have thousands.
+    """
+    with open(folder / FILE, "rb") as file:
+        found = _HEAD.match(file.read(100))
+    return float(found[1]) if found else (folder / FILE).stat().st_mtime
 
 
 def resolve_weights(config: RunConfig, execution: Path) -> RunConfig:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from pathlib import Path
 
 from mlflow.tracking import MlflowClient
 
@@ -17,7 +16,7 @@ from rampline.record.delivery_state import (
 )
 from rampline.record.provenance import process_identity, process_is_gone
 from rampline.record.run_directory import RunDirectory
-from rampline.study.execution_file import FILE, Execution, began_at
+from rampline.study.execution_file import Execution, began_at
 from rampline.tracking.delivery import CLOSE_SECONDS, OpenClient, Projection, deliver_within, find_active, find_run
 from rampline.tracking.experiment import begin_run, open_experiment, study_tags
 from rampline.tracking.reconciliation import PARENT_TAG, PROCESS_TAG, Known, Record, ending, reconcile
@@ -90,11 +89,6 @@ def find_parent(client: MlflowClient, execution: Execution) -> None:
         ids = [begin_run(client, experiment, **names, tags=study_tags(study, execution.folder), began=began)]
     execution.parent_run_id = ids[0]
     execution.write()
-
-
-def executions(runs: Path) -> list[Path]:
-    """Folders of all executions below `runs`, those begun first in front."""
-    return sorted((file.parent for file in runs.glob(f"*/*/{FILE}")), key=began_at)
 
 
 def _sync_run(client: MlflowClient, directory: RunDirectory, parent_run_id: str, log: Log) -> bool:

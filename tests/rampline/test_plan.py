@@ -2,12 +2,13 @@ import dataclasses
 import json
 
 import pytest
+from executions import count_as_begun
 from typer.testing import CliRunner
 
 from rampline.cli import app
 from rampline.config import ClusterConfig, LearningRateConfig, ParityConfig, RunConfig, StopConfig
 from rampline.config.learning_rate import describe_schedule
-from rampline.forecast.forecast import Calibration
+from rampline.forecast.forecast import Calibration, Forecast
 from rampline.forecast.plan import plan_remarks, plan_study
 from rampline.forecast.quote import quote_run
 from rampline.imports import locate_own
@@ -16,6 +17,7 @@ from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.record.units import write_percent
 from rampline.study import Study, StudyRun, load_study
+from rampline.study.execution_file import FILE, find_executions
 from rampline.study.preflight import check_machine
 from rampline.tasks.page import plan_markdown
 
@@ -23,7 +25,8 @@ STARTUP, VALIDATION, CHECKPOINT = 2.0, 0.5, 0.25
 
 
 def record(executions, execution: str, config: RunConfig, seconds: list[float], name: str = "baseline") -> None:
-    """A complete run directory whose epochs took `seconds`, each with its validation and checkpoint."""
+    """A complete run of an execution that begins now: its epochs took `seconds`, each a validation and checkpoint."""
+    count_as_begun(executions / execution)
     directory = RunDirectory(executions / execution / name)
     directory.create(config, RunIdentity(study="s", name=name, dataset="/data"))
     events, now = [{"event": "started", "startup_seconds": STARTUP, "monotonic": STARTUP}], STARTUP
@@ -40,7 +43,7 @@ def record(executions, execution: str, config: RunConfig, seconds: list[float], 
 def expected_seconds(executions, config: RunConfig) -> float | None:
     """The wall time that a plan of the run would show."""
     home = Home(root=executions.parent.parent)
-    quote = quote_run(home, executions.name, "baseline", config, None, Calibration())
+    quote = quote_run(home, find_executions(home), "baseline", config, None, Calibration())
     return quote and quote.wall_seconds
 
 
@@ -160,9 +163,17 @@ def test_the_plan_says_at_most_of_a_grid_that_is_halved_and_when_it_is_not(tmp_p
         assert "grid g stops no run: halving needs two runs and 6 epochs" in plan
 
 
+def test_an_execution_that_its_user_has_named_counts(executions):
+    config = RunConfig(epochs=2)
+    record(executions, "20260101-000000", config, [9.0, 9.0])
+    record(executions, "after-the-move", config, [2.0, 2.0])
+    assert expected_seconds(executions, config) == pytest.approx(STARTUP + 2 * (2.0 + VALIDATION + CHECKPOINT))
+
+
 def test_the_single_epoch_of_an_explanation_does_not_count(executions):
     config = RunConfig(epochs=10)
     record(executions, "explain-20260301-000000-ab12", dataclasses.replace(config, epochs=1), [5.0])
+    (executions / "explain-20260301-000000-ab12" / FILE).unlink()  # that command writes none
     assert expected_seconds(executions, config) is None
 
 
@@ -205,6 +216,7 @@ def test_the_plan_tells_how_long_the_parity_checks_took(executions):
     runs = {"a": ParityConfig(), "b": ParityConfig(), "unchecked": ParityConfig(steps=0)}
     for execution, seconds in (("20260101-000000", 99.0), ("20260201-000000", 20.0)):
         for name in runs:
+            count_as_begun(executions / execution)
             file = result_file(RunDirectory(executions / execution / name))
             file.parent.mkdir(parents=True)
             ParityResult(status="pass", seconds=seconds).write(file)
@@ -219,12 +231,15 @@ def test_the_plan_tells_how_long_the_parity_checks_took(executions):
 
 
 def test_a_run_on_images_that_the_folder_no_longer_has_says_nothing(executions, digits):
-    config = RunConfig(epochs=2)
+    config, home = RunConfig(epochs=2), Home(root=executions.parent.parent)
+
+    def quote() -> Forecast | None:
+        return quote_run(home, find_executions(home), "baseline", config, digits, Calibration())
+
     record(executions, "20260101-120000-aaaa", config, [1.0, 1.0])
     assert expected_seconds(executions, config) is not None
-    home = Home(root=executions.parent.parent)
-    assert quote_run(home, executions.name, "baseline", config, digits, Calibration()) is None
+    assert quote() is None
     record(executions, "20260102-120000-aaaa", config, [1.0, 1.0])
     identity = executions / "20260102-120000-aaaa/baseline/run.json"
     identity.write_text(identity.read_text().replace("/data", str(digits.directory)))
-    assert quote_run(home, executions.name, "baseline", config, digits, Calibration()) is not None
+    assert quote() is not None

@@ -1,10 +1,12 @@
-"""Executions of a study as the flows begin them."""
+"""Executions of a study as the flows begin them, and folders that count as such."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from rampline.files import write_json
 from rampline.record.home import Home
-from rampline.study.execution_file import Execution
+from rampline.study.execution_file import FILE, VERSION, Execution
 from rampline.study.preflight import check_study
 
 
@@ -17,3 +19,8 @@ def begin(study: Path | str, home: Home, name: str = "e1", *, only: Sequence[str
     execution = Execution(folder=home.runs / checked.name / name, study=checked, home=home)
     start_execution(execution)
     return execution
+
+
+def count_as_begun(folder: Path) -> None:
+    """Let a folder count as an execution that begins now."""
+    write_json(folder / FILE, {"version": VERSION, "began": time.time()})

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from executions import count_as_begun
 from scipy import stats
 
 from rampline.config import BatchConfig, ClusterConfig, RunConfig
@@ -164,7 +165,8 @@ def test_the_speedup_is_less_certain_than_either() -> None:
 def outcome(
     home: Home, number: int, speed: float, forecast: Forecast, speeds_after_first: int = 1, **result: object
 ) -> RunDirectory:
-    directory = RunDirectory(home.runs / "s" / f"2026{number:04}-000000-abcd" / "run")
+    directory = RunDirectory(home.runs / "s" / f"mine-{number}" / "run")
+    count_as_begun(directory.path.parent)
     directory.create(RunConfig(), RunIdentity(study="s", name="run", dataset="/data"))
     forecast.write(directory.forecast_file)
     epochs = [{"images_per_second": speed / 7}, *[{"images_per_second": speed}] * speeds_after_first]
@@ -179,7 +181,8 @@ def test_earlier_errors_are_those_of_complete_runs_without_the_first_epoch(tmp_p
     home = Home(root=tmp_path)
     outcome(home, 1, 110.0, make_forecast())
     outcome(home, 2, 90.0, make_forecast(), speeds_after_first=0)
-    directory = RunDirectory(home.runs / "s" / "20260003-000000-abcd" / "run")
+    directory = RunDirectory(home.runs / "s" / "mine-3" / "run")
+    count_as_begun(directory.path.parent)
     directory.create(RunConfig(), RunIdentity(study="s", name="run", dataset="/data"))
     make_forecast().write(directory.forecast_file)
     assert Calibration.of(home).errors == [pytest.approx(math.log(1.1) / PRIOR)]

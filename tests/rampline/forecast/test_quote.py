@@ -53,7 +53,7 @@ def home(tmp_path: Path, digits: PreparedDataset, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_home_without_readings_has_no_quote(tmp_path: Path, digits: PreparedDataset) -> None:
-    assert quote_run(Home(root=tmp_path), "s", "run", WORKERS, digits, Calibration()) is None
+    assert quote_run(Home(root=tmp_path), [], "run", WORKERS, digits, Calibration()) is None
     assert tell_doubled(Home(root=tmp_path), "run", WORKERS, digits, 1.0, Calibration()) == ""
 
 

@@ -14,9 +14,15 @@ from rampline.record.checkpoints import Manifest, Progress, write_manifest
 from rampline.record.home import Home
 from rampline.record.run_directory import RunIdentity
 from rampline.study import load_study
-from rampline.study.execution_file import Execution, at_hand, began_at, current_execution, resolve_weights
+from rampline.study.execution_file import (
+    Execution,
+    at_hand,
+    began_at,
+    current_execution,
+    find_executions,
+    resolve_weights,
+)
 from rampline.study.preflight import check_study
-from rampline.tracking.sync import executions
 
 
 def test_an_execution_is_read_back_with_its_overrides(tmp_path):
@@ -84,7 +90,7 @@ def test_the_latest_execution_is_the_one_that_began_last_whatever_a_copy_did_to_
     assert began_at(first.folder) == began < began_at(second.folder)
     os.utime(second.folder / "execution.json", (1, 1))
     assert Execution.latest("digits", home) == second
-    assert executions(home.runs) == [first.folder, second.folder]
+    assert find_executions(home) == [second.folder, first.folder]
 
 
 def test_an_execution_of_an_earlier_version_began_when_its_file_says(tmp_path):

@@ -18,9 +18,9 @@ from rampline.record.metrics import logged
 from rampline.record.provenance import process_identity
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.study import load_study
-from rampline.study.execution_file import Execution, began_at
+from rampline.study.execution_file import Execution, began_at, find_executions
 from rampline.tracking.store import TrackingError, open_tracking
-from rampline.tracking.sync import end_execution, executions, find_parent, sync_execution
+from rampline.tracking.sync import end_execution, find_parent, sync_execution
 
 RESULT = {"status": "complete", "train_seconds": 4.5, "wall_seconds": 12.0, "attempts": 2, "best_epoch": 2}
 
@@ -108,7 +108,7 @@ def test_a_fresh_store_gets_everything_and_the_first_one_nothing_twice(
     assert described["mlflow.note.content"].startswith("The demo: ")
     check_all(other)
     assert began_at(execution.folder) == made
-    assert executions(home.runs) == [execution.folder]
+    assert find_executions(home) == [execution.folder]
 
     assert sync_execution(client, execution, log=print) == 2  # by name: its runs are found again
     assert Execution.open(execution.folder).parent_run_id == first
