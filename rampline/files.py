@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 
 from rampline.errors import ConfigError
-from rampline.waiting import wait_until
+from rampline.jobs.waiting import wait_until
 
 if TYPE_CHECKING:
     import pandas as pd

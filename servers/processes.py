@@ -28,9 +28,9 @@ import psutil
 
 from rampline.errors import InputError
 from rampline.files import lock_now, locked
+from rampline.jobs.waiting import wait_until
 from rampline.record.home import Home
 from rampline.servers.running import servers_folder, state_file
-from rampline.waiting import wait_until
 
 MARK, PART = "RAMPLINE_UP", "RAMPLINE_UP_PART"
 MODULE = "rampline.servers.processes"

@@ -17,6 +17,7 @@ import psutil
 from rich.console import Console
 
 from rampline.errors import ERROR_MARK, InputError, RamplineError
+from rampline.jobs.waiting import wait_until
 from rampline.record.home import Home
 from rampline.servers.addresses import is_any, is_loopback
 from rampline.servers.processes import counting_signals, end_leftovers, is_ending, is_gone, lock_holder, send
@@ -24,7 +25,6 @@ from rampline.servers.running import read_state, running_servers, servers_folder
 from rampline.servers.secret import sign_in_lines
 from rampline.servers.server_plan import Plan, Request, make_plan
 from rampline.servers.server_supervisor import STAY
-from rampline.waiting import wait_until
 
 POLL_SECONDS = 0.1
 # Longer than the orderly way takes.

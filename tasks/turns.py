@@ -30,13 +30,13 @@ from prefect.states import Running
 from rampline.devices import find_devices
 from rampline.jobs.device_queue import Ticket, devices_of, hold_devices, owners
 from rampline.jobs.fork_server import fork_server
+from rampline.jobs.waiting import wait_until
 from rampline.progress import progress_to
 from rampline.record.home import Home
 from rampline.servers.environments import OWN_PREFECT
 from rampline.servers.server_plan import flow_names
 from rampline.study import Study
 from rampline.tasks.flow_run import current_flow_run, submitted_at
-from rampline.waiting import wait_until
 
 # Their deployments have these tags in prefect.yaml.
 TAKES_DEVICES = flow_names("training", "evaluation")

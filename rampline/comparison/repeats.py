@@ -14,8 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from rampline.median import interval_of_median
-from rampline.record.metric import Metric, Source
+from rampline.record.metric import Metric, Source, interval_of_median
 from rampline.record.metrics import metrics_of_run
 from rampline.record.units import ACCURACY, COUNT
 

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rampline.median import interval_of_median
 from rampline.record.events import with_attempt, without_tracing
+from rampline.record.metric import interval_of_median
 from rampline.training.timings import ReplicaProbes, StrategyProbes, Timings
 
 

@@ -16,13 +16,13 @@ from rampline.errors import RunFailed
 from rampline.explain.replica import ALLOWANCE_SECONDS, RESULTS
 from rampline.files import make_directory, read_json, write_json
 from rampline.jobs.tf_config import ALONE
+from rampline.jobs.waiting import wait_until
 from rampline.training.engine import Engine
 from rampline.training.probes import measure_in_turns
 from rampline.training.state import make_state
 from rampline.training.strategy import configure_devices, replica_devices
 from rampline.training.timings import CACHED, ReplicaProbes, Timings, mean_timings
 from rampline.training.train import make_engine
-from rampline.waiting import wait_until
 
 POLL_SECONDS = 0.01
 

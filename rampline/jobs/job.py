@@ -16,8 +16,8 @@ from rampline.jobs.exit_status import GPU_TAKEN, MACHINE_LOST, NO_DOWNLOAD, NO_M
 from rampline.jobs.heartbeat import RunningClock
 from rampline.jobs.launcher import TERMINATE_GRACE_SECONDS, Launcher, PlaceLost, Placement, Role, ending
 from rampline.jobs.tf_config import ALONE, Task
+from rampline.jobs.waiting import POLL_SECONDS
 from rampline.record.events import EventReader
-from rampline.waiting import POLL_SECONDS
 
 JOB, EVENTS, ANSWER = "job.json", "events.jsonl", "answer.json"
 # After one of several has failed: until those that made it fail have ended, too.

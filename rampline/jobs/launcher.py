@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rampline.config import RunConfig
 from rampline.jobs.tf_config import Task
-from rampline.waiting import wait_until
+from rampline.jobs.waiting import wait_until
 
 if TYPE_CHECKING:
     from rampline.jobs.job import Job

@@ -11,8 +11,8 @@ import psutil
 
 from rampline.errors import InputError
 from rampline.files import locked, read_json
+from rampline.jobs.waiting import wait_until
 from rampline.record.run_directory import RunDirectory
-from rampline.waiting import wait_until
 
 LEAVE_SECONDS = 15.0
 

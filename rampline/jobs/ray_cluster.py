@@ -35,8 +35,8 @@ from rampline.jobs.ray_roles import ACTOR_SECONDS, SILENT_SECONDS, RayHost, RayN
 from rampline.jobs.role_host import RoleHost
 from rampline.jobs.roles import role_counts
 from rampline.jobs.tf_config import ALONE, Task, tasks_of
+from rampline.jobs.waiting import wait_until
 from rampline.record.home import Home
-from rampline.waiting import wait_until
 
 # What TensorFlow, NCCL and Rampline read: a node's environment is not the command's.
 SENT = ("RAMPLINE_", "TF_", "KERAS_", "NCCL_", "XLA_", "OMP_", "PYTHONPATH")

@@ -26,8 +26,8 @@ from rampline.jobs.launcher import KILL_SECONDS, Node, PlaceLost
 from rampline.jobs.mirror import NOT_COPIED, Change, apply, pack
 from rampline.jobs.role_host import Update
 from rampline.jobs.tf_config import Task
+from rampline.jobs.waiting import wait_until
 from rampline.record.run_directory import RunDirectory
-from rampline.waiting import wait_until
 
 SIGNAL_SECONDS = 1.0
 # Of a Python process on the node, which imports Rampline.

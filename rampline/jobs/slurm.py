@@ -28,7 +28,7 @@ from rampline.jobs.local import LOCAL, FileRole, LocalPlacement
 from rampline.jobs.role_output import telling_line
 from rampline.jobs.roles import check_devices, network_warning, role_counts
 from rampline.jobs.tf_config import Task, tasks_of
-from rampline.waiting import wait_until
+from rampline.jobs.waiting import wait_until
 
 # Slurm may be busy, and a step of a node that has just died is tried for as long.
 PLACE_SECONDS = 60.0

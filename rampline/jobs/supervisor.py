@@ -34,11 +34,11 @@ from rampline.jobs.launchers import launcher_of
 from rampline.jobs.restarts import Restarts, RoleLost
 from rampline.jobs.stop import StopRequest
 from rampline.jobs.tf_config import Task
+from rampline.jobs.waiting import POLL_SECONDS, wait_until
 from rampline.record.attempts import Attempt, Attempts, write_hosts
 from rampline.record.checkpoints import last_checkpoint, step_of
 from rampline.record.events import EventReader
 from rampline.record.run_directory import RunDirectory
-from rampline.waiting import POLL_SECONDS, wait_until
 
 # A role that has not moved for so long is named instead of the one that failed because of it.
 SUSPICIOUS_SECONDS = 3.0

@@ -5,12 +5,17 @@ No TensorFlow.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
+from itertools import accumulate
 
 from rampline.record.units import NUMBER, Unit
+
+# The chance to each side that the interval misses: its confidence is 95 %.
+MISSED = 1 / 40
 
 
 class Source(StrEnum):
@@ -122,3 +127,19 @@ class Metric:
     def write_line(self, value: float | None) -> str:
         """Its words in the line of an epoch; a figure that is not there is a hyphen."""
         return self.line.format(value) if value is not None else re.sub(r"\{[^}]*\}", "-", self.line)
+
+
+def interval_of_median(values: Iterable[float]) -> tuple[float, float]:
+    """Bounds of the median of what these values, at least one, are drawn from.
+
+    They hold it with a confidence of 95 % where there are six values or more. Of fewer they are the least and the
+    greatest, and hold it with 1 - 2^(1 - n): 50 % for two, 75 % for three, 94 % for five.
+
+    Reference: order statistics, as in `scipy.stats.quantile_test`, which takes a second to import.
+    """
+    found = sorted(values)
+    draws = 2 ** len(found)
+    # How many values are below the median is binomial: of all draws so many have 0, at most 1, at most 2 … of them.
+    at_most = accumulate(math.comb(len(found), below) for below in range(len(found)))
+    left_out = max(0, sum(count / draws <= MISSED for count in at_most) - 1)
+    return found[left_out], found[-1 - left_out]

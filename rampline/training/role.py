@@ -23,9 +23,9 @@ from rampline.jobs.heartbeat import Heartbeat
 from rampline.jobs.stop import StopRequest
 from rampline.jobs.system_metrics import SystemSampler
 from rampline.jobs.tf_config import ALONE, Task, parse_tf_config
+from rampline.jobs.waiting import POLL_SECONDS, wait_until
 from rampline.record.events import EventWriter
 from rampline.record.run_directory import RunDirectory
-from rampline.waiting import POLL_SECONDS, wait_until
 
 if TYPE_CHECKING:
     import tensorflow as tf

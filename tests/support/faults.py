@@ -246,15 +246,18 @@ def assert_bit_equal(ours: RunDirectory, theirs: RunDirectory) -> None:
 def examples_seen(directory: RunDirectory) -> dict[int, list[int]]:
     """Examples of every step, where the workers of an attempt may be fewer: as it was done by all of them.
 
-    A step that was done again must have used the same.
+    A step that was done again must have used the same: the whole one, and of as many workers each worker's part.
     """
     workers = {e["attempt"]: e["workers"] for e in directory.read_events("started")}
     parts: dict[tuple[int, int], list[list[int]]] = {}
+    own: dict[tuple[str, int, int | None], list[int]] = {}
     for file in sorted((directory.path / "examples").glob("*.jsonl")):
         for line in file.read_text().splitlines():
             entry = json.loads(line)
-            for i, examples in enumerate(entry["examples"]):
-                parts.setdefault((entry["first_step"] + i, entry["attempt"]), []).append(examples)
+            for step, examples in enumerate(entry["examples"], entry["first_step"]):
+                parts.setdefault((step, entry["attempt"]), []).append(examples)
+                part = own.setdefault((file.stem, step, workers.get(entry["attempt"])), examples)
+                assert part == examples, f"step {step} of {file.stem} used other examples"
     seen: dict[int, list[int]] = {}
     for (step, attempt), of_workers in sorted(parts.items()):
         if len(of_workers) == workers.get(attempt):

@@ -21,8 +21,8 @@ from rampline.jobs.local import Local, LocalPlacement, LocalRole
 from rampline.jobs.roles import role_counts
 from rampline.jobs.supervisor import supervise
 from rampline.jobs.tf_config import Task
+from rampline.jobs.waiting import wait_until
 from rampline.record.run_directory import RunDirectory
-from rampline.waiting import wait_until
 
 
 class FarRole(LocalRole):

@@ -12,8 +12,8 @@ from other_user import closed
 
 import rampline
 from rampline.jobs.lock import hold
+from rampline.jobs.waiting import wait_until
 from rampline.record.provenance import git_commit, process_identity, process_is_gone, process_runs
-from rampline.waiting import wait_until
 
 
 def test_the_commit_is_that_of_the_checkout():

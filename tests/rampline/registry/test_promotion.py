@@ -24,6 +24,7 @@ from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import prepare_dataset
 from rampline.errors import InputError
 from rampline.files import locked, read_json
+from rampline.jobs.waiting import wait_until
 from rampline.parity.check import ParityResult, result_file
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
@@ -33,7 +34,6 @@ from rampline.registry.checks import ALL, _score, _unseen
 from rampline.registry.promotion import NotPromoted, Promotion
 from rampline.registry.promotion import promote as promote_run
 from rampline.registry.scoring import evaluate_one
-from rampline.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

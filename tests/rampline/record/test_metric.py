@@ -5,7 +5,7 @@ import random
 import pytest
 from scipy.stats import quantile_test
 
-from rampline.median import interval_of_median
+from rampline.record.metric import interval_of_median
 
 
 def test_an_interval_of_few_values_is_all_that_they_range_over() -> None:

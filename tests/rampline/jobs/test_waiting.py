@@ -3,7 +3,7 @@
 import itertools
 import time
 
-from rampline.waiting import wait_until
+from rampline.jobs.waiting import wait_until
 
 
 def test_it_ends_as_soon_as_the_condition_holds() -> None:
