@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -50,36 +51,27 @@ def read_catalog(source: Source, on_progress: Callable[[int], None], map_in_orde
     """
     catalog: list[CatalogEntry] = []
     for split, examples in source.splits.items():
-        for chunk in map_in_order(_digest_chunk, in_chunks(examples.iterate(), _CHUNK)):
-            catalog += (
-                CatalogEntry(
-                    split=split,
-                    name=name,
-                    label=label,
-                    sha256=sha256,
-                    orientation=orientation,
-                    has_16_bits=has_16_bits,
-                    group=group,
-                )
-                for name, label, sha256, orientation, has_16_bits, group in chunk
-            )
+        digest = functools.partial(_digest_chunk, split)
+        for chunk in map_in_order(digest, in_chunks(examples.iterate(), _CHUNK)):
+            catalog += chunk
             on_progress(len(catalog))
     return catalog
 
 
-def _digest_chunk(examples: list[Example]) -> list[tuple[str, int, str, int, bool, str]]:
-    contents = ((example, example.read()) for example in examples)
-    return [
-        (
-            example.name,
-            example.label,
-            hashlib.sha256(content).hexdigest(),
-            read_orientation(content),
-            _has_16_bits(content),
-            example.group,
-        )
-        for example, content in contents
-    ]
+def _digest_chunk(split: str, examples: list[Example]) -> list[CatalogEntry]:
+    return [_digest(split, example, example.read()) for example in examples]
+
+
+def _digest(split: str, example: Example, encoded: bytes) -> CatalogEntry:
+    return CatalogEntry(
+        split=split,
+        name=example.name,
+        label=example.label,
+        sha256=hashlib.sha256(encoded).hexdigest(),
+        orientation=read_orientation(encoded),
+        has_16_bits=_has_16_bits(encoded),
+        group=example.group,
+    )
 
 
 def _has_16_bits(encoded: bytes) -> bool:

@@ -90,7 +90,8 @@ class Attempts:
             started = last if last["event"] == "started" else started
         seconds = 0.0
         if started.get("attempt") == sum(event["event"] == "attempt" for event in self._past):
-            seconds = started.get("startup_seconds", 0.0) + last["monotonic"] - started["monotonic"]
+            # Earlier versions wrote no `monotonic`: then it counts as before, not at all.
+            seconds = started.get("startup_seconds", 0.0) + last.get("monotonic", 0.0) - started.get("monotonic", 0.0)
         self._write("ended", how=COMMAND_KILLED, seconds=seconds)
 
     def _write(self, event: str, **fields: Any) -> None:

@@ -72,7 +72,8 @@ def open_archive(archive: Path, group: str | None, tfds_directory: Path, *, for_
 
 def _open_folder(root: Path, group: str | None, *, for_training: bool, is_unpacked: bool = False) -> Source:
     files, notes = _list_files(root, group, is_unpacked=is_unpacked)
-    notes += _tell_of_levels(root, files)
+    if not group:  # of which the user says what the sub-folders are
+        notes += _tell_of_levels(root, files)
     return files_source(files, origin=f"folder {root}", notes=notes, for_training=for_training)
 
 

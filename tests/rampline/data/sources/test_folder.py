@@ -11,8 +11,8 @@ from rampline.data.sources import folder
 from rampline.errors import DatasetError
 
 
-def open_folder(root):
-    return folder.open_source(DataConfig(source=f"folder:{root}"), Path())
+def open_folder(root, **settings):
+    return folder.open_source(DataConfig(source=f"folder:{root}", **settings), Path())
 
 
 def test_classes_directly_below(make_folder):
@@ -257,3 +257,8 @@ def test_classes_a_level_too_low_are_told_of(make_folder, split):
 )
 def test_sub_folders_that_are_no_classes_are_not_told_of(make_folder, counts):
     assert open_folder(make_folder(counts)).notes == ()
+
+
+def test_sub_folders_that_are_groups_are_not_told_of(make_folder):
+    root = make_folder({f"{label}/{patient}": 1 for label in ("dog", "cat") for patient in ("p1", "p2")})
+    assert open_folder(root, group=r"/(p\d)/").notes == ()
