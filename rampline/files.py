@@ -15,13 +15,13 @@ import re
 import secrets
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 
 from rampline.errors import ConfigError
-from rampline.jobs.waiting import wait_until
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # Of a role: the folder that is there as long as its attempt, see `rampline.jobs.fence`. What it writes or removes in
 # the run directory is renamed through it.
 THROUGH = "RAMPLINE_ATTEMPT_FOLDER"
+LOCK_POLL_SECONDS = 0.05
 # What a spreadsheet runs as a formula, behind any number of the apostrophes that keep it from that; but for numbers.
 # The last four are the full-width forms, which count where people write so.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
@@ -75,7 +76,10 @@ def _lock_within(seconds: float, file: IO[str]) -> bool:
     if seconds == math.inf:
         fcntl.flock(file, fcntl.LOCK_EX)
         return True
-    return wait_until(lambda: lock_now(file, fcntl.LOCK_EX), seconds)
+    deadline = time.monotonic() + seconds
+    while not (is_held := lock_now(file, fcntl.LOCK_EX)) and time.monotonic() < deadline:
+        time.sleep(LOCK_POLL_SECONDS)
+    return is_held
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
