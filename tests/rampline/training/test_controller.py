@@ -167,6 +167,7 @@ def test_a_step_of_a_checkpoint_may_be_the_last_of_an_epoch(trained) -> None:
 def test_a_checkpoint_every_third_epoch_of_the_best_and_of_the_last(trained) -> None:
     """The first epoch is the best; a run that loses its last checkpoint comes to the same bits from the one before."""
     every = {"checkpoint_every_epochs": 3, "tensorboard": "histograms"}
+    keras.backend.clear_session()  # as in a process of its own: names of weights begin anew
     directory = trained(5, **every)
     saved = [event["epoch"] for event in directory.read_events("checkpoint")]
     assert saved == [1, 3, 5]
@@ -175,7 +176,7 @@ def test_a_checkpoint_every_third_epoch_of_the_best_and_of_the_last(trained) -> 
     with np.load(last / "variables.npz") as arrays:
         whole = dict(arrays)
     shutil.rmtree(last)
-    keras.backend.clear_session()  # as in another process: names of weights begin anew
+    keras.backend.clear_session()
     trained(5, **every)
     assert [event["epoch"] for event in directory.read_events("epoch")] == [1, 2, 3, 4, 5, 4, 5]
     with np.load(last / "variables.npz") as arrays:
