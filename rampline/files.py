@@ -15,6 +15,7 @@ import re
 import secrets
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -232,8 +233,18 @@ def delete_unfinished(folder: Path, pattern: str) -> None:
 def leave_if_over() -> None:
     """End this process, without a word, where it belongs to an attempt that is over; see `rampline.jobs.fence`."""
     folder = os.environ.get(THROUGH)
-    if folder and not os.path.isdir(folder):
+    if folder and _is_gone(folder):
         os._exit(1)
+
+
+def _is_gone(folder: str) -> bool:
+    """Any other error, such as that of a disk which does not answer for a moment, does not say so."""
+    try:
+        return not stat.S_ISDIR(os.stat(folder).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
 
 
 def make_directory(path: Path) -> None:

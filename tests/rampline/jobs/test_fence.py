@@ -3,6 +3,8 @@
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,3 +146,25 @@ def test_what_is_renamed_into_the_run_directory_or_away_needs_the_attempt(
     with pytest.raises(FileNotFoundError):
         remove(tmp_path / "step-1")
     assert content(tmp_path) == before
+
+
+LEAVE = "from rampline.files import leave_if_over; leave_if_over(); print('stays')"
+
+
+def test_a_disk_that_does_not_answer_for_a_moment_ends_no_role(tmp_path: Path) -> None:
+    with fence(tmp_path, 1, logs=()) as environment:
+        # As EIO, ESTALE and ETIMEDOUT of a network disk: an error that does not say whether the folder is there.
+        loop = tmp_path / "loop"
+        loop.symlink_to(loop)
+        said = [leave(path) for path in (environment[THROUGH], str(loop / "attempt"))]
+    file = tmp_path / "file"
+    file.touch()
+    said += [leave(path) for path in (environment[THROUGH], str(file), str(file / "below"))]
+    assert said == ["stays", "stays", "", "", ""]
+
+
+def leave(through: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVE], env={**os.environ, THROUGH: through}, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
