@@ -15,6 +15,8 @@ from pathlib import Path
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/gpus")
 NVIDIA_SMI_TIMEOUT_SECONDS = 20
 LOOPBACK = "127.0.0.1"
+# How the identifiers of GPUs, and of slices of them, begin.
+UUIDS = ("GPU-", "MIG-")
 
 # Names of the global concurrency limits that flow runs take devices from.
 GPU_SLOTS, CPU_SLOTS = "gpu", "cpu-slots"
@@ -69,10 +71,11 @@ def _visible_gpus() -> Iterator[tuple[str, str]]:
     gpus, visible = _gpus_of_driver() or _gpus_of_smi(), os.environ.get("CUDA_VISIBLE_DEVICES")
     entries = map(str, range(len(gpus))) if visible is None else (part.strip() for part in visible.split(","))
     for entry in entries:
-        # CUDA stops reading at the first entry that names no device.
-        if not gpus or not entry or (entry.lstrip("-").isdigit() and not 0 <= int(entry) < len(gpus)):
+        is_number = entry.isdecimal() and int(entry) < len(gpus)
+        # CUDA stops reading at the first entry that names no device, such as `NoDevFiles`.
+        if not gpus or not (is_number or entry.startswith(UUIDS)):
             return
-        yield entry, gpus[int(entry)] if entry.isdigit() else entry
+        yield entry, gpus[int(entry)] if is_number else entry
 
 
 def _gpus_of_driver() -> tuple[str, ...]:

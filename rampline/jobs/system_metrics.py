@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from rampline.devices import UUIDS
 from rampline.files import leave_if_over
 
 # nvidia-ml-py comes with the extra `gpu`.
@@ -100,7 +101,7 @@ def _visible_gpus() -> list[Any]:
 
 
 def _gpu_handle(name: str) -> Any:
-    if name.startswith(("GPU-", "MIG-")):
+    if name.startswith(UUIDS):
         return pynvml.nvmlDeviceGetHandleByUUID(name)
     return pynvml.nvmlDeviceGetHandleByIndex(int(name))
 

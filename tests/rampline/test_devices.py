@@ -44,14 +44,26 @@ def test_without_gpu_the_cpu_is_one_device(no_gpu):
 @pytest.mark.usefixtures("four_gpus")
 @pytest.mark.parametrize(
     "visible,count",
-    [(None, 4), ("0,2", 2), ("3", 1), ("", 1), ("-1", 1), ("0,-1,1", 1), ("0,9,1", 1), ("GPU-8f2,1", 2)],
+    [
+        (None, 4),
+        ("0,2", 2),
+        ("3", 1),
+        ("", 1),
+        ("-1", 1),
+        ("0,-1,1", 1),
+        ("0,9,1", 1),
+        ("GPU-8f2,1", 2),
+        ("MIG-1", 1),
+        ("none", 1),
+        ("0,NoDevFiles,1", 1),
+    ],
 )
 def test_cuda_visible_devices_is_respected(visible, count, monkeypatch):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     found = find_devices()
     assert found.count == count
-    assert bool(found.gpus) == (visible not in ("", "-1"))
+    assert bool(found.gpus) == (visible not in ("", "-1", "none"))
 
 
 @pytest.mark.usefixtures("four_gpus")
