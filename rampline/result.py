@@ -196,7 +196,7 @@ def _name_model(model: str | Callable[..., keras.Model], home: Home) -> tuple[st
     """`model.name`, and the folder that its module is found in, where that is nowhere yet."""
     if isinstance(model, str):
         return model, None
-    name, module = model.__name__, model.__module__
+    name, module = getattr(model, "__name__", ""), model.__module__
     if not name.isidentifier():
         raise ConfigError(f"model={model!r} has no name: it must be a function that is defined by def")
     if module != "__main__":

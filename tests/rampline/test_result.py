@@ -1,5 +1,6 @@
 """`rampline.run` in scripts and notebooks."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -67,6 +68,8 @@ def test_a_function_of_a_module_is_named_by_it(tmp_path: Path) -> None:
     assert _name_model("convnet7", Home(root=tmp_path)) == ("convnet7", None)
     with pytest.raises(ConfigError, match="must be a function that is defined by def"):
         _name_model(lambda: None, Home(root=tmp_path))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="must be a function that is defined by def"):
+        _name_model(functools.partial(start, tmp_path), Home(root=tmp_path))  # type: ignore[arg-type]
 
 
 def test_a_study_of_a_model_has_a_run_per_strategy(tmp_path: Path) -> None:
