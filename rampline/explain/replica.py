@@ -104,8 +104,10 @@ def _replicas_beside(run_directory: RunDirectory, config: RunConfig) -> int:
     """How many replicas of the run shared a machine: on the one that had most."""
     file = run_directory.roles_file
     roles = read_json(file)["roles"] if file.is_file() else []
-    workers = Counter(role["host"] for role in roles if role["role"] == "worker")
-    return max(workers.values()) * config.cluster.replicas if workers else config.replicas
+    # A chief that TF_CONFIG names computes as worker 0 does, but not that of parameter servers.
+    computing = ("chief", "worker") if config.is_synchronous else ("worker",)
+    hosts = Counter(role["host"] for role in roles if role["role"] in computing)
+    return max(hosts.values()) * config.cluster.replicas if hosts else config.replicas
 
 
 def measure_replicas(run_directories: Iterable[RunDirectory], folder: Path, *, log: Log) -> None:

@@ -105,8 +105,8 @@ def test_of_a_run_on_several_machines_those_count_that_shared_one(make_run: Make
     workers = make_run(make_config("multi_worker", batch=28, workers=3, replicas=2))
     servers = make_run(make_config("parameter_server", workers=2, parameter_servers=1))
     mirrored = make_run(make_config("mirrored", replicas=2, virtual_devices=2))
-    for directory, roles in ((workers, "a b b"), (servers, "a b"), (mirrored, "")):
-        found = [{"role": "chief", "index": 0, "host": "a"}]
+    for directory, roles in ((workers, "a b"), (servers, "a b"), (mirrored, "")):
+        found = [{"role": "chief", "index": 0, "host": "a"}]  # of `workers` as TF_CONFIG may name it: it computes, too
         found += [{"role": "worker", "index": index, "host": host} for index, host in enumerate(roles.split())]
         write_json(directory.roles_file, {"roles": found})
     assert [work_of(run).processes for run in (workers, servers, mirrored)] == [4, 1, 2]
