@@ -30,8 +30,8 @@ class Change:
     """Something that is new in a copy.
 
     Attributes:
-        kind: `whole` is a folder that is complete or absent, `gone` one that was taken away, `append` the end of a
-            file, `replace` all of a file, `add` one where there is none.
+        kind: `whole` is a folder that is complete or absent, `gone` such a folder, or a file, that was taken away,
+            `append` the end of a file, `replace` all of a file, `add` one where there is none.
         path: the same on both machines.
         content: bytes of the file, or of a tar archive of the folder.
     """
@@ -52,18 +52,19 @@ class Changes:
     def __init__(self, roots: Collection[Path], *, is_chiefs: bool) -> None:
         self._roots = [root for root in roots if not {*root.parents} & {*roots}]
         self._stop: Literal["replace", "add"] = "replace" if is_chiefs else "add"
-        self._sizes = {file: _place(file.stat()) for file in self._files()}
+        self._sizes = {file: _place(file.stat()) for file in self._files() if not _is(file, LAST)}
         self._contents = {file: file.read_bytes() for file in self._files() if _is(file, LAST)}
         self._folders = self._whole_folders()
 
     def read(self) -> list[Change]:
         """Folders come first, and what is said last: what an event tells of is there."""
+        gone = [*self._of_gone()]  # what takes such a place meanwhile is told of below
         # Looked at in the other order, because the processes go on writing.
         last = [change for file in self._files() if _is(file, LAST) for change in self._of_last(file)]
         told = [change for file in self._files() if file.suffix == ".jsonl" for change in self._of_file(file)]
         is_other = (file for file in self._files() if file.suffix != ".jsonl" and not _is(file, LAST))
         other = [change for file in is_other for change in self._of_file(file)]
-        return [*self._of_folders(), *other, *told, *last]
+        return [*gone, *self._of_folders(), *other, *told, *last]
 
     def _files(self) -> list[Path]:
         return self._look()[0]
@@ -93,8 +94,20 @@ class Changes:
             if self._folders.get(path) != now[path]:
                 with contextlib.suppress(FileNotFoundError):
                     yield Change("whole", str(path), pack(path))
-        yield from (Change("gone", str(path)) for path in self._folders if path not in now)
+        yield from (Change("gone", str(path)) for path in self._folders if path not in now and self._is_copied(path))
         self._folders = now
+
+    def _of_gone(self) -> Iterator[Change]:
+        there = {*self._files()}
+        for known in (self._sizes, self._contents):
+            for file in known.keys() - there:
+                del known[file]
+                if self._is_copied(file):
+                    yield Change("gone", str(file))
+
+    def _is_copied(self, path: Path) -> bool:
+        """Whether the copy that it was in is there still: what clears a whole copy away takes nothing from the run."""
+        return any((root / COPY).exists() for root in path.parents if root in self._roots)
 
     def _of_file(self, file: Path) -> Iterator[Change]:
         """What was appended; all of it, where another file has taken its place."""

@@ -1,6 +1,7 @@
 """A copied run directory: what roles change in it comes back once, checkpoints complete."""
 
 import dataclasses
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,3 +111,23 @@ def test_however_long_a_line_is_it_is_told_of(tmp_path: Path) -> None:
         apply([home], change)
     assert (home / "events.jsonl").read_text() == line
     assert (home / "trace.pb").stat().st_size == 2**23
+
+
+def test_what_is_taken_away_comes_back_no_more_but_nothing_goes_with_the_copy(tmp_path: Path) -> None:
+    home, copy = tmp_path / "home", tmp_path / "copy"
+    home.mkdir()
+    for name in ("probing.json", "result.json", "config.json"):
+        (home / name).write_text("{}")
+    replace_run(pack(home, without=NOT_COPIED), copy)
+    look = Changes([copy], is_chiefs=True)
+    for name in ("probing.json", "result.json"):
+        (copy / name).unlink()
+    for change in told(look, home, copy):
+        apply([home], change)
+    assert [path.name for path in home.iterdir()] == ["config.json"]
+    (copy / "probing.json").write_text("again")
+    for change in told(look, home, copy):
+        apply([home], change)
+    assert (home / "probing.json").read_text() == "again"
+    shutil.rmtree(copy)
+    assert not look.read()
