@@ -30,6 +30,7 @@ from prefect.states import Running
 from rampline.devices import find_devices
 from rampline.jobs.device_queue import Ticket, devices_of, hold_devices, owners
 from rampline.jobs.fork_server import fork_server
+from rampline.jobs.launchers import prepare_nodes
 from rampline.jobs.waiting import wait_until
 from rampline.progress import progress_to
 from rampline.record.home import Home
@@ -99,6 +100,7 @@ def in_turn(study: Study) -> Iterator[None]:
             stack.enter_context(hold_devices(home, ticket, slots=_slots(), log=lambda text: _wait(text, told)))
             if told:
                 _show_state("Running")
+            prepare_nodes(run.config for run in study.runs)
             if study.needs_tensorflow_here:
                 stack.enter_context(fork_server())
             yield

@@ -29,6 +29,7 @@ from rampline.devices import available_cores
 from rampline.errors import ClusterConfigError, InputError, Preempted, RamplineError, RunFailed, says_disk_full
 from rampline.imports import importing
 from rampline.jobs.fork_server import fork_server
+from rampline.jobs.launchers import prepare_nodes
 from rampline.jobs.slurm import is_running, requeue_at_exit
 from rampline.progress import TERMINAL, BarProgress, LineProgress
 from rampline.record.home import Home
@@ -159,6 +160,7 @@ class PrefectLost(RamplineError):
 
 def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: ExitStack, study: Study) -> None:
     forks = fork_server if study.needs_tensorflow_here else nullcontext
+    prepare_nodes(run.config for run in study.runs)
     with console.status("starting Prefect") if console.is_terminal else nullcontext():
         wait = start_prefect(home)
         # Prefect's server takes longest. Where it and this process have all cores, TensorFlow is imported afterwards.

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +76,11 @@ class Placement(Protocol):
         """One line for the user where others than the run's roles reach TensorFlow's servers."""
         ...
 
+    @property
+    def machine(self) -> Mapping[str, str] | None:
+        """Where it is by `rampline.record.provenance.environment`; `None` for this machine, or machines like it."""
+        ...
+
     def start(self, task: Task, job: Job) -> Role:
         """Start the job as that role: with its TF_CONFIG, its share of cores and GPUs, and `logs/ROLE-INDEX.log`.
 
@@ -137,7 +142,8 @@ class Launcher(Protocol):
     def place(self, config: RunConfig, *, avoid: Collection[str] = (), workers: int | None = None) -> Placement:
         """Choose where the roles of a run go, anew for each attempt, and on none of the machines `avoid`.
 
-        An elastic run may have fewer `workers` than its configuration says; each gets what one of all would have.
+        An elastic run may have fewer than these `workers`, where there is no room for them, but at least
+        `cluster.min_workers`; each gets what one of all would have. `None`: no fewer than the configuration says.
         """
         ...
 
@@ -172,4 +178,9 @@ def end_roles(roles: Sequence[Role], grace_seconds: float = TERMINATE_GRACE_SECO
     for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, KILL_SECONDS)):
         for role in roles:
             role.signal(number)
-        wait_until(lambda: all(role.exit_status is not None for role in roles), seconds)
+        wait_until(lambda: are_gone(roles), seconds)
+
+
+def are_gone(roles: Sequence[Role]) -> bool:
+    """Whether all have ended."""
+    return all(role.exit_status is not None for role in roles)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterable
 
 from rampline.config import RunConfig
 from rampline.devices import find_devices
@@ -32,6 +33,19 @@ def launcher_of_jobs(config: RunConfig) -> Launcher:
     at the models of a study.
     """
     return LOCAL if config.cluster.launcher in ("local", "hand") else launcher_of(config)
+
+
+def prepare_nodes(configs: Iterable[RunConfig]) -> None:
+    """Begin what takes seconds before the first role of these runs on Ray, while the rest of the command starts.
+
+    Raises:
+        ClusterConfigError, RunFailed: where the cluster does not answer.
+    """
+    for config in configs:
+        if config.cluster.launcher == "ray":
+            from rampline.jobs.ray_cluster import RAY  # Ray is an extra
+
+            RAY.prepare(config)
 
 
 def gpus_of_machine(config: RunConfig) -> int:

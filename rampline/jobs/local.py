@@ -104,6 +104,7 @@ class LocalPlacement:
 
     config: RunConfig | None
     tasks: Sequence[Task] = (ALONE,)
+    machine = None
 
     @cached_property
     def _network(self) -> Network:

@@ -14,6 +14,7 @@ import dataclasses
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 import threading
 import time
@@ -21,14 +22,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from rampline.config import RunConfig
-from rampline.devices import LOOPBACK, available_cores
+from rampline.devices import LOOPBACK, available_cores, find_devices
 from rampline.errors import ClusterConfigError, RunFailed
 from rampline.jobs.job import Job
 from rampline.jobs.ray_roles import ACTOR_SECONDS, SILENT_SECONDS, RayHost, RayNode, RayPlacement, Share, answers
@@ -56,6 +57,8 @@ GROUP_SECONDS = 10.0
 JOBS_SECONDS = 120.0
 # So long a machine that did not answer is left out; then, if it answers and there is no room elsewhere, it is tried.
 AVOID_SECONDS = 30.0
+# So long one on which an actor could not start gives no room for more workers.
+DISTRUST_SECONDS = 600.0
 # Before the kind of GPU, in the names of a node's resources.
 KIND = "accelerator_type:"
 # A cluster of this machine alone holds at least so many roles, as the local launcher does.
@@ -65,7 +68,7 @@ THIS_MACHINE = "local"
 # Where `ray start` leaves the address of its cluster.
 CURRENT_CLUSTER = Path("/tmp/ray/ray_current_cluster")
 
-SharesOn = Callable[[Sequence[RayNode]], list[Share]]
+SharesOn = Callable[[int, Sequence[RayNode]], list[Share]]
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,12 @@ class RayCluster:
 
     Attributes:
         _idle: actors that no placement has at the moment, by the id of their node.
+        _silent: `time.monotonic()` when a node's new actor did not answer, by the id of the node.
     """
 
     _open: list[RayPlacement] = field(default_factory=list)
     _idle: dict[str, Any] = field(default_factory=dict)
+    _silent: dict[str, float] = field(default_factory=dict)
 
     @cached_property
     def _ray(self) -> Any:
@@ -88,7 +93,12 @@ class RayCluster:
         address, _, port = self._ray.get_runtime_context().gcs_address.rpartition(":")
         return address, int(port)
 
-    def nodes(self, avoid: Collection[str] = ()) -> list[RayNode]:
+    def nodes(self) -> list[RayNode]:
+        """Nodes that answer; without a cluster, that of which this machine will make one. Starts nothing."""
+        is_to_start = not _import().is_initialized() and _address() == THIS_MACHINE
+        return [_this_machine()] if is_to_start else self._nodes()
+
+    def _nodes(self, avoid: Collection[str] = ()) -> list[RayNode]:
         """Nodes that answer.
 
         Raises:
@@ -99,55 +109,74 @@ class RayCluster:
                 f"the head of the Ray cluster, {self._head[0]}:{self._head[1]}, does not answer: start it, or another "
                 f"one (RAY_ADDRESS), before you resume"
             )
-        known = [node for node in _nodes(self._ray) if node.id not in avoid]
+        known = [node for node in _nodes_of(self._ray) if node.id not in avoid]
         with ThreadPoolExecutor(max_workers=64) as pool:
             answered = pool.map(lambda node: answers(node.address, node.port), known)
         return [node for node, is_there in zip(known, answered, strict=True) if is_there]
 
     def check(self, config: RunConfig) -> None:
         nodes = self.nodes()
-        least = config.cluster.min_workers or config.cluster.workers
-        shares = _shares(config, least, nodes)
-        chosen = _assign(shares, nodes) or _assign(shares, [dataclasses.replace(node, free=node.has) for node in nodes])
-        if chosen is None:
+        shares = _shares(config, config.cluster.min_workers or config.cluster.workers, nodes)
+        if _assign(shares, [dataclasses.replace(node, free=node.has) for node in nodes]) is None:
             has = f"{_total(node.has for node in nodes)} on {len(nodes)} nodes"
             raise ClusterConfigError(f"the Ray cluster has {has}: the run's roles need {_total(shares)}")
-        for node in chosen:  # they import TensorFlow while the rest of the command starts
+
+    def prepare(self, config: RunConfig) -> None:
+        """Let the nodes that a run may have import TensorFlow while the rest of the command starts."""
+        nodes = self._nodes()
+        for node in _assign(_shares(config, config.cluster.workers, nodes), nodes) or ():
             if node.id not in self._idle:
                 self._idle[node.id] = self._make_actor(node)
 
     def room(self, config: RunConfig, *, avoid: Collection[str] = ()) -> int:
         own = [placement.bundles for placement in self._open if placement.config == config]
+        since = time.monotonic() - DISTRUST_SECONDS
         nodes = [
             dataclasses.replace(node, free=_sum([node.free, *(bundles.get(node.id, {}) for bundles in own)]))
-            for node in self.nodes(avoid)
+            for node in self._nodes({*avoid, *(node for node, at in self._silent.items() if at > since)})
         ]
         counts = range(config.cluster.workers, 0, -1)
         return next((workers for workers in counts if _assign(_shares(config, workers, nodes), nodes)), 0)
 
     def place(self, config: RunConfig, *, avoid: Collection[str] = (), workers: int | None = None) -> RayPlacement:
-        workers, seconds = workers or config.cluster.workers, config.cluster.rendezvous_timeout_seconds
-        return self._place(config, lambda nodes: _shares(config, workers, nodes), workers, avoid, seconds)
+        cluster, most = config.cluster, workers or config.cluster.workers
+        least = cluster.min_workers or most if workers else most
+        counts = range(most, least - 1, -1)
+        return self._place(
+            config, counts, partial(_shares, config), avoid=avoid, patience=cluster.rendezvous_timeout_seconds
+        )
 
     def place_jobs(self, jobs: Sequence[Job]) -> RayPlacement:
         gpus = max((job.gpus.stop for job in jobs if job.gpus), default=0)
-        return self._place(None, lambda nodes: [_reserve(1.0, gpus, nodes)], 1, (), JOBS_SECONDS)
+        return self._place(None, [1], lambda _, nodes: [_reserve(1.0, gpus, nodes)], avoid=(), patience=JOBS_SECONDS)
 
     def _place(
-        self, config: RunConfig | None, shares_on: SharesOn, workers: int, avoid: Collection[str], patience: float
+        self,
+        config: RunConfig | None,
+        counts: Sequence[int],
+        shares_on: SharesOn,
+        *,
+        avoid: Collection[str],
+        patience: float,
     ) -> RayPlacement:
+        """With the first of these numbers of workers that there is room for, which may be another in each round."""
         began_at, left_out = time.monotonic(), set(avoid)
         while True:
             seconds = time.monotonic() - began_at
-            nodes = self.nodes(left_out if seconds < AVOID_SECONDS else ())
-            shares = shares_on(nodes)
-            if chosen := _assign(shares, nodes):
-                placement, silent = self._try(config, _roles(config, workers), shares, chosen)
+            nodes = self._nodes(left_out if seconds < AVOID_SECONDS else ())
+            others = [node for node in nodes if node.id not in left_out]
+            tries = [(workers, offered) for offered in (others, nodes) for workers in counts]
+            fitting = ((workers, _assign(shares_on(workers, offered), offered)) for workers, offered in tries)
+            if found := next(((workers, chosen) for workers, chosen in fitting if chosen), None):
+                workers, chosen = found
+                placement, silent = self._try(config, _roles(config, workers), shares_on(workers, chosen), chosen)
                 if placement:
                     return placement
                 left_out |= silent
+                self._silent.update(dict.fromkeys(silent, time.monotonic()))
             if seconds > patience:
-                raise RunFailed(f"the Ray cluster has no room for the run: {_missing(shares, nodes)}")
+                missing = _missing(shares_on(counts[-1], nodes), nodes)
+                raise RunFailed(f"the Ray cluster has no room for the run: {missing}")
             time.sleep(POLL_SECONDS)
 
     def _try(
@@ -227,7 +256,7 @@ class RayCluster:
 RAY = RayCluster()
 
 
-def _nodes(ray: Any) -> list[RayNode]:
+def _nodes_of(ray: Any) -> list[RayNode]:
     """Those that Ray believes to be alive."""
     from ray._private.state import available_resources_per_node
 
@@ -252,6 +281,25 @@ def _node(told: Mapping[str, Any], free: Share) -> RayNode:
         free_gpus=int(free["GPU"]),
         gpu_kind=", ".join(name.removeprefix(KIND) for name in resources if name.startswith(KIND)),
         memory_bytes=int(resources.get("memory", 0)),
+    )
+
+
+def _this_machine() -> RayNode:
+    """As `connect` would start it."""
+    gpus, cores = find_devices().gpus, max(LEAST_CPUS, available_cores())
+    has = {"CPU": float(cores), "GPU": float(len(gpus))}
+    return RayNode(
+        id="",
+        address=LOOPBACK,
+        port=0,
+        has=has,
+        free=has,
+        name=socket.gethostname(),
+        state="not started",
+        cores=cores,
+        gpus=len(gpus),
+        gpu_kind=", ".join(dict.fromkeys(gpus)),
+        memory_bytes=psutil.virtual_memory().total,
     )
 
 
@@ -327,13 +375,12 @@ def _assign(shares: Sequence[Share], nodes: Sequence[RayNode]) -> list[RayNode] 
     return chosen
 
 
-def connect() -> Any:
-    """Ray, connected to the cluster that there is, or to one of this machine alone.
+def _import() -> Any:
+    """Ray, with the settings that it reads once, when it is imported.
 
     Raises:
-        ClusterConfigError: when Ray is not installed, or the cluster does not answer.
+        ClusterConfigError: when it is not installed.
     """
-    # Ray reads them once, when it is imported.
     address = _address()
     secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)} if address == THIS_MACHINE else {}
     for name, value in {**SETTINGS, **secret}.items():
@@ -344,6 +391,16 @@ def connect() -> Any:
         raise ClusterConfigError(
             "cluster.launcher=ray needs Ray: install rampline[ray], or `make setup EXTRA=ray`"
         ) from error
+    return ray
+
+
+def connect() -> Any:
+    """Ray, connected to the cluster that there is, or to one of this machine alone.
+
+    Raises:
+        ClusterConfigError: when Ray is not installed, or the cluster does not answer.
+    """
+    ray, address = _import(), _address()
     if ray.is_initialized():
         return ray
     host, _, port = address.rpartition(":")

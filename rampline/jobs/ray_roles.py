@@ -159,11 +159,11 @@ class RayHost:
             for reference in self.actor.updates.options(num_returns="streaming").remote():
                 if not take(self, ray.get(reference)):
                     return
-        except ray.exceptions.RayError as error:
-            if not self.is_over:
+        except Exception as error:  # noqa: BLE001 - whatever it is, this thread hears no more of the node
+            if isinstance(error, OSError) and not isinstance(error, ray.exceptions.RayError):
+                self.failure = error
+            elif not self.is_over:
                 self.lose(f"is lost ({type(error).__name__})")
-        except OSError as error:
-            self.failure = error
 
 
 @dataclass(kw_only=True)
@@ -248,6 +248,16 @@ class RayPlacement:
     @property
     def warning(self) -> str | None:
         return "; ".join(filter(None, [token_warning(), self.tasks[0].network_warning])) or None
+
+    @property
+    def machine(self) -> dict[str, str] | None:
+        """Nodes of one kind count as one machine, or nothing could be compared with what is trained on more of them."""
+        if {node["NodeManagerHostname"] for node in _ray().nodes()} == {socket.gethostname()}:
+            return None
+        gpus = {", ".join([host.node.gpu_kind or "GPU"] * host.node.gpus) or "none" for host in self._all}
+        cores = sorted({host.cores for host in self._all})
+        name = f"Ray cluster {self.head[0]}"
+        return {"host": name, "cpu cores": " or ".join(map(str, cores)), "gpus": " or ".join(sorted(gpus))}
 
     def start(self, task: Task, job: Job) -> RayRole:
         host, name = self.hosts[task.name], f"{task.name}.{self.starts}"

@@ -165,6 +165,7 @@ class SlurmPlacement:
     agents: dict[str, NodeAgent]
     lost: set[str]
     starts: int = 0
+    machine = None
 
     @property
     def warning(self) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 from rampline.config import RunConfig
 from rampline.config.sections import AUTO
 from rampline.errors import Preempted, RunFailed
-from rampline.files import read_json, write_json
+from rampline.files import locked, read_json, write_json
 from rampline.jobs.exit_status import (
     ENDED_AT_ONCE,
     GPU_TAKEN,
@@ -29,7 +29,7 @@ from rampline.jobs.exit_status import (
 from rampline.jobs.fence import fence
 from rampline.jobs.heartbeat import RunningClock
 from rampline.jobs.job import Job, OnEvent, how_it_ended
-from rampline.jobs.launcher import Launcher, PlaceLost, Placement, Role, end_roles, workers_now
+from rampline.jobs.launcher import Launcher, PlaceLost, Placement, Role, are_gone, end_roles, workers_now
 from rampline.jobs.launchers import launcher_of
 from rampline.jobs.restarts import Restarts, RoleLost
 from rampline.jobs.stop import StopRequest
@@ -42,8 +42,10 @@ from rampline.record.run_directory import RunDirectory
 
 # A role that has not moved for so long is named instead of the one that failed because of it.
 SUSPICIOUS_SECONDS = 3.0
-# For a checkpoint at the next call boundary; with the grace after it, all roles are gone within 20 s.
+# For a checkpoint at the next call boundary; one that is being written may take longer.
 STOP_GRACE_SECONDS = 14.0
+# In a heartbeat, of a role that is at a checkpoint.
+SAVING = b" save "
 # From the launch to the rendezvous a role imports TensorFlow: seconds on a laptop, a minute on a busy shared machine.
 IMPORT_ALLOWANCE_SECONDS = 120
 LAST_ROLES_GRACE_SECONDS = 15.0
@@ -103,11 +105,13 @@ class Gang:
     def _write_roles(self) -> None:
         """Those of other machines, which write the same file, stay in it; not workers that the run has no more."""
         file, cluster = self.run_directory.roles_file, self.placement.tasks[0].cluster
-        known = read_json(file)["roles"] if file.is_file() else []
-        known = [role for role in known if role["index"] < len(cluster.get(role["role"], ()))]
-        described = {(role["role"], role["index"]): role for role in [*known, *(r.describe() for r in self.roles)]}
-        # A process that knows an address can run operations in the role.
-        write_json(file, {"roles": [described[place] for place in sorted(described)]}, mode=0o600)
+        own = [role.describe() for role in self.roles]
+        with locked(file.with_name(f".{file.name}.lock")):
+            known = read_json(file)["roles"] if file.is_file() else []
+            known = [role for role in known if role["index"] < len(cluster.get(role["role"], ()))]
+            described = {(role["role"], role["index"]): role for role in [*known, *own]}
+            # A process that knows an address can run operations in the role.
+            write_json(file, {"roles": [described[place] for place in sorted(described)]}, mode=0o600)
 
     @property
     def lacks_memory(self) -> bool:
@@ -136,6 +140,14 @@ class Gang:
     def leader(self) -> Role:
         """The process that has the first place at the moment."""
         return next(role for role in self.roles if role.task == self.placement.tasks[0])
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether one that moves is at a checkpoint."""
+        limit = self.config.cluster.heartbeat_timeout_seconds
+        moving = (role for role in self.roles if role.exit_status is None and role.silent_seconds() <= limit)
+        beats = (self.run_directory.heartbeat_file(role.task.name) for role in moving)
+        return any(SAVING in beat.read_bytes() for beat in beats if beat.is_file())
 
     @property
     def training(self) -> list[Role]:
@@ -201,7 +213,7 @@ def supervise(
     while True:
         workers, on_cpu = placement.tasks[0].workers, bool(config.cluster.virtual_devices)
         with _closed_on_error(placement):
-            attempt = attempts.begin(workers, accumulate, on_cpu=on_cpu)
+            attempt = attempts.begin(workers, accumulate, machine=placement.machine, on_cpu=on_cpu)
         gang = Gang(
             run_directory=run_directory,
             config=config,
@@ -273,7 +285,9 @@ def _fence(gang: Gang) -> AbstractContextManager[dict[str, str]]:
 
 
 def _place(launcher: Launcher, config: RunConfig, avoid: Collection[str] = ()) -> Placement:
-    return launcher.place(config, avoid=avoid, workers=workers_now(launcher, config, avoid))
+    """An elastic run has as many workers as there is room for."""
+    is_elastic = config.cluster.min_workers is not None
+    return launcher.place(config, avoid=avoid, workers=config.cluster.workers if is_elastic else None)
 
 
 @contextmanager
@@ -345,7 +359,7 @@ def _watch(gang: Gang, attempts: Attempts, events: EventReader, stop: StopReques
         _check_lost(gang, attempts, log)
         _check_time(gang, started)
         time.sleep(POLL_SECONDS)
-    _wait_until_gone(gang.training, LAST_ROLES_GRACE_SECONDS)
+    wait_until(lambda: are_gone(gang.training), LAST_ROLES_GRACE_SECONDS)
     if is_chief_here and not gang.run_directory.is_at_goal:
         raise RoleLost(f"{gang.leader.label} ended without a result; its log is {gang.leader.log}")
 
@@ -361,7 +375,7 @@ def _check_room(gang: Gang) -> None:
     room = workers_now(gang.launcher, gang.config)
     if room is None or room <= gang.workers:
         return
-    _ask_to_stop(gang.training)
+    _ask_to_stop(gang, gang.training)
     if not gang.run_directory.is_at_goal:
         raise RoomFound(f"there is room for {room} workers instead of {gang.workers}")
 
@@ -377,12 +391,10 @@ def _check_stopped(gang: Gang, stop: StopRequest) -> None:
     leader = gang.leader
     if any(role.exit_status == STOPPED for role in asked):
         # Until the chief has saved and is gone, where it runs here.
-        wait_until(
-            lambda: leader.exit_status is not None and (leader.task.is_chief or stop.is_saved()), STOP_GRACE_SECONDS
-        )
+        _wait_for_checkpoint(gang, lambda: leader.exit_status is not None and (leader.task.is_chief or stop.is_saved()))
     elif not gang.config.is_synchronous:
         # A server that went without a word: the chief does not know yet, and can still save. Synchronous peers cannot.
-        _ask_to_stop([leader])
+        _ask_to_stop(gang, [leader])
     what = "and saved a checkpoint" if stop.is_saved() else "before it could save a checkpoint"
     raise Preempted(f"{asked[0].label} was asked to stop {what}", gang.config.cluster.preempted_exit_status)
 
@@ -432,7 +444,7 @@ def _stop(gang: Gang, log: Log) -> None:
     try:
         if any(role.exit_status is None for role in gang.training):
             log("stopping: the run saves a checkpoint first")
-        _ask_to_stop(gang.training)
+        _ask_to_stop(gang, gang.training)
         for role in gang.training:
             if role.exit_status is None:
                 log(f"{role.label} did not leave within {STOP_GRACE_SECONDS:.0f} s and is killed")
@@ -441,12 +453,14 @@ def _stop(gang: Gang, log: Log) -> None:
         end_roles(gang.roles, grace_seconds=0)
 
 
-def _ask_to_stop(roles: Sequence[Role]) -> None:
+def _ask_to_stop(gang: Gang, roles: Sequence[Role]) -> None:
     """Send SIGTERM, and give the roles the time for a checkpoint."""
     for role in roles:
         role.signal(signal.SIGTERM)
-    _wait_until_gone(roles, STOP_GRACE_SECONDS)
+    _wait_for_checkpoint(gang, lambda: are_gone(roles))
 
 
-def _wait_until_gone(roles: Sequence[Role], seconds: float) -> None:
-    wait_until(lambda: all(role.exit_status is not None for role in roles), seconds)
+def _wait_for_checkpoint(gang: Gang, condition: Callable[[], bool]) -> None:
+    """A role that hangs in a checkpoint ends by itself, see `rampline.jobs.heartbeat`."""
+    while not wait_until(condition, STOP_GRACE_SECONDS) and gang.is_saving:
+        pass

@@ -56,14 +56,20 @@ class Attempts:
         """See `read_accumulate`."""
         return _last_accumulate(self._past)
 
-    def begin(self, workers: int, accumulate: int | None = None, *, on_cpu: bool = False) -> Attempt:
-        """Write down that the run is started (again), on which machine, with how many workers and micro-batches."""
+    def begin(self, workers: int, accumulate: int | None = None, **where: Any) -> Attempt:
+        """Write down that the run is started (again), with how many workers and micro-batches.
+
+        Args:
+            workers: how many.
+            accumulate: micro-batches of a step, where `batch.accumulate` is `auto`.
+            where: which machine that is, by the arguments of `environment`.
+        """
         self._end_killed()
         number = 1 + sum(event["event"] == "attempt" for event in self._past)
         before = sum(event["seconds"] for event in self._past if event["event"] == "ended")
         self._began_at = time.monotonic()
         parts = {} if accumulate is None else {"accumulate": accumulate}
-        self._write("attempt", number=number, workers=workers, **parts, environment=environment(on_cpu=on_cpu))
+        self._write("attempt", number=number, workers=workers, **parts, environment=environment(**where))
         return Attempt(number=number, wall_seconds_before=before)
 
     def placed(self, hosts: Sequence[str]) -> None:

@@ -43,16 +43,22 @@ def source_tags(study: str) -> dict[str, str]:
     return {"mlflow.user": _user(), "mlflow.source.name": source, "mlflow.source.type": "LOCAL"}
 
 
-def environment(*, on_cpu: bool = False) -> dict[str, str]:
-    """Host, CPU cores, GPUs, Python and library versions of this machine, without importing the libraries.
+def environment(machine: Mapping[str, str] | None = None, *, on_cpu: bool = False) -> dict[str, str]:
+    """Host, CPU cores, GPUs, Python and library versions, without importing the libraries.
 
-    With `on_cpu` it has no GPU: what is trained on its CPU is not compared with what is trained on its GPUs.
+    Args:
+        machine: host, CPU cores and GPUs; by default of this one.
+        on_cpu: it counts as without a GPU: what is trained on its CPU is not compared with what is trained on its GPUs.
     """
-    gpus = () if on_cpu else find_devices().gpus
-    items = {"host": platform.node(), "cpu cores": str(os.cpu_count()), "gpus": ", ".join(gpus) or "none"}
+    items = dict(machine or _this_machine()) | ({"gpus": "none"} if on_cpu else {})
     items |= {"python": platform.python_version(), **{library: _version(library) for library in LIBRARIES}}
     lock = lock_hash()
     return items | ({"lock": lock} if lock else {})
+
+
+def _this_machine() -> dict[str, str]:
+    gpus = ", ".join(find_devices().gpus)
+    return {"host": platform.node(), "cpu cores": str(os.cpu_count()), "gpus": gpus or "none"}
 
 
 def describe_machine(items: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from rampline.config import RunConfig
 from rampline.files import read_json, write_json
-from rampline.jobs.local import Local
+from rampline.jobs.local import Local, LocalPlacement
 from rampline.jobs.supervisor import supervise
 from rampline.record.checkpoints import last_checkpoint
 from rampline.record.run_directory import RunDirectory
@@ -146,6 +146,9 @@ class Places(Local):
 
     def room(self, config: RunConfig, *, avoid: Collection[str] = ()) -> int:
         return self.places
+
+    def place(self, config: RunConfig, *, avoid: Collection[str] = (), workers: int | None = None) -> LocalPlacement:
+        return super().place(config, workers=workers and min(workers, self.places))
 
 
 @dataclass

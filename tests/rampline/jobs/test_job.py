@@ -152,6 +152,7 @@ class AgentPlacement:
     place: str
     tasks: list[Task]
     warning: str | None = None
+    machine = None
 
     def start(self, task: Task, job: Job) -> AgentRole:
         return AgentRole(self.place, task, job)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,9 +26,11 @@ from runs import make_config
 from rampline.config import RunConfig
 from rampline.errors import ClusterConfigError
 from rampline.files import read_json
+from rampline.jobs import ray_cluster
 from rampline.jobs.job import Job, JobFailed, run_job
 from rampline.jobs.launchers import launcher_of, launcher_of_jobs
-from rampline.jobs.ray_cluster import SETTINGS, _address
+from rampline.jobs.ray_cluster import SETTINGS, RayCluster, _address
+from rampline.jobs.ray_roles import RayHost, RayNode, RayPlacement
 from rampline.jobs.supervisor import supervise
 from rampline.record.attempts import read_workers
 from rampline.record.events import EventReader
@@ -54,6 +56,14 @@ import pathlib, sys
 from rampline.jobs import ray_cluster
 ray_cluster.CURRENT_CLUSTER = pathlib.Path(sys.argv[1])
 print(ray_cluster.connect().get_runtime_context().gcs_address)
+"""
+LOOK = """
+import ray
+from runs import make_config
+from rampline.jobs.launchers import LAUNCHERS
+launcher = LAUNCHERS["ray"](None)
+launcher.check(make_config("multi_worker", workers=2))
+print(launcher.nodes()[0].cores, ray.is_initialized())
 """
 # As a command is interrupted.
 HOLD = """
@@ -129,6 +139,80 @@ def test_a_run_that_the_cluster_can_never_hold_is_refused(cluster: str) -> None:
     assert launcher_of(config).room(config) == 3
     with pytest.raises(ClusterConfigError, match=r"has 3 CPUs and 0 GPUs on 1 nodes: the run's roles need 4 CPUs"):
         launcher_of(config).check(config)
+
+
+def test_looking_at_the_cluster_starts_no_actor_and_no_cluster(cluster: str, tmp_path: Path) -> None:
+    config = on_ray(make_config("multi_worker", workers=2))
+    launcher = RayCluster()
+    launcher.check(config)
+    assert launcher._idle == {}
+    launcher.prepare(config)
+    assert len(launcher._idle) == 1
+    environment = {**os.environ, "RAY_ADDRESS": "local", "RAY_TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "4 False\n"
+    assert [*tmp_path.iterdir()] == []
+
+
+def node(name: str, *, gpus: int = 0) -> RayNode:
+    has = {"CPU": 1.0, "GPU": float(gpus)}
+    told = {"id": name, "address": name, "port": 1, "name": name, "state": "alive", "cores": 1, "gpus": gpus}
+    return RayNode(**told, gpu_kind="H200" if gpus else "", has=has, free=has)
+
+
+class HalfBroken(RayCluster):
+    """Two nodes that answer, on one of which no actor can start."""
+
+    def _nodes(self, avoid: Collection[str] = ()) -> list[RayNode]:
+        return [node(name) for name in ("broken", "whole") if name not in avoid]
+
+    def _try(self, config: object, roles: Sequence[Any], shares: object, chosen: Sequence[RayNode]) -> Any:
+        silent = {node.id for node in chosen} & {"broken"}
+        return (None, silent) if silent else ([role for role, _ in roles], set())
+
+
+def test_an_elastic_run_is_placed_on_fewer_nodes_where_no_actor_can_start_on_one() -> None:
+    elastic, launcher = on_ray(make_config("multi_worker", workers=2, min_workers=1, sum="exact")), HalfBroken()
+    assert launcher.room(elastic) == 2
+    assert launcher.place(elastic, workers=2) == ["worker"]
+    # It would leave at each checkpoint for a node that it cannot have.
+    assert launcher.room(elastic) == 1
+
+
+def test_a_node_that_is_out_of_order_takes_no_place_where_another_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time for which it is left out is shorter than that in which an actor has to answer."""
+    monkeypatch.setattr(ray_cluster, "AVOID_SECONDS", 0.0)
+    config = on_ray(make_config("multi_worker", workers=1))
+    assert HalfBroken().place(config) == ["worker"]
+
+
+def test_nodes_of_one_kind_count_as_one_machine(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def machine(*nodes: RayNode) -> Any:
+        hosts = {f"worker-{i}": RayHost(node, None, cores=16) for i, node in enumerate(nodes)}
+        return RayPlacement(
+            config=None, tasks=[], group=None, bundles={}, hosts=hosts, head=("h", 1), idle={}, on_close=lambda _: None
+        ).machine
+
+    assert machine(node("a")) is None  # this machine is the only one of the cluster
+    names = [{"NodeManagerHostname": name} for name in "abc"]
+    monkeypatch.setattr("rampline.jobs.ray_roles._ray", lambda: SimpleNamespace(nodes=lambda: names))
+    one, two = machine(node("a", gpus=2)), machine(node("a", gpus=2), node("b", gpus=2))
+    assert one == two == {"host": "Ray cluster h", "cpu cores": "16", "gpus": "H200, H200"}
+    assert machine(node("a", gpus=2), node("c"))["gpus"] == "H200, H200 or none"
+
+
+def test_whatever_ends_the_hearing_of_a_node_loses_it(cluster: str) -> None:
+    import ray
+
+    def take(host: RayHost, update: object) -> bool:
+        raise MemoryError
+
+    updates = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: [ray.put("update")]))
+    host = RayHost(node("a"), SimpleNamespace(updates=updates))
+    host.follow(take)
+    assert host.follower
+    host.follower.join()
+    assert host.why_lost == "node a is lost (MemoryError)"
 
 
 def test_a_cluster_that_lets_in_without_a_token_is_told_of() -> None:

@@ -7,7 +7,9 @@ import socket
 import threading
 import time
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from faults import Faults, Hold, assert_bit_equal, examples_seen, run_with
@@ -15,10 +17,13 @@ from runs import make_config, set_version
 
 from rampline.config import RunConfig
 from rampline.errors import InputError, RunFailed
+from rampline.files import read_json
+from rampline.jobs import supervisor
 from rampline.jobs.local import Local, LocalPlacement
 from rampline.jobs.lock import hold_run
 from rampline.jobs.roles import local_tasks
-from rampline.jobs.supervisor import supervise
+from rampline.jobs.supervisor import Gang, supervise
+from rampline.jobs.tf_config import Task
 from rampline.record.checkpoints import VERSION, list_checkpoints
 from rampline.record.run_directory import RunDirectory
 
@@ -121,6 +126,19 @@ def test_workers_wait_for_a_checkpoint_that_takes_longer_than_a_step_may(make_ru
     assert supervise(directory, on_event=lambda event: None, log=print)["attempts"] == 1
     first, _ = directory.read_events("checkpoint")
     assert first["time"] - directory.read_events("epoch")[0]["time"] > 8
+
+
+def test_a_stop_waits_for_a_checkpoint_that_takes_long(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "STOP_GRACE_SECONDS", 3.0)
+    directory = make_run(make_config("single", model="small_models:slow_to_save"), epochs=200, checkpoint_every_steps=0)
+
+    def stop(event: dict) -> None:
+        if event["event"] == "progress":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        supervise(directory, on_event=stop, log=print)
+    assert [event["event"] for event in directory.read_events("checkpoint", "stopped")] == ["checkpoint", "stopped"]
 
 
 @pytest.mark.parametrize(
@@ -282,3 +300,21 @@ def test_a_run_directory_that_cannot_be_written_is_told_of(make_run, read_only) 
         hold_run(directory),
     ):
         pass
+
+
+def test_commands_on_several_machines_write_the_roles_down_one_after_the_other(tmp_path: Path) -> None:
+    config = make_config("multi_worker", workers=8)
+    directory, tasks = RunDirectory(tmp_path), local_tasks(config)
+
+    def write(task: Task) -> None:
+        def describe() -> dict[str, object]:
+            return {"role": task.role, "index": task.index}
+
+        gang = SimpleNamespace(run_directory=directory, placement=SimpleNamespace(tasks=tasks))
+        gang.roles = [SimpleNamespace(describe=describe)]
+        for _ in range(5):
+            Gang._write_roles(gang)  # type: ignore[arg-type]
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(write, tasks))
+    assert [role["index"] for role in read_json(directory.roles_file)["roles"]] == list(range(8))
