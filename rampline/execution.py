@@ -11,6 +11,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,9 +115,7 @@ def evaluate_runs(execution: Execution, runs: Sequence[str], *, on_event: OnEven
     def on_evaluated(path: Path) -> None:
         directory = RunDirectory(path)
         scores[path.name] = read_json(directory.evaluation_file)
-        failure = deliver_news(lambda: open_tracking(execution.home), directory)
-        if failure:
-            logger.warning("%s: MLflow has not got the evaluation yet: %s", path.name, failure)
+        _deliver(execution, directory, "evaluation")
         on_event({"event": "evaluated", "run": path.name, **scores[path.name]})
 
     folder = execution.folder
@@ -138,24 +137,27 @@ def explain_runs(execution: Execution, runs: Sequence[str], *, log: Log) -> dict
     """
     directories = (execution.directory(run) for run in runs)
     probed = [directory for directory in directories if directory.probes_file.is_file()]
-    with _one_evaluation(execution):
-        return _explain(execution, probed, log)
-
-
-def _explain(execution: Execution, probed: Sequence[RunDirectory], log: Log) -> dict[str, str]:
-    try:
-        measure_replicas(probed, execution.folder / "explain", log=log)
-    except RunFailed as error:
-        logger.warning("where a step's time goes is known in part only: %s", error)
     verdicts: dict[str, str] = {}
-    for directory in probed:
-        explanation = explain_run(directory)
-        explanation.write(directory.explanation_file)
-        failure = deliver_news(lambda: open_tracking(execution.home), directory)
-        if failure:
-            logger.warning("%s: MLflow has not got the explanation yet: %s", directory.path.name, failure)
-        verdicts[directory.path.name] = explanation.verdict.sentence
+    with _one_evaluation(execution):
+        try:
+            measure_replicas(probed, execution.folder / "explain", log=log)
+        except RunFailed as error:
+            logger.warning("where a step's time goes is known in part only: %s", error)
+        for directory in probed:
+            explanation = explain_run(directory)
+            explanation.write(directory.explanation_file)
+            _deliver(execution, directory, "explanation")
+            verdicts[directory.path.name] = explanation.verdict.sentence
     return verdicts
+
+
+def _deliver(execution: Execution, directory: RunDirectory, what: str) -> None:
+    if failure := deliver_news(_opening(execution), directory):
+        logger.warning("%s: MLflow has not got the %s yet: %s", directory.path.name, what, failure)
+
+
+def _opening(execution: Execution) -> Callable[[], MlflowClient]:
+    return partial(open_tracking, execution.home)
 
 
 def compare_runs(execution: Execution) -> ComparisonFiles:
@@ -223,7 +225,7 @@ def close_execution(execution: Execution, status: str, failure: str | None = Non
     These end as their folders say, `KILLED` where those say nothing. Never fails, and never waits long: where MLflow
     does not answer, the status stays marked for `rampline sync`.
     """
-    reason = end_execution(lambda: open_tracking(execution.home), execution, status, failure)
+    reason = end_execution(_opening(execution), execution, status, failure)
     if reason:
         remedy = f"`rampline sync {execution.study.name}` delivers it later"
         logger.warning("the end of the study is not in MLflow: %s; %s", reason, remedy)
@@ -311,17 +313,14 @@ def _create(execution: Execution, run: StudyRun, directory: RunDirectory) -> Non
 
 
 def _train(execution: Execution, directory: RunDirectory, on_event: OnEvent, log: Log) -> dict[str, Any]:
-    def open_client() -> MlflowClient:
-        return open_tracking(execution.home)
-
-    if directory.is_complete and is_delivered(open_client, directory):
+    if directory.is_complete and is_delivered(_opening(execution), directory):
         log(f"{directory.path.name}: complete already: {directory.path}")
         return read_json(directory.result_file)
     if not directory.is_complete:
         dataset = PreparedDataset.open(Path(directory.read_identity().dataset))
         check_intact(dataset)
         put_dataset(dataset, log)
-    tracking = Delivery(open_client, directory, parent_run_id=execution.parent_run_id, log=log)
+    tracking = Delivery(_opening(execution), directory, parent_run_id=execution.parent_run_id, log=log)
     stops = EventReader(directory.events_file, from_end=True)
 
     def handle(event: dict[str, Any]) -> None:

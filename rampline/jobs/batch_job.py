@@ -35,14 +35,11 @@ class BatchJob:
     """What a study needs of Slurm, and the command that runs it there.
 
     Attributes:
-        study: its name.
         folder: of the execution; gets the script and what the job prints.
         command: with the words of the shell.
-        environment: variables that the script sets.
         nodes: one per worker, and the spares.
         can_lose_nodes: whether it goes on without a node that is lost; else Slurm queues it again.
-        cores: per node.
-        gpus: per node; 0 for none.
+        cores, gpus: per node.
         options: of sbatch, over these.
     """
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from rampline.config import RunConfig
 from rampline.devices import find_devices, visible_gpu_ids
 from rampline.errors import ClusterConfigError
-from rampline.files import lock_now, locked
+from rampline.files import JsonData, lock_now, locked
 from rampline.jobs.roles import variable
 from rampline.record.home import Home
 from rampline.record.units import write_number_of
@@ -35,7 +35,7 @@ Log = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ticket:
+class Ticket(JsonData):
     """A place in the queue.
 
     Attributes:
@@ -153,9 +153,7 @@ def _living_tickets(folder: Path) -> dict[str, Ticket]:
             if lock_now(file):
                 path.unlink()
                 continue
-            content = json.load(file)
-            lists = {key: tuple(content.get(key, ())) for key in ("among", "granted")}
-            living[path.name] = Ticket(**content | lists)
+            living[path.name] = Ticket.from_dict(json.load(file))
     return living
 
 

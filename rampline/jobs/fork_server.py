@@ -49,12 +49,7 @@ HELD_BACK = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class ForkedProcess:
-    """A forked worker, with what a role needs of `subprocess.Popen`.
-
-    Attributes:
-        pid: its process id, and that of its session and group.
-        returncode: `None` while it runs, negative if a signal ended it.
-    """
+    """A forked worker, with what a role needs of `subprocess.Popen`; `pid` is that of its session and group, too."""
 
     def __init__(self, pid: int, status: socket.socket) -> None:
         self.pid = pid
@@ -193,6 +188,8 @@ def serve(modules: Sequence[str]) -> list[str]:
     with importing():
         for name in modules:
             importlib.import_module(name)
+    # From 3.12 on, for every process with threads; those of numpy and TensorFlow wait for work that comes later.
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded, use of fork", DeprecationWarning)
     set_by_imports = {name: value for name, value in os.environ.items() if before.get(name) != value}
     return _serve(requests, set_by_imports)
 
@@ -221,7 +218,7 @@ def _serve(requests: socket.socket, set_by_imports: Mapping[str, str]) -> list[s
             if not message:
                 os._exit(0)
             status, log, *network = files
-            server, pid = os.getpid(), _fork()
+            server, pid = os.getpid(), os.fork()
             if not pid:
                 break
             for file in (log, *network):
@@ -246,13 +243,6 @@ def _tell_ended(workers: dict[int, socket.socket]) -> None:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             with contextlib.suppress(BrokenPipeError), workers.pop(ended[0]) as status:
                 status.send(str(os.waitstatus_to_exitcode(ended[1])).encode())
-
-
-def _fork() -> int:
-    with warnings.catch_warnings():
-        # From 3.12 on, for every process with threads; those of numpy and TensorFlow wait for work that comes later.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
 
 
 def _become_worker(

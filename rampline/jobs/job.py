@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from rampline.errors import DownloadFailed, InputError, RunFailed
 from rampline.files import make_directory, read_json, write_json
 from rampline.jobs.exit_status import GPU_TAKEN, MACHINE_LOST, NO_DOWNLOAD, NO_MEMORY, WRONG_INPUT
 from rampline.jobs.heartbeat import RunningClock
-from rampline.jobs.launcher import TERMINATE_GRACE_SECONDS, Launcher, PlaceLost, Placement, Role, ending
+from rampline.jobs.launcher import TERMINATE_GRACE_SECONDS, Launcher, PlaceLost, Placement, Role, end_roles
 from rampline.jobs.tf_config import ALONE, Task
 from rampline.jobs.waiting import POLL_SECONDS
 from rampline.record.events import EventReader
@@ -41,15 +42,13 @@ class Job:
             is a run directory it is `role`, and there is no `job.json`.
         folder: for `job.json`, `events.jsonl`, and `answer.json` with what the function returned.
         what: names it in messages, such as `evaluation`.
-        arguments: of the function, by name, as JSON has them.
+        arguments: by name, as JSON has them.
         log: file that all it prints is appended to; by default `log` in the folder, of a role `logs/ROLE-INDEX.log`.
         environment: what it has beside this process's.
         folders: that it reads and writes, the run directories among them; `folder` alone by default. A machine that
             does not share them has copies.
-        datasets: directories that it reads.
         gpus: which of its machine's it sees, by position; `None`: all, or its role's share.
         at_once: how many such jobs compute at the same time and share the cores.
-        timeout_seconds: after which it is ended.
         silence_seconds: without an event, after which it is ended.
         grace_seconds: between SIGTERM and SIGKILL, for what it has to put in order.
         ends_first: whether the kernel, when memory runs out, ends it before any other process.
@@ -140,18 +139,18 @@ def run_together(placement: Placement, jobs: Sequence[tuple[Task, Job]], on_even
         JobFailed: when one of them failed, or all took too long.
         RunFailed: when a machine does not answer.
     """
-    first = jobs[0][1]
-    try:
+    first, roles = jobs[0][1], list[Role]()
+    with ExitStack() as stack:
+        stack.callback(placement.close)
+        stack.callback(end_roles, roles, first.grace_seconds)
         for _, job in jobs:
             job.write()
-        with ending(first.grace_seconds) as roles:
+        try:
             for task, job in jobs:
                 roles.append(placement.start(task, job))
             follow(roles, first, on_event)
-    except PlaceLost as lost:
-        raise RunFailed(f"{first.what}: {lost}") from lost
-    finally:
-        placement.close()
+        except PlaceLost as lost:
+            raise RunFailed(f"{first.what}: {lost}") from lost
 
 
 def follow(roles: Sequence[Role], job: Job, on_event: OnEvent = ignore) -> None:

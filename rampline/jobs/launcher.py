@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -100,13 +99,9 @@ class Node:
     Attributes:
         name: its host name, or what the launcher calls it.
         state: in the launcher's own words, such as `idle`.
-        cores: all that it has.
-        free_cores: those that nobody has; `None` where the launcher does not count.
-        gpus: all that it has.
-        free_gpus: those that nobody has; `None` where the launcher does not count.
+        free_cores, free_gpus: `None` where the launcher does not count.
         gpu_kind: such as `a100`, where it is known.
-        memory_bytes: all that it has, where it is known.
-        groups: it is in, such as partitions; the one that is taken where none is named ends with `*`.
+        groups: such as partitions; the one that is taken where none is named ends with `*`.
     """
 
     name: str
@@ -161,16 +156,6 @@ def workers_now(launcher: Launcher, config: RunConfig, avoid: Collection[str] = 
     if cluster.min_workers is None:
         return None
     return max(cluster.min_workers, min(cluster.workers, launcher.room(config, avoid=avoid)))
-
-
-@contextmanager
-def ending(grace_seconds: float = TERMINATE_GRACE_SECONDS) -> Iterator[list[Role]]:
-    """A list for roles that are started in the block; none of them is alive after it."""
-    roles: list[Role] = []
-    try:
-        yield roles
-    finally:
-        end_roles(roles, grace_seconds)
 
 
 def end_roles(roles: Sequence[Role], grace_seconds: float = TERMINATE_GRACE_SECONDS) -> None:

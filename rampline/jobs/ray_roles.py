@@ -57,8 +57,7 @@ class RayNode(Node):
         id: Ray's; another one after `ray start` was called again.
         address: IPv4, which Ray names it by.
         port: of its daemon, the raylet.
-        has: what Ray was told that it has, by the names of `Share`.
-        free: what nothing has reserved.
+        has: what Ray was told that it has.
     """
 
     id: str
@@ -82,19 +81,14 @@ class RayHost:
     """A node's actor, as long as a placement has it.
 
     Attributes:
-        node: where it is.
         actor: a `RoleHost`.
         ports: free ones of that node.
-        cores: of that node.
         copies: what the node does not share, and has copies of; `None` before anything was staged.
         silent_seconds: of each role since its last heartbeat, as the actor has told.
         ended: exit status and telling line of the roles that have ended.
-        why_lost: why nothing more will be heard of it.
         failure: of a disk of this machine.
         is_over: whether the placement is.
-        clock: counts no pause of the command.
-        heard_at: by that.
-        follower: the thread that hears it.
+        heard_at: by `clock`.
     """
 
     node: RayNode
@@ -220,14 +214,12 @@ class RayPlacement:
     """Processes on nodes of the cluster, see `rampline.jobs.launcher.Placement`.
 
     Attributes:
-        config: of the run; `None` for jobs without peers.
-        tasks: the roles, the one that leads first.
+        config: `None` for jobs without peers.
         group: Ray's placement group.
         bundles: what it reserves, by the id of each node.
         hosts: by the name of each role.
         head: address and port of the cluster's head.
         idle: gets the actors that the next placement may have, by the id of their node.
-        on_close: is called when the places are given back.
     """
 
     config: RunConfig | None

@@ -56,17 +56,13 @@ class NodeAgent:
     """The step of a node, `rampline.jobs.node_agent` by `srun`, and what it has told.
 
     Attributes:
-        node: Slurm's name of it.
         address: host name or address that others reach it by.
         step: the process of `srun`.
         number: of the step in the job.
-        ports: free ports; with these it tells that it is there.
-        pids: process ids by name of role.
-        statuses: exit statuses by name of role.
+        ports: free ones; with these it tells that it is there.
+        pids, statuses: by name of role.
         said: the last line of `srun` itself, or why a role was refused.
-        clock: counts no pause of the command.
-        heard_at: when it last told something, by that.
-        telling: held while an order is written.
+        heard_at: when it last told something, by `clock`.
     """
 
     node: str

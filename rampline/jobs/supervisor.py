@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rampline.config import RunConfig
 from rampline.config.sections import AUTO
@@ -31,11 +30,10 @@ from rampline.jobs.heartbeat import RunningClock
 from rampline.jobs.job import Job, OnEvent, how_it_ended
 from rampline.jobs.launcher import Launcher, PlaceLost, Placement, Role, are_gone, end_roles, workers_now
 from rampline.jobs.launchers import launcher_of
-from rampline.jobs.restarts import Restarts, RoleLost
 from rampline.jobs.stop import StopRequest
 from rampline.jobs.tf_config import Task
 from rampline.jobs.waiting import POLL_SECONDS, wait_until
-from rampline.record.attempts import Attempt, Attempts, write_hosts
+from rampline.record.attempts import Attempts, write_hosts
 from rampline.record.checkpoints import last_checkpoint, step_of
 from rampline.record.events import EventReader
 from rampline.record.run_directory import RunDirectory
@@ -49,8 +47,56 @@ SAVING = b" save "
 # From the launch to the rendezvous a role imports TensorFlow: seconds on a laptop, a minute on a busy shared machine.
 IMPORT_ALLOWANCE_SECONDS = 120
 LAST_ROLES_GRACE_SECONDS = 15.0
+# Before a run is started again.
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 
 Log = Callable[[str], None]
+
+
+class RoleLost(Exception):
+    """A role ended, or froze, before the run was complete.
+
+    Attributes:
+        at: `time.monotonic()` when that was found out.
+        will_repeat: whether another attempt would end the same way.
+        is_own: whether the role itself failed, and not because of a peer or a signal.
+    """
+
+    def __init__(self, message: str, *, will_repeat: bool = False, is_own: bool = False) -> None:
+        super().__init__(message)
+        self.at, self.will_repeat, self.is_own = time.monotonic(), will_repeat, is_own
+
+
+class Restarts:
+    """The restarts of one launch: of the whole run, and of single parameter-server workers in place."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._used = limit, 0
+        self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._last: tuple[str, int] | None = None
+
+    def take(self) -> bool:
+        """Use one up; whether there was one left."""
+        self._used += 1
+        return self._used <= self._limit
+
+    def take_for_run(self, lost: RoleLost, step: int) -> float:
+        """Use one up for the whole run; returns the pause before it, which doubles while no step is won.
+
+        Raises:
+            RunFailed: when none is left, or the next attempt would end the same way.
+        """
+        if lost.will_repeat:
+            raise RunFailed(str(lost)) from lost
+        if lost.is_own and self._last == (str(lost), step):
+            raise RunFailed(f"{lost}: twice the same, with no checkpoint in between") from lost
+        if not self.take():
+            raise RunFailed(f"{lost}; restarts used up: {self._limit}" if self._limit else str(lost)) from lost
+        if self._last and step > self._last[1]:
+            self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._last = (str(lost), step)
+        pause, self._pause_seconds = self._pause_seconds, min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
+        return pause
 
 
 class RoomFound(Exception):
@@ -62,23 +108,21 @@ class Gang:
     """The roles of one attempt that are started here.
 
     Attributes:
-        placement: where they are; the first of its tasks ends the run: the chief, or on a machine that has other roles
-            alone, the one that stands for it.
-        attempt: which start of the run this is.
-        restarts: gives leave to start a lost parameter-server worker again in place.
-        launcher: says whether there is room for more workers.
+        placement: the first of its tasks ends the run: the chief, or on a machine that has other roles alone, the one
+            that stands for it.
         fence: what its roles' environment has of `rampline.jobs.fence`.
-        accumulate: micro-batches of this attempt, where `batch.accumulate` is `auto`.
+        accumulate: micro-batches, where `batch.accumulate` is `auto`.
         unclear: machines of which it is not known, in the end, that nothing runs there any more.
-        clock: counts no pause.
     """
 
     run_directory: RunDirectory
     config: RunConfig
     placement: Placement
-    attempt: Attempt
+    attempts: Attempts
     restarts: Restarts
     launcher: Launcher
+    on_event: OnEvent
+    log: Log
     fence: dict[str, str] = field(default_factory=dict)
     unclear: frozenset[str] = frozenset()
     accumulate: int | None = None
@@ -89,9 +133,9 @@ class Gang:
     def start(self, task: Task) -> None:
         """Start a role, in the place of the one before it; `roles.json` is written anew."""
         own = {
-            "RAMPLINE_ATTEMPT": str(self.attempt.number),
+            "RAMPLINE_ATTEMPT": str(self.attempts.number),
             "RAMPLINE_LAUNCHED_AT": repr(self.launched_at),
-            "RAMPLINE_WALL_SECONDS_BEFORE": repr(self.attempt.wall_seconds_before),
+            "RAMPLINE_WALL_SECONDS_BEFORE": repr(self.attempts.wall_seconds_before),
             **self.fence,
         }
         if self.accumulate:
@@ -175,9 +219,7 @@ def why_lost(gang: Gang, role: Role) -> RoleLost:
     return RoleLost(message, will_repeat=status == WILL_REPEAT, is_own=is_own)
 
 
-def supervise(
-    run_directory: RunDirectory, *, on_event: OnEvent, log: Log, launcher: Launcher | None = None
-) -> dict[str, Any]:
+def supervise(run_directory: RunDirectory, *, on_event: OnEvent, log: Log, launcher: Launcher | None = None) -> None:
     """Run a run directory to its end, or its goal, from its last checkpoint, and again whenever a role is lost.
 
     With twice as many micro-batches, where `batch.accumulate` is `auto` and a device had no memory for them.
@@ -194,9 +236,6 @@ def supervise(
         log: gets a line for what a user acts on.
         launcher: places the roles for each attempt; by default `launcher_of` the run.
 
-    Returns:
-        the content of `result.json`; nothing on a machine without the chief, and of a run that rests at a rung.
-
     Raises:
         RunFailed: naming the role that was lost and its log.
         Preempted: when the run was asked to stop; says whether a checkpoint is saved.
@@ -205,34 +244,40 @@ def supervise(
     config = run_directory.read_config()
     launcher = launcher or launcher_of(config)
     placement, restarts = _place(launcher, config), Restarts(config.cluster.max_restarts)
-    leader = placement.tasks[0]
-    own = run_directory.attempts_file if leader.is_chief else run_directory.attempts_file_of(leader.name)
-    with _closed_on_error(placement):
-        attempts = Attempts(own)
-    accumulate = attempts.accumulate if config.batch.accumulate == AUTO else None
+    attempts: Attempts | None = None
+    accumulate: int | None = None
     while True:
-        workers, on_cpu = placement.tasks[0].workers, bool(config.cluster.virtual_devices)
-        with _closed_on_error(placement):
-            attempt = attempts.begin(workers, accumulate, machine=placement.machine, on_cpu=on_cpu)
+        leader, on_cpu = placement.tasks[0], bool(config.cluster.virtual_devices)
+        try:
+            if attempts is None:
+                own = run_directory.attempts_file if leader.is_chief else run_directory.attempts_file_of(leader.name)
+                attempts = Attempts(own)
+                accumulate = attempts.accumulate if config.batch.accumulate == AUTO else None
+            attempts.begin(leader.workers, accumulate, machine=placement.machine, on_cpu=on_cpu)
+        except BaseException:
+            placement.close()
+            raise
         gang = Gang(
             run_directory=run_directory,
             config=config,
             placement=placement,
-            attempt=attempt,
+            attempts=attempts,
             restarts=restarts,
             launcher=launcher,
+            on_event=on_event,
+            log=log,
             accumulate=accumulate,
         )
-        again = _attempt(gang, attempts, on_event, log)
+        again = _attempt(gang)
         if again is None:
-            return read_json(run_directory.result_file) if run_directory.is_complete else {}
-        accumulate = _go_on(gang, again, log)
+            return
+        accumulate = _go_on(gang, again)
         placement = _place(launcher, config, gang.unclear)
         if (workers := placement.tasks[0].workers) != gang.workers:
             log(f"{workers} of {config.cluster.workers} workers from now on")
 
 
-def _go_on(gang: Gang, again: RoleLost | RoomFound, log: Log) -> int | None:
+def _go_on(gang: Gang, again: RoleLost | RoomFound) -> int | None:
     """Tell why there is another attempt, and wait until it is time; the micro-batches that it has, as in a `Gang`.
 
     Raises:
@@ -241,25 +286,25 @@ def _go_on(gang: Gang, again: RoleLost | RoomFound, log: Log) -> int | None:
     checkpoint = last_checkpoint(gang.run_directory.checkpoints)
     step = step_of(checkpoint) if checkpoint else 0
     if gang.accumulate and gang.lacks_memory:
-        log(f"{again}: going on from step {step} with {2 * gang.accumulate} micro-batches a step")
+        gang.log(f"{again}: going on from step {step} with {2 * gang.accumulate} micro-batches a step")
         return 2 * gang.accumulate
     if isinstance(again, RoleLost):
         pause = gang.restarts.take_for_run(again, step)
-        log(f"{again}: starting again from step {step} in {pause:.0f} s")
+        gang.log(f"{again}: starting again from step {step} in {pause:.0f} s")
         time.sleep(pause)
     else:
-        log(f"{again}: going on from step {step}")
+        gang.log(f"{again}: going on from step {step}")
     return gang.accumulate
 
 
-def _attempt(gang: Gang, attempts: Attempts, on_event: OnEvent, log: Log) -> RoleLost | RoomFound | None:
+def _attempt(gang: Gang) -> RoleLost | RoomFound | None:
     """One attempt, and its places given back; why there is to be another one, `None` where there is not."""
     how, again = "interrupted", None
     try:
-        if gang.attempt.number == 1 and gang.placement.warning:
-            log(f"warning: {gang.placement.warning}")
+        if gang.attempts.number == 1 and gang.placement.warning:
+            gang.log(f"warning: {gang.placement.warning}")
         with _fence(gang) as gang.fence:
-            _run_attempt(gang, attempts, on_event, log)
+            _run_attempt(gang)
         rests = gang.run_directory.is_at_goal and not gang.run_directory.is_complete
         how = "waits for the other runs of its grid" if rests else "complete"
     except (RoleLost, RoomFound) as error:
@@ -273,7 +318,7 @@ def _attempt(gang: Gang, attempts: Attempts, on_event: OnEvent, log: Log) -> Rol
         raise
     finally:
         gang.unclear = gang.placement.close()
-        attempts.end(how, again.at if isinstance(again, RoleLost) else None)
+        gang.attempts.end(how, again.at if isinstance(again, RoleLost) else None)
     return again
 
 
@@ -281,7 +326,7 @@ def _fence(gang: Gang) -> AbstractContextManager[dict[str, str]]:
     """Where the chief is: the others, started elsewhere by hand, have attempts of their own."""
     tasks, directory = gang.placement.tasks, gang.run_directory
     logs = [directory.logs / f"{task.name}.log" for task in tasks]
-    return fence(directory.path, gang.attempt.number, logs) if tasks[0].is_chief else nullcontext({})
+    return fence(directory.path, gang.attempts.number, logs) if tasks[0].is_chief else nullcontext({})
 
 
 def _place(launcher: Launcher, config: RunConfig, avoid: Collection[str] = ()) -> Placement:
@@ -290,17 +335,7 @@ def _place(launcher: Launcher, config: RunConfig, avoid: Collection[str] = ()) -
     return launcher.place(config, avoid=avoid, workers=config.cluster.workers if is_elastic else None)
 
 
-@contextmanager
-def _closed_on_error(placement: Placement) -> Iterator[None]:
-    """Its places are given back where an attempt cannot be written down."""
-    try:
-        yield
-    except BaseException:
-        placement.close()
-        raise
-
-
-def _run_attempt(gang: Gang, attempts: Attempts, on_event: OnEvent, log: Log) -> None:
+def _run_attempt(gang: Gang) -> None:
     """Run the roles to their end; whatever ends this call, none of them is alive afterwards.
 
     A lost worker of a parameter-server run is started again while the others go on. What ends the call from outside
@@ -318,30 +353,30 @@ def _run_attempt(gang: Gang, attempts: Attempts, on_event: OnEvent, log: Log) ->
     events, stop = EventReader(run_directory.events_file, from_end=True), StopRequest(run_directory.stop_file)
     try:
         if len(tasks) < tasks[0].roles:
-            log(f"waiting for the other roles of TF_CONFIG: start each with  rampline worker {run_directory.path}")
+            gang.log(f"waiting for the other roles of TF_CONFIG: start each with  rampline worker {run_directory.path}")
         try:
             for task in tasks:
                 gang.start(task)
         except PlaceLost as lost:
             raise RoleLost(str(lost)) from lost
-        attempts.placed(gang.hosts)
+        gang.attempts.placed(gang.hosts)
         if len(set(gang.hosts)) > 1:
-            log(f"{run_directory.path.name}: workers on {write_hosts(gang.hosts)}")
-        _watch(gang, attempts, events, stop, on_event, log)
+            gang.log(f"{run_directory.path.name}: workers on {write_hosts(gang.hosts)}")
+        _watch(gang, events, stop)
     except Exception:
         end_roles(gang.roles)
         raise
     except BaseException:
-        _stop(gang, log)
+        _stop(gang)
         raise
     else:
         end_roles(gang.roles)
     finally:
         for event in events.read():
-            on_event(event)
+            gang.on_event(event)
 
 
-def _watch(gang: Gang, attempts: Attempts, events: EventReader, stop: StopRequest, on_event: OnEvent, log: Log) -> None:
+def _watch(gang: Gang, events: EventReader, stop: StopRequest) -> None:
     is_chief_here = gang.leader.task.is_chief
     started, is_decided = not is_chief_here, False
     while True:
@@ -350,13 +385,13 @@ def _watch(gang: Gang, attempts: Attempts, events: EventReader, stop: StopReques
             started = started or event["event"] == "started"
             is_decided = is_decided or event["event"] == "decided"
             has_saved = has_saved or (event["event"] == "checkpoint" and event["epoch"] < gang.config.epochs)
-            on_event(event)
+            gang.on_event(event)
         if has_saved and not is_decided:
             _check_room(gang)
         if gang.run_directory.is_at_goal or gang.leader.exit_status == 0:
             break
         _check_stopped(gang, stop)
-        _check_lost(gang, attempts, log)
+        _check_lost(gang)
         _check_time(gang, started)
         time.sleep(POLL_SECONDS)
     wait_until(lambda: are_gone(gang.training), LAST_ROLES_GRACE_SECONDS)
@@ -399,32 +434,31 @@ def _check_stopped(gang: Gang, stop: StopRequest) -> None:
     raise Preempted(f"{asked[0].label} was asked to stop {what}", gang.config.cluster.preempted_exit_status)
 
 
-def _check_lost(gang: Gang, attempts: Attempts, log: Log) -> None:
+def _check_lost(gang: Gang) -> None:
     """Find roles that ended or froze; a parameter server's worker is started again, any other ends the attempt."""
     timeout = gang.config.cluster.heartbeat_timeout_seconds
     for role in gang.roles:
         if role.exit_status is None and role.silent_seconds() > timeout:
             end_roles([role], grace_seconds=0)
             frozen = RoleLost(f"{role.label} did not move for {timeout} s (log: {role.log})")
-            _restart_in_place(gang, role, frozen, attempts, log)
+            _restart_in_place(gang, role, frozen)
     lost = [role for role in gang.roles if role.exit_status not in (None, 0)]
     # The others fail because of the one whose machine is gone, or that a signal ended.
     for role in sorted(lost, key=lambda role: (role.exit_status != MACHINE_LOST, role.exit_status or 0)):
-        _restart_in_place(gang, role, why_lost(gang, role), attempts, log)
+        _restart_in_place(gang, role, why_lost(gang, role))
 
 
-def _restart_in_place(gang: Gang, role: Role, lost: RoleLost, attempts: Attempts, log: Log) -> None:
+def _restart_in_place(gang: Gang, role: Role, lost: RoleLost) -> None:
     """Start a lost worker of a parameter-server run again, at its address, where the coordinator looks for it.
 
     Raises:
         RoleLost: what was lost, where that is not possible.
     """
-    is_worker = not gang.config.is_synchronous and role.task.role == "worker"
-    is_worker = is_worker and role.exit_status != MACHINE_LOST
+    is_worker = not gang.config.is_synchronous and role.task.role == "worker" and role.exit_status != MACHINE_LOST
     if not is_worker or lost.will_repeat or not gang.restarts.take():
         raise lost
-    log(f"{lost}: starting it again, the others go on")
-    attempts.restarted(role.task.name, str(lost))
+    gang.log(f"{lost}: starting it again, the others go on")
+    gang.attempts.restarted(role.task.name, str(lost))
     try:
         gang.start(role.task)
     except PlaceLost as place:
@@ -439,15 +473,15 @@ def _check_time(gang: Gang, started: bool) -> None:
         raise RunFailed(f"the run took longer than cluster.run_timeout_seconds={cluster.run_timeout_seconds}")
 
 
-def _stop(gang: Gang, log: Log) -> None:
+def _stop(gang: Gang) -> None:
     """Ask the roles to save a checkpoint and leave, then end them; a second Ctrl-C ends them at once."""
     try:
         if any(role.exit_status is None for role in gang.training):
-            log("stopping: the run saves a checkpoint first")
+            gang.log("stopping: the run saves a checkpoint first")
         _ask_to_stop(gang, gang.training)
         for role in gang.training:
             if role.exit_status is None:
-                log(f"{role.label} did not leave within {STOP_GRACE_SECONDS:.0f} s and is killed")
+                gang.log(f"{role.label} did not leave within {STOP_GRACE_SECONDS:.0f} s and is killed")
         end_roles(gang.roles)
     finally:
         end_roles(gang.roles, grace_seconds=0)

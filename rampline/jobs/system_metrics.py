@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from rampline.devices import UUIDS
-from rampline.files import leave_if_over
+from rampline.record.events import append_line
 
 # nvidia-ml-py comes with the extra `gpu`.
 pynvml: Any = importlib.import_module("pynvml") if importlib.util.find_spec("pynvml") else None
@@ -24,8 +22,6 @@ pynvml: Any = importlib.import_module("pynvml") if importlib.util.find_spec("pyn
 BYTES_PER_MEBIBYTE = 2**20
 # Between samples; the first comes sooner, so that a short run has one too.
 FIRST_SAMPLE_SECONDS, INTERVAL_SECONDS = 1.0, 5.0
-
-GpuMeasure = Callable[[Any], dict[str, Any]]
 
 
 class SystemSampler:
@@ -57,14 +53,14 @@ class SystemSampler:
 
     def sample(self) -> dict[str, Any]:
         """One sample, since the one before."""
-        measures = GPU_MEASURES if self._are_gpus_named else (_name_gpu, *GPU_MEASURES)
+        gpus = [_measure_gpu(handle, is_named=self._are_gpus_named) for handle in self._gpus]
         self._are_gpus_named = True
         return {
             "time": time.time(),
             "cpu_percent": self._process.cpu_percent(),
             "memory_mebibytes": _mebibytes(self._process.memory_info().rss),
             "machine_cpu_percent": psutil.cpu_percent(),
-            "gpus": [_measure_gpu(handle, measures) for handle in self._gpus],
+            "gpus": gpus,
         }
 
     def _run(self) -> None:
@@ -73,18 +69,8 @@ class SystemSampler:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             time.sleep(FIRST_SAMPLE_SECONDS)
             while True:
-                self._append()
+                append_line(self._path, self.sample())
                 time.sleep(INTERVAL_SECONDS)
-
-    def _append(self) -> None:
-        # One write to a file opened for appending: a line is there whole or not at all, also after a kill.
-        line = json.dumps(self.sample()) + "\n"
-        leave_if_over()
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
 
 
 def _visible_gpus() -> list[Any]:
@@ -106,37 +92,23 @@ def _gpu_handle(name: str) -> Any:
     return pynvml.nvmlDeviceGetHandleByIndex(int(name))
 
 
-def _measure_gpu(handle: Any, measures: Iterable[GpuMeasure]) -> dict[str, Any]:
+def _measure_gpu(handle: Any, *, is_named: bool) -> dict[str, Any]:
     """What this GPU tells; a MIG slice, for one, has no utilisation of its own."""
     measured: dict[str, Any] = {}
-    for measure in measures:
-        try:
-            measured |= measure(handle)
-        except pynvml.NVMLError:
-            continue
+    if not is_named:
+        with contextlib.suppress(pynvml.NVMLError):
+            measured["name"] = pynvml.nvmlDeviceGetName(handle)
+    with contextlib.suppress(pynvml.NVMLError):
+        rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
+        measured |= {"utilization_percent": rates.gpu, "memory_access_percent": rates.memory}
+    with contextlib.suppress(pynvml.NVMLError):
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        used, total = _mebibytes(memory.used), _mebibytes(memory.total)
+        measured |= {"memory_mebibytes": used, "memory_total_mebibytes": total}
+    with contextlib.suppress(pynvml.NVMLError):
+        measured["power_watts"] = pynvml.nvmlDeviceGetPowerUsage(handle) / 1000
     return measured
-
-
-def _measure_use(handle: Any) -> dict[str, float]:
-    rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
-    return {"utilization_percent": rates.gpu, "memory_access_percent": rates.memory}
-
-
-def _measure_memory(handle: Any) -> dict[str, float]:
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    return {"memory_mebibytes": _mebibytes(memory.used), "memory_total_mebibytes": _mebibytes(memory.total)}
-
-
-def _measure_power(handle: Any) -> dict[str, float]:
-    return {"power_watts": pynvml.nvmlDeviceGetPowerUsage(handle) / 1000}
-
-
-def _name_gpu(handle: Any) -> dict[str, str]:
-    return {"name": pynvml.nvmlDeviceGetName(handle)}
 
 
 def _mebibytes(count: int) -> float:
     return round(count / BYTES_PER_MEBIBYTE, 1)
-
-
-GPU_MEASURES: tuple[GpuMeasure, ...] = (_measure_use, _measure_memory, _measure_power)

@@ -9,7 +9,6 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,37 +25,29 @@ COLUMNS = ("attempt", "hosts of the workers", "steps", "how it ended")
 _LOG = re.compile(r" \(log: [^)]*\)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """A start of a run.
-
-    Attributes:
-        number: from 1, over all launchers that the run has had.
-        wall_seconds_before: wall time of the attempts before it, as far as their ends were written down.
-    """
-
-    number: int
-    wall_seconds_before: float
-
-
 class Attempts:
     """The starts of one run, oldest first; events are `attempt`, `placed`, `restarted` (one role in place) and `ended`.
 
     Args:
         file: `RUN_DIR/attempts.jsonl` where the chief is started, else one for the role that is.
+
+    Attributes:
+        number: of the last start, from 1, over all launchers that the run has had.
+        wall_seconds_before: wall time of the starts before that, as far as their ends were written down.
     """
 
     def __init__(self, file: Path) -> None:
         self._writer, self._told = EventWriter(file), RunDirectory(file.parent).events_file
         self._past = list(EventReader(file).read())
         self._began_at = time.monotonic()
+        self.number, self.wall_seconds_before = 0, 0.0
 
     @property
     def accumulate(self) -> int:
         """See `read_accumulate`."""
         return _last_accumulate(self._past)
 
-    def begin(self, workers: int, accumulate: int | None = None, **where: Any) -> Attempt:
+    def begin(self, workers: int, accumulate: int | None = None, **where: Any) -> None:
         """Write down that the run is started (again), with how many workers and micro-batches.
 
         Args:
@@ -65,12 +56,11 @@ class Attempts:
             where: which machine that is, by the arguments of `environment`.
         """
         self._end_killed()
-        number = 1 + sum(event["event"] == "attempt" for event in self._past)
-        before = sum(event["seconds"] for event in self._past if event["event"] == "ended")
+        self.number = 1 + sum(event["event"] == "attempt" for event in self._past)
+        self.wall_seconds_before = sum(event["seconds"] for event in self._past if event["event"] == "ended")
         self._began_at = time.monotonic()
         parts = {} if accumulate is None else {"accumulate": accumulate}
-        self._write("attempt", number=number, workers=workers, **parts, environment=environment(**where))
-        return Attempt(number=number, wall_seconds_before=before)
+        self._write("attempt", number=self.number, workers=workers, **parts, environment=environment(**where))
 
     def placed(self, hosts: Sequence[str]) -> None:
         """Its roles are started; `hosts` are those of its workers, in their order."""

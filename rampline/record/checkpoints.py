@@ -5,19 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from rampline.errors import ConfigError
-from rampline.files import read_json, refuse_newer
+from rampline.files import JsonData, read_json, refuse_newer
 
 # A checkpoint of a run: that of its best epoch, or the newest one.
 Which = Literal["best", "last"]
 PROGRESS = "progress.json"
 VERSION = 2
-# Fields of `Progress` that version 1 has not: its runs do not stop by them.
-ADDED = {"best_loss_epoch", "best_val_loss"}
 
 
 class CheckpointDamaged(ConfigError):
@@ -43,7 +41,7 @@ class CheckpointMissing(ConfigError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class Progress(JsonData):
     """How far a training is: what a continued run needs beside its variables.
 
     Attributes:
@@ -78,7 +76,7 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
+class Manifest(JsonData):
     """What `progress.json` says of its checkpoint.
 
     Attributes:
@@ -121,9 +119,13 @@ def read_manifest(path: Path) -> Manifest:
         raise CheckpointDamaged(path, f"{PROGRESS} does not have the checksum it was written with")
     try:
         refuse_newer(path / PROGRESS, whole["content"], version=VERSION)
-        return _parse(**whole["content"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointDamaged(path, f"{PROGRESS} was written by another version: {error}") from error
+        manifest = Manifest.from_dict(whole["content"])
+    except (AttributeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointDamaged(path, f"{PROGRESS} was written by another version: {reason}") from error
+    sums = manifest.progress.epoch_sums
+    # Earlier versions counted no penalties.
+    return replace(manifest, progress=replace(manifest.progress, epoch_sums=sums + (0.0,) * (4 - len(sums))))
 
 
 def read_progress(path: Path) -> Progress:
@@ -211,18 +213,3 @@ def _progress_if_readable(path: Path) -> Progress | None:
 def _checksum(content: Any) -> str:
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def _parse(
-    *, variables_sha256: str, progress: dict[str, Any], model_variables: list[str], version: int = VERSION
-) -> Manifest:
-    known = {part.name for part in fields(Progress)}
-    if not known - ADDED <= progress.keys() <= known:
-        raise ValueError("other fields of progress")
-    sums = progress["epoch_sums"]
-    # Earlier versions counted no penalties.
-    loss_sum, correct, examples, *others = map(float, [*sums, 0.0] if len(sums) == 3 else sums)
-    parsed = Progress(**{**progress, "epoch_sums": (loss_sum, correct, examples, *others)})
-    if not isinstance(parsed.step, int) or not isinstance(parsed.best_step, int):
-        raise TypeError("a step that is no whole number")
-    return Manifest(variables_sha256=variables_sha256, progress=parsed, model_variables=tuple(model_variables))

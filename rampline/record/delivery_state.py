@@ -56,7 +56,6 @@ class DeliveryState:
         status: `RUNNING`, or how it ended: a key of `STATUSES`.
         failure: why it did not end well, one line.
         process: `process_identity` of who wrote this.
-        folder: of the run or the execution.
         delivered: whether MLflow had all of it, in the store that was set then.
     """
 

@@ -108,6 +108,17 @@ def without_tracing(epochs: Sequence[int], first_epochs: Collection[int]) -> lis
     return [epoch for epoch in later if epoch not in first_epochs] or [*later]
 
 
+def append_line(path: Path, content: Mapping[str, Any]) -> None:
+    """Append a JSON object by one write: the line is there whole or not at all, also after a kill."""
+    line = json.dumps(content) + "\n"
+    leave_if_over()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
 def drop_half_line(path: Path) -> None:
     """Cut off what a writer that was killed left behind its last line, so that the next event is a line of its own."""
     if path.is_file():

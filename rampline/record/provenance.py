@@ -116,8 +116,7 @@ def _lives(identity: str) -> bool | None:
     host, _, pid = rest.rpartition(":")
     ticks, _, where = started.partition("-")
     own = _start_of(os.getpid()).partition("-")[2]
-    # It had no namespace once.
-    if host != platform.node() or not pid.isdigit() or where not in ("", own, own.partition("/")[0]):
+    if host != platform.node() or not pid.isdigit() or where not in ("", own):
         return None
     try:
         process = psutil.Process(int(pid))

@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from rampline.config import RunConfig, from_dict, to_dict
-from rampline.files import read_json, write_json
+from rampline.files import JsonData, read_json, write_json
 from rampline.record.events import EventReader
 from rampline.record.home import Below, Home
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunIdentity:
+class RunIdentity(JsonData):
     """What a run is, beside its configuration (`run.json`).
 
     Attributes:
-        study: name of the study, which is the MLflow experiment.
-        name: name of the run in the study.
+        study: its name, which is that of the MLflow experiment.
         dataset: directory of the prepared dataset.
-        git_commit: commit of the code, or `unknown`.
         published: other people's figures for this run, by metric name.
         repeat_of: the run that this one trains once more, with another seed; empty for a first training.
         description: what the study says of it; `None` of a run that was begun before this was kept.
@@ -39,7 +37,7 @@ class RunIdentity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Goal:
+class Goal(JsonData):
     """How far a run is trained for the time being, where it competes with others; see `rampline.study.halving`.
 
     Attributes:
@@ -138,7 +136,7 @@ class RunDirectory:
             if self.read_config() != config:
                 raise FileExistsError(f"{self.path} holds a run with another configuration")
             return
-        write_json(self.identity_file, dataclasses.asdict(identity))
+        identity.write(self.identity_file)
         write_json(self.config_file, to_dict(config))
 
     def read_config(self) -> RunConfig:
@@ -155,15 +153,15 @@ class RunDirectory:
 
     def write_goal(self, goal: Goal) -> None:
         """Say how far the run is trained; no role of it may be alive."""
-        write_json(self.goal_file, dataclasses.asdict(goal))
+        goal.write(self.goal_file)
 
     def read_goal(self) -> Goal | None:
         """How far the run is trained; `None` for one that makes all its epochs."""
-        return Goal(**read_json(self.goal_file)) if self.goal_file.is_file() else None
+        return Goal.read(self.goal_file) if self.goal_file.is_file() else None
 
     def read_identity(self) -> RunIdentity:
         """What the run is; its dataset is that of the home around it, where that has it."""
-        identity = RunIdentity(**read_json(self.identity_file))
+        identity = RunIdentity.read(self.identity_file)
         home = Home.around(self.path.absolute().parent)
         own = home.data / Path(identity.dataset).name if home else None
         return dataclasses.replace(identity, dataset=str(own)) if own and own.is_dir() else identity

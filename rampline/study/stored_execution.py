@@ -442,8 +442,6 @@ def _lead_home(folder: Path, manifest: Manifest, home: Home) -> None:
             write_json(file, _moved(read_json(file), manifest.home, str(home.root)))
     for file in folder.rglob("*.jsonl"):
         drop_half_line(file)  # it was read while somebody wrote
-    # What `began_at` has of one by an earlier version.
-    os.utime(folder / FILE, (manifest.began, manifest.began))
 
 
 def _moved(value: Any, old: str, new: str) -> Any:

@@ -200,7 +200,8 @@ def test_a_launcher_of_another_kind_avoids_the_machine_on_which_a_role_was_lost(
             lines.append("killed")
             os.killpg(read_json(directory.roles_file)["roles"][0]["pid"], signal.SIGKILL)
 
-    result = supervise(directory, on_event=kill, log=lines.append, launcher=launcher)
+    supervise(directory, on_event=kill, log=lines.append, launcher=launcher)
+    result = read_json(directory.result_file)
     assert (result["attempts"], result["epochs"]) == (2, 60)
     assert launcher.avoided == [set(), {"here"}]
     assert re.match(

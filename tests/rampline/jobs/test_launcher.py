@@ -105,7 +105,8 @@ def test_roles_end_with_a_killed_launcher_and_the_run_goes_on_later(make_run) ->
     assert not directory.is_complete
     hold.let_go()
     events: list[dict] = []
-    result = supervise(directory, on_event=events.append, log=print)
+    supervise(directory, on_event=events.append, log=print)
+    result = read_json(directory.result_file)
     assert result["epochs"] == 3
     assert result["attempts"] == 2
     assert events[0]["event"] == "started"
@@ -161,7 +162,8 @@ def test_roles_on_several_addresses_of_the_loopback_interface_meet(make_run) -> 
         if event["event"] == "started":
             hosts.update(listening_on(directory))
 
-    assert supervise(directory, on_event=look, log=print, launcher=Local(tasks))["epochs"] == 1
+    supervise(directory, on_event=look, log=print, launcher=Local(tasks))
+    assert read_json(directory.result_file)["epochs"] == 1
     assert hosts == {"::ffff:127.0.0.2", "::ffff:127.0.0.3"}
 
 

@@ -65,10 +65,10 @@ def test_a_worker_that_is_lost_with_its_results_is_replaced_in_place(make_run) -
     )
     config = dataclasses.replace(config, epochs=10)
     directory, lines = make_run(config), list[str]()
-    result = supervise(directory, on_event=lambda event: None, log=lines.append)
+    supervise(directory, on_event=lambda event: None, log=lines.append)
     assert [line for line in lines if "worker 1 was ended by signal 9" in line and "the others go on" in line]
     assert len(attempts(directory)) == 1
-    assert result["epochs"] == 10
+    assert read_json(directory.result_file)["epochs"] == 10
 
 
 @pytest.mark.long
@@ -103,8 +103,8 @@ def test_a_stopped_run_goes_on_at_its_step_with_the_same_bits(make_run) -> None:
     assert time.monotonic() - asked_at[0] < 10
     left = next(event for event in stopped.read_events() if event["event"] == "stopped")
     assert left["step"] in (7, 8)
-    result = supervise(stopped, on_event=lambda event: None, log=print)
-    assert result["attempts"] == 2
+    supervise(stopped, on_event=lambda event: None, log=print)
+    assert read_json(stopped.result_file)["attempts"] == 2
     assert [e["first_step"] for e in stopped.read_events() if e["event"] == "started"] == [0, left["step"]]
     assert_bit_equal(stopped, whole)
     assert examples_seen(stopped) == examples_seen(whole)
@@ -123,7 +123,8 @@ def test_workers_wait_for_a_checkpoint_that_takes_longer_than_a_step_may(make_ru
     cluster = {"workers": 2, "heartbeat_timeout_seconds": 5, "max_restarts": 0}
     config = make_config("multi_worker", model="small_models:slow_to_save", **cluster)
     directory = make_run(dataclasses.replace(config, epochs=2, steps_per_call=1))
-    assert supervise(directory, on_event=lambda event: None, log=print)["attempts"] == 1
+    supervise(directory, on_event=lambda event: None, log=print)
+    assert read_json(directory.result_file)["attempts"] == 1
     first, _ = directory.read_events("checkpoint")
     assert first["time"] - directory.read_events("epoch")[0]["time"] > 8
 
@@ -221,13 +222,8 @@ def test_a_port_that_was_taken_meanwhile_is_chosen_anew(make_run) -> None:
     with socket.socket() as thief:
         thief.listen()
         launcher = FirstOnATakenPort(str(thief.getsockname()[1]))
-        result = supervise(
-            directory,
-            on_event=lambda event: None,
-            log=lines.append,
-            launcher=launcher,
-        )
-    assert result["attempts"] == launcher.placed == 2
+        supervise(directory, on_event=lambda event: None, log=lines.append, launcher=launcher)
+    assert read_json(directory.result_file)["attempts"] == launcher.placed == 2
     assert any("starting again from step 0" in line for line in lines)
 
 
@@ -250,7 +246,8 @@ def test_a_clock_that_jumps_changes_nothing(make_run, monkeypatch: pytest.Monkey
     monkeypatch.setattr(time, "time", lambda: real() + jumps[int(real() * 2) % 3])
     config = make_config("single", model="small_models:with_jumping_clock", heartbeat_timeout_seconds=5)
     directory = make_run(dataclasses.replace(config, epochs=200))
-    result = supervise(directory, on_event=lambda event: None, log=print)
+    supervise(directory, on_event=lambda event: None, log=print)
+    result = read_json(directory.result_file)
     epochs = [e["metrics"] for e in directory.read_events() if e["event"] == "epoch"]
     assert len({round(e["time"] / 43200) for e in directory.read_events()}) > 1, "no jump was seen"
     assert result["attempts"] == 1

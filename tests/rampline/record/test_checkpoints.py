@@ -161,9 +161,6 @@ def test_progress_of_a_version_that_knew_no_best_loss_is_read(write):
     expected = read_manifest(path)
     set_version(path, 1, without=("best_loss_epoch", "best_val_loss"))
     assert read_manifest(path) == expected
-    set_version(path, 1, without=("best_epoch",))
-    with pytest.raises(CheckpointDamaged, match="was written by another version: other fields of progress"):
-        read_manifest(path)
 
 
 def test_no_flipped_bit_gives_other_numbers(write):
@@ -213,8 +210,9 @@ def test_a_right_checksum_over_something_else_is_refused(write, content):
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     checksum = hashlib.sha256(canonical.encode()).hexdigest()
     (path / "progress.json").write_text(json.dumps({"checksum": checksum, "content": content}))
-    with pytest.raises(CheckpointDamaged, match="was written by another version"):
+    with pytest.raises(CheckpointDamaged, match="was written by another version") as failure:
         read_progress(path)
+    assert "\n" not in str(failure.value)
 
 
 def test_a_file_without_checksum_is_refused(write):
