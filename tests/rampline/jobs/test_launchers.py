@@ -2,6 +2,7 @@
 
 import json
 import socket
+from types import SimpleNamespace
 
 import pytest
 from runs import make_config
@@ -9,8 +10,10 @@ from runs import make_config
 from rampline.config import RunConfig
 from rampline.devices import available_cores
 from rampline.errors import ClusterConfigError
+from rampline.jobs import slurm
 from rampline.jobs.launchers import LAUNCHERS, launcher_of
 from rampline.jobs.local import LOCAL
+from rampline.jobs.supervisor import _place
 
 TWO = {"worker": ["127.0.0.1:20001", "127.0.0.1:20002"]}
 
@@ -52,3 +55,24 @@ def test_slurm_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ClusterConfigError, match="Slurm does not answer: `sinfo` says why"):
         LAUNCHERS["slurm"](RunConfig()).nodes()
+
+
+def test_an_elastic_run_in_slurm_is_no_smaller_because_the_controller_is_silent_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = iter([None, {"n1": "10.0.0.1", "n2": "10.0.0.2"}])
+    known: list[dict[str, str] | None] = []
+
+    def nodes(_: str) -> dict[str, str] | None:
+        known.append(next(answers, known[-1] if known else None))
+        return known[-1]
+
+    def start(nodes: dict[str, str], *, ports: int) -> list[SimpleNamespace]:
+        running = SimpleNamespace(poll=lambda: None)
+        return [SimpleNamespace(node=n, address=a, ports=[1], step=running) for n, a in nodes.items()]
+
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setattr(slurm, "_nodes", nodes)
+    monkeypatch.setattr(slurm, "_start_agents", start)
+    config = make_config("multi_worker", workers=3, min_workers=1, sum="exact", launcher="slurm")
+    assert [task.address for task in _place(slurm.Slurm(), config).tasks] == ["10.0.0.1:1", "10.0.0.2:1"]
