@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -125,7 +126,7 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
     """`["epochs=2", "data.limit=50"]` as a mapping of texts.
 
     Raises:
-        ConfigError: where there is no `=` or the key is not known.
+        ConfigError: where there is no `=`.
     """
     overrides = {}
     for assignment in assignments:
@@ -135,6 +136,11 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
             raise ConfigError(f"--set {shown!r} is not allowed: it must be KEY=VALUE, such as epochs=2")
         overrides[key.strip()] = value.strip()
     return overrides
+
+
+def write_value(value: Any) -> str:
+    """The text of an override, of one line, that gives this value again: `off` gets quotes, and 1e-07 a point."""
+    return yaml.safe_dump(value, default_flow_style=True, width=math.inf).removesuffix("...\n").strip()
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, str]) -> dict[str, Any]:

@@ -6,14 +6,14 @@ line per `--set`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rampline.config.formats import PlainLoader
+from rampline.config.formats import PlainLoader, write_value
+from rampline.config.setting import check_plain
 from rampline.errors import ConfigError
 from rampline.files import write_text
 
@@ -99,7 +99,7 @@ def write_overrides(path: Path, run: str, settings: Mapping[str, Any], *, headin
         settings: by dotted key.
         heading: what they are and where they come from, for a comment.
     """
-    values = {f"{run}:{key}": list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
+    values = {f"{run}:{key}": value for key, value in settings.items()}
     comment = "".join(f"# {line}\n" for line in heading.splitlines())
     write_text(path, comment + yaml.safe_dump(values, sort_keys=False))
 
@@ -113,18 +113,11 @@ def read_overrides(path: Path) -> dict[str, str]:
     content = read_yaml(path)
     if not isinstance(content, Mapping):
         raise ConfigError(f"{path.name}: it must map keys to values, such as baseline:steps_per_call: 64")
-    return {_key(path, key): _text(path, key, value) for key, value in content.items()}
-
-
-def _key(path: Path, key: Any) -> str:
-    if not isinstance(key, str):
-        raise ConfigError(f"{path.name}: {key!r} is no key of a setting, such as epochs or baseline:epochs")
-    return key
-
-
-def _text(path: Path, key: str, value: Any) -> str:
-    """Read as YAML this gives the same value again: `off` in quotes stays a text."""
-    try:
-        return json.dumps(value)
-    except TypeError as error:
-        raise ConfigError(f"{path.name}: {key}={value!r} is not a plain value") from error
+    for key, value in content.items():
+        if not isinstance(key, str):
+            raise ConfigError(f"{path.name}: {key!r} is no key of a setting, such as epochs or baseline:epochs")
+        try:
+            check_plain({key: value})
+        except ValueError as error:
+            raise ConfigError(f"{path.name}: {key}={value!r} is not a plain value") from error
+    return {key: write_value(value) for key, value in content.items()}
