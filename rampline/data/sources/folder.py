@@ -91,11 +91,11 @@ def _archive_fingerprint(archive: Path) -> str:
 
 def _enter(folder: Path) -> Path:
     """Archives often hold a single folder with everything in it."""
-    entries = list(folder.iterdir())
+    entries = _entries(folder)  # macOS adds `._photos` to a folder `photos`
     if len(entries) != 1 or not entries[0].is_dir():
         return folder
     # `test_data.zip` may hold `test_data/train` and `test_data/test`.
-    is_split = split_called(entries[0].name) and not any(split_called(path.name) for path in entries[0].iterdir())
+    is_split = split_called(entries[0].name) and not any(split_called(path.name) for path in _entries(entries[0]))
     return folder if is_split else _enter(entries[0])
 
 
@@ -135,9 +135,8 @@ def _list_files(root: Path, group: str | None, *, is_unpacked: bool = False) -> 
                 else:
                     others += 1
     if not files:
-        raise DatasetError(
-            f"folder {root} holds no images: they are looked for in a sub-folder per class (.jpg, .png, .gif, .bmp)"
-        )
+        kinds = ".jpg, .png, .gif, .bmp, .webp"
+        raise DatasetError(f"folder {root} holds no images: they are looked for in a sub-folder per class ({kinds})")
     counts = {
         f"files below {root} are no images by their names": others,
         f"images below {root} lie in no folder of a class": sum(loose.values()),
