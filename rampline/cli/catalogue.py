@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -112,18 +111,15 @@ def studies(
     if study is None:
         _print_studies(console)
     else:
-        _print_card(_without_repeats(load_study(study)), console)
-
-
-def _without_repeats(study: Study) -> Study:
-    return dataclasses.replace(study, runs=tuple(run for run in study.runs if not run.repeat_of))
+        _print_card(load_study(study), console)
 
 
 def _print_studies(console: Console) -> None:
     table = make_table("study", "runs", "teaches", "takes", numbers=("runs",))
     for name in built_in_studies():
-        study = _without_repeats(load_study(name))
-        table.add_row(study.name, str(len(study.runs)), study.teaches or study.description, study.expected_hours)
+        study = load_study(name)
+        runs, teaches = str(len(study.first_trainings)), study.teaches or study.description
+        table.add_row(study.name, runs, teaches, study.expected_hours)
     console.print(table)
     console.print("`rampline studies STUDY` shows one, `rampline plan STUDY` what would run here")
 
@@ -158,7 +154,7 @@ def _runs_table(study: Study) -> Table:
     table = make_table(
         "run", "strategy", "replicas", "global batch", "description", numbers=("replicas", "global batch")
     )
-    for run in study.runs:
+    for run in study.first_trainings:
         config = run.config
         strategy = config.strategy.replace("_", " ") + (", fit" if config.engine == "fit" else "")
         name = f"{run.name} (reference)" if run.name == study.reference else run.name
@@ -169,7 +165,7 @@ def _runs_table(study: Study) -> Table:
 def _published_table(study: Study) -> Table:
     metrics = study.published_metrics
     table = make_table("run", *metrics, numbers=metrics)
-    for run in study.runs:
+    for run in study.first_trainings:
         if run.published:
             table.add_row(run.name, *(f"{run.published[m]:g}" if m in run.published else "" for m in metrics))
     return table

@@ -138,8 +138,7 @@ def _measure(study: Study, home: Home, console: Console) -> Path:
     def log(line: str) -> None:
         console.print(line, soft_wrap=True)
 
-    # One replica of a repeat does the same work.
-    study = dataclasses.replace(study, runs=tuple(run for run in study.runs if not run.repeat_of) or study.runs)
+    study = dataclasses.replace(study, runs=study.first_trainings)  # one replica of a repeat does the same work
     name = f"explain-{new_execution()}"
     folder, directories = home.runs / study.name / name, []
     with fork_server():
@@ -225,7 +224,7 @@ def forecast(
     machines = read_machine_types(on) if on else {}
     with fork_server():
         datasets = _prepare(checked, home, console.print)
-        runs = {run.name: run.config for run in checked.runs if not run.repeat_of}
+        runs = {run.name: run.config for run in checked.first_trainings}
         take_readings([(config, datasets[config.data]) for config in runs.values()], home, log=console.print)
     calibration = Calibration.of(home)
     for title, machine in {"on this machine": None, **machines}.items():
@@ -349,13 +348,13 @@ def _search(folder: Path, config: RunConfig, dataset: str, limits: Limits, secon
 
 def _read_run(study: str, run: str, assignments: Sequence[str]) -> tuple[Study, str | None]:
     """The study of this run alone, checked, with fresh weights; and the run whose weights it otherwise starts from."""
-    load_study(study).run(run)
+    listed = load_study(study).run(run).repeat_of or run
     # For this run alone: another one need not be possible with them.
     given = parse_overrides(assignments).items()
-    overrides = {key if ":" in key else f"{run}:{key}": value for key, value in given}
+    overrides = {key if ":" in key else f"{listed}:{key}": value for key, value in given}
     origin = load_study(study, overrides=overrides).run(run).starts_from
     if origin:
-        overrides[f"{run}:model.weights"] = "none"  # no other run is needed
+        overrides[f"{listed}:model.weights"] = "none"  # no other run is needed
     return check_study(study, home=Home.from_environment(), only=[run], overrides=overrides), origin
 
 

@@ -76,11 +76,11 @@ def read_study(content: Any, *, default_name: str, only: Sequence[str], override
     check_no_credentials("", overrides)
     keys = read_keys(StudyKeys, content)
     runs, (listed, halving) = [], _list_runs(keys)
-    _check_runs_of(overrides, listed)
     asked = {name if name in listed else without_seed(name) for name in only}
     for name, run_keys in listed.items():
         changes = _of_run(overrides, name) if not only or name in asked else {}
         runs.append(_make_run(name, run_keys, keys, changes, halving.get(name, "")))
+    _check_runs_of(overrides, listed)  # now that their names are texts
     about = {field.name: getattr(keys, field.name) for field in dataclasses.fields(StudyTexts)}
     about |= dataclasses.asdict(keys.recommend) | {"name": keys.name or default_name}
     reference = keys.reference or runs[0].name
