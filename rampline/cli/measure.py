@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -113,21 +112,16 @@ def explain(
         folder = _measure(checked, home, console)
     elif set_:
         raise ConfigError("--set changes what is measured: it goes with --measure")
+    elif execution := Execution.latest(load_study(study).name, home):
+        folder = execution.folder
     else:
-        folder = _latest(study, home)
+        raise InputError(f"study {study} has no execution in {home.runs}: `rampline run {study}`, or add --measure")
     explanations = _read(folder, only or [])
     if not explanations:
         raise InputError(
             f"no run of {folder} was probed (explain.steps=0?): `rampline explain {study} --measure` does it"
         )
     _show(explanations, console)
-
-
-def _latest(study: str, home: Home) -> Path:
-    execution = Execution.latest(load_study(study).name, home)
-    if execution is None:
-        raise InputError(f"study {study} has no execution in {home.runs}: `rampline run {study}`, or add --measure")
-    return execution.folder
 
 
 def _measure(study: Study, home: Home, console: Console) -> Path:
@@ -179,7 +173,7 @@ def _read(folder: Path, only: list[str]) -> dict[str, Explanation]:
 
 
 def _show(explanations: dict[str, Explanation], console: Console) -> None:
-    from rampline.explain.explanation import NOISE_NOTE, RUN_PARTS, STEP_PARTS, with_share, write_milliseconds
+    from rampline.explain.explanation import NOISE_NOTE, RUN_PARTS, STEP_PARTS, table_of_parts
 
     steps = {name: dataclasses.asdict(explanation.step) for name, explanation in explanations.items()}
     runs = {name: dataclasses.asdict(explanation.run) for name, explanation in explanations.items()}
@@ -188,12 +182,10 @@ def _show(explanations: dict[str, Explanation], console: Console) -> None:
         ("milliseconds of one training step", STEP_PARTS, steps, noise),
         ("seconds of the whole run", RUN_PARTS, runs, {}),
     ):
-        columns = (*(words for _, words in parts), "total")
-        table = make_table("run", *columns, numbers=columns, title=title)
-        for name, row in rows.items():
-            own = noisy.get(name, {})
-            cells = (with_share(row[key], row, own.get(key, math.nan)) for key, _ in parts)
-            table.add_row(name, *cells, write_milliseconds(sum(row.values())))
+        head, *texts = table_of_parts(parts, rows, noisy)
+        table = make_table(*head, numbers=head[1:], title=title)
+        for text in texts:
+            table.add_row(*text)
         console.print(table)
     if any(noise.values()):
         console.print(Text(NOISE_NOTE, style="dim"))
