@@ -10,7 +10,7 @@ from rampline.config.keras_names import check_augmentations, check_model, check_
 from rampline.errors import InputError
 from rampline.jobs.launchers import launcher_of, resolve_virtual_devices
 from rampline.record.home import Home
-from rampline.study.content import load_study
+from rampline.study.content import load_study, told_of
 from rampline.study.definition import Study
 from rampline.study.execution_file import Execution, is_begun, new_execution
 
@@ -42,15 +42,13 @@ def check_machine(study: Study, home: Home) -> Study:
     """
     runs = []
     for run in study.runs:
-        try:
+        with told_of(f"run {run.name}"):
             config = resolve_virtual_devices(run.config)
             check_model(config.model.name, config.model.options)
             check_augmentations(config.data)
             if run.starts_from is None:
                 check_weights(config.model.weights)
             launcher_of(config).check(config)
-        except InputError as error:
-            raise type(error)(f"run {run.name}: {error}") from error
         runs.append(dataclasses.replace(run, config=config))
     study = dataclasses.replace(study, runs=tuple(runs))
     from rampline.data.preparation import locate_prepared  # pandas: a wrong study should be told of before a second

@@ -91,14 +91,7 @@ def _count_values(node: yaml.Node, known: dict[int, int]) -> int:
 
 
 def write_overrides(path: Path, run: str, settings: Mapping[str, Any], *, heading: str) -> None:
-    """Write settings of one run as `RUN:KEY: VALUE`, complete or not at all.
-
-    Args:
-        path: the file; one that is there is replaced.
-        run: whose settings they are.
-        settings: by dotted key.
-        heading: what they are and where they come from, for a comment.
-    """
+    """Write settings of one run as `RUN:KEY: VALUE` below a comment, complete or not at all."""
     values = {f"{run}:{key}": value for key, value in settings.items()}
     comment = "".join(f"# {line}\n" for line in heading.splitlines())
     write_text(path, comment + yaml.safe_dump(values, sort_keys=False))
