@@ -15,13 +15,7 @@ import pandas as pd
 
 from rampline.config import DataConfig
 from rampline.data.archives import Boundary
-from rampline.data.sources.image_files import (
-    SPLIT_ALLOWED,
-    ImageFile,
-    files_fingerprint,
-    files_source,
-    split_called,
-)
+from rampline.data.sources.image_files import SPLIT_ALLOWED, ImageFile, files_fingerprint, files_source, split_called
 from rampline.data.sources.source import Source, Tell
 from rampline.errors import DatasetError
 from rampline.record.units import escape_controls
