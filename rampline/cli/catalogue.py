@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -67,7 +67,8 @@ def models(
         if "parameters" in found:
             memory = f"{found['bytes_per_image'] / 2**20:.1f} MiB"
             told = [f"{found['parameters']:,}", f"{found['image_size']} px", memory]
-        table.add_row(found["name"], *told, "" if found["name"] in MODELS else _where(found["name"], cached))
+        weights = HERE if found["name"] in cached else NOT_HERE
+        table.add_row(found["name"], *told, "" if found["name"] in MODELS else weights)
     console = table_console()
     console.print(table)
     if not names:
@@ -76,10 +77,6 @@ def models(
         console.print("function of yours, package.module:function")
     console.print("memory per image: what all layers put out for it in training, an estimate from the built network;")
     console.print("weights, gradients and Adam's moments take 16 bytes a parameter besides")
-
-
-def _where(name: str, cached: Mapping[str, str]) -> str:
-    return HERE if name in cached else NOT_HERE
 
 
 def cached_weights(folder: Path, names: Sequence[str]) -> dict[str, str]:

@@ -15,13 +15,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from rampline.cli.arguments import (
-    OnlyOption,
-    OverridesOption,
-    SetOption,
-    StudyArgument,
-    all_overrides,
-)
+from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
 from rampline.cli.console import SafeConsole, line_console
 from rampline.cli.look import find_comparison, show_comparison
 from rampline.config.sections import Launcher
