@@ -120,6 +120,12 @@ def json_digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
+def sha256_of(path: Path) -> str:
+    """SHA-256 of the content of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 class JsonData:
     """Base of a frozen dataclass that JSON can hold: of plain values, tuples, mappings and dataclasses of these."""
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from rampline.config.formats import write_value
 from rampline.errors import ERROR_MARK, ConfigError, InputError, RunFailed
 from rampline.files import read_csv, write_text
 from rampline.record.home import Home, keep_private
@@ -139,20 +140,12 @@ def run(
         if folder:
             more["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     chosen = [part for run in only for part in ("--only", run)]
-    settings = [part for key, value in (set or {}).items() for part in ("--set", f"{key}={_write(value)}")]
+    texts = {key: value if isinstance(value, str) else write_value(value) for key, value in (set or {}).items()}
+    settings = [part for key, text in texts.items() for part in ("--set", f"{key}={text}")]
     execution = new_execution()
     _command(["run", str(study), *chosen, *settings, "--execution", execution], more)
     where = Path(load_study(str(study)).name) / execution
     return Result(folder=home.runs / where, reports=home.reports / where)
-
-
-def _write(value: Any) -> str:
-    """As `--set` reads it again."""
-    return (
-        value
-        if isinstance(value, str)
-        else yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
-    )
 
 
 def _command(arguments: Sequence[str], env: Mapping[str, str]) -> None:

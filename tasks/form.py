@@ -16,7 +16,7 @@ from rampline.errors import ConfigError, InputError
 from rampline.record.home import Home
 from rampline.study import load_study
 from rampline.study.execution_file import Execution, current_execution, is_begun
-from rampline.study.preflight import check_machine, check_study, settings_differ
+from rampline.study.preflight import check_machine, continue_or_check
 from rampline.tasks.flow_run import current_flow_run
 
 # What forms offer; `with_values` passes over `AS_IN_STUDY`.
@@ -116,13 +116,8 @@ def find_execution(
         return opened
     home, chosen = Home.from_environment(), None if strategy == "all" else strategy
     folder = Path(own_execution(execution) or home.runs / load_study(study).name / _own_name())
-    if is_begun(folder):
-        begun = Execution.open(folder)
-        if settings_differ(begun.study, study, only, overrides, chosen):
-            get_run_logger().info(f"execution {begun.name} continues with the settings it was started with")
-        return begun
-    checked = check_study(study, home=home, only=only, overrides=overrides, strategy=chosen)
-    return Execution(folder=home.runs / checked.name / folder.name, study=checked, home=home)
+    log = get_run_logger().info
+    return continue_or_check(study, folder, home, log, only=only, overrides=overrides, strategy=chosen)
 
 
 def find_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) -> Execution:

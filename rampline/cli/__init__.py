@@ -29,11 +29,7 @@ INTERRUPTED = 128 + signal.SIGINT
 # click's UsageError: typer brings its own click and does not name it.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 def _show_version(is_wanted: bool) -> None:
@@ -52,28 +48,8 @@ def options(
 
 
 for command in (
-    run,
-    submit,
-    up,
-    status,
-    down,
-    data,
-    plan,
-    forecast,
-    parity,
-    tune,
-    compare,
-    explain,
-    evaluate,
-    promote,
-    predict,
-    sync,
-    studies,
-    models,
-    nodes,
-    init,
-    doctor,
-    worker,
+    *(run, submit, up, status, down, data, plan, forecast, parity, tune, compare, explain),
+    *(evaluate, promote, predict, sync, studies, models, nodes, init, doctor, worker),
 ):
     app.command()(command)
 

@@ -34,7 +34,7 @@ OverridesOption = Annotated[
 
 
 def all_overrides(file: Path | None, assignments: Sequence[str], only: Sequence[str] | None = None) -> dict[str, str]:
-    """The settings of a file, and over them those of `--set`.
+    """The settings of a file, and over them those of `--set`, also over those that the file has for one run.
 
     Raises:
         ConfigError: when one of them is not as it must be, or `--set` is for a run that `--only` leaves out.
@@ -44,4 +44,6 @@ def all_overrides(file: Path | None, assignments: Sequence[str], only: Sequence[
         run, separator, _ = key.rpartition(":")
         if separator and kept and run not in kept:
             raise ConfigError(f"--set {key} has no effect: --only leaves run {run} out")
-    return (read_overrides(file) if file else {}) | given
+    of_file = read_overrides(file) if file else {}
+    # A key for one run would be laid over the same key for every run.
+    return {key: value for key, value in of_file.items() if key.rpartition(":")[2] not in given} | given

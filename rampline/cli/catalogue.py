@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -68,7 +67,8 @@ def models(
         if "parameters" in found:
             memory = f"{found['bytes_per_image'] / 2**20:.1f} MiB"
             told = [f"{found['parameters']:,}", f"{found['image_size']} px", memory]
-        table.add_row(found["name"], *told, "" if found["name"] in MODELS else _where(found["name"], cached))
+        weights = HERE if found["name"] in cached else NOT_HERE
+        table.add_row(found["name"], *told, "" if found["name"] in MODELS else weights)
     console = table_console()
     console.print(table)
     if not names:
@@ -77,10 +77,6 @@ def models(
         console.print("function of yours, package.module:function")
     console.print("memory per image: what all layers put out for it in training, an estimate from the built network;")
     console.print("weights, gradients and Adam's moments take 16 bytes a parameter besides")
-
-
-def _where(name: str, cached: Mapping[str, str]) -> str:
-    return HERE if name in cached else NOT_HERE
 
 
 def cached_weights(folder: Path, names: Sequence[str]) -> dict[str, str]:
@@ -112,18 +108,15 @@ def studies(
     if study is None:
         _print_studies(console)
     else:
-        _print_card(_without_repeats(load_study(study)), console)
-
-
-def _without_repeats(study: Study) -> Study:
-    return dataclasses.replace(study, runs=tuple(run for run in study.runs if not run.repeat_of))
+        _print_card(load_study(study), console)
 
 
 def _print_studies(console: Console) -> None:
     table = make_table("study", "runs", "teaches", "takes", numbers=("runs",))
     for name in built_in_studies():
-        study = _without_repeats(load_study(name))
-        table.add_row(study.name, str(len(study.runs)), study.teaches or study.description, study.expected_hours)
+        study = load_study(name)
+        runs, teaches = str(len(study.first_trainings)), study.teaches or study.description
+        table.add_row(study.name, runs, teaches, study.expected_hours)
     console.print(table)
     console.print("`rampline studies STUDY` shows one, `rampline plan STUDY` what would run here")
 
@@ -158,7 +151,7 @@ def _runs_table(study: Study) -> Table:
     table = make_table(
         "run", "strategy", "replicas", "global batch", "description", numbers=("replicas", "global batch")
     )
-    for run in study.runs:
+    for run in study.first_trainings:
         config = run.config
         strategy = config.strategy.replace("_", " ") + (", fit" if config.engine == "fit" else "")
         name = f"{run.name} (reference)" if run.name == study.reference else run.name
@@ -169,7 +162,7 @@ def _runs_table(study: Study) -> Table:
 def _published_table(study: Study) -> Table:
     metrics = study.published_metrics
     table = make_table("run", *metrics, numbers=metrics)
-    for run in study.runs:
+    for run in study.first_trainings:
         if run.published:
             table.add_row(run.name, *(f"{run.published[m]:g}" if m in run.published else "" for m in metrics))
     return table

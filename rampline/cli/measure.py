@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -113,21 +112,16 @@ def explain(
         folder = _measure(checked, home, console)
     elif set_:
         raise ConfigError("--set changes what is measured: it goes with --measure")
+    elif execution := Execution.latest(load_study(study).name, home):
+        folder = execution.folder
     else:
-        folder = _latest(study, home)
+        raise InputError(f"study {study} has no execution in {home.runs}: `rampline run {study}`, or add --measure")
     explanations = _read(folder, only or [])
     if not explanations:
         raise InputError(
             f"no run of {folder} was probed (explain.steps=0?): `rampline explain {study} --measure` does it"
         )
     _show(explanations, console)
-
-
-def _latest(study: str, home: Home) -> Path:
-    execution = Execution.latest(load_study(study).name, home)
-    if execution is None:
-        raise InputError(f"study {study} has no execution in {home.runs}: `rampline run {study}`, or add --measure")
-    return execution.folder
 
 
 def _measure(study: Study, home: Home, console: Console) -> Path:
@@ -138,8 +132,7 @@ def _measure(study: Study, home: Home, console: Console) -> Path:
     def log(line: str) -> None:
         console.print(line, soft_wrap=True)
 
-    # One replica of a repeat does the same work.
-    study = dataclasses.replace(study, runs=tuple(run for run in study.runs if not run.repeat_of) or study.runs)
+    study = dataclasses.replace(study, runs=study.first_trainings)  # one replica of a repeat does the same work
     name = f"explain-{new_execution()}"
     folder, directories = home.runs / study.name / name, []
     with fork_server():
@@ -180,7 +173,7 @@ def _read(folder: Path, only: list[str]) -> dict[str, Explanation]:
 
 
 def _show(explanations: dict[str, Explanation], console: Console) -> None:
-    from rampline.explain.explanation import NOISE_NOTE, RUN_PARTS, STEP_PARTS, with_share, write_milliseconds
+    from rampline.explain.explanation import NOISE_NOTE, RUN_PARTS, STEP_PARTS, table_of_parts
 
     steps = {name: dataclasses.asdict(explanation.step) for name, explanation in explanations.items()}
     runs = {name: dataclasses.asdict(explanation.run) for name, explanation in explanations.items()}
@@ -189,12 +182,10 @@ def _show(explanations: dict[str, Explanation], console: Console) -> None:
         ("milliseconds of one training step", STEP_PARTS, steps, noise),
         ("seconds of the whole run", RUN_PARTS, runs, {}),
     ):
-        columns = (*(words for _, words in parts), "total")
-        table = make_table("run", *columns, numbers=columns, title=title)
-        for name, row in rows.items():
-            own = noisy.get(name, {})
-            cells = (with_share(row[key], row, own.get(key, math.nan)) for key, _ in parts)
-            table.add_row(name, *cells, write_milliseconds(sum(row.values())))
+        head, *texts = table_of_parts(parts, rows, noisy)
+        table = make_table(*head, numbers=head[1:], title=title)
+        for text in texts:
+            table.add_row(*text)
         console.print(table)
     if any(noise.values()):
         console.print(Text(NOISE_NOTE, style="dim"))
@@ -225,7 +216,7 @@ def forecast(
     machines = read_machine_types(on) if on else {}
     with fork_server():
         datasets = _prepare(checked, home, console.print)
-        runs = {run.name: run.config for run in checked.runs if not run.repeat_of}
+        runs = {run.name: run.config for run in checked.first_trainings}
         take_readings([(config, datasets[config.data]) for config in runs.values()], home, log=console.print)
     calibration = Calibration.of(home)
     for title, machine in {"on this machine": None, **machines}.items():
@@ -349,13 +340,13 @@ def _search(folder: Path, config: RunConfig, dataset: str, limits: Limits, secon
 
 def _read_run(study: str, run: str, assignments: Sequence[str]) -> tuple[Study, str | None]:
     """The study of this run alone, checked, with fresh weights; and the run whose weights it otherwise starts from."""
-    load_study(study).run(run)
+    listed = load_study(study).run(run).repeat_of or run
     # For this run alone: another one need not be possible with them.
     given = parse_overrides(assignments).items()
-    overrides = {key if ":" in key else f"{run}:{key}": value for key, value in given}
+    overrides = {key if ":" in key else f"{listed}:{key}": value for key, value in given}
     origin = load_study(study, overrides=overrides).run(run).starts_from
     if origin:
-        overrides[f"{run}:model.weights"] = "none"  # no other run is needed
+        overrides[f"{listed}:model.weights"] = "none"  # no other run is needed
     return check_study(study, home=Home.from_environment(), only=[run], overrides=overrides), origin
 
 

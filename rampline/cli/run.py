@@ -8,19 +8,14 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
-from rampline.cli.arguments import (
-    OnlyOption,
-    OverridesOption,
-    SetOption,
-    StudyArgument,
-    all_overrides,
-)
+from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
 from rampline.cli.console import SafeConsole, line_console
 from rampline.cli.look import find_comparison, show_comparison
 from rampline.config.sections import Launcher
@@ -38,7 +33,7 @@ from rampline.record.run_directory import RunDirectory
 from rampline.servers.prefect_server import flush_logs, prefect_answers, start_prefect
 from rampline.study import Study, load_study, study_name
 from rampline.study.execution_file import Execution, at_hand, find_executions, is_begun, new_execution
-from rampline.study.preflight import check_study, settings_differ
+from rampline.study.preflight import continue_or_check
 from rampline.tracking.pages import shorten
 
 HTTP_LIBRARIES = ("httpx", "httpcore")
@@ -79,22 +74,17 @@ def run(
 ) -> None:
     """Run a study: prepare its data, train its runs, evaluate and compare them."""
     home, console = Home.from_environment(), SafeConsole(markup=False)
-    if name and Path(name).name != name:
+    if name and (Path(name).name != name or name == ".."):
         raise InputError(f"--execution={name}: it must be the name of a folder of {home.runs}/STUDY")
     short = [*(["profile=true"] if profile else []), *([f"cluster.launcher={launcher}"] if launcher else [])]
     overrides = all_overrides(file, [*(set_ or []), *short], only)
     _meet_store(study, name, home, console, continues=resume or name is not None)
-    begun = home.runs / load_study(study).name / name if name else None
-    # One that is continued has the settings that it was started with, which were checked then.
+    folder = home.runs / load_study(study).name / name if name else None
     if resume:
-        execution = _unfinished(load_study(study).name, home, settings_given=bool(only or overrides))
-    elif begun and is_begun(begun):
-        execution = Execution.open(begun)
-        if settings_differ(execution.study, study, only or [], overrides):
-            console.print(f"execution {name} continues with the settings it was started with", highlight=False)
+        execution = _unfinished(load_study(study).name, folder, home, settings_given=bool(only or overrides))
     else:
-        checked = check_study(study, home=home, only=only or [], overrides=overrides)
-        execution = Execution(folder=home.runs / checked.name / (name or new_execution()), study=checked, home=home)
+        say = partial(console.print, highlight=False)
+        execution = continue_or_check(study, folder, home, say, only=only or [], overrides=overrides)
     is_job = any(run.config.cluster.launcher == "slurm" for run in execution.study.runs)
     requeue = requeue_at_exit() if is_job else None
     console.print(f"study {execution.study.name}, execution {execution.name}", highlight=False)
@@ -231,8 +221,8 @@ def _show_what_there_is(execution: Execution, console: Console) -> None:
         console.print(f"no comparison: {error}", highlight=False, soft_wrap=True, markup=False)
 
 
-def _unfinished(study: str, home: Home, *, settings_given: bool) -> Execution:
-    """The latest execution, if something of it is left to do: training, evaluation or comparison.
+def _unfinished(study: str, folder: Path | None, home: Home, *, settings_given: bool) -> Execution:
+    """The execution of a folder, or the latest, if something of it is left to do: training, evaluation or comparison.
 
     Raises:
         InputError: when there is none.
@@ -241,13 +231,14 @@ def _unfinished(study: str, home: Home, *, settings_given: bool) -> Execution:
         raise InputError(
             "--resume continues an execution with its own settings: leave out --only and --set, and --overrides"
         )
-    execution = Execution.latest(study, home)
+    execution = Execution.open(folder) if folder else Execution.latest(study, home)
     if execution is None:
         raise InputError(f"study {study} has no execution in {home.runs}: leave out --resume")
     runs = [execution.directory(run.name) for run in execution.study.runs]
     compared = (execution.reports / "comparison.csv").is_file()
     if compared and all(run.is_complete and run.evaluation_file.is_file() for run in runs):
-        raise InputError(f"the latest execution of study {study}, {execution.name}, is complete: leave out --resume")
+        which = "" if folder else "the latest "
+        raise InputError(f"{which}execution of study {study}, {execution.name}, is complete: leave out --resume")
     return execution
 
 

@@ -6,7 +6,6 @@ the real step takes longer is the sum, over the parts, of the run's part less th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from rampline.comparison.charts import drawn_runs, stacked_bars
 from rampline.comparison.runs import Comparison, is_missing, is_scaled
 from rampline.comparison.scaling_curves import STEADY
 from rampline.comparison.section import Chart, ReportTable, Section
-from rampline.explain.explanation import NOISE_NOTE, RUN_PARTS, STEP_PARTS, with_share, write_milliseconds
+from rampline.explain.explanation import NOISE_NOTE, RUN_PARTS, STEP_PARTS, table_of_parts, write_milliseconds
 from rampline.record.units import write_ratio
 
 ABOUT = (
@@ -135,19 +134,8 @@ def _table(
     rows: Mapping[str, Mapping[str, float]],
     noise: Mapping[str, Mapping[str, float]],
 ) -> ReportTable:
-    return ReportTable(
-        title=title,
-        head=("run", *(words for _, words in parts), "total"),
-        rows=tuple(
-            (
-                run,
-                *(with_share(row[key], row, noise.get(run, {}).get(key, math.nan)) for key, _ in parts),
-                write_milliseconds(sum(row.values())),
-            )
-            for run, row in rows.items()
-        ),
-        note=NOISE_NOTE if noise else "",
-    )
+    head, *texts = table_of_parts(parts, rows, noise)
+    return ReportTable(title=title, head=head, rows=tuple(texts), note=NOISE_NOTE if noise else "")
 
 
 def _number(value: Any) -> float:

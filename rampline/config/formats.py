@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -125,7 +126,7 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
     """`["epochs=2", "data.limit=50"]` as a mapping of texts.
 
     Raises:
-        ConfigError: where there is no `=` or the key is not known.
+        ConfigError: where there is no `=`.
     """
     overrides = {}
     for assignment in assignments:
@@ -137,6 +138,11 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
     return overrides
 
 
+def write_value(value: Any) -> str:
+    """The text of an override, of one line, that gives this value again: `off` gets quotes, and 1e-07 a point."""
+    return yaml.safe_dump(value, default_flow_style=True, width=math.inf).removesuffix("...\n").strip()
+
+
 def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, str]) -> dict[str, Any]:
     """Nested `values` with dotted `overrides` laid over them: texts, read as YAML but where a text is wanted.
 
@@ -145,16 +151,25 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, str]) -> 
     """
     changes: dict[str, Any] = {}  # all of them together: options go with the name that is set beside them
     for key, text in overrides.items():
-        if key not in known_keys():
-            raise ConfigError(unknown_key(key, known_keys()))
         try:
             value = _read_value(key, text) if isinstance(text, str) else text
         except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
             raise ConfigError(f"--set {key}={text} is not allowed: it must be a YAML value") from error
-        for part in reversed(key.split(".")):
-            value = {part: value}
-        changes = merge(changes, value)
+        changes = merge(changes, nest(key, value))
     return merge(values, changes)
+
+
+def nest(key: str, value: Any, *, otherwise: str = "") -> dict[str, Any]:
+    """`{"batch": {"size": 64}}` from `batch.size` and 64; `otherwise` as in `unknown_key`.
+
+    Raises:
+        ConfigError: on a key that is not known.
+    """
+    if key not in known_keys():
+        raise ConfigError(unknown_key(key, known_keys(), otherwise=otherwise))
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value
 
 
 def _read_value(key: str, text: str) -> Any:

@@ -46,10 +46,6 @@ def _constant(config: RunConfig, epoch: tf.Tensor) -> tf.Tensor:
     return tf.fill(tf.shape(epoch), tf.constant(config.peak_learning_rate, epoch.dtype))
 
 
-def _constant_words(config: RunConfig) -> str:
-    return f"{config.peak_learning_rate:g}"
-
-
 def _steps(config: RunConfig, epoch: tf.Tensor) -> tf.Tensor:
     """`peak * decay ** boundaries passed`."""
     import tensorflow as tf
@@ -73,10 +69,6 @@ def _ramp(config: RunConfig, epoch: tf.Tensor) -> tf.Tensor:
     return _ramp_and_fall(config, epoch, lambda after: config.learning_rate.decay**after)
 
 
-def _ramp_words(config: RunConfig) -> str:
-    return _ramp_and_fall_words(config, f"x {config.learning_rate.decay:g} per epoch")
-
-
 def _cosine(config: RunConfig, epoch: tf.Tensor) -> tf.Tensor:
     """A ramp, then one half period: Loshchilov & Hutter 2017."""
     import tensorflow as tf
@@ -84,10 +76,6 @@ def _cosine(config: RunConfig, epoch: tf.Tensor) -> tf.Tensor:
     rate = config.learning_rate
     length = max(config.epochs - rate.ramp_epochs - rate.hold_epochs, 1e-9)
     return _ramp_and_fall(config, epoch, lambda after: 0.5 * (1.0 + tf.cos(math.pi * tf.minimum(after / length, 1.0))))
-
-
-def _cosine_words(config: RunConfig) -> str:
-    return _ramp_and_fall_words(config, "half a cosine")
 
 
 def _ramp_and_fall(config: RunConfig, epoch: tf.Tensor, share: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
@@ -109,10 +97,10 @@ def _ramp_and_fall_words(config: RunConfig, fall: str) -> str:
 
 
 SCHEDULES = {
-    "constant": Schedule(rate=_constant, words=_constant_words, about="`peak`"),
+    "constant": Schedule(rate=_constant, words=lambda config: f"{config.peak_learning_rate:g}", about="`peak`"),
     "ramp": Schedule(
         rate=_ramp,
-        words=_ramp_words,
+        words=lambda config: _ramp_and_fall_words(config, f"x {config.learning_rate.decay:g} per epoch"),
         about="linear from `start` to `peak` over `ramp_epochs`, `peak` for `hold_epochs`, then "
         "`(peak - floor) * decay ** epochs_since + floor`",
         is_ramp=True,
@@ -122,7 +110,7 @@ SCHEDULES = {
     ),
     "cosine": Schedule(
         rate=_cosine,
-        words=_cosine_words,
+        words=lambda config: _ramp_and_fall_words(config, "half a cosine"),
         about="ramp and hold as in `ramp`, then half a cosine down to `floor` at the last epoch",
         is_ramp=True,
     ),

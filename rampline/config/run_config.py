@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import Literal
 
 from rampline.config.learning_rate import SCALINGS, SCHEDULES
@@ -138,81 +139,77 @@ class RunConfig(Settings):
         # The price of a machine is looked up in the study.
         priced = self.cluster.price_per_hour is not None or self.cluster.machine is not None
         allowed = "null without cluster.price_per_hour, or a cluster.machine of the study's prices"
-        check(priced or self.stop.max_cost_usd is None, "stop.max_cost_usd", self.stop.max_cost_usd, allowed)
+        self._need("stop.max_cost_usd", priced or self.stop.max_cost_usd is None, allowed)
         enough = self.global_batch_size >= self.num_replicas_in_sync
         allowed = f"at least one example for each of {self.num_replicas_in_sync} replicas"
-        check(enough, "batch.size", self.batch.size, allowed)
+        self._need("batch.size", enough, allowed)
         if self.batch.accumulate != 1:
             # XLA compiles for one shape, and the last micro-batch may be smaller.
-            check(not self.xla, "xla", self.xla, f"false with batch.accumulate={self.batch.accumulate}")
+            self._need("xla", not self.xla, f"false with batch.accumulate={self.batch.accumulate}")
         if isinstance(self.batch.accumulate, int):
             share = self.per_replica_batch_size
             allowed = f"at most {share}, the examples of a replica"
-            check(self.batch.accumulate <= share, "batch.accumulate", self.batch.accumulate, allowed)
+            self._need("batch.accumulate", self.batch.accumulate <= share, allowed)
+
+    def _need(self, name: str, is_so: bool, allowed: str) -> None:
+        """Refuse the value of a dotted key."""
+        check(is_so, name, attrgetter(name)(self), allowed)
 
     def _check_engine(self) -> None:
         if self.engine == "fit":
-            allowed = "loop for strategy " + self.strategy + " (Keras 3's Model.fit fails there)"
-            check(self.strategy in ("single", "mirrored"), "engine", self.engine, allowed)
-            every = self.checkpoint_every_steps
-            check(every == 0, "checkpoint_every_steps", every, "0 with engine=fit (resumed at whole epochs)")
-            check(
-                not self.log_examples, "log_examples", self.log_examples, "false with engine=fit (Keras owns the steps)"
-            )
-            check(not self.xla, "xla", self.xla, "false with engine=fit (Model.fit cannot compile a mirrored step)")
-            parts = self.batch.accumulate
-            check(parts == 1, "batch.accumulate", parts, "1 with engine=fit (Keras owns the steps)")
+            allowed = f"loop for strategy {self.strategy} (Keras 3's Model.fit fails there)"
+            self._need("engine", self.strategy in ("single", "mirrored"), allowed)
+            allowed = "0 with engine=fit (resumed at whole epochs)"
+            self._need("checkpoint_every_steps", self.checkpoint_every_steps == 0, allowed)
+            self._need("log_examples", not self.log_examples, "false with engine=fit (Keras owns the steps)")
+            self._need("xla", not self.xla, "false with engine=fit (Model.fit cannot compile a mirrored step)")
+            self._need("batch.accumulate", self.batch.accumulate == 1, "1 with engine=fit (Keras owns the steps)")
 
         if self.strategy == "parameter_server":
             allowed = "false for strategy parameter_server (whichever worker is free takes a step)"
-            check(not self.log_examples, "log_examples", self.log_examples, allowed)
+            self._need("log_examples", not self.log_examples, allowed)
             # A compiled function cannot read variables that live in another process.
-            check(not self.xla, "xla", self.xla, "false for strategy parameter_server")
+            self._need("xla", not self.xla, "false for strategy parameter_server")
             allowed = "false for strategy parameter_server (no two of its trainings are the same)"
-            check(not self.deterministic, "deterministic", self.deterministic, allowed)
+            self._need("deterministic", not self.deterministic, allowed)
 
     def _check_learning_rate(self) -> None:
         rate, peak = self.learning_rate, self.peak_learning_rate
         if SCHEDULES[rate.schedule].is_ramp:
-            check(rate.floor <= peak, "learning_rate.floor", rate.floor, f"at most {peak:g}, the scaled peak")
+            self._need("learning_rate.floor", rate.floor <= peak, f"at most {peak:g}, the scaled peak")
 
     def _check_cluster(self) -> None:
-        cluster = self.cluster
+        cluster, for_strategy = self.cluster, f"for strategy {self.strategy}"
         distributed = self.strategy in ("multi_worker", "parameter_server")
-        check(
-            distributed or cluster.workers == 1, "cluster.workers", cluster.workers, f"1 for strategy {self.strategy}"
-        )
+        self._need("cluster.workers", distributed or cluster.workers == 1, f"1 {for_strategy}")
         many = self.strategy in ("mirrored", "multi_worker")
-        check(many or cluster.replicas == 1, "cluster.replicas", cluster.replicas, f"1 for strategy {self.strategy}")
+        self._need("cluster.replicas", many or cluster.replicas == 1, f"1 {for_strategy}")
         self._check_elastic()
-        servers = cluster.parameter_servers
         if self.strategy == "parameter_server":
-            check(servers >= 1, "cluster.parameter_servers", servers, "at least 1 for strategy parameter_server")
+            self._need("cluster.parameter_servers", cluster.parameter_servers >= 1, f"at least 1 {for_strategy}")
         else:
-            check(servers == 0, "cluster.parameter_servers", servers, f"0 for strategy {self.strategy}")
+            self._need("cluster.parameter_servers", cluster.parameter_servers == 0, f"0 {for_strategy}")
         if not isinstance(cluster.virtual_devices, str):
             self._check_virtual_devices(cluster.virtual_devices)
 
     def _check_elastic(self) -> None:
         cluster, is_multi_worker = self.cluster, self.strategy == "multi_worker"
         if cluster.min_workers is not None:
-            least = cluster.min_workers
-            check(is_multi_worker, "cluster.min_workers", least, f"null for strategy {self.strategy}")
+            self._need("cluster.min_workers", is_multi_worker, f"null for strategy {self.strategy}")
             allowed = f"null or at most cluster.workers={cluster.workers}"
-            check(least <= cluster.workers, "cluster.min_workers", least, allowed)
+            self._need("cluster.min_workers", cluster.min_workers <= cluster.workers, allowed)
         if cluster.sum == "exact":
-            check(is_multi_worker, "cluster.sum", cluster.sum, f"fast for strategy {self.strategy}")
+            self._need("cluster.sum", is_multi_worker, f"fast for strategy {self.strategy}")
             allowed = "1 with cluster.sum=exact: let each worker have one device, and raise cluster.workers"
-            check(cluster.replicas == 1, "cluster.replicas", cluster.replicas, allowed)
+            self._need("cluster.replicas", cluster.replicas == 1, allowed)
 
     def _check_virtual_devices(self, virtual: int) -> None:
         if self.strategy == "multi_worker":
             # TensorFlow's MultiWorkerMirroredStrategy uses one CPU device per worker, or all its GPUs.
-            allowed = "0 for strategy multi_worker: raise cluster.workers"
-            check(virtual <= 1, "cluster.virtual_devices", virtual, allowed)
+            self._need("cluster.virtual_devices", virtual <= 1, "0 for strategy multi_worker: raise cluster.workers")
         replicas = self.cluster.replicas
         allowed = f"0 or at least cluster.replicas={replicas}"
-        check(virtual == 0 or virtual >= replicas, "cluster.virtual_devices", virtual, allowed)
+        self._need("cluster.virtual_devices", virtual == 0 or virtual >= replicas, allowed)
 
     @property
     def replicas(self) -> int:

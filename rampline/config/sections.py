@@ -55,12 +55,6 @@ def _check_source(source: str) -> str:
     return source
 
 
-def _check_checksum(checksum: str) -> str:
-    if not re.fullmatch("sha256:[0-9a-fA-F]{64}", checksum):
-        raise ValueError(checksum)
-    return checksum
-
-
 def _capture_groups(pattern: str) -> int:
     """How many a regular expression has; 0 where it is none."""
     try:
@@ -77,14 +71,8 @@ def _count_replicas(replicas: Any, info: ValidationInfo) -> Any:
     return len(find_devices().gpus) or (virtual if isinstance(virtual, int) else 0) or 1
 
 
-def _check_metric(name: str) -> str:
-    if not re.fullmatch(r"top_([2-9]|[1-9]\d+)", name):
-        raise ValueError(name)
-    return name
-
-
 # The share of examples whose class is among the K most likely ones.
-MetricName = Annotated[Text, AfterValidator(_check_metric)]
+MetricName = Annotated[Text, Field(pattern="^top_([2-9]|[1-9][0-9]+)$")]
 
 # YAML 1.1 reads off as false.
 Prefetch = Annotated[
@@ -120,7 +108,7 @@ class DataConfig(Settings):
         "folder of the files that TFDS would download, for machines without a network (`tfds:` only)",
         changes_training=False,
     )
-    checksum: Annotated[Text, AfterValidator(_check_checksum)] | None = setting(
+    checksum: Annotated[Text, Field(pattern="^sha256:[0-9a-fA-F]{64}$")] | None = setting(
         None,
         "SHA-256 that the archive of `url:` must have; `null` takes what comes, and tells its checksum to be set here",
         allowed="sha256: and 64 hexadecimal digits, or null",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import lzma
 import os
 import shutil
@@ -14,11 +13,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from rampline.data.address import UNFINISHED
 from rampline.errors import DatasetError
-from rampline.files import complete_directory, delete_unfinished
+from rampline.files import complete_directory, delete_unfinished, sha256_of
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 # What must be left free on the disk, and what a file takes there at least: a million empty ones fill it too.
@@ -79,8 +78,7 @@ def unpack_once(archive: Path, parent: Path) -> Path:
         DatasetError: see `unpack`; nothing is left then.
     """
     try:
-        with archive.open("rb") as file:
-            key = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        key = sha256_of(archive)[:16]
     except OSError as error:
         raise DatasetError(f"{archive} cannot be read: {error.strerror}") from error
     directory = parent / f"{stem(archive)}-{key}"
@@ -105,7 +103,7 @@ def unpack(archive: Path, directory: Path) -> None:
     """
     left = int(shutil.disk_usage(directory).free * (1 - KEPT_FREE_SHARE))
     try:
-        for member in _members(archive):
+        for member in _zip_members(archive) if archive.suffix.lower() == ".zip" else _tar_members(archive):
             path = directory / _safe_name(archive, member.name)
             left -= max(member.size, BYTES_PER_FILE)
             if left < 0:
@@ -118,10 +116,6 @@ def unpack(archive: Path, directory: Path) -> None:
     except _BROKEN as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DatasetError(f"{archive} cannot be unpacked: {reason}") from error
-
-
-def _members(archive: Path) -> Iterator[_Member]:
-    return _tar_members(archive) if archive.suffix.lower() != ".zip" else _zip_members(archive)
 
 
 def _zip_members(archive: Path) -> Iterator[_Member]:
@@ -164,14 +158,8 @@ def _tar_members(archive: Path) -> Iterator[_Member]:
             elif not info.isfile():
                 raise _refusal(archive, info.name, "is a link or a device")
             elif not info.name.startswith(_IGNORED):
-                yield _Member(name=info.name, size=info.size, open=lambda info=info: _extract(opened, info))
-
-
-def _extract(opened: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
-    content = opened.extractfile(info)
-    if content is None:
-        raise tarfile.ExtractError(f"{info.name!r} has no content")
-    return content
+                content: Any = functools.partial(opened.extractfile, info)  # of a file it is not None
+                yield _Member(name=info.name, size=info.size, open=content)
 
 
 def _safe_name(archive: Path, name: str) -> PurePosixPath:

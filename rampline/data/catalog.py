@@ -20,35 +20,19 @@ _CHUNK = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CatalogEntry:
-    """What is kept of an example while its image is not in memory.
-
-    Attributes:
-        split: the source's.
-        name: see `Example`.
-        label: see `Example`.
-        sha256: of the encoded image, hex.
-        orientation: see `read_orientation`.
-        has_16_bits: a channel, of which the decoder uses the upper 8.
-        group: see `Example`.
-    """
+    """What is kept of an `Example`, of a split of its source, while its image is not in memory."""
 
     split: str
     name: str
     label: int
-    sha256: str
+    sha256: str  # of the encoded image
     orientation: int = UPRIGHT
-    has_16_bits: bool = False
+    has_16_bits: bool = False  # a channel, of which the decoder uses the upper 8
     group: str = ""
 
 
 def read_catalog(source: Source, on_progress: Callable[[int], None], map_in_order: MapInOrder) -> list[CatalogEntry]:
-    """Read every example of `source` once, in the order in which it yields them.
-
-    Args:
-        source: an open source.
-        on_progress: is told how many examples have been read.
-        map_in_order: who reads.
-    """
+    """Read every example of `source` once, in its order; `on_progress` is told how many have been read."""
     catalog: list[CatalogEntry] = []
     for split, examples in source.splits.items():
         digest = functools.partial(_digest_chunk, split)

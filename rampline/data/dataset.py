@@ -92,14 +92,9 @@ class PreparedDataset:
                 raise DatasetError(f"{path} is damaged ({size} of {expected} bytes): {_remedy(self.directory)}")
 
     @property
-    def has_test(self) -> bool:
-        """Whether the source has a test split."""
-        return "test" in self.splits
-
-    @property
     def evaluation_split(self) -> str:
         """The split that final scores come from: `test` if there is one, else `validation`."""
-        return "test" if self.has_test else "validation"
+        return "test" if "test" in self.splits else "validation"
 
     def labels(self, split: str) -> np.ndarray:
         """Labels of a split, `(examples,) int32`, in the order of its images."""

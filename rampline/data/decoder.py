@@ -138,16 +138,7 @@ def resize(image: tf.Tensor, image_shape: tuple[int, int, int]) -> tf.Tensor:
 def decode_and_resize(
     encoded: tf.Tensor, image_shape: tuple[int, int, int], orientation: tf.Tensor | None = None
 ) -> tf.Tensor:
-    """Decode and resize one image.
-
-    Args:
-        encoded: scalar string, see `decode`.
-        image_shape: `(height, width, channels)`, channels 1 or 3.
-        orientation: see `decode`.
-
-    Returns:
-        `image_shape` uint8.
-    """
+    """`decode` and `resize` one image: `image_shape` uint8."""
     image, _ = decode(encoded, image_shape, orientation)
     return resize(image, image_shape)
 

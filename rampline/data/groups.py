@@ -27,12 +27,8 @@ def draw_validation_groups(
     """The groups whose training images become validation: of each class near `data.validation_fraction`.
 
     The draw depends on `data.split_seed` and on how many images of which class each group has, not on their order.
-
-    Args:
-        images: group and label of each training image.
-        class_names: name of every label.
-        config: what was asked for.
-        tell: gets a line where a class has a tenth, and an image, more or less than its share.
+    `images` are group and label of each training image. `tell` gets a line where a class has a tenth, and an image,
+    more or less than its share.
 
     Raises:
         DatasetError: when a class would not be on both sides.

@@ -9,11 +9,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import pandas as pd
 
@@ -52,17 +52,7 @@ _CHUNK = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be stored.
-
-    Attributes:
-        config: what was asked for.
-        source: the open source.
-        catalog: its examples.
-        splits: the split to store each of them in, `""` for none.
-        fingerprint: of the source.
-        preprocessing: from `describe_preprocessing`.
-        map_in_order: who reads and decodes.
-    """
+    """What is to be stored: each example of the catalog in its split of `splits`, `""` for none."""
 
     config: DataConfig
     source: Source
@@ -78,13 +68,8 @@ class Plan:
         return ((split, entry) for split, entry in zip(self.splits, self.catalog, strict=True) if split)
 
 
-class _Image(NamedTuple):
-    """What is kept of a decoded image: see `DecodedImage`, but the content is `stored_content`."""
-
-    content: Content | None
-    width: int
-    height: int
-    problem: str
+# An image without its pixels, and what is stored of it; none where it does not decode.
+Stored: TypeAlias = tuple[DecodedImage, Content | None]
 
 
 def fill(directory: Path, plan: Plan, on_progress: Callable[[int, int], None]) -> None:
@@ -116,15 +101,15 @@ def _write_images(
             split: stack.enter_context(SplitWriter(directory, split, plan.preprocessing["storage"]))
             for split in stored_splits
         }
-        for (split, entry), image in zip(plan.chosen, _decode_chosen(plan), strict=True):
-            if image.content is not None:
-                writers[split].append(entry.label, image.content, entry.orientation)
+        for (split, entry), (image, content) in zip(plan.chosen, _decode_chosen(plan), strict=True):
+            if content is not None:
+                writers[split].append(entry.label, content, entry.orientation)
             rows.append(_report_row(plan, split, entry, image))
             on_progress(len(rows), examples)
     return rows, {split: writer.describe() for split, writer in writers.items()}
 
 
-def _report_row(plan: Plan, split: str, entry: CatalogEntry, image: _Image) -> ReportRow:
+def _report_row(plan: Plan, split: str, entry: CatalogEntry, image: DecodedImage) -> ReportRow:
     return ReportRow(
         split=split,
         class_name=plan.source.class_names[entry.label],
@@ -138,7 +123,7 @@ def _report_row(plan: Plan, split: str, entry: CatalogEntry, image: _Image) -> R
     )
 
 
-def _decode_chosen(plan: Plan) -> Iterator[_Image]:
+def _decode_chosen(plan: Plan) -> Iterator[Stored]:
     decode = partial(_decode_chunk, Decoder(tuple(plan.preprocessing["image_shape"])), plan.preprocessing["storage"])
     return chain.from_iterable(plan.map_in_order(decode, in_chunks(_iterate_chosen(plan), _CHUNK)))
 
@@ -151,19 +136,15 @@ def _iterate_chosen(plan: Plan) -> Iterator[tuple[Example, str]]:
             yield example, entry.sha256
 
 
-def _decode_chunk(decoder: Decoder, storage: str, chunk: list[tuple[Example, str]]) -> list[_Image]:
+def _decode_chunk(decoder: Decoder, storage: str, chunk: list[tuple[Example, str]]) -> list[Stored]:
     contents = [example.read() for example, _ in chunk]
     for content, (example, sha256) in zip(contents, chunk, strict=True):
         if hashlib.sha256(content).hexdigest() != sha256:
             raise DatasetError(
                 f"{example.name} changed while it was being prepared: prepare again when nothing writes there"
             )
-    return [_make_image(storage, content, image) for content, image in zip(contents, decoder(contents), strict=True)]
-
-
-def _make_image(storage: str, encoded: bytes, image: DecodedImage) -> _Image:
-    content = None if image.pixels is None else stored_content(storage, pixels=image.pixels, encoded=encoded)
-    return _Image(content, image.width, image.height, image.problem)
+    images = zip(contents, decoder(contents), strict=True)
+    return [(replace(image, pixels=None), stored_content(storage, image.pixels, encoded)) for encoded, image in images]
 
 
 def _check(plan: Plan, rows: Sequence[ReportRow]) -> None:
@@ -267,9 +248,6 @@ def store_dataset(
     """Prepare `config.source`, or find it prepared; one process at a time in a home, the others wait.
 
     Args:
-        config: what to prepare.
-        home: where to.
-        reporter: where to tell about it.
         scored_classes: what a model was trained on that is to be scored on these images, and on nothing else: all of
             them become the test split, see `as_test_images`. Left out for data to train on.
         may_fork: let worker processes decode what consists of files, quicker than threads do; for a process that has

@@ -17,13 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rampline.data.dataset import (
-    BLOCK_BYTES,
-    EXAMPLES_PER_FOLDER,
-    PreparedDataset,
-    digests_file,
-    example_file,
-)
+from rampline.data.dataset import BLOCK_BYTES, EXAMPLES_PER_FOLDER, PreparedDataset, digests_file, example_file
 from rampline.data.parallel import map_in_order
 from rampline.data.storage import digest
 from rampline.files import json_digest, read_json, write_json

@@ -20,13 +20,7 @@ from rampline.record.home import Home
 
 
 def check_undecodable_share(config: DataConfig, *, undecodable: int, examples: int, first: str = "") -> None:
-    """The share of examples that do not decode must be at most `data.max_undecodable_share`.
-
-    Args:
-        config: what is asked for.
-        undecodable: examples that do not decode.
-        examples: all examples that were selected, those included.
-        first: one of them and its problem, for the message.
+    """The share of the selected examples that do not decode must be at most `data.max_undecodable_share`.
 
     Raises:
         DatasetError: otherwise.
@@ -50,11 +44,7 @@ def check_classes(
 ) -> None:
     """No class may lose all its training examples because they do not decode, and no split all its examples.
 
-    Args:
-        chosen: (split, label) of the examples that were selected.
-        stored: (split, label) of those of them that decode.
-        class_names: name of every label.
-        source: what to name in an error.
+    `chosen` are the (split, label) of the examples that were selected, `stored` of those that decode.
 
     Raises:
         DatasetError: otherwise.
@@ -97,7 +87,7 @@ def prepare_dataset(
     Args:
         config: what to prepare.
         home: where to.
-        scored_classes: for images that a trained model is scored on, see `rampline.data.ingest.store_dataset`.
+        scored_classes: see `rampline.data.ingest.store_dataset`.
         on_progress: is called with (done, total) examples; every example is read once and decoded once.
         log: is called with lines for the user.
 

@@ -124,13 +124,7 @@ class DataReport:
 
 
 def make_report(rows: Sequence[ReportRow], *, source: str, fingerprint: str) -> DataReport:
-    """Summarise the examples that were selected.
-
-    Args:
-        rows: one per example.
-        source: see `DataReport`.
-        fingerprint: see `DataReport`.
-    """
+    """Summarise the examples that were selected, a row each."""
     examples = pd.DataFrame(rows, columns=pd.Index(ReportRow._fields)).rename(columns={"class_name": "class"})
     decoded, broken = examples.query("problem == ''"), examples.query("problem != ''")
     return DataReport(

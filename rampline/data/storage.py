@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from array import array
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeAlias
@@ -33,8 +31,10 @@ def digest(content: bytes | bytearray | memoryview) -> bytes:
     return hashlib.sha256(content).digest()[:DIGEST_BYTES]
 
 
-def stored_content(storage: str, *, pixels: np.ndarray, encoded: bytes) -> Content:
-    """What a storage keeps of an example: of its pixels and of what they were decoded from, one."""
+def stored_content(storage: str, pixels: np.ndarray | None, encoded: bytes) -> Content | None:
+    """What a storage keeps of an example: its pixels or what they were decoded from; nothing without pixels."""
+    if pixels is None:
+        return None
     return encoded if storage == "encoded_files" else np.ascontiguousarray(pixels).reshape(-1)
 
 
@@ -54,8 +54,6 @@ class SplitWriter:
         self._digests = bytearray()
         self._block, self._block_bytes = hashlib.sha256(), 0
         self._bytes = 0
-        self._syncer = ThreadPoolExecutor(1)
-        self._syncing: Future[None] | None = None
         self._images: BinaryIO | None = images_file(directory, split).open("wb") if storage == "tensor" else None
 
     def __enter__(self) -> SplitWriter:
@@ -64,11 +62,9 @@ class SplitWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._syncer.shutdown(wait=kind is None, cancel_futures=True)
         if self._images is not None:
             self._images.close()
         if kind is None:
-            self._end_syncing()
             np.save(labels_file(self._directory, self._split), np.asarray(self._labels, dtype=np.int32))
             if self._is_encoded and any(orientation != UPRIGHT for orientation in self._orientations):
                 np.save(orientations_file(self._directory, self._split), np.asarray(self._orientations, dtype=np.int8))
@@ -97,24 +93,11 @@ class SplitWriter:
             self._block_bytes += len(part)
             if self._block_bytes == BLOCK_BYTES:
                 self._end_block()
-                self._start_syncing()
             content = content[len(part) :]
 
     def _end_block(self) -> None:
         self._digests += self._block.digest()[:DIGEST_BYTES]
         self._block, self._block_bytes = hashlib.sha256(), 0
-
-    def _start_syncing(self) -> None:
-        """Bring to the disk what is written so far, so that little is left to wait for in the end."""
-        if self._images is not None and (self._syncing is None or self._syncing.done()):
-            self._images.flush()
-            self._end_syncing()
-            self._syncing = self._syncer.submit(os.fsync, self._images.fileno())
-
-    def _end_syncing(self) -> None:
-        # The system reports a failing disk to the first process that syncs, and to no other.
-        if self._syncing is not None:
-            self._syncing.result()
 
     def _write_file(self, content: memoryview) -> None:
         path = example_file(self._directory, self._split, len(self._labels))

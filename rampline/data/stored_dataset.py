@@ -16,14 +16,9 @@ Log = Callable[[str], None]
 
 
 def fetch_dataset(directory: Path, log: Log) -> bool:
-    """Fetch the dataset of that address, unless it is here; the caller holds the lock of the folder that it is in.
+    """Fetch `RAMPLINE_HOME/data/NAME-KEY`, unless it is here; returns whether it is here then.
 
-    Args:
-        directory: `RAMPLINE_HOME/data/NAME-KEY`.
-        log: gets a line for what a user should know.
-
-    Returns:
-        whether it is here.
+    The caller holds the lock of the folder that it is in. `log` gets a line for what a user should know.
     """
     store = ObjectStore.from_environment()
     if store is None or directory.is_dir():
@@ -39,11 +34,9 @@ def fetch_dataset(directory: Path, log: Log) -> bool:
 
 
 def fetch_known(entry: Path, log: Log) -> bool:
-    """Fetch the dataset that an entry of the index leads to, and the entry; see `rampline.data.address`.
+    """Fetch the dataset that an entry of the index leads to, and the entry, which is not here yet.
 
-    Args:
-        entry: `RAMPLINE_HOME/data/index/KEY.json`, not here yet.
-        log: as above.
+    See `rampline.data.address`.
     """
     store = ObjectStore.from_environment()
     if store is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,19 @@ def with_share(value: float, parts: Mapping[str, float], noise: float = math.nan
     if not math.isnan(noise):
         text += f" \N{PLUS-MINUS SIGN}{write_milliseconds(noise)}"
     return text if value <= noise or not total else f"{text} ({100 * value / total:z.0f} %)"
+
+
+def table_of_parts(
+    parts: tuple[tuple[str, str], ...],
+    rows: Mapping[str, Mapping[str, float]],
+    noise: Mapping[str, Mapping[str, float]],
+) -> Iterator[tuple[str, ...]]:
+    """The head and a row for each run, as texts: its parts, each `with_share`, and their total; all by run and part."""
+    yield ("run", *(words for _, words in parts), "total")
+    for run, row in rows.items():
+        known = noise.get(run, {})
+        shares = (with_share(row[key], row, known.get(key, math.nan)) for key, _ in parts)
+        yield (run, *shares, write_milliseconds(sum(row.values())))
 
 
 PREFETCH = "data.prefetch=auto"

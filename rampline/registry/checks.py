@@ -224,7 +224,7 @@ def _unseen(directory: RunDirectory, dataset: PreparedDataset) -> np.ndarray | s
     try:
         seen = images_trained_on(directory, dataset)
     except DatasetError as error:
-        if dataset.has_test:
+        if "test" in dataset.splits:
             return ALL
         raise InputError(
             f"the data that it was trained on is gone or damaged, so that nobody knows which of them it has seen: put "

@@ -24,7 +24,7 @@ from rampline.data.archives import Boundary
 from rampline.data.compiled import compiled
 from rampline.data.decoder import Decoder
 from rampline.data.parallel import in_chunks, map_in_order
-from rampline.data.sources.folder import DECODABLE_SUFFIXES, OTHER_SUFFIXES, refuse_unlisted
+from rampline.data.sources.folder import is_image, walk
 from rampline.errors import DatasetError, InputError
 from rampline.files import csv_cell
 from rampline.imports import import_own
@@ -46,12 +46,9 @@ def walk_images(folder: Path) -> Iterator[Path]:
 
     One directory's names are held at a time. Links to folders are not entered: they may lead round in circles.
     """
-    for parent, folders, names in os.walk(folder, onerror=refuse_unlisted):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    for parent, folders, names in walk(folder):
         yield from (path for name in folders if (path := Path(parent, name)).is_symlink())
-        for name in sorted(name for name in names if not name.startswith(".")):
-            if Path(name).suffix.lower() in DECODABLE_SUFFIXES | OTHER_SUFFIXES:
-                yield Path(parent, name)
+        yield from (Path(parent, name) for name in names if is_image(name))
 
 
 def read_image(path: Path, boundary: Boundary) -> ImageToLabel:

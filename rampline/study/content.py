@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter
 
 from rampline.config import RunConfig, apply_overrides, from_dict, merge
-from rampline.config.formats import known_keys
-from rampline.config.setting import Settings, check, unknown_key
+from rampline.config.formats import nest
+from rampline.config.setting import Settings, check
 from rampline.credentials import check_no_credentials, hide_credentials
-from rampline.errors import ConfigError
+from rampline.errors import ConfigError, InputError
 from rampline.study.definition import GridKeys, RunKeys, Study, StudyKeys, StudyRun, StudyTexts
 from rampline.study.yaml_file import read_yaml
 
@@ -35,6 +35,7 @@ PLACE = re.compile(r"\{([^{}]*)\}")
 # A few lines of axes can ask for more runs than anybody trains, and than fit into memory.
 MAX_RUNS = 1000
 SAMPLE = "sample"
+NO_KEY = "a list or a range is for a key, such as batch.size"
 # Label of a value, and the settings that it stands for.
 Value = tuple[str, Mapping[str, Any]]
 
@@ -58,12 +59,12 @@ def read_keys(kind: type[Keys], content: Any) -> Keys:
 
 
 @contextlib.contextmanager
-def _told_of(what: str) -> Iterator[None]:
+def told_of(what: str) -> Iterator[None]:
     """Say which part of the study an error is about."""
     try:
         yield
-    except ConfigError as error:
-        raise ConfigError(f"{what}: {error}") from error
+    except InputError as error:
+        raise type(error)(f"{what}: {error}") from error
 
 
 def read_study(content: Any, *, default_name: str, only: Sequence[str], overrides: Mapping[str, str]) -> Study:
@@ -76,11 +77,11 @@ def read_study(content: Any, *, default_name: str, only: Sequence[str], override
     check_no_credentials("", overrides)
     keys = read_keys(StudyKeys, content)
     runs, (listed, halving) = [], _list_runs(keys)
-    _check_runs_of(overrides, listed)
     asked = {name if name in listed else without_seed(name) for name in only}
     for name, run_keys in listed.items():
         changes = _of_run(overrides, name) if not only or name in asked else {}
         runs.append(_make_run(name, run_keys, keys, changes, halving.get(name, "")))
+    _check_runs_of(overrides, listed)  # now that their names are texts
     about = {field.name: getattr(keys, field.name) for field in dataclasses.fields(StudyTexts)}
     about |= dataclasses.asdict(keys.recommend) | {"name": keys.name or default_name}
     reference = keys.reference or runs[0].name
@@ -109,16 +110,16 @@ def _list_runs(keys: StudyKeys) -> tuple[dict[str, RunKeys], dict[str, str]]:
     listed: dict[str, RunKeys] = {}
     halving: dict[str, str] = {}
     for name, settings in keys.runs.items():
-        with _told_of(f"run {name}"):
+        with told_of(f"run {name}"):
             listed[name] = read_keys(RunKeys, {} if settings is None else settings)
     for grid, settings in keys.grid.items():
-        with _told_of(f"grid {grid}"):
+        with told_of(f"grid {grid}"):
             grid_keys = read_keys(GridKeys, settings)
             runs = runs_of_grid(str(grid), grid_keys)
             if twice := next((name for name in runs if name in listed), None):
                 raise ConfigError(f"there is another run {twice}: give the grid a name that tells them apart")
         for name, made in runs.items():
-            with _told_of(f"run {name}"):
+            with told_of(f"run {name}"):
                 listed[name] = read_keys(RunKeys, made)
         halving |= dict.fromkeys(runs, str(grid)) if grid_keys.search == "halving" else {}
     return listed, halving
@@ -126,7 +127,7 @@ def _list_runs(keys: StudyKeys) -> tuple[dict[str, RunKeys], dict[str, str]]:
 
 def _make_run(name: str, keys: RunKeys, study: StudyKeys, overrides: Mapping[str, str], halving: str) -> StudyRun:
     own = merge(study.base, keys.set)
-    with _told_of(f"run {name}"):
+    with told_of(f"run {name}"):
         config = _with_price(from_dict(apply_overrides(own, overrides)), study.prices)
         _check_import(config.model.name, own)
     # `--set` may have changed the data.
@@ -156,7 +157,7 @@ def _repeat(run: StudyRun, number: int, runs: Mapping[str, StudyRun]) -> StudyRu
     if not number:
         return run
     parity = dataclasses.replace(run.config.parity, steps=0)
-    with _told_of(f"repeat {number} of run {run.name}"):
+    with told_of(f"repeat {number} of run {run.name}"):
         config = dataclasses.replace(run.config, seed=run.config.seed + number, parity=parity)
     ancestor = runs.get(run.starts_from or "")
     if ancestor and number < ancestor.config.repeats:
@@ -211,7 +212,7 @@ def _check_halving(study: Study) -> Study:
             continue
         whose, cluster = f"in grid {run.halving}, which has search: halving", run.config.cluster
         alike = epochs.setdefault(run.halving, run.config.epochs)
-        with _told_of(f"run {run.name}"):
+        with told_of(f"run {run.name}"):
             check(run.config.epochs == alike, "epochs", run.config.epochs, f"the same for all runs {whose}: {alike}")
             check(cluster.launcher != "hand", "cluster.launcher", cluster.launcher, f"local, ray or slurm {whose}")
             is_own = run.starts_from is not None and study.run(run.starts_from).halving == run.halving
@@ -328,7 +329,7 @@ class Range:
         value = math.exp(value) if self.log else value
         is_whole = isinstance(self.low, int) and isinstance(self.high, int)
         value = round(value) if is_whole else float(f"{value:.4g}")
-        return str(value), _nest(self.key, value)
+        return str(value), nest(self.key, value, otherwise=NO_KEY)
 
 
 Axes = dict[str, Choices | Range]
@@ -399,13 +400,14 @@ def _read_axes(over: Any) -> Axes:
 def _read_axis(axis: str, values: Any) -> Choices | Range:
     if not isinstance(values, Mapping | list) or not values:
         raise ConfigError(f"over.{axis} must be settings by label, or a list of values of a key, not {values!r}")
+    is_named = isinstance(values, Mapping)
     if (
-        isinstance(values, Mapping)
+        is_named
         and {*values} <= {"low", "high", "log"}
         and not any(isinstance(value, Mapping) for value in values.values())
     ):
         return _read_range(axis, values)
-    settings = list(values.values()) if isinstance(values, Mapping) else [_nest(axis, value) for value in values]
+    settings = [*values.values()] if is_named else [nest(axis, value, otherwise=NO_KEY) for value in values]
     labels = [str(label).lower() for label in values]
     if len(set(labels)) < len(labels):
         raise ConfigError(f"over.{axis} has a value twice: {', '.join(labels)}")
@@ -426,17 +428,6 @@ def _read_range(axis: str, values: Mapping[Any, Any]) -> Range:
     found = Range(key=axis, low=low, high=high, log=log)
     found.at(0.0)  # a key that there is
     return found
-
-
-def _nest(key: str, value: Any) -> Any:
-    """`{"batch": {"size": 64}}` from `batch.size` and 64."""
-    if key not in known_keys():
-        raise ConfigError(
-            unknown_key(key, known_keys(), otherwise="a list or a range is for a key, such as batch.size")
-        )
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return value
 
 
 def _fill(template: str, labels: Mapping[str, str]) -> str:

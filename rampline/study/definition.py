@@ -200,6 +200,11 @@ class Study(StudyTexts, Recommend):
         return tuple(dict.fromkeys(run.config.data for run in self.runs))
 
     @property
+    def first_trainings(self) -> tuple[StudyRun, ...]:
+        """The runs without those that train another one once more; all where there is no other."""
+        return tuple(run for run in self.runs if not run.repeat_of) or self.runs
+
+    @property
     def needs_tensorflow_here(self) -> bool:
         """Whether the machine of the command has to compute; nodes of Ray prepare no data, and have fork servers."""
         return any(run.config.cluster.launcher != "ray" or not self.datasets.get(run.config.data) for run in self.runs)

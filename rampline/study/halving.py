@@ -9,7 +9,7 @@ is continued comes to the same decisions.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rampline.files import read_json
@@ -97,7 +97,10 @@ def find_goals(runs: Standings, epochs: int) -> dict[str, Goal]:
         ]
         if late:
             return goals | {name: Goal(epoch=rung) for name in late}
-        accuracies = {run: _accuracy_at(rung, trainings) for run, trainings in alive.items()}
+        accuracies = {
+            run: statistics.median(training.accuracy_at(rung) for training in trainings.values())
+            for run, trainings in alive.items()
+        }
         ranked = sorted(alive, key=lambda run: accuracies[run], reverse=True)
         for place, run in enumerate(ranked, start=1):
             if place <= _kept(len(ranked)) or any(training.goal > rung for training in alive[run].values()):
@@ -108,10 +111,6 @@ def find_goals(runs: Standings, epochs: int) -> dict[str, Goal]:
             goals |= {name: Goal(epoch=rung, stopped=stopped) for name in resting}
             del alive[run]
     return goals
-
-
-def _accuracy_at(rung: int, trainings: Mapping[str, Standing]) -> float:
-    return statistics.median(training.accuracy_at(rung) for training in trainings.values())
 
 
 def runs_of(study: Study, grid: str) -> dict[str, list[StudyRun]]:
@@ -163,12 +162,12 @@ def _goals_of(execution: Execution, failed: Collection[str]) -> dict[str, Goal]:
     for grid in dict.fromkeys(run.halving for run in execution.study.runs if run.halving):
         runs = runs_of(execution.study, grid)
         epochs = next(iter(runs.values()))[0].config.epochs
-        goals |= find_goals({name: _standings(execution, runs[name], failed) for name in runs}, epochs)
+        standings = {
+            name: {run.name: _standing(execution.directory(run.name), run.name in failed) for run in trainings}
+            for name, trainings in runs.items()
+        }
+        goals |= find_goals(standings, epochs)
     return goals
-
-
-def _standings(execution: Execution, trainings: Sequence[StudyRun], failed: Collection[str]) -> dict[str, Standing]:
-    return {run.name: _standing(execution.directory(run.name), run.name in failed) for run in trainings}
 
 
 def _standing(directory: RunDirectory, has_failed: bool) -> Standing:

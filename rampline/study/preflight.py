@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from rampline.config.keras_names import check_augmentations, check_model, check_weights
 from rampline.errors import InputError
 from rampline.jobs.launchers import launcher_of, resolve_virtual_devices
 from rampline.record.home import Home
-from rampline.study.content import load_study
+from rampline.study.content import load_study, told_of
 from rampline.study.definition import Study
+from rampline.study.execution_file import Execution, is_begun, new_execution
 
 
 def check_study(
@@ -40,20 +42,40 @@ def check_machine(study: Study, home: Home) -> Study:
     """
     runs = []
     for run in study.runs:
-        try:
+        with told_of(f"run {run.name}"):
             config = resolve_virtual_devices(run.config)
             check_model(config.model.name, config.model.options)
             check_augmentations(config.data)
             if run.starts_from is None:
                 check_weights(config.model.weights)
             launcher_of(config).check(config)
-        except InputError as error:
-            raise type(error)(f"run {run.name}: {error}") from error
         runs.append(dataclasses.replace(run, config=config))
     study = dataclasses.replace(study, runs=tuple(runs))
     from rampline.data.preparation import locate_prepared  # pandas: a wrong study should be told of before a second
 
     return dataclasses.replace(study, datasets={data: locate_prepared(data, home) for data in study.data})
+
+
+def continue_or_check(
+    study: str,
+    folder: Path | None,
+    home: Home,
+    log: Callable[[str], None],
+    *,
+    only: Sequence[str],
+    overrides: Mapping[str, str],
+    strategy: str | None = None,
+) -> Execution:
+    """The execution that was begun in a folder, or else a new one of that name, checked as by `check_study`."""
+    if folder and is_begun(folder):
+        # It has the settings that it was started with, which were checked then.
+        begun = Execution.open(folder)
+        if settings_differ(begun.study, study, only, overrides, strategy):
+            log(f"execution {begun.name} continues with the settings it was started with")
+        return begun
+    checked = check_study(study, home=home, only=only, overrides=overrides, strategy=strategy)
+    name = folder.name if folder else new_execution()
+    return Execution(folder=home.runs / checked.name / name, study=checked, home=home)
 
 
 def settings_differ(

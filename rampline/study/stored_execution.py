@@ -371,7 +371,8 @@ def fetch_execution(store: ObjectStore, study: str, home: Home, name: str | None
         log: gets a line for what a user should know.
 
     Raises:
-        InputError: when the store cannot be used, what it holds is damaged, or a process here works on the execution.
+        InputError: when the store cannot be used, what it holds is damaged, a process here works on the execution, or
+            one of its name is here that the store does not know.
     """
     try:
         names = [name] if name else store.names(f"runs/{study}")
@@ -389,7 +390,12 @@ def _is_here(store: ObjectStore, manifest: Manifest, home: Home, study: str, *, 
         is_older = latest and began_at(latest.folder) > manifest.began
         return bool(is_older) and not is_named
     owner, greatest = Owner.read(folder), owners_of(store, manifest.key)[-1]
-    return owner is not None and (greatest == owner.name or greatest <= owner.after)
+    if owner is None:
+        raise InputError(
+            f"{folder} was trained without RAMPLINE_STORE, and {store.url} has another execution of that name: name "
+            "one that neither has, or move the folder away"
+        )
+    return greatest == owner.name or greatest <= owner.after
 
 
 def _fetch(store: ObjectStore, manifest: Manifest, home: Home, study: str, log: Log) -> None:

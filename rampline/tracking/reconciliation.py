@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from mlflow.entities import DatasetInput, LoggedModelOutput, LoggedModelStatus, 
 from mlflow.tracking import MlflowClient
 
 from rampline.credentials import mask
-from rampline.files import json_digest
+from rampline.files import json_digest, sha256_of
 from rampline.record.delivery_state import RUNNING, STATUSES
 from rampline.tracking.store import param_text
 
@@ -234,9 +233,8 @@ def log_model(client: MlflowClient, run_id: str, folder: Path) -> str:
     """
     from mlflow.models import Model  # half a second, which no run needs before it trains
 
-    with open(folder / "data" / "model.keras", "rb") as file:
-        tags = {DIGEST_TAG: hashlib.file_digest(file, "sha256").hexdigest()}
-    tags[METADATA_TAG] = json_digest(Model.load(folder).metadata)
+    model = folder / "data" / "model.keras"
+    tags = {DIGEST_TAG: sha256_of(model), METADATA_TAG: json_digest(Model.load(folder).metadata)}
     run = client.get_run(run_id)
     for output in run.outputs.model_outputs if run.outputs else []:
         logged = client.get_logged_model(output.model_id)

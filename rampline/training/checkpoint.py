@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from rampline.errors import NO_SPACE, ConfigError, RunFailed
-from rampline.files import complete_directory, delete_unfinished, remove
+from rampline.files import complete_directory, delete_unfinished, remove, sha256_of
 from rampline.record.checkpoints import (
     CheckpointDamaged,
     Manifest,
@@ -100,8 +100,7 @@ def group(arrays: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
 def _write(path: Path, progress: Progress, arrays: dict[str, np.ndarray], names: tuple[str, ...]) -> None:
     with complete_directory(path, replace=True) as aside:
         np.savez(aside / VARIABLES, allow_pickle=False, **arrays)
-        with (aside / VARIABLES).open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = sha256_of(aside / VARIABLES)
         write_manifest(aside, Manifest(variables_sha256=digest, progress=progress, model_variables=names))
 
 

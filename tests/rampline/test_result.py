@@ -14,9 +14,10 @@ from command_line import as_terminal_job
 from processes import processes_with
 
 import rampline
+from rampline.config.formats import write_value
 from rampline.errors import ConfigError, InputError
 from rampline.record.home import Home
-from rampline.result import _command, _name_model, _write, _write_study
+from rampline.result import _command, _name_model, _write_study
 
 SCRIPT = """
 import keras, rampline
@@ -59,8 +60,8 @@ def test_what_is_wrong_is_raised_with_the_line_that_the_command_says(
     "value, written", [(3, "3"), (0.001, "0.001"), (True, "true"), (None, "null"), ("disk", "disk"), ([3, 7], "[3, 7]")]
 )
 def test_a_value_is_written_as_set_reads_it(value: object, written: str) -> None:
-    assert _write(value) == written
-    assert yaml.safe_load(_write(value)) == value
+    assert write_value(value) == written
+    assert yaml.safe_load(write_value(value)) == value
 
 
 def test_a_function_of_a_module_is_named_by_it(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ else's: it must not make other files of this machine part of a dataset.
 
 from __future__ import annotations
 
-from itertools import repeat
+import csv
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,7 @@ import pandas as pd
 
 from rampline.config import DataConfig
 from rampline.data.archives import Boundary
-from rampline.data.sources.image_files import (
-    SPLIT_ALLOWED,
-    ImageFile,
-    files_fingerprint,
-    files_source,
-    split_called,
-)
+from rampline.data.sources.image_files import SPLIT_ALLOWED, ImageFile, files_fingerprint, files_source, split_called
 from rampline.data.sources.source import Source, Tell
 from rampline.errors import DatasetError
 from rampline.record.units import escape_controls
@@ -116,6 +111,14 @@ def _read_table(path: Path, group: str | None) -> pd.DataFrame:
 
 def _check_cells(path: Path, table: pd.DataFrame, column: str, good: Any, allowed: str) -> None:
     for row in table.index[~good][:1]:
-        # Row 0 is the second line of the file.
-        where, value = f"csv {path}, line {row + 2}", table.at[row, column]
+        where, value = f"csv {path}, line {_line_of(path, row)}", table.at[row, column]
         raise DatasetError(f"{where}: {column}={value!r} is not allowed: it must be {allowed}")
+
+
+def _line_of(path: Path, row: int) -> int:
+    """The line that a row begins in; blank lines are no rows, and a row with a line break in a cell has several."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = csv.reader(file)
+        ends = ((rows.line_num, cells) for cells in rows if len(cells) > 1 or "".join(cells).strip())
+        end, cells = next(islice(ends, row + 1, None))  # behind the header
+        return end - "".join(cells).count("\n")

@@ -17,21 +17,15 @@ from typing import NoReturn
 
 from rampline.config import DataConfig
 from rampline.data.archives import Boundary, is_archive, stem, unpack_once
-from rampline.data.sources.image_files import (
-    SPLIT_ALLOWED,
-    ImageFile,
-    files_fingerprint,
-    files_source,
-    split_called,
-)
+from rampline.data.sources.image_files import SPLIT_ALLOWED, ImageFile, files_fingerprint, files_source, split_called
 from rampline.data.sources.source import MOST_NAMED, Source, Tell
 from rampline.errors import DatasetError
 from rampline.record.units import escape_controls
 
-DECODABLE_SUFFIXES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp"))
+_DECODABLE = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp")
 # Images to a person, but not to TensorFlow: they are listed as undecodable rather than overlooked.
-OTHER_SUFFIXES = frozenset((".webp", ".tif", ".tiff", ".heic", ".avif", ".ppm", ".pgm"))
-IMAGE_SUFFIXES = DECODABLE_SUFFIXES | OTHER_SUFFIXES
+_OTHER = (".tif", ".tiff", ".heic", ".avif", ".ppm", ".pgm")
+IMAGE_SUFFIXES = frozenset(_DECODABLE + _OTHER)
 
 
 def directory_name(config: DataConfig) -> str:
@@ -91,11 +85,11 @@ def _archive_fingerprint(archive: Path) -> str:
 
 def _enter(folder: Path) -> Path:
     """Archives often hold a single folder with everything in it."""
-    entries = list(folder.iterdir())
+    entries = _entries(folder)  # macOS adds `._photos` to a folder `photos`
     if len(entries) != 1 or not entries[0].is_dir():
         return folder
     # `test_data.zip` may hold `test_data/train` and `test_data/test`.
-    is_split = split_called(entries[0].name) and not any(split_called(path.name) for path in entries[0].iterdir())
+    is_split = split_called(entries[0].name) and not any(split_called(path.name) for path in _entries(entries[0]))
     return folder if is_split else _enter(entries[0])
 
 
@@ -129,15 +123,14 @@ def _list_files(root: Path, group: str | None, *, is_unpacked: bool = False) -> 
                     f"{os.fsencode(class_folder.name)}: their names must be UTF-8"
                 )
             for path in _walk(class_folder):
-                if _is_image(path):
+                if is_image(path):
                     stat = _stat(path, boundary)
                     files.append(_image_file(path, stat, prefix, split=split, class_name=class_folder.name))
                 else:
                     others += 1
     if not files:
-        raise DatasetError(
-            f"folder {root} holds no images: they are looked for in a sub-folder per class (.jpg, .png, .gif, .bmp)"
-        )
+        kinds = ".jpg, .png, .gif, .bmp, .webp"
+        raise DatasetError(f"folder {root} holds no images: they are looked for in a sub-folder per class ({kinds})")
     counts = {
         f"files below {root} are no images by their names": others,
         f"images below {root} lie in no folder of a class": sum(loose.values()),
@@ -146,13 +139,14 @@ def _list_files(root: Path, group: str | None, *, is_unpacked: bool = False) -> 
     return _with_groups(files, group, root) if group else files, notes
 
 
-def _is_image(path: str) -> bool:
+def is_image(path: str) -> bool:
+    """Whether a file is an image by its name."""
     return os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES
 
 
 def _count_loose_images(folder: Path) -> int:
     """Image files that lie directly in a folder of class folders: they have no class."""
-    return sum(_is_image(path.name) and path.is_file() for path in _entries(folder))
+    return sum(is_image(path.name) and path.is_file() for path in _entries(folder))
 
 
 def _tell_of_levels(root: Path, files: Sequence[ImageFile]) -> tuple[str, ...]:
@@ -219,11 +213,17 @@ def _entries(folder: Path) -> list[Path]:
     try:
         return [path for path in folder.iterdir() if not path.name.startswith(".")]
     except OSError as error:
-        refuse_unlisted(error)
+        _refuse_unlisted(error)
 
 
-def refuse_unlisted(error: OSError) -> NoReturn:
-    """Stop at a folder that cannot be listed, for `onerror` of `os.walk`, which would leave it out."""
+def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """`os.walk` in the order of the paths, hidden things apart; it stops at a folder that cannot be listed."""
+    for parent, folders, names in os.walk(folder, onerror=_refuse_unlisted):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield parent, folders, sorted(name for name in names if not name.startswith("."))
+
+
+def _refuse_unlisted(error: OSError) -> NoReturn:
     raise DatasetError(f"cannot read the folder {error.filename}: {error.strerror}") from error
 
 
@@ -233,12 +233,11 @@ def _refuse_link(folder: Path) -> None:
 
 
 def _walk(folder: Path) -> Iterator[str]:
-    """All files below, hidden ones apart, in the order of their paths; as texts: a `Path` takes three times as long."""
-    for parent, folders, names in os.walk(folder, onerror=refuse_unlisted):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    """The paths of all files below; as texts: a `Path` takes three times as long."""
+    for parent, folders, names in walk(folder):
         for name in folders:
             _refuse_link(Path(parent, name))
-        yield from (os.path.join(parent, name) for name in sorted(names) if not name.startswith("."))
+        yield from (os.path.join(parent, name) for name in names)
 
 
 def _stat(path: str, boundary: Boundary) -> os.stat_result:

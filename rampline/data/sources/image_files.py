@@ -59,13 +59,7 @@ def files_fingerprint(files: Iterable[ImageFile]) -> str:
 def files_source(
     files: Sequence[ImageFile], *, origin: str, notes: tuple[str, ...] = (), for_training: bool = True
 ) -> Source:
-    """A source of `files`; labels are the class names, sorted.
-
-    Args:
-        files: in the order in which they are to be stored.
-        origin: what to name in an error.
-        notes: see `Source`.
-        for_training: whether `train` must have what a training needs.
+    """A source of `files` in their order, which errors call `origin`; labels are the class names, sorted.
 
     Raises:
         DatasetError: with classes that are called as splits are; for a training, without a train split, with fewer than

@@ -78,14 +78,16 @@ def as_test_images(source: Source, class_names: tuple[str, ...], origin: str) ->
         origin: what to name in an error.
 
     Raises:
-        DatasetError: when the source has a class that the model does not know.
+        DatasetError: when the source has no image, or a class that the model does not know.
     """
     unknown = [name for name in source.class_names if name not in class_names]
     if unknown:
         more = f" and {len(class_names) - MOST_NAMED} others" if len(class_names) > MOST_NAMED else ""
         known = ", ".join(class_names[:MOST_NAMED]) + more
         raise DatasetError(f"{origin} has the class {unknown[0]!r}, which the run was not trained on: it knows {known}")
-    name = next(name for name in ("test", "validation", "train") if name in source.splits)
+    name = next((name for name in ("test", "validation", "train") if name in source.splits), None)
+    if name is None:
+        raise DatasetError(f"{origin} has no image to score")
     labels = [class_names.index(name) for name in source.class_names]
     split, left_out = source.splits[name], source.examples - source.splits[name].examples
     note = f"{split.examples} images of the split {name!r} are scored, {left_out} of other splits are not"

@@ -27,7 +27,7 @@ from rampline.data.archives import KEPT_FREE_SHARE, SUFFIXES, is_archive, stem
 from rampline.data.sources.folder import open_archive
 from rampline.data.sources.source import Source, Tell
 from rampline.errors import NOT_ALLOWED, DatasetError, DownloadFailed, says_disk_full
-from rampline.files import make_directory, read_json, write_json
+from rampline.files import make_directory, read_json, sha256_of, write_json
 from rampline.record.units import write_bytes
 
 SECURE, PLAIN = "https", "http"
@@ -120,7 +120,7 @@ def download(urls: Sequence[str], path: Path, *, checksum: str | None, tell: Cal
             not answer.
     """
     if path.is_file():
-        if checksum and (found := _sha256(path)) != checksum:
+        if checksum and (found := sha256_of(path)) != checksum:
             raise DatasetError(f"{path} has sha256:{found}, not data.checksum: remove it to have it downloaded again")
         return
     make_directory(path.parent)
@@ -288,14 +288,9 @@ def _how_far(done: int, total: int | None, bytes_per_second: float) -> str:
 
 
 def _verify(part: _Part, checksum: str | None, tell: Callable[[str], None]) -> None:
-    found = _sha256(part.path)
+    found = sha256_of(part.path)
     if checksum is None:
         tell(f"not verified, as data.checksum is not set: what came from {part.host} is sha256:{found}")
     elif found != checksum:
         part.drop()
         raise _NotThere(f"{part.url} is not the file of data.checksum: it has sha256:{found}")
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

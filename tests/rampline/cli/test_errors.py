@@ -12,6 +12,10 @@ from other_user import NOBODY
 from small_disk import small_disk
 
 from rampline.data.sources.web_archive import download
+from rampline.files import write_json
+from rampline.record.home import Home
+from rampline.study import load_study
+from rampline.study.execution_file import Execution
 
 STUDY = """
 name: wide
@@ -66,6 +70,8 @@ def test_a_home_that_another_user_has_put_there(tmp_path):
             ["--set mirrored-ramp:epochs has no effect: --only leaves run mirrored-ramp out"],
         ),
         (["digits", "--nosuch"], ["--nosuch"]),
+        (["digits", "--execution", ".."], ["--execution=..: it must be the name of a folder of"]),
+        (["digits", "--resume", "--execution", "e1"], ["runs/digits/e1 is no execution"]),
         ([], ["STUDY"]),
     ],
 )
@@ -127,6 +133,22 @@ def test_a_download_that_is_interrupted_leaves_its_part_for_the_next(command, ho
 
 def test_resume_keeps_its_settings(rampline, home):
     check_refused(rampline("run", "digits", "--resume", "--set", "epochs=2"), home, "leave out --only and --set")
+
+
+def test_resume_continues_the_execution_that_is_named(rampline, home):
+    study = load_study("digits", only=["baseline"])
+    done, latest = (
+        Execution(folder=home / "runs" / "digits" / name, study=study, home=Home(root=home)) for name in ("e1", "e2")
+    )
+    home.mkdir(mode=0o700)
+    done.write()
+    latest.write()
+    run = done.directory("baseline")
+    for file in (run.result_file, run.evaluation_file, done.reports / "comparison.csv"):
+        write_json(file, {})
+    result = rampline("run", "digits", "--resume", "--execution", "e1")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "rampline: error: execution of study digits, e1, is complete: leave out --resume\n"
 
 
 def test_compare_without_runs(rampline, home):

@@ -93,6 +93,19 @@ def test_wrong_input_is_one_line(rampline, home: Path, arguments: tuple[str, ...
     assert not home.exists()
 
 
+def test_a_repeat_is_tuned_with_the_settings_given_for_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path))
+    (tmp_path / "twice.yaml").write_text(
+        "runs: {one: {set: {repeats: 2}}, two: {set: {repeats: 2, model: {weights: 'run:one'}}}}"
+    )
+    checked, origin = _read_run(str(tmp_path / "twice.yaml"), "two-seed1", ["batch.size=16"])
+    (run,) = checked.runs
+    assert (run.name, run.config.batch.size, run.config.seed, origin) == ("two-seed1", 16, 1, "one-seed1")
+    assert run.config.model.weights == "none"
+    # What is measured of a repeat alone.
+    assert checked.first_trainings == checked.runs
+
+
 def test_a_run_that_starts_from_another_is_tuned_from_fresh_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ def test_open(tmp_path):
     write(tmp_path)
     dataset = PreparedDataset.open(tmp_path)
     assert (dataset.image_shape, dataset.class_names) == ((2, 2, 1), ("a", "b"))
-    assert (dataset.has_test, dataset.evaluation_split) == (False, "validation")
+    assert dataset.evaluation_split == "validation"
     assert dataset.labels("train").shape == (3,)
     assert dataset.example_prefix("train") == f"{tmp_path}/train/"
 

@@ -114,6 +114,12 @@ def test_a_table_of_test_images_is_scored(store, make_folder):
     assert store(source=f"csv:{root}/table.csv", scored_classes=CLASSES).labels("test").tolist() == [2, 0, 2]
 
 
+def test_a_table_without_images_is_not_scored(store, tmp_path):
+    (tmp_path / "table.csv").write_text("path,label\n")
+    with pytest.raises(DatasetError, match=f"csv:{tmp_path}/table.csv has no image to score"):
+        store(source=f"csv:{tmp_path}/table.csv", scored_classes=CLASSES)
+
+
 def test_classes_and_their_images_are_told(store, make_folder):
     root = make_folder({"train/a": 4, "train/b": 2, "val/b": 1})
     (root / "train/a/broken.jpg").write_bytes(b"no image")

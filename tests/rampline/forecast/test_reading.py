@@ -77,12 +77,14 @@ def test_a_reading_of_real_roles(
 def test_a_forecast_is_in_the_plan_afterwards(forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
     (tmp_path / "s.yaml").write_text(
-        "base: {data: {limit: 12}, batch: {size: 16}, cluster: {price_per_hour: 3.6}}\nruns: {one: {}}"
+        "base: {data: {limit: 12}, batch: {size: 16}, cluster: {price_per_hour: 3.6}}\nruns: {one: {set: {repeats: 2}}}"
     )
     (tmp_path / "m.yaml").write_text("fast: {compute: 1000, price_per_hour: 36}")
-    made = CliRunner().invoke(app, ["forecast", str(tmp_path / "s.yaml"), "--on", str(tmp_path / "m.yaml")])
+    options = ("--only", "one-seed1", "--on", str(tmp_path / "m.yaml"))
+    made = CliRunner().invoke(app, ["forecast", str(tmp_path / "s.yaml"), *options])
     assert made.exit_code == 0
-    for words in ("read: convnet, 1 replica, batches of 8, 16", "on this machine", "fast", "0 earlier forecasts"):
+    read = "read: convnet, 1 replica, batches of 8, 16"
+    for words in (read, "on this machine", "fast", "one-seed1", "0 earlier forecasts"):
         assert words in made.output
     planned = CliRunner().invoke(app, ["plan", str(tmp_path / "s.yaml")]).output
     assert "from the readings of `rampline forecast`" in " ".join(planned.split())

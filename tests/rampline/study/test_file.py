@@ -98,6 +98,11 @@ def test_an_override_of_a_run_that_does_not_exist_is_refused(write):
         load_study(write(CHAIN), overrides={"nosuch:epochs": "3"})
 
 
+def test_a_run_whose_name_is_no_text_is_refused_with_an_override_for_another(write):
+    with pytest.raises(ConfigError, match="run name 1 is not allowed"):
+        load_study(write("runs: {1: {}}"), overrides={"nosuch:epochs": "3"})
+
+
 def test_only_keeps_the_order_of_the_study(write):
     path = write(CHAIN)
     assert [run.name for run in load_study(path, only=["apart", "first"]).runs] == ["first", "apart"]

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rampline.cli.arguments import all_overrides
+from rampline.config.formats import PlainLoader
 from rampline.errors import ConfigError
 from rampline.study import load_study
 from rampline.study.yaml_file import read_overrides, write_overrides
@@ -36,6 +38,27 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, content: str, message: str) ->
     file.write_text(content)
     with pytest.raises(ConfigError, match=message):
         read_overrides(file)
+
+
+def test_a_setting_for_every_run_wins_over_those_of_the_file_for_one(tmp_path: Path) -> None:
+    file = tmp_path / "baseline.yaml"
+    write_overrides(file, "baseline", SETTINGS, heading="Found by a test")
+    overrides = all_overrides(file, ["steps_per_call=1", "mirrored-ramp:xla=false", "cluster.launcher=ray"])
+    assert overrides["baseline:xla"] == "true"
+    study = load_study("digits", overrides=overrides)
+    assert [study.run(run).config.steps_per_call for run in ("baseline", "mirrored-ramp")] == [1, 1]
+    # One for a run leaves those of the file for others.
+    assert [study.run(run).config.xla for run in ("baseline", "mirrored-ramp")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "value", ["folder:\U0001f600", "a\u2028b", "off", "[", "1:30", "a " * 100, 1e-07, {"alpha": 1e-07}, [1, 2]]
+)
+def test_values_of_a_file_come_through(tmp_path: Path, value: object) -> None:
+    write_overrides(tmp_path / "file.yaml", "baseline", {"model.options": value}, heading="Found by a test")
+    (text,) = read_overrides(tmp_path / "file.yaml").values()
+    assert "\n" not in text
+    assert yaml.load(text, Loader=PlainLoader) == value
 
 
 def test_a_setting_of_a_run_needs_it_or_one_of_its_repeats():

@@ -250,6 +250,20 @@ def test_an_execution_of_this_home_that_is_as_new_stays(store, execution, tmp_pa
     assert fetch(store, tmp_path / "b", "e1") != []
 
 
+def test_an_execution_that_was_trained_without_the_store_stays(store, execution, tmp_path: Path) -> None:
+    save(execution, 10)
+    with keeping(store, execution):
+        pass
+    fetch(store, tmp_path / "b")
+    (tmp_path / "b" / KEY / ".owner.json").unlink()
+    before = content(tmp_path / "b" / KEY)
+    refusal = "e1 was trained without RAMPLINE_STORE, and s3://.* has another execution"
+    for name in ("e1", None):
+        with pytest.raises(InputError, match=refusal):
+            fetch(store, tmp_path / "b", name)
+    assert content(tmp_path / "b" / KEY) == before
+
+
 def has_said(execution: Execution, said: list[str], *, lines: int) -> bool:
     execution.tell_store(said.append)
     return len(said) >= lines

@@ -80,6 +80,7 @@ def test_prepared_with_a_per_class_limit(folder, store):
         ("path,label\nx/000.png,a\nno.png,b\nnot.png,b\n", r"2 of 3 files do not exist, the first is /.*no.png"),
         ("path,label\nx/000.png,a\nx/001.jpg,\n", r"line 3: label='' is not allowed: it must be a non-empty text"),
         ("path,label,split\nx/000.png,a,dev\n", r"line 2: split='dev' is not allowed: it must be one of train, val"),
+        ('path,label\n\n \nx/000.png,"a\n"\n\n"x/\n001.jpg",\n', r"line 7: label='' is not allowed"),
         ("path,label\nx/000.png,a,1\nx/001.jpg,b,2\n", r"has 3 values in a row, but 2 columns: path, label"),
         ("path,label\nx/000.png,,\n", r"has 3 values in a row, but 2 columns: path, label"),
     ],

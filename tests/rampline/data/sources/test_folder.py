@@ -65,6 +65,15 @@ def test_an_archive_is_entered_though_it_is_called_as_a_split(make_folder, tmp_p
     assert {split: examples.examples for split, examples in source.splits.items()} == {"train": 4, "test": 1}
 
 
+def test_what_macos_adds_to_an_archive_is_no_second_folder(make_folder, tmp_path):
+    root = make_folder({"photos/animals/cat": 1, "photos/animals/dog": 1})
+    for name in ("._photos", "photos/._animals"):
+        (root / name).write_bytes(b"of macOS")
+    shutil.make_archive(str(tmp_path / "photos"), "gztar", root)
+    config = DataConfig(source=f"folder:{tmp_path}/photos.tar.gz")
+    assert folder.open_source(config, tmp_path / "home/tfds").class_names == ("cat", "dog")
+
+
 @pytest.mark.parametrize("names", [("plane", "train"), ("bullet_train", "test_tube")])
 def test_a_class_may_be_called_train(make_folder, names):
     assert open_folder(make_folder(dict.fromkeys(names, 2))).class_names == tuple(sorted(names))
