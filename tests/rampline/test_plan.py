@@ -189,14 +189,12 @@ def test_a_run_by_another_version_whose_settings_are_gone_blocks_nothing(executi
     record(executions, "20260101-000000", config, [2.0, 2.0])
     record(executions, "20260102-000000", config, [9.0, 9.0])
     record(executions, "20260103-000000", config, [9.0, 9.0])
-    runs = [executions / execution / "baseline" for execution in ("20260101-000000", "20260102-000000")]
-    for run in runs:
-        settings = json.loads((run / "config.json").read_text())
-        (run / "config.json").write_text(json.dumps(settings | {"gone": 1}))
-    # What is there is compared: a setting that came later, with a default that is something, may have been another.
-    del settings["precision"]
-    (runs[1] / "config.json").write_text(json.dumps(settings))
-    (executions / "20260103-000000/baseline/config.json").write_text("{")
+    oldest, newer, newest = (executions / f"2026010{day}-000000/baseline/config.json" for day in (1, 2, 3))
+    settings = json.loads(oldest.read_text())
+    oldest.write_text(json.dumps(settings | {"gone": 1}))
+    # A setting that is not there may have been another.
+    newer.write_text(json.dumps({key: value for key, value in settings.items() if key != "precision"}))
+    newest.write_text("{")
     assert expected_seconds(executions, config) == pytest.approx(STARTUP + 2 * (2.0 + VALIDATION + CHECKPOINT))
 
 
