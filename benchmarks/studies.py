@@ -10,7 +10,6 @@ A study of which RAMPLINE_HOME has no execution keeps its section of the page. T
 """
 
 import argparse
-import math
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -19,13 +18,12 @@ from pathlib import Path
 
 from benchmarks.measurement import describe_host
 from benchmarks.page import markdown_table, wrap
-from rampline.comparison.explanation_section import describe_loss, find_losses
+from rampline.comparison.explanation_section import make_explanation_section
 from rampline.comparison.recommendation import recommend
 from rampline.comparison.run_table import make_columns
-from rampline.comparison.runs import Comparison, is_missing, read_comparison
+from rampline.comparison.runs import Comparison, read_comparison
 from rampline.comparison.sentences import list_remarks, summarise_accuracy, summarise_scaling, summarise_speed
 from rampline.errors import InputError
-from rampline.explain.explanation import RUN_PARTS, STEP_PARTS, with_share, write_milliseconds
 from rampline.record.home import Home
 from rampline.tracking.store import open_tracking
 
@@ -205,27 +203,14 @@ def runs_table(comparison: Comparison) -> str:
 
 def describe_time(comparison: Comparison) -> list[str]:
     """Where the time went."""
-    rows = [row for row in comparison.rows if not is_missing(row["step_ms_compute"])]
-    if not rows:
+    section = make_explanation_section(comparison)
+    if section is None:
         return []
+    verdicts, *tables = section.tables
     texts = []
-    for title, prefix, suffix, parts in (
-        ("Milliseconds of one training step:", "step_ms_", "", STEP_PARTS),
-        ("Seconds of the whole run:", "", "_seconds", RUN_PARTS),
-    ):
-        figures = [{key: float(row[f"{prefix}{key}{suffix}"]) for key, _ in parts} for row in rows]
-        cells = [
-            [
-                row["run"],
-                *(with_share(f[key], f, row.get(f"{prefix}{key}_noise", math.nan)) for key, _ in parts),
-                write_milliseconds(sum(f.values())),
-            ]
-            for row, f in zip(rows, figures, strict=True)
-        ]
-        head = ["run", *(words for _, words in parts), "total"]
-        texts += [title, markdown_table(head, cells, range(1, len(head)))]
-    verdicts = [f"{row['run']}: {row['verdict']}" for row in rows]
-    return [*texts, bullets([*verdicts, *(describe_loss(loss) for loss in find_losses(comparison))])]
+    for table in tables:
+        texts += [f"{table.title}:", markdown_table(table.head, table.rows, range(1, len(table.head)))]
+    return [*texts, bullets([*map(": ".join, verdicts.rows), *section.sentences])]
 
 
 def bullets(texts: Iterable[str]) -> str:

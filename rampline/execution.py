@@ -39,6 +39,7 @@ from rampline.record.delivery_state import RUNNING, End, mark_undelivered, read_
 from rampline.record.events import EventReader, EventWriter
 from rampline.record.provenance import git_commit
 from rampline.record.run_directory import Goal, RunDirectory, RunIdentity
+from rampline.record.units import list_names
 from rampline.study import StudyRun
 from rampline.study.execution_file import Execution, find_executions, resolve_weights
 from rampline.study.halving import describe_rungs
@@ -50,7 +51,6 @@ from rampline.tracking.store import STORE_ERRORS, TrackingError, open_tracking
 from rampline.tracking.sync import end_execution, find_parent, sync_execution
 
 if TYPE_CHECKING:
-    from rampline.comparison.report import ComparisonFiles
     from rampline.comparison.runs import Comparison
 
 OnEvent = Callable[[dict[str, Any]], None]
@@ -160,7 +160,7 @@ def _opening(execution: Execution) -> Callable[[], MlflowClient]:
     return partial(open_tracking, execution.home)
 
 
-def compare_runs(execution: Execution) -> ComparisonFiles:
+def compare_runs(execution: Execution) -> Path:
     """Compare what MLflow holds of the execution; writes the report and logs it on the study's run.
 
     What MLflow has not got yet is delivered first. The execution keeps the comparison.
@@ -179,24 +179,24 @@ def compare_runs(execution: Execution) -> ComparisonFiles:
         raise TrackingError(f"the runs cannot be compared: {first_line(error)}; {remedy}") from error
 
 
-def _compare(client: MlflowClient, execution: Execution) -> ComparisonFiles:
+def _compare(client: MlflowClient, execution: Execution) -> Path:
     # Here, because pandas, matplotlib and SciPy must not delay the first run.
     from rampline.comparison.errors_section import read_scores
-    from rampline.comparison.report import write_comparison
+    from rampline.comparison.report import TABLE, write_comparison
     from rampline.comparison.runs import read_comparison
     from rampline.comparison.summary import derived_metrics, summarise
 
     comparison = read_comparison(client, execution.study.name, execution.parent_run_id)
     comparison = dataclasses.replace(comparison, not_measured=_not_measured(execution, comparison))
     scores = read_scores(client, comparison)
-    files = write_comparison(comparison, execution.reports, data=_data_reports(execution), scores=scores)
+    report = write_comparison(comparison, execution.reports, data=_data_reports(execution), scores=scores)
     now = time.time()
     for run_id, figures in derived_metrics(comparison).items():
         reconcile(client, Record(moments=[Moment(figures=figures, time=now)]), Known.ask(client, run_id))
-    summary = summarise(comparison, (files.csv, files.report), now)
+    summary = summarise(comparison, (report.with_name(TABLE), report), now)
     reconcile(client, summary, Known.ask(client, execution.parent_run_id))
     execution.comparison = comparison
-    return files
+    return report
 
 
 def _not_measured(execution: Execution, comparison: Comparison) -> tuple[str, ...]:
@@ -213,10 +213,14 @@ def _not_measured(execution: Execution, comparison: Comparison) -> tuple[str, ..
     return tuple(sentences.values())
 
 
-def _data_reports(execution: Execution) -> list[DataReport]:
-    directories = [execution.directory(run.name) for run in execution.study.runs]
-    datasets = dict.fromkeys(d.read_identity().dataset for d in directories if d.identity_file.is_file())
-    return [read_report(Path(dataset)) for dataset in datasets]
+def _data_reports(execution: Execution) -> dict[str, DataReport]:
+    """By the names of the runs that train on them; repeats have the data of what they repeat."""
+    runs: dict[str, list[str]] = {}
+    for run in execution.study.runs:
+        directory = execution.directory(run.name)
+        if directory.identity_file.is_file() and not run.repeat_of:
+            runs.setdefault(directory.read_identity().dataset, []).append(run.name)
+    return {list_names(names): read_report(Path(dataset)) for dataset, names in runs.items()}
 
 
 def close_execution(execution: Execution, status: str, failure: str | None = None) -> None:

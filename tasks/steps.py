@@ -194,7 +194,7 @@ def explain(execution: Execution, runs: list[str]) -> dict[str, str]:
 @task(task_run_name="compare", **STEP)
 def compare(execution: Execution) -> str:
     """Compare what MLflow holds of the execution; returns the path of `report.html`."""
-    return str(compare_runs(execution).report)
+    return str(compare_runs(execution))
 
 
 @task(task_run_name="show the comparison", **STEP)

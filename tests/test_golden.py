@@ -105,9 +105,9 @@ def test_comparison_of_the_recorded_demo_in_the_terminal(recorded: Comparison, w
 
 
 def test_report_of_the_recorded_demo(store: MlflowClient, recorded: Comparison, tmp_path: Path) -> None:
-    files = write_comparison(recorded, tmp_path, scores=read_scores(store, recorded))
-    check_golden("report.txt", mask_names(visible_text(files.report.read_text())))
-    check_golden("comparison.csv", mask_names(files.csv.read_text()))
+    report = write_comparison(recorded, tmp_path, scores=read_scores(store, recorded))
+    check_golden("report.txt", mask_names(visible_text(report.read_text())))
+    check_golden("comparison.csv", mask_names(report.with_name("comparison.csv").read_text()))
 
 
 def test_summary_of_the_recorded_demo_in_mlflow(recorded: Comparison) -> None:

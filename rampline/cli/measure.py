@@ -222,6 +222,10 @@ def forecast(
     for title, machine in {"on this machine": None, **machines}.items():
         found = {name: from_readings(home, config, datasets[config.data], machine) for name, config in runs.items()}
         forecasts = {name: calibration.applied(each) for name, each in found.items() if each}
+        for name in [*forecasts] if machine else ():
+            if shortage := machine.shortage(runs[name].cluster.replicas):
+                del forecasts[name]
+                console.print(f"not forecast on {title}: {name}: {shortage}")
         _show_forecasts(title, runs, forecasts, checked.reference, machine)
     earlier = f"{len(calibration.errors)} earlier forecasts of this home"
     console.print(f"within: of 10 runs 9 come out so near; from the spread of the readings and the errors of {earlier}")
@@ -251,8 +255,7 @@ def _show_forecasts(
     for name, found in forecasts.items():
         config, price = runs[name], runs[name].cluster.price_per_hour
         if machine:
-            needed = machine.machines(config.replicas, config.cluster.workers)
-            price = machine.price_per_hour and needed * machine.price_per_hour
+            price = machine.price_per_hour and config.cluster.workers * machine.price_per_hour
         gain = faster(found, forecasts[reference]) if reference in forecasts and name != reference else None
         table.add_row(
             name,

@@ -333,7 +333,7 @@ def sync(what: What = None) -> None:
         count = sync_execution(client, execution, log=console.print, runs=runs)
         delivered += count
         if count and any(RunDirectory(run.parent).is_complete for run in folder.glob("*/evaluation.json")):
-            console.print(f"report  {shorten(compare_runs(execution).report)}")
+            console.print(f"report  {shorten(compare_runs(execution))}")
     if not delivered:
         console.print("MLflow has everything")
 

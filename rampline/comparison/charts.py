@@ -220,17 +220,11 @@ def stacked_bars(
     """A chart of bars made of parts, with their totals; and its legend: (words, CSS colour) of each part in it.
 
     Args:
-        bars: name of a run, and its parts by key, all in the unit that `title` names; one that is missing, not a number
-            or below 0 (the noise of a difference) has no piece in the bar. The total is that of all parts.
+        bars: at least one: name of a run, and its parts by key, all in the unit that `title` names; one that is
+            missing, not a number or below 0 (the noise of a difference) has no piece in the bar. The total is that of
+            all parts.
         parts: key and words of each part, in the order they stand in the bar; the last is the rest, in grey.
-
-    Raises:
-        ValueError: without bars, or with more parts than there are colours.
     """
-    if not bars:
-        raise ValueError("stacked bars need a row")
-    if not 1 <= len(parts) <= len(LIGHT_PARTS):
-        raise ValueError(f"{len(parts)} parts of a whole: must be 1 to {len(LIGHT_PARTS)}")
     colors = [f"var(--part-{place})" for place in (*range(len(parts) - 1), len(LIGHT_PARTS) - 1)]
     pieces = [
         {"run": run, "part": words, "place": place, "value": float(values[key]), "color": colors[place]}

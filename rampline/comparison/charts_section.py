@@ -26,7 +26,7 @@ from rampline.comparison.charts import (
     tooltip,
 )
 from rampline.comparison.repeats import HIGH, LOW
-from rampline.comparison.runs import Comparison, is_missing, steady_throughput
+from rampline.comparison.runs import Comparison, is_missing, steady, timed_epochs
 from rampline.comparison.section import Chart, Section
 from rampline.record.units import write_accuracy, write_quantity, write_ratio
 
@@ -177,8 +177,9 @@ def _throughput(comparison: Comparison) -> Chart:
         text = write_quantity(rate) + ("" if is_missing(speedup) else f"\N{EN SPACE}{write_ratio(speedup)}")
         end = max(rate, float(figures["images_per_second_max"]))
         rows.append({"run": run, "color": styles[run].color, "images_per_second": rate, "end": end, "text": text})
-        steady = steady_throughput(comparison.epochs_of(run), figures["first_epochs"])
-        ticks += [{"run": run, "images_per_second": float(each)} for each in steady]
+        timed = timed_epochs(comparison.epochs_of(run), figures)
+        each_rate = steady(timed, "images_per_second", figures["first_epochs"])
+        ticks += [{"run": run, "images_per_second": float(each)} for each in each_rate]
     highest = max(row["end"] for row in rows)
     reference = f" The factor is the speed-up against {comparison.reference}." if comparison.reference else ""
     bars = {

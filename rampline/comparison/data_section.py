@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import struct
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ LONGEST_SIDE = 128  # pixels
 LEAK = "A network has no merit in knowing what it has seen in training: see the tables below."
 
 
-def make_data_section(reports: Sequence[DataReport]) -> Section | None:
-    """What is in the datasets; None without any."""
+def make_data_section(reports: Mapping[str, DataReport]) -> Section | None:
+    """What is in the datasets, by the names of the runs that train on them; None without any."""
     if not reports:
         return None
     made = tuple(_make_table(title, table) for title, table in _data_tables(reports).items())
@@ -50,11 +51,13 @@ def _cell(value: Any) -> str:
     return f"{value:,g}" if isinstance(value, int | float) else str(value)
 
 
-def _data_tables(reports: Sequence[DataReport]) -> dict[str, pd.DataFrame]:
-    """Tables by heading; the source is named in the headings where a study has several."""
+def _data_tables(reports: Mapping[str, DataReport]) -> dict[str, pd.DataFrame]:
+    """Tables by heading, with the source where a study has several datasets, and the runs where these are of one."""
     tables: dict[str, pd.DataFrame] = {}
-    for report in reports:
+    of_source = Counter(report.fingerprint for report in reports.values())
+    for runs, report in reports.items():
         source = f", {report.source} ({report.fingerprint[:8]})" if len(reports) > 1 else ""
+        source += f" of {runs}" if of_source[report.fingerprint] > 1 else ""
         tables[f"Images by split and class{source}"] = _by_class(report.summary)
         tables[f"Files that do not decode{source}"] = report.undecodable
         tables[f"Images in more than one split{source}"] = _shorten(report.repeated("across"))
@@ -91,7 +94,7 @@ def _shorten(duplicates: Any) -> pd.DataFrame:
 def write_data_page(dataset: PreparedDataset, report: DataReport, path: Path) -> None:
     """Write a page with the report of a dataset, and a contact sheet of each class; it loads nothing else."""
     leaks = report.leak_lines()
-    section = make_data_section([report])
+    section = make_data_section({"": report})
     page = open_template("data.html.j2").render(
         source=dataset.source,
         fingerprint=dataset.fingerprint,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from mlflow import MlflowClient
 
-from rampline.comparison.charts import CUT, INK, Spec
+from rampline.comparison.charts import COLOR, CUT, INK, Spec
 from rampline.comparison.mlflow_reader import read_artifact
 from rampline.comparison.recommendation import recommend
 from rampline.comparison.runs import Comparison, is_missing, written
@@ -32,6 +32,16 @@ CELL = 22  # pixels
 SHORT = 4  # characters of a name that fits below its column
 MOST_RUNS = 2
 RIGHT, WRONG = "var(--run-0)", "var(--run-1)"
+SHADES = {"domain": [0, 1], "range": [0.12, 0.7], "type": "sqrt"}
+SHOWN = {"label": "class", "answer": "answer", "count": "images", "images": "of"}
+CELLS: Spec = {
+    "mark": {"type": "rect"},
+    "encoding": {
+        "color": COLOR,
+        "opacity": {"field": "share", "type": "quantitative", "legend": None, "scale": SHADES},
+        "tooltip": [{"field": field, "title": words} for field, words in SHOWN.items()],
+    },
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +49,6 @@ class Scores:
     """What the evaluation of a run has found.
 
     Attributes:
-        run: its name.
-        class_names: of the rows and columns.
         matrix: see `read_confusion_matrix`.
         errors: the wrong answers that are most certain, as `worst_errors.json` has them; none by earlier versions.
     """
@@ -170,7 +178,7 @@ def _matrix_chart(scores: Scores) -> Chart:
                 "axis": axis,
             },
         },
-        "layer": [_cells(), *([counts] if len(names) <= MOST_COUNTS else [])],
+        "layer": [CELLS, *([counts] if len(names) <= MOST_COUNTS else [])],
     }
     return Chart(
         title=f"Confusion matrix of {scores.run}",
@@ -178,23 +186,6 @@ def _matrix_chart(scores: Scores) -> Chart:
         spec=spec,
         legend=(("right", RIGHT), ("wrong", WRONG)),
     )
-
-
-def _cells() -> Spec:
-    shown = {"label": "class", "answer": "answer", "count": "images", "images": "of"}
-    return {
-        "mark": {"type": "rect"},
-        "encoding": {
-            "color": {"field": "color", "type": "nominal", "scale": None, "legend": None},
-            "opacity": {
-                "field": "share",
-                "type": "quantitative",
-                "legend": None,
-                "scale": {"domain": [0, 1], "range": [0.12, 0.7], "type": "sqrt"},
-            },
-            "tooltip": [{"field": field, "title": words} for field, words in shown.items()],
-        },
-    }
 
 
 def _picture(error: dict[str, Any]) -> Picture:

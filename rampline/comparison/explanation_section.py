@@ -43,7 +43,7 @@ def make_explanation_section(comparison: Comparison) -> Section | None:
         return None
     steps = {row["run"]: {key: row[f"step_ms_{key}"] for key, _ in STEP_PARTS} for row in rows}
     runs = {row["run"]: {key: _number(row[f"{key}_seconds"]) for key, _ in RUN_PARTS} for row in rows}
-    losses, drawn = list(find_losses(comparison)), drawn_runs(comparison)
+    losses = list(find_losses(comparison))
     best = [max(losses, key=lambda loss: loss.speedup)] if losses else []
     return Section(
         id="explanation",
@@ -55,31 +55,24 @@ def make_explanation_section(comparison: Comparison) -> Section | None:
             *([_losses(losses)] if losses else []),
             _table("The whole run, seconds", RUN_PARTS, runs, {}),
         ),
-        charts=(
-            _bars(
-                "One training step",
-                "Milliseconds per update of the weights, by what they went into.",
-                STEP_PARTS,
-                "milliseconds per step",
-                {run: parts for run, parts in steps.items() if run in drawn},
-            ),
-            _bars(
-                "The whole run",
-                "Seconds from the start of the roles to the end of training.",
-                RUN_PARTS,
-                "seconds",
-                {run: parts for run, parts in runs.items() if run in drawn},
-            ),
-        ),
+        charts=tuple(_charts(steps, runs, drawn_runs(comparison))),
         about=ABOUT,
     )
 
 
-def _bars(
-    title: str, caption: str, parts: Sequence[tuple[str, str]], unit: str, rows: Mapping[str, Mapping[str, float]]
-) -> Chart:
-    spec, legend = stacked_bars(list(rows.items()), parts, unit)
-    return Chart(title=title, caption=caption, spec=spec, legend=legend)
+def _charts(
+    steps: Mapping[str, Mapping[str, float]], runs: Mapping[str, Mapping[str, float]], drawn: Sequence[str]
+) -> Iterator[Chart]:
+    """None where no run that is drawn was probed."""
+    of_step = "Milliseconds per update of the weights, by what they went into."
+    of_run = "Seconds from the start of the roles to the end of training."
+    for title, caption, parts, unit, rows in (
+        ("One training step", of_step, STEP_PARTS, "milliseconds per step", steps),
+        ("The whole run", of_run, RUN_PARTS, "seconds", runs),
+    ):
+        if bars := [(run, rows[run]) for run in rows if run in drawn]:
+            spec, legend = stacked_bars(bars, parts, unit)
+            yield Chart(title=title, caption=caption, spec=spec, legend=legend)
 
 
 def _drifted(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -147,11 +140,8 @@ class Loss:
     """What a scaled run loses against ideal scaling of the reference.
 
     Attributes:
-        run: its name.
         ideal_speedup: replicas of the run / replicas of the reference.
         speedup: by the probed steps: images per second of the run / those of the reference.
-        ideal_ms: the ideal step, in milliseconds.
-        step_ms: the real one.
         parts: milliseconds by part, which add up to `step_ms` - `ideal_ms`; negative where the run does better.
         noise: milliseconds by part, of the run and of the reference.
     """

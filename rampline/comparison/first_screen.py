@@ -6,14 +6,13 @@ before it was trained, see `docs/parity.md`. Of a run that was trained several t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rampline.comparison.recommendation import recommend
 from rampline.comparison.runs import Comparison
 from rampline.comparison.sentences import (
-    list_names,
     list_warnings,
     list_weights,
     summarise_accuracy,
@@ -24,6 +23,7 @@ from rampline.comparison.sentences import (
     tell_repeats,
 )
 from rampline.data.quality import DataReport
+from rampline.record.units import list_names
 
 # The worst first; without a status the check was left out.
 STATUSES = {"fail": "failed", "": "not checked", "not_applicable": "not applicable", "pass": "passed"}
@@ -31,19 +31,10 @@ MOST_CERTIFICATES = 8  # lines; of more runs, those of one result are one line
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """A question that readers come with, and its answer in sentences."""
-
-    question: str
-    sentences: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Certificate:
     """The result of the parity check of some runs.
 
     Attributes:
-        runs: their names.
         status: a key of `STATUSES`.
         figures: how far they are from one replica, or why the check does not apply; empty where nothing is known.
     """
@@ -60,19 +51,11 @@ class Certificate:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstScreen:
-    """What the report begins with.
-
-    Attributes:
-        headline: whether another run is faster than the reference.
-        notes: to the headline.
-        answers: to the other questions.
-        certificates: of all runs.
-        warnings: what a reader must know before trusting the figures.
-    """
+    """What the report begins with: whether another run is faster, and sentences by each other question of readers."""
 
     headline: str
     notes: tuple[str, ...]
-    answers: tuple[Answer, ...]
+    answers: Mapping[str, Sequence[str]]
     certificates: tuple[Certificate, ...]
     warnings: tuple[str, ...]
 
@@ -81,15 +64,14 @@ def make_first_screen(comparison: Comparison, reports: Iterable[DataReport]) -> 
     """The first screen of a comparison; `reports` are those of its datasets."""
     is_repeated, repeats = comparison.has_repeats, tell_repeats(comparison)
     take = recommend(comparison).sentence or "There are no two runs to choose between."
-    answers = {
-        "Which run to take?": (take,),
-        "What does it cost?": (*summarise_cost(comparison), *list_weights(comparison)),
-        "Is it the same model?": (summarise_accuracy(comparison),),
-    }
     return FirstScreen(
         headline=summarise_speed(comparison),
         notes=tuple(filter(None, (summarise_scaling(comparison), repeats if is_repeated else ""))),
-        answers=tuple(Answer(question=q, sentences=tuple(filter(None, told))) for q, told in answers.items()),
+        answers={
+            "Which run to take?": (take,),
+            "What does it cost?": (*summarise_cost(comparison), *list_weights(comparison)),
+            "Is it the same model?": tuple(filter(None, (summarise_accuracy(comparison),))),
+        },
         certificates=tuple(list_certificates(comparison)),
         warnings=(
             *(warning for report in reports for warning in report.leak_warnings()),

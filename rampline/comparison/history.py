@@ -60,11 +60,8 @@ class Trend:
     """A figure of a run over the executions that may be compared, the newest last.
 
     Attributes:
-        run: its name.
-        metric: what the figure is.
         days: when each execution began, in days after the newest: 0 or less.
-        values: of each execution, in the metric's unit.
-        judgement: of the newest value, in the metric's unit.
+        values: of each execution, in the metric's unit, as `judgement` of the newest.
         is_told: whether a flow run of a deployment has told of the change since it began.
     """
 
@@ -211,12 +208,10 @@ class Judgement:
     """What the newest figure is.
 
     Attributes:
-        state: see `State`; a change is `CHANGED` on its first night alone.
+        state: a change is `CHANGED` on its first night alone.
         value: the figure that was judged, or the mean of the last three, if these have changed together.
-        is_mean: whether it is that mean.
         usual: mean of the figures that it was compared with; NaN without any.
         low, high: between which it would be as usual; infinite with too few.
-        compared: how many figures it was compared with.
         nights_before: how many figures before this one had changed like it, in a row; of `STILL_CHANGED` alone.
     """
 

@@ -16,7 +16,6 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Run, RunStatus
 from mlflow.exceptions import MlflowException
 
-from rampline.config import RunConfig, flatten
 from rampline.config.formats import keys_that_keep_training
 from rampline.credentials import mask
 from rampline.errors import InputError
@@ -24,20 +23,13 @@ from rampline.record.metrics import compared_epochs, metrics_of_run, own_metrics
 from rampline.record.provenance import describe_machine
 from rampline.registry.candidate import PREDICTIONS, Predictions
 from rampline.tracking.description import GPU_TAG
-from rampline.tracking.store import find_runs, param_text
+from rampline.tracking.store import find_runs
 
 COUNTS = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch")
 # What decides, of one source, which images a run trains on.
 SAME_DATA = ("data.limit", "data.split_seed", "data.validation_fraction")
-# What decides, of one network, how much there is to compute for an image, and by which operations; a run that was
-# logged without one of these trained with what is the default.
-SAME_WORK = {
-    key: param_text(flatten(RunConfig())[key])
-    for key in (
-        *("model.options", "model.trainable", "model.batch_norm", "model.head_units"),
-        *("xla", "deterministic"),
-    )
-}
+# What decides, of one network, how much there is to compute for an image, and by which operations.
+SAME_WORK = ("model.options", "model.trainable", "model.batch_norm", "model.head_units", "xla", "deterministic")
 # Settings that must be equal where throughput is compared for the number of replicas alone.
 COMPARABLE = (
     *("model.name", "data.source", *SAME_DATA, "data.image_size", "data.channels"),
@@ -156,7 +148,7 @@ def run_row(run: Run, parent: Run) -> dict[str, Any]:
         "answers": tags.get("rampline.answers", ""),
         "set_up": "\n".join(f"{key}={params[key]}" for key in sorted(params) if key not in NOT_OF_SET_UP),
     }
-    row |= {key: params.get(key, SAME_WORK.get(key, "")) for key in ("steps_per_call", "model.weights", *COMPARABLE)}
+    row |= {key: params.get(key, "") for key in ("steps_per_call", "model.weights", *COMPARABLE)}
     row |= {key: _integer(params.get(key)) for key in COUNTS}
     row |= {metric.name: metrics.get(metric.name, math.nan) for metric in metrics_of_run() if metric.is_read}
     # MLflow tells the last value of a metric first.
@@ -287,18 +279,13 @@ def read_system(
     ]
 
 
-def _summary_of(key: str) -> tuple[str, Summary] | None:
-    """The key of a metric's figure, and how its samples become one figure; None for one that is not shown."""
-    match = METRIC.fullmatch(key)
-    return match and (GPU_FIGURES if match["gpu"] else ROLE_FIGURES).get(match["name"])
-
-
 def _system_rows(client: MlflowClient, run: Run, epochs: Histories) -> list[dict[str, Any]]:
     training = _training_time(epochs.get((run.info.run_id, "elapsed_seconds"), []))
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for key in sorted(run.data.metrics):
-        match, found = METRIC.fullmatch(key), _summary_of(key)
-        if match is None or found is None:
+        match = METRIC.fullmatch(key)
+        found = match and (GPU_FIGURES if match["gpu"] else ROLE_FIGURES).get(match["name"])
+        if not match or not found:
             continue
         role, gpu = match["role"], match["gpu"]
         row = rows.setdefault((role, int(gpu or -1)), _system_row(run, role, gpu))

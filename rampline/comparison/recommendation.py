@@ -17,8 +17,7 @@ from rampline.comparison.repeats import Figure, figure_of
 from rampline.comparison.runs import Comparison, is_missing, written
 from rampline.comparison.section import ReportTable, Section
 from rampline.record.units import NONE, write_accuracy, write_count, write_dollars, write_duration, write_number_of
-from rampline.registry.candidate import Predictions
-from rampline.registry.paired_test import PairedComparison, compare_predictions, difference_interval
+from rampline.registry.paired_test import compare_predictions, difference_interval
 
 # Differences of shares come with rounding errors of their own: 0.98 - 0.97 is 0.010000000000000009.
 ROUNDING = 1e-9
@@ -41,8 +40,6 @@ class Candidate:
     """One finished run that was scored on the reference's test images, and trained on its machine alone.
 
     Attributes:
-        run: its name.
-        accuracy: share of right answers on the test set.
         difference: `accuracy` minus that of the most accurate candidate.
         interval: 95 % confidence interval of `difference`; None for the most accurate one, and where the number of test
             examples is unknown.
@@ -107,16 +104,6 @@ def have_same_answers(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return bool(row["answers"]) and row["answers"] == other["answers"]
 
 
-def pair(answers: Mapping[str, Predictions], run: str, other: str) -> PairedComparison | None:
-    """`run` against `other` on the same images; None where the answers of one are not there."""
-    if run not in answers or other not in answers:
-        return None
-    new, old = answers[run], answers[other]
-    if len(new.labels) != len(old.labels) or (new.labels != old.labels).any():
-        return None
-    return compare_predictions(new.labels, old.predicted, new.predicted)
-
-
 def _find_repeated(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     """The runs that repeat an earlier one, with that: the same model came out, and it was not made clearly faster.
 
@@ -173,9 +160,9 @@ def _interval_to_best(row: dict[str, Any], best: dict[str, Any], comparison: Com
 def _interval_over_images(
     row: dict[str, Any], best: dict[str, Any], comparison: Comparison
 ) -> tuple[float, float] | None:
-    paired = pair(comparison.answers, row["run"], best["run"])
-    if paired is not None:
-        return paired.interval
+    new, old = (comparison.answers.get(each["run"]) for each in (row, best))
+    if new and old and len(new.labels) == len(old.labels) and (new.labels == old.labels).all():
+        return compare_predictions(new.labels, old.predicted, new.predicted).interval
     counts = row["test_examples"], best["test_examples"]
     if any(is_missing(count) or count < 1 for count in counts):
         return None
@@ -201,12 +188,11 @@ class Recommendation:
     """What to take, and why.
 
     Attributes:
-        sentence: the answer in one sentence; empty where there is nothing to choose between.
+        sentence: the answer; empty where there is nothing to choose between.
         remarks: what to know before following it.
         unpriced: which runs have no price; empty where all have one.
         fastest: the run that takes the least time; empty when none qualifies.
         cheapest: the run that costs the least; empty when none qualifies, or one that does has no price.
-        candidates: all runs that were weighed.
     """
 
     sentence: str

@@ -60,13 +60,16 @@ LOW, HIGH = "_low", "_high"
 
 
 def merge_epochs(epochs: pd.DataFrame, trainings: Iterable[Row]) -> pd.DataFrame:
-    """A row per run and epoch: medians of the trainings that its figures are of.
+    """A row per run and epoch: medians of the trainings that its figures are of, images/s of those on its machine.
 
     Where a run was trained more than once, `METRIC_low` and `METRIC_high` are the least and the greatest of them.
     """
-    counted = {row["run"]: name for name, run in by_run(trainings).items() for row in _finished(run)}
+    finished = {name: _finished(run) for name, run in by_run(trainings).items()}
+    counted = {row["run"]: name for name, run in finished.items() for row in run}
+    elsewhere = [row["run"] for run in finished.values() for row in run if row["machine"] != run[0]["machine"]]
     kept = epochs[epochs["run"].isin(counted)]
-    named = kept.assign(run=[counted[run] for run in kept["run"]])
+    speed = kept["images_per_second"].mask(kept["run"].isin(elsewhere))
+    named = kept.assign(images_per_second=speed, run=[counted[run] for run in kept["run"]])
     names = ["run", "epoch"]
     if not named.duplicated(names).any():
         return named.reset_index(drop=True)
@@ -171,14 +174,7 @@ def _with_speedup(row: Row, base: Row) -> dict[str, Interval]:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A figure of a run with its interval, which is the figure alone where it was measured once.
-
-    Attributes:
-        value: the median.
-        low: lower bound of the interval.
-        high: upper bound.
-        trained: how many trainings the run has.
-    """
+    """A median of a run's trainings with its interval, which is the figure alone where it was measured once."""
 
     value: float
     low: float

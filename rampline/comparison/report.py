@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -22,61 +21,42 @@ from rampline.comparison.run_table import make_columns, make_run_rows, own_colum
 from rampline.comparison.runs import Comparison
 from rampline.comparison.scaling_section import make_grid_section, make_scaling_section
 from rampline.comparison.section import TEMPLATES, ReportTable, Section, open_template
-from rampline.comparison.sentences import MOST_NAMED
 from rampline.comparison.system_section import make_system_section
 from rampline.comparison.ways_section import make_ways_section
 from rampline.data.quality import DataReport
 from rampline.files import write_csv, write_text
 from rampline.record.attempts import COLUMNS
+from rampline.record.units import MOST_NAMED
 
-
-@dataclass(frozen=True, kw_only=True)
-class ComparisonFiles:
-    """What `write_comparison` has written."""
-
-    csv: Path
-    report: Path
+TABLE = "comparison.csv"
 
 
 def write_comparison(
-    comparison: Comparison, directory: Path, *, data: Sequence[DataReport] = (), scores: Sequence[Scores] = ()
-) -> ComparisonFiles:
-    """Write `comparison.csv` (all figures, full precision) and `report.html` into `directory`.
+    comparison: Comparison,
+    directory: Path,
+    *,
+    data: Mapping[str, DataReport] | None = None,
+    scores: Sequence[Scores] = (),
+) -> Path:
+    """Write `comparison.csv` (all figures, full precision) and `report.html` into `directory`; returns the report.
 
     Args:
         comparison: what to write.
         directory: made if it is not there; older files of these names are replaced.
-        data: the reports of its datasets.
+        data: the reports of its datasets, by the names of the runs that train on them.
         scores: of the runs whose answers are looked at, from `read_scores`.
     """
-    files = ComparisonFiles(csv=directory / "comparison.csv", report=directory / "report.html")
-    write_csv(files.csv, comparison.csv_table)
-    write_text(files.report, render_report(comparison, data=data, scores=scores))
-    return files
+    report = directory / "report.html"
+    write_csv(directory / TABLE, comparison.csv_table)
+    write_text(report, render_report(comparison, data=data, scores=scores))
+    return report
 
 
-def render_report(comparison: Comparison, *, data: Sequence[DataReport] = (), scores: Sequence[Scores] = ()) -> str:
+def render_report(
+    comparison: Comparison, *, data: Mapping[str, DataReport] | None = None, scores: Sequence[Scores] = ()
+) -> str:
     """The report as one HTML document that loads nothing from another file or host."""
     columns = make_columns(comparison)
-    before, after = _sections(comparison, data, scores)
-    return open_template("report.html.j2").render(
-        comparison=comparison,
-        first=make_first_screen(comparison, data),
-        columns=own_columns(columns),
-        rows=make_run_rows(comparison, columns),
-        styles=style_runs(drawn_runs(comparison)),
-        vega=Markup((TEMPLATES / "vega.js").read_text(encoding="utf-8")),
-        chart_config=CONFIG,
-        before=before,
-        after=after,
-        environment=_environment(comparison.environment),
-    )
-
-
-def _sections(
-    comparison: Comparison, data: Sequence[DataReport], scores: Sequence[Scores]
-) -> tuple[list[Section], list[Section]]:
-    """What stands before the table of the runs, and what after it."""
     before = [make_recommendation_section(comparison)]
     after = [
         make_charts_section(comparison),
@@ -89,9 +69,20 @@ def _sections(
         make_quote_section(comparison),
         make_system_section(comparison),
         make_attempts_section(comparison),
-        make_data_section(data),
+        make_data_section(data or {}),
     ]
-    return [section for section in before if section], [section for section in after if section]
+    return open_template("report.html.j2").render(
+        comparison=comparison,
+        first=make_first_screen(comparison, (data or {}).values()),
+        columns=own_columns(columns),
+        rows=make_run_rows(comparison, columns),
+        styles=style_runs(drawn_runs(comparison)),
+        vega=Markup((TEMPLATES / "vega.js").read_text(encoding="utf-8")),
+        chart_config=CONFIG,
+        before=list(filter(None, before)),
+        after=list(filter(None, after)),
+        environment=_environment(comparison.environment),
+    )
 
 
 def _environment(environment: pd.DataFrame) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rampline.comparison.recommendation import is_scored_alike
 from rampline.comparison.repeats import figure_of
 from rampline.comparison.runs import FINISHED, Comparison, is_missing
-from rampline.record.metric import Metric, Output
+from rampline.record.metric import Metric, Output, Source
 from rampline.record.metrics import figure_of_run, find_metric, shown_in, unit_of
 from rampline.record.units import NONE, write_count
 
@@ -19,8 +20,6 @@ class Column:
 
     Attributes:
         key: name of the figure in `Comparison.runs`.
-        title: heading.
-        write: the figure as text; a missing one is a dash.
         rank: importance; 0 is always shown, and a narrow terminal drops the highest first.
         numeric: whether it is aligned right.
         under: key of the column under whose figure the report writes this one, small, to save width.
@@ -160,7 +159,7 @@ def make_run_rows(comparison: Comparison, columns: list[Column]) -> list[RunRow]
                 column=column,
                 text=column.text(row),
                 notes=_notes(column, columns, row),
-                is_best=finished and column.key in best and row[column.key] == best[column.key],
+                is_best=row["run"] in best.get(column.key, ()),
             )
             for column in own_columns(columns)
         )
@@ -198,11 +197,15 @@ def _published_figures(columns: list[Column], row: Mapping[str, Any]) -> tuple[s
     return tuple(f"{column.text(row)} {titles.get(column.under, column.under)}" for column in shown)
 
 
-def _best(comparison: Comparison, metric: Metric) -> float | None:
-    """The best figure, where there is a choice."""
-    key = metric.name
-    # Images/s of another machine than the reference's are no better or worse.
-    rows = [row for row in comparison.finished if key != "images_per_second" or not is_missing(row["speedup"])]
-    figures = [row[key] for row in rows if not is_missing(row[key])]
-    choose = min if metric.better == "lower" else max
-    return choose(figures) if len(figures) > 1 else None
+def _best(comparison: Comparison, metric: Metric) -> set[str]:
+    """The runs with the best figure, where there is a choice."""
+    figures = {row["run"]: row[metric.name] for row in comparison.finished if _is_comparable(row, metric, comparison)}
+    best = (min if metric.better == "lower" else max)(figures.values(), default=None)
+    return {run for run, figure in figures.items() if figure == best} if len(figures) > 1 else set()
+
+
+def _is_comparable(row: dict[str, Any], metric: Metric, comparison: Comparison) -> bool:
+    """Images/s of another machine than the reference's are no better or worse, nor are scores on other images."""
+    if metric.source is Source.EVALUATION:
+        return not is_missing(row[metric.name]) and is_scored_alike(row, comparison.reference_row or row)
+    return not is_missing(row[metric.name]) and not is_missing(row["speedup"])

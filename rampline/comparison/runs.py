@@ -1,15 +1,8 @@
 """The runs of one execution of a study, side by side, read from MLflow, and the figures that are derived from them.
 
-**Throughput** of a run is the median of its epochs' images/s without the first epoch of each attempt, which holds the
-tracing of the graph. Where that leaves none, only the run's first epoch is left out, and a run of one epoch has that
-one. Seconds per epoch are the median of the same epochs.
-
-**Speed-up** = throughput of the run / throughput of the reference: how much faster the same number of images is
-trained on. A ratio of training times says the same only where both trained on equally many images, so
-`train_seconds_vs_reference` (time of the run / time of the reference) is given for equal epochs on equal data alone,
-those of the runs that it starts from included.
-
-**Scaling efficiency** = speed-up / (replicas of the run / replicas of the reference): 1 is ideal linear scaling.
+What the figures are, the report tells under *Method*. Where a run has no epoch beside the first of each attempt, only
+its own first one is left out of its throughput, and a run of one epoch has that one. For a time ratio the epochs of the
+runs that a run starts from count, too.
 
 A run that went on elsewhere has the throughput of its epochs on the reference's machine; where it has none there, it
 has no speed-up. The time ratio is given for runs that were on that machine alone.
@@ -48,7 +41,6 @@ from rampline.comparison.mlflow_reader import (
     read_histories,
     read_system,
     run_row,
-    to_number,
 )
 from rampline.comparison.repeats import by_run, merge_epochs, merge_trainings, name_of_run, with_intervals_of_speedup
 from rampline.credentials import mask
@@ -71,7 +63,6 @@ SETTINGS = (
     *("answers", "set_up", "epochs_in_all", "seconds_before", "machine", "machines", "first_epochs"),
     *COMPARABLE,
 )
-DEFAULT_TOLERANCE = 0.01  # of studies that were run before the tolerance was a tag
 FINISHED = "FINISHED"
 OF_STEADY = {Summary.MEDIAN: statistics.median, Summary.MIN: min, Summary.MAX: max}
 
@@ -84,13 +75,8 @@ class Comparison:
     """The runs of one execution, side by side.
 
     Attributes:
-        study: name of the study.
-        execution: name of the execution.
-        parent_run_id: the execution's MLflow run.
-        experiment_id: the MLflow experiment that it is in.
         reference: the run that speed-up is measured against; empty when no run has finished.
         declared_reference: the run that the study names as its reference.
-        started: when the execution began.
         command: what repeats it; empty when unknown.
         deadline_hours: what a training may take from start to end; None where the study names none.
         accuracy_tolerance: how far below the best accuracy a recommended set-up may be, as a share: 0.01 is one point.
@@ -195,8 +181,8 @@ class Comparison:
 
     @property
     def has_repeats(self) -> bool:
-        """Whether a run was trained more than once."""
-        return len(self.trainings) > len(self.runs)
+        """Whether a run was trained more than once, or shares an interval with one that differs in the seed alone."""
+        return len(self.trainings) > len(self.runs) or any(row["intervals"] for row in self.rows)
 
 
 def read_comparison(
@@ -217,14 +203,14 @@ def read_comparison(
     parent = find_execution(client, study, parent_run_id)
     children = read_children(client, parent)
     tags = parent.data.tags
-    execution = tags.get("rampline.execution") or parent.info.run_name or parent.info.run_id
+    execution = tags["rampline.execution"]
     if not children:
         where = f"MLflow at {mask(client.tracking_uri)}"
         raise InputError(f"study {study}: execution {execution} has no runs in {where}")
-    declared = tags.get("rampline.reference") or parent.data.params.get("rampline.reference", "")
+    declared = tags.get("rampline.reference", "")
     histories = read_histories(client, children, compared_epochs())
     epochs = _epochs(children, histories)
-    study = tags.get("rampline.study", study)
+    study = tags["rampline.study"]
     rows = [run_row(child, parent) for child in children]
     _add_figures(rows, epochs, "")
     reference = choose_reference(rows, declared)
@@ -233,7 +219,7 @@ def read_comparison(
     runs = with_intervals_of_speedup(with_scaling(merge_trainings(trainings), reference), reference)
     scored = [row for row in runs if row["status"] == FINISHED and not is_missing(row["test_accuracy"])]
     shown = {row["run_id"]: row["run"] for row in runs}
-    tolerance = _tag_number(tags, "rampline.accuracy_tolerance")
+    hours = tags.get("rampline.deadline_hours")
     return Comparison(
         study=study,
         execution=execution,
@@ -243,8 +229,8 @@ def read_comparison(
         declared_reference=declared,
         started=datetime.fromtimestamp(parent.info.start_time / 1000).astimezone(),
         command=tags.get("rampline.command", ""),
-        deadline_hours=_tag_number(tags, "rampline.deadline_hours"),
-        accuracy_tolerance=DEFAULT_TOLERANCE if tolerance is None else tolerance,
+        deadline_hours=None if hours is None else float(hours),
+        accuracy_tolerance=float(tags["rampline.accuracy_tolerance"]),
         published_source=tags.get("rampline.published_source", ""),
         runs=with_published_speedup(_table(runs), reference),
         trainings=_table(with_scaling(trainings, reference, runs)),
@@ -285,11 +271,6 @@ def csv_columns() -> list[str]:
     return [*IDENTITY, *names[:first_sum], "starts_from", *names[first_sum:], "bound", "verdict"]
 
 
-def _tag_number(tags: Mapping[str, str], tag: str) -> float | None:
-    number = to_number(tags.get(tag))
-    return number if math.isfinite(number) else None
-
-
 def _epochs(children: list[Run], histories: Histories) -> pd.DataFrame:
     rows = [row for child in children for row in epoch_rows(child, histories)]
     names = compared_epochs()
@@ -303,8 +284,13 @@ def _add_figures(rows: list[dict[str, Any]], epochs: pd.DataFrame, machine: str)
         names = [name for _, name in row["machines"]]
         row["machine"] = machine if machine in names else names[-1]
         own = of_run.get(row["run"], none)
-        on_machine = [_machine_of(epoch, row["machines"]) == row["machine"] for epoch in own["epoch"].tolist()]
-        row |= epoch_figures(own, own if all(on_machine) else pd.DataFrame(own[on_machine]), row["first_epochs"])
+        row |= epoch_figures(own, timed_epochs(own, row), row["first_epochs"])
+
+
+def timed_epochs(epochs: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:
+    """Those of a run's epochs that its speed is of: the ones on its machine."""
+    machines = [_machine_of(epoch, row["machines"]) for epoch in epochs["epoch"].tolist()]
+    return pd.DataFrame(epochs.loc[[machine == row["machine"] for machine in machines]])
 
 
 def _machine_of(epoch: int, machines: Sequence[tuple[int, str]]) -> str:
@@ -360,8 +346,8 @@ def epoch_figures(epochs: pd.DataFrame, timed: pd.DataFrame, first_epochs: Seque
     for metric in metrics_of_run():
         summary = metric.summary
         if summary and summary in OF_STEADY:
-            steady = _steady(timed, metric.of, first_epochs)
-            figures |= {metric.name: OF_STEADY[summary](steady)} if steady else {}
+            values = steady(timed, metric.of, first_epochs)
+            figures |= {metric.name: OF_STEADY[summary](values)} if values else {}
         elif summary:
             values = zip(numbers, epochs[metric.of].tolist(), strict=True)
             points = [(epoch, value) for epoch, value in values if not math.isnan(value)]
@@ -377,16 +363,12 @@ def _choose(metric: Metric, summary: Summary, points: Sequence[tuple[int, float]
     return {Summary.BEST: best, Summary.BEST_EPOCH: best_epoch, Summary.LAST: points[-1][1]}[summary]
 
 
-def steady_throughput(epochs: pd.DataFrame, first_epochs: Sequence[int]) -> list[float]:
-    """Images/s of one run's epochs without the first of each attempt, unless there is no other."""
-    return _steady(epochs, "images_per_second", first_epochs)
-
-
-def _steady(epochs: pd.DataFrame, key: str, first_epochs: Sequence[int]) -> list[float]:
+def steady(epochs: pd.DataFrame, key: str, first_epochs: Sequence[int]) -> list[float]:
+    """A metric of one run's epochs without the first of each attempt, unless there is no other."""
     numbers = epochs["epoch"].tolist()
     values = dict(zip(numbers, epochs[key].tolist(), strict=True))
-    steady = without_tracing(numbers, first_epochs) or numbers
-    return [values[epoch] for epoch in steady if math.isfinite(values[epoch])]
+    kept = without_tracing(numbers, first_epochs) or numbers
+    return [values[epoch] for epoch in kept if math.isfinite(values[epoch])]
 
 
 def choose_reference(rows: Iterable[Mapping[str, Any]], declared: str) -> str:

@@ -1,17 +1,9 @@
 """Strong and weak scaling, kept apart: which runs may stand on one curve, what each reaches, and a fit.
 
-**Strong scaling**: the global batch size stays what it is with one replica, so each replica gets less of it.
-**Weak scaling**: the batch size per replica stays, so the global batch grows with the replicas.
+What a curve is, `rampline.comparison.scaling_section` tells readers. With parameter servers, whose updates are
+asynchronous and of one worker's batch each, a step is the time in which all workers together train on as many images.
 
-Runs of one group have the same batch size in that sense, and the same data (fingerprint, limit, split), network and
-layers that are trained, precision, operations (XLA, determinism), input pipeline and machine. The first point of its
-curves is the reference, else the group's first run of one replica; a curve is one strategy, engine and number of steps
-per call. A run of one replica stands on both kinds.
-
-**Step time** of a run = global batch size / throughput. With parameter servers, whose updates are asynchronous and of
-one worker's batch each, it is the time in which all workers together train on as many images.
-
-**Fit** of the step time, as a sum of terms that a curve can tell apart: a synchronous step of N replicas computes,
+The fit of the step time is a sum of terms that a curve can tell apart: a synchronous step of N replicas computes,
 exchanges gradients and has a fixed cost (launch, Python, optimizer). A ring all-reduce sends 2 (N - 1) messages after
 each other and 2 (N - 1) / N times the gradients through each link (Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce
 algorithms for clusters of workstations", JPDC 69(2)). Hence, in ms:
@@ -24,7 +16,7 @@ can tell the gradients' volume from a fixed cost, so `fixed` holds it (this is A
 scaling the work of a replica is constant, and so is the fixed cost: `compute` holds both. `sync` grows with every
 replica: messages of the ring, and what replicas on the same hardware take from each other.
 
-The terms are found by non-negative least squares of the relative residuals, so that fast steps count like slow ones.
+The residuals are relative, so that fast steps count like slow ones.
 """
 
 from __future__ import annotations
@@ -65,10 +57,6 @@ class ScalingPoint:
     """One run on a curve.
 
     Attributes:
-        run: its name.
-        replicas: how many train at once.
-        global_batch_size: images per training step.
-        images_per_second: its throughput.
         step_ms: milliseconds in which `global_batch_size` images are trained on.
         speedup: throughput against the first point of the curve.
         efficiency: `speedup` / (replicas / replicas of the first point); 1 is ideal.
@@ -95,9 +83,7 @@ class ScalingCurve:
     Attributes:
         kind: `strong` or `weak`.
         batch_size: what is constant: images per step (strong), or per step and replica (weak).
-        strategy: of all runs but the first.
-        engine: of all runs but the first.
-        steps_per_call: of all runs but the first, as they were set; empty where unknown.
+        strategy, engine, steps_per_call: of all runs but the first.
         points: by replicas; at least two different numbers of them.
     """
 
@@ -188,9 +174,7 @@ class ScalingFit:
     """The terms of a curve's step time.
 
     Attributes:
-        kind: `strong` or `weak`.
         terms: milliseconds by term, as `TERMS` names them; none is negative.
-        batch_size: what is constant, as in `ScalingCurve`.
         error: largest relative residual of the step times, as a share.
         is_exact: whether there are as many terms as different numbers of replicas: then the error says nothing about
             how good the model is.

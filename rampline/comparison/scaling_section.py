@@ -204,9 +204,10 @@ def chart_speedup(kind: str, curves: Named, runs: Sequence[str]) -> Chart:
     ]
     ceilings = [{**row, "speedup": row["ceiling"]} for row in rows if math.isfinite(row["ceiling"])]
     # Replicas of the runs that speed-up is measured against: one, or as many as the reference has.
-    base = next(point.replicas for point in curves[0][1].points if point.speedup == 1)
+    bases = {next(point.replicas for point in curve.points if point.speedup == 1) for _, curve in curves}
     ideal = [
-        {"curve": "ideal", "replicas": count, "speedup": count / base}
+        {"curve": f"ideal from {base}", "replicas": count, "speedup": count / base}
+        for base in sorted(bases)
         for count in (pick(row["replicas"] for row in rows) for pick in (min, max))
     ]
     return Chart(
@@ -218,7 +219,7 @@ def chart_speedup(kind: str, curves: Named, runs: Sequence[str]) -> Chart:
             runs,
             _lines(rows, _legend(curves, runs), strokeWidth=1.7),
             _lines(ceilings, _legend(curves, runs), strokeWidth=1.2, strokeDash=[1.5, 1.5]),
-            _lines(ideal, {"ideal": MUTED}, strokeWidth=1.2, strokeDash=[5, 2]),
+            _lines(ideal, {row["curve"]: MUTED for row in ideal}, strokeWidth=1.2, strokeDash=[5, 2]),
         ),
         legend=tuple(_legend(curves, runs).items()),
     )

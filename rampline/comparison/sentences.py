@@ -13,6 +13,7 @@ from rampline.record.attempts import COMMAND_KILLED
 from rampline.record.metric import Source
 from rampline.record.metrics import from_source
 from rampline.record.units import (
+    list_names,
     write_accuracy,
     write_dollars,
     write_duration,
@@ -22,7 +23,6 @@ from rampline.record.units import (
 )
 
 MINUS = "\N{MINUS SIGN}"
-MOST_NAMED = 8  # runs, of which a sentence names all
 
 
 def summarise_speed(comparison: Comparison) -> str:
@@ -114,7 +114,8 @@ def tell_repeats(comparison: Comparison) -> str:
     least, most = (choose(row["trainings"] for row in comparison.rows) for choose in (min, max))
     if most == 1:
         noise = write_percent(CLEAR - 1)
-        return f"Each run was trained once: differences of speed and time below {noise} count as noise."
+        shared = ", and runs that differ in the seed alone share an interval" if comparison.has_repeats else ""
+        return f"Each run was trained once: differences of speed and time below {noise} count as noise{shared}."
     times = f"{most}" if least == most else f"{least} to {most}"
     return f"Each run was trained {times} times, each time with another seed: figures are medians with their intervals."
 
@@ -179,7 +180,7 @@ def list_warnings(comparison: Comparison) -> list[str]:
             f"{training['run']} was trained on {training['machine'] or 'an unknown machine'}, not on {row['machine']}: "
             f"it counts for the accuracy of {row['run']} alone."
             for training in comparison.trainings_of[row["run"]]
-            if training["machine"] != row["machine"]
+            if training["machine"] != row["machine"] and training["status"] == FINISHED
         ]
     if unequal_epochs(comparison.finished):
         remarks.append(
@@ -268,10 +269,3 @@ def _points(difference: float) -> str:
     if abs(difference) < 0.0005:
         return "the same as"
     return f"{abs(difference) * 100:.1f} points {'above' if difference > 0 else 'below'}"
-
-
-def list_names(names: Sequence[str]) -> str:
-    """The names as a sentence has them; of many the first ones, and how many more."""
-    if len(names) > MOST_NAMED + 1:
-        return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,14 +1,14 @@
 """The report's section on CPU, memory and GPUs: what each role used, and whether equal parts carried equal load.
 
-The load on the GPUs of a run, or on its roles of the same kind, is **uneven** where the highest mean is more than 1.15
-times the lowest one and at least 5 percentage points above it: replicas of a synchronous run do equal work, so one that
-is less busy waits for the others.
+Replicas of a synchronous run do equal work, so one that is less busy waits for the others.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,7 @@ def make_system_section(comparison: Comparison) -> Section | None:
     return Section(
         id="system",
         title="CPU, memory and GPUs",
-        sentences=(*([] if gpus else [NO_GPU]), *_judge(balances)),
+        sentences=(*([] if gpus else [NO_GPU]), *describe_loads(balances)),
         tables=tuple(tables),
         charts=tuple(charts),
         about=ABOUT,
@@ -71,21 +71,14 @@ def make_system_section(comparison: Comparison) -> Section | None:
 
 def _number_gpus(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of GPUs with `number`, counted through each run, from 0."""
-    seen: dict[str, int] = {}
-    numbered = []
-    for row in rows:
-        if row["gpu"] is not None:
-            number = seen.get(row["run"], 0)
-            seen[row["run"]] = number + 1
-            numbered.append(row | {"number": number})
-    return numbered
+    numbers = defaultdict[str, Iterator[int]](itertools.count)
+    return [row | {"number": next(numbers[row["run"]])} for row in rows if row["gpu"] is not None]
 
 
-def _judge(balances: list[Balance]) -> list[str]:
-    uneven = describe_uneven(balances)
-    if uneven or not balances:
-        return uneven
-    return ["Where a run has several GPUs or equal roles, they are evenly loaded."]
+def describe_loads(balances: Sequence[Balance]) -> list[str]:
+    """One sentence per uneven load, or that all are even."""
+    even = ["Where a run has several GPUs or equal roles, they are evenly loaded."] if balances else []
+    return [_describe(balance) for balance in balances if balance.is_uneven] or even
 
 
 def _role_table(roles: list[dict[str, Any]]) -> ReportTable:
@@ -127,7 +120,7 @@ def _balance_table(balances: list[Balance]) -> ReportTable:
 
 
 def _balance_cells(balance: Balance) -> tuple[str, ...]:
-    loads = (write_load(balance, percent) for percent in (balance.lowest, balance.highest))
+    loads = (_write_load(balance, percent) for percent in (balance.lowest, balance.highest))
     verdict = "uneven" if balance.is_uneven else "even"
     return balance.run, f"{balance.count} {balance.parts}", *loads, written(balance.ratio, write_ratio), verdict
 
@@ -198,7 +191,6 @@ class Balance:
     """The load on `count` equal parts of a run.
 
     Attributes:
-        run: its name.
         parts: what they are, such as `GPUs` or `worker roles`.
         is_gpu: whether the load is GPU utilisation, else CPU of the process (100 per busy core).
         count: how many, at least 2.
@@ -241,17 +233,11 @@ def find_balances(rows: Iterable[dict[str, Any]]) -> list[Balance]:
     ]
 
 
-def describe_uneven(balances: Iterable[Balance]) -> list[str]:
-    """One sentence per uneven load."""
-    return [_describe(balance) for balance in balances if balance.is_uneven]
-
-
-def write_load(balance: Balance, percent: float) -> str:
-    """A load in its unit: `96 %` of a GPU's time, `1.42 cores` of CPU."""
+def _write_load(balance: Balance, percent: float) -> str:
     return f"{percent:.0f} %" if balance.is_gpu else f"{percent / 100:.2f} cores"
 
 
 def _describe(balance: Balance) -> str:
-    lowest = write_load(balance, balance.lowest).removesuffix(" cores")
-    span = f"from {lowest} to {write_load(balance, balance.highest)} busy"
+    lowest = _write_load(balance, balance.lowest).removesuffix(" cores")
+    span = f"from {lowest} to {_write_load(balance, balance.highest)} busy"
     return f"The load on the {balance.count} {balance.parts} of {balance.run} is uneven: {span}."

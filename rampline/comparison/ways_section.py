@@ -1,12 +1,6 @@
 """The same runs seen in four ways: best and last epoch, after equal epochs, after equal time, time to a target.
 
-By the end of an epoch a run has *reached* its best validation accuracy so far: that is the checkpoint one would keep.
-
-A run that starts from another's weights has that run's epochs before its own.
-
-- **Equal epochs**: the smallest number of epochs that a finished run has; all of them have that many.
-- **Equal time** (the budget): the shortest `elapsed_seconds` of a finished run's last epoch; all of them had that long.
-- **Target**: `TARGET` of the best validation accuracy of any finished run.
+Equal epochs are as many as the finished run with the fewest has.
 """
 
 from __future__ import annotations
@@ -33,10 +27,7 @@ class RunView:
     """One finished run in all four ways; accuracies are validation accuracies, shares.
 
     Attributes:
-        run: its name.
         best_epoch: 1-based.
-        best: accuracy of that epoch.
-        last: accuracy of the last epoch.
         at_equal_epochs: reached by the end of `Views.epochs` epochs; NaN if it has no accuracy by then.
         at_equal_time: reached within `Views.seconds`; NaN when not one epoch is complete by then.
         seconds_to_target: until `Views.target` is reached; NaN if it never is.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from rampline.files import JsonData, read_json
 from rampline.record.metric import Source
 from rampline.record.metrics import from_source, to_log
 from rampline.record.run_directory import RunDirectory
+from rampline.record.units import TIMES, list_names
 from rampline.training.timings import ReplicaProbes, StrategyProbes
 
 
@@ -123,7 +124,7 @@ def judge(
         help_ += f"; next comes {NAMES[second]} with {100 * values[second] / parts.total:.0f} %"
     if lost:
         told = "is" if len(lost) == 1 else "are"
-        help_ += f"; {_and([NAMES[name] for name in lost])} {told} not told apart from noise"
+        help_ += f"; {list_names([NAMES[name] for name in lost])} {told} not told apart from noise"
     # With the noise of the others, which is left out, a part can be more than the whole.
     sentence = f"{BOUNDS[first]}-bound: {100 * min(share, 1.0):.0f} % {step} {reason}; {help_}"
     return Verdict(bound=BOUNDS[first], share=share, gain=gain, sentence=sentence)
@@ -136,17 +137,10 @@ def _gain(config: RunConfig, part: str, parts: StepParts, probes: StrategyProbes
 
 
 def _with_gain(part: str, remedy: str, gain: float) -> str:
-    return remedy if part == "compute" else f"{remedy} {_write_gain(gain)}"
-
-
-def _write_gain(gain: float) -> str:
-    if gain >= MOST_GAIN:
-        return "more than can be measured: hardly anything else is left of the step"
-    return f"at most {gain:.1f}\N{MULTIPLICATION SIGN}"
-
-
-def _and(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+    if part == "compute":
+        return remedy
+    most = "more than can be measured: hardly anything else is left of the step"
+    return f"{remedy} {most if gain >= MOST_GAIN else f'at most {gain:.1f}{TIMES}'}"
 
 
 def _words(config: RunConfig, part: str, parts: StepParts, probes: StrategyProbes) -> tuple[str, str]:

@@ -99,7 +99,7 @@ def step_parts(
     alone = replica.alone.median / updates_at_once
     at_once = replica.at_once.median / updates_at_once if replica.at_once else alone
     work, own = (busy, busy) if is_alone else (at_once, alone)
-    fixed = fixed_share(replica)
+    fixed = statistics.median(_fixed_shares(replica)) if replica.half else 0.0
     return StepParts(
         input=real - busy,
         compute=own * (1 - fixed),
@@ -107,11 +107,6 @@ def step_parts(
         sync=busy - work,
         other=own * fixed,
     )
-
-
-def fixed_share(replica: ReplicaProbes) -> float:
-    """The share of one replica's step that does not depend on its batch: (2H - A) / A; but for noise in [0, 1]."""
-    return 0.0 if replica.half is None else statistics.median(_fixed_shares(replica))
 
 
 def noise_of_parts(
@@ -138,7 +133,7 @@ def noise_of_parts(
 
 
 def _fixed_shares(replica: ReplicaProbes) -> list[float]:
-    """2H / A - 1 of every round, in which both took turns."""
+    """The share of a replica's step that its batch does not change, 2H / A - 1, of every round: both took turns."""
     half = replica.half.milliseconds if replica.half else ()
     return [2 * h / a - 1 for h, a in zip(half, replica.alone.milliseconds, strict=True)]
 

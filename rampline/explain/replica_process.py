@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,31 +28,21 @@ from rampline.training.train import make_engine
 POLL_SECONDS = 0.01
 
 
-class Meeting:
-    """A place where the processes wait for each other: one empty file per process and occasion."""
+def meet(folder: Path, occasion: str, index: int, processes: int) -> None:
+    """Wait until all processes, counted from 1, have come so far: each leaves an empty file.
 
-    def __init__(self, folder: Path, index: int, processes: int) -> None:
-        self._folder, self._index, self._processes = folder, index, processes
-        make_directory(folder)
+    Raises:
+        RunFailed: when one of them does not come.
+    """
+    make_directory(folder)
+    (folder / f"{occasion}.{index}").touch()
+    _wait_for((folder / f"{occasion}.{other}" for other in range(1, processes + 1)), occasion)
 
-    def arrive(self, occasion: str) -> None:
-        """Say that this process has come so far."""
-        (self._folder / f"{occasion}.{self._index}").touch()
 
-    def wait(self, occasion: str) -> None:
-        """Wait until all processes have said so.
-
-        Raises:
-            RunFailed: when one of them does not.
-        """
-        for index in range(self._processes):
-            arrived = self._folder / f"{occasion}.{index}"
-            if not wait_until(arrived.is_file, ALLOWANCE_SECONDS, every=POLL_SECONDS):
-                raise RunFailed(f"process {index} did not come to {occasion}")
-
-    def end(self) -> None:
-        """Leave nothing: no process waits any more."""
-        shutil.rmtree(self._folder)
+def _wait_for(files: Iterable[Path], occasion: str) -> None:
+    for index, file in enumerate(files, start=1):
+        if not wait_until(file.is_file, ALLOWANCE_SECONDS, every=POLL_SECONDS):
+            raise RunFailed(f"process {index} did not come to {occasion}")
 
 
 def probe_replicas(folder: Path, index: int, works: list[dict[str, Any]], processes: int) -> None:
@@ -74,7 +65,7 @@ def probe_replicas(folder: Path, index: int, works: list[dict[str, Any]], proces
         if index == 0:
             _measure_alone(engine, config, work["batch_size"], out if processes == 1 else _part(out, 0))
         else:
-            _measure_at_once(engine, Meeting(shared / work["key"], index - 1, processes), out, index, processes)
+            _measure_at_once(engine, shared / work["key"], out, index, processes)
 
 
 def _measure_alone(engine: Engine, config: RunConfig, size: int, out: Path) -> None:
@@ -85,7 +76,7 @@ def _measure_alone(engine: Engine, config: RunConfig, size: int, out: Path) -> N
     ReplicaProbes(alone=alone, half=half, at_once=None, processes=1, batch_size=size).write(out)
 
 
-def _measure_at_once(engine: Engine, meeting: Meeting, out: Path, index: int, processes: int) -> None:
+def _measure_at_once(engine: Engine, folder: Path, out: Path, index: int, processes: int) -> None:
     """Rounds as long, and as many, as the process that measured alone has made; the first process tells the result."""
     alone = ReplicaProbes.read(_part(out, 0))
     rounds = len(alone.alone.milliseconds)
@@ -93,16 +84,15 @@ def _measure_at_once(engine: Engine, meeting: Meeting, out: Path, index: int, pr
     probe = engine.make_probe(CACHED, alone.batch_size)
     probe(1)
     for number in range(rounds):
-        meeting.arrive(f"round{number}")
-        meeting.wait(f"round{number}")
+        meet(folder, f"round{number}", index, processes)
         milliseconds.append(1000 * probe(steps))
     write_json(_part(out, index), milliseconds)
-    meeting.arrive("measured")
     if index > 1:
         return
-    meeting.wait("measured")
-    parts = [read_json(_part(out, other)) for other in range(1, processes + 1)]
-    meeting.end()
+    files = [_part(out, other) for other in range(1, processes + 1)]
+    _wait_for(files, "its end")
+    shutil.rmtree(folder)
+    parts = [read_json(file) for file in files]
     at_once = mean_timings([Timings(milliseconds=tuple(part), steps=alone.alone.steps) for part in parts])
     dataclasses.replace(alone, at_once=at_once, processes=processes).write(out)
 

@@ -18,7 +18,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Literal
 
 from rampline.config import RunConfig
@@ -28,9 +27,11 @@ from rampline.explain.parts import RunParts, StepParts, steady_epochs
 from rampline.files import JsonData, read_json
 from rampline.forecast.machine_types import MachineType
 from rampline.forecast.reading import FEW_REPLICAS, Reading
+from rampline.record.attempts import read_environments
 from rampline.record.home import Home
 from rampline.record.metric import Source
 from rampline.record.metrics import to_log
+from rampline.record.provenance import describe_machine, environment
 from rampline.record.run_directory import RunDirectory
 from rampline.study.execution_file import find_executions
 from rampline.training.timings import Timings
@@ -46,7 +47,7 @@ UNSEEN = 0.3
 PRIOR_RUNS = 4
 LATEST_RUNS = 50
 # What a file that another version has written, or a crash, raises: it is as if it were not there.
-UNREADABLE = (ValueError, KeyError, TypeError, StopIteration, ZeroDivisionError)
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, StopIteration, ZeroDivisionError)
 CONFIDENCE = 0.9
 # What five values range over is so many of their standard deviations.
 RANGE_OF_FIVE = 2.33
@@ -60,12 +61,10 @@ class Forecast(JsonData):
         step: parts of a training step in milliseconds; the last one of an epoch may have fewer images.
         run: parts of the wall time in seconds.
         images_per_second: of training.
-        epochs: how many.
         deviation: standard deviation of the logarithm of what comes out, before any forecast of this home is counted.
-        scale: by how much those of images/s were worse than they claimed.
-        forecasts: how many those are.
-        wall_scale: the same of wall times.
-        wall_forecasts: how many those are.
+        factor: images/s lie, with a probability of 90 %, between those here divided by this and those here times this;
+            1 where no `Calibration` was applied, as in files of earlier versions.
+        wall_factor: the same of wall time and cost.
         source: what it is from: `readings`, or `run` for an earlier run with the same settings.
     """
 
@@ -74,10 +73,8 @@ class Forecast(JsonData):
     images_per_second: float
     epochs: int
     deviation: float
-    scale: float = 1.0
-    forecasts: int = 0
-    wall_scale: float = 1.0
-    wall_forecasts: int = 0
+    factor: float = 1.0
+    wall_factor: float = 1.0
     source: Literal["readings", "run"] = "readings"
 
     @property
@@ -101,28 +98,14 @@ class Forecast(JsonData):
         """The largest part of the step, in the words of an explanation."""
         return BOUNDS[max(BOUNDS, key=lambda name: getattr(self.step, name))]
 
-    @property
-    def factor(self) -> float:
-        """Images/s lie, with a probability of 90 %, between those here divided by this and those here times this."""
-        return self._factor(self.scale, self.forecasts)
-
-    @property
-    def wall_factor(self) -> float:
-        """The same of wall time and cost."""
-        return self._factor(self.wall_scale, self.wall_forecasts)
-
-    def _factor(self, scale: float, forecasts: int) -> float:
-        from scipy.special import stdtrit  # no part of SciPy should delay the first step of a study
-
-        return math.exp(float(stdtrit(PRIOR_RUNS + forecasts, (1 + CONFIDENCE) / 2)) * scale * self.deviation)
-
     def cost_usd(self, price_per_hour: float | None) -> float | None:
         """Wall time at that price."""
         return None if price_per_hour is None else self.wall_seconds / 3600 * price_per_hour
 
     def figures(self, price_per_hour: float | None) -> dict[str, Any]:
         """The figures by the names they have in MLflow."""
-        told = dataclasses.asdict(self) | {"wall_seconds": self.wall_seconds, "within": self.wall_factor - 1}
+        told = dataclasses.asdict(self) | {"wall_seconds": self.wall_seconds}
+        told |= {"within": self.wall_factor - 1} if self.wall_factor > 1 else {}
         cost = self.cost_usd(price_per_hour)
         return to_log(Source.FORECAST, told | ({} if cost is None else {"cost_usd": cost}))
 
@@ -138,7 +121,8 @@ class Calibration:
     """How good the forecasts of a home were.
 
     Attributes:
-        errors: log(outcome / forecast) by its deviation, of the images/s of each run that was forecast and is complete.
+        errors: log(outcome / forecast) by its deviation, of the images/s of each run that was forecast and is complete,
+            on this machine.
         wall_errors: the same of wall times.
     """
 
@@ -149,29 +133,42 @@ class Calibration:
     def of(cls, home: Home) -> Calibration:
         """From the runs of a home, the latest ones."""
         found = (RunDirectory(file.parent) for each in find_executions(home) for file in each.glob("*/forecast.json"))
-        complete = (directory for directory in found if directory.is_complete)
+        here = names_of_machine()
         errors: list[float] = []
         wall_errors: list[float] = []
-        for directory in islice(complete, LATEST_RUNS):
+        for directory in found:
             with suppress(*UNREADABLE):
-                errors += _errors(directory)
-                wall_errors += _wall_errors(directory)
+                if directory.is_complete and was_on(directory, here):
+                    errors += _errors(directory)
+                    wall_errors += _wall_errors(directory)
+            if len(errors) == LATEST_RUNS:
+                break
         return cls(errors=errors, wall_errors=wall_errors)
 
     def applied(self, forecast: Forecast) -> Forecast:
         """The forecast with the intervals that follow."""
-        return dataclasses.replace(
-            forecast,
-            scale=_scale(self.errors),
-            forecasts=len(self.errors),
-            wall_scale=_scale(self.wall_errors),
-            wall_forecasts=len(self.wall_errors),
-        )
+        factor, wall_factor = (_factor(errors, forecast.deviation) for errors in (self.errors, self.wall_errors))
+        return dataclasses.replace(forecast, factor=factor, wall_factor=wall_factor)
 
 
-def _scale(errors: Sequence[float]) -> float:
-    """Whose prior is 1, after `PRIOR_RUNS` such runs."""
-    return math.sqrt((PRIOR_RUNS + sum(error**2 for error in errors)) / (PRIOR_RUNS + len(errors)))
+def _factor(errors: Sequence[float], deviation: float) -> float:
+    from scipy.special import stdtrit  # no part of SciPy should delay the first step of a study
+
+    runs = PRIOR_RUNS + len(errors)
+    # By how much earlier forecasts were worse than they claimed; the prior is 1.
+    scale = math.sqrt((PRIOR_RUNS + sum(error**2 for error in errors)) / runs)
+    return math.exp(float(stdtrit(runs, (1 + CONFIDENCE) / 2)) * scale * deviation)
+
+
+def names_of_machine() -> set[str]:
+    """What the attempts of a run on this machine, with its GPUs or on its CPU, call it."""
+    return {describe_machine(environment(on_cpu=on_cpu)) for on_cpu in (False, True)}
+
+
+def was_on(directory: RunDirectory, machine: set[str]) -> bool:
+    """Whether no attempt of a run was on another machine; one by an earlier version tells no machine."""
+    environments = read_environments(directory.attempts_file).values()
+    return {describe_machine(each) for each in environments} <= {"", *machine}
 
 
 def _errors(directory: RunDirectory) -> Iterable[float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,9 +27,11 @@ class MachineType(Settings):
         sent = 2 * (replicas - 1) / replicas * gradient_bytes
         return 2 * (replicas - 1) * self.link_latency_us / 1e3 + 8e-6 * sent / self.link_gbit
 
-    def machines(self, replicas: int, workers: int) -> int:
-        """How many of them a run needs."""
-        return max(workers, math.ceil(replicas / self.devices))
+    def shortage(self, replicas: int) -> str:
+        """Why a process with so many replicas cannot run there; empty where it can."""
+        if replicas <= self.devices:
+            return ""
+        return f"{replicas} replicas of one process need as many devices: it has {self.devices}"
 
 
 def read_machine_types(path: Path) -> dict[str, MachineType]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from rampline.config import RunConfig
 from rampline.config.learning_rate import describe_schedule
-from rampline.forecast.forecast import Calibration, Forecast
+from rampline.forecast.forecast import UNREADABLE, Calibration, Forecast
 from rampline.forecast.quote import quote_run
 from rampline.imports import locate_own
 from rampline.jobs.launchers import gpus_of_machine
@@ -32,8 +33,6 @@ class PlannedRun:
     """A run as it would be started.
 
     Attributes:
-        name: its name in the study.
-        config: its checked configuration.
         processes: roles with their number, such as `1 chief, 2 worker, 1 ps`.
         devices: where the replicas of one process would be.
         steps_per_epoch: updates per epoch; `None` until the data is prepared, unless the study gives its size.
@@ -107,8 +106,10 @@ def _plan_run(
 
 
 def _last_parity(executions: Sequence[Path], run: str) -> float:
-    files = (result_file(RunDirectory(folder / run)) for folder in executions)
-    return next((ParityResult.read(file).seconds for file in files if file.is_file()), 0.0)
+    for folder in executions:
+        with suppress(*UNREADABLE):
+            return ParityResult.read(result_file(RunDirectory(folder / run))).seconds
+    return 0.0
 
 
 def _place(config: RunConfig) -> str:
@@ -122,14 +123,14 @@ def plan_table(runs: Sequence[PlannedRun]) -> tuple[list[str], list[list[str]]]:
     """Names of the columns in which any run has a figure, and a row for each run that is no repeat of another one."""
     shown = [run for run in runs if not run.repeat_of] or runs
     columns = [_figures(run) for run in shown]
-    kept = [name for name in columns[0] if any(figures.get(name) for figures in columns)]
-    return kept, [[figures.get(name, "") for name in kept] for figures in columns]
+    kept = [name for name in columns[0] if any(figures[name] for figures in columns)]
+    return kept, [[figures[name] for name in kept] for figures in columns]
 
 
 def _figures(run: PlannedRun) -> dict[str, str]:
-    config = run.config
-    most = run.at_most
-    figures = {
+    config, most, cost = run.config, run.at_most, run.expected_cost_usd
+    has_price = config.cluster.price_per_hour is not None
+    return {
         "run": run.name,
         "strategy": config.strategy.replace("_", " ") + (", fit" if config.engine == "fit" else ""),
         "processes": run.processes,
@@ -142,10 +143,8 @@ def _figures(run: PlannedRun) -> dict[str, str]:
         "repeats": f"{config.repeats}" if config.repeats > 1 else "",
         "time": UNKNOWN if run.expected_seconds is None else most + write_duration(run.expected_seconds),
         "within": "" if run.quote is None else write_percent(run.quote.wall_factor - 1),
+        "cost": "" if not has_price else UNKNOWN if cost is None else most + write_dollars(cost),
     }
-    if config.cluster.price_per_hour is not None:
-        figures["cost"] = UNKNOWN if run.expected_cost_usd is None else most + write_dollars(run.expected_cost_usd)
-    return figures
 
 
 def _steps(run: PlannedRun) -> str:

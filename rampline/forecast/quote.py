@@ -20,7 +20,16 @@ from rampline.errors import ClusterConfigError, ConfigError
 from rampline.explain.explanation import Explanation
 from rampline.explain.parts import RunParts, StepParts, run_parts, steady_epochs
 from rampline.files import read_json
-from rampline.forecast.forecast import PRIOR, UNREADABLE, Calibration, Forecast, faster, forecast_run
+from rampline.forecast.forecast import (
+    PRIOR,
+    UNREADABLE,
+    Calibration,
+    Forecast,
+    faster,
+    forecast_run,
+    names_of_machine,
+    was_on,
+)
 from rampline.forecast.machine_types import MachineType
 from rampline.forecast.reading import (
     Reading,
@@ -151,29 +160,30 @@ def _read(home: Home, config: RunConfig, dataset: PreparedDataset, replicas: int
     file = file_of(home, key_of(config, dataset, replicas))
     try:
         return Reading.read(file)
-    except (OSError, *UNREADABLE):
+    except UNREADABLE:
         return None
 
 
 def _earlier(
     executions: Sequence[Path], run: str, config: RunConfig, dataset: PreparedDataset | None
 ) -> Iterator[Forecast]:
-    """Of each complete run of these settings and data, and of its repeats, newest first."""
-    wanted = json.loads(json.dumps(_settings(config)))
+    """Of each complete run of these settings and data on this machine, and of its repeats, newest first."""
+    kept, machine = keys_that_keep_epoch_time(), names_of_machine()
+    wanted = json.loads(json.dumps({key: value for key, value in flatten(config).items() if key not in kept}))
     for execution in executions:
-        trainings = [RunDirectory(folder) for folder in execution.glob(f"{run}*") if without_seed(folder.name) == run]
-        complete = [directory for directory in trainings if directory.is_complete]
+        folders = [each for each in execution.glob(f"{run}*") if run in (each.name, without_seed(each.name))]
+        complete = [directory for directory in map(RunDirectory, folders) if directory.is_complete]
         for directory in sorted(complete, key=lambda each: each.result_file.stat().st_mtime, reverse=True):
-            if not _has_settings(directory, wanted, config):
-                continue
-            # A folder of images may have others by now.
-            if dataset is None or Path(directory.read_identity().dataset).name == dataset.directory.name:
-                with suppress(*UNREADABLE):
+            with suppress(*UNREADABLE):
+                if not _has_settings(directory, wanted) or not was_on(directory, machine):
+                    continue
+                # A folder of images may have others by now.
+                if dataset is None or Path(directory.read_identity().dataset).name == dataset.directory.name:
                     yield _as_it_was(directory, config)
 
 
 def _as_it_was(directory: RunDirectory, config: RunConfig) -> Forecast:
-    """An earlier run, with the epochs of `config`."""
+    """An earlier run, with the epochs of `config`, and as if it had been started once."""
     events, result = directory.read_events("started", "epoch", "checkpoint"), read_json(directory.result_file)
     epochs = steady_epochs(events) or [event["metrics"] for event in events if event["event"] == "epoch"]
     epoch_seconds = statistics.median(metrics["epoch_seconds"] for metrics in epochs)
@@ -183,9 +193,12 @@ def _as_it_was(directory: RunDirectory, config: RunConfig) -> Forecast:
     if directory.explanation_file.is_file():
         step = Explanation.read(directory.explanation_file).step
     was = run_parts(events, result, step_milliseconds=step_milliseconds)
-    share = config.epochs / result["epochs"]
-    parts = {name: getattr(was, name) * share for name in ("steps", "evaluation", "checkpoint", "logging")}
-    run = RunParts(startup=was.startup, tracing=was.tracing, unexplained=was.unexplained, **parts)
+    starts = max(1, sum(event["event"] == "started" for event in events))
+    shares = dict.fromkeys(dataclasses.asdict(was), config.epochs / result["epochs"])
+    shares |= {"startup": 1 / starts, "tracing": 1 / starts}
+    # Steps that are slower, or faster, than the usual one are in every epoch; what other starts have lost is not.
+    shares |= {"unexplained": 0.0} if max(starts, result.get("attempts", 1)) > 1 else {}
+    run = RunParts(**{name: value * shares[name] for name, value in dataclasses.asdict(was).items()})
     return Forecast(
         step=step,
         run=run,
@@ -196,25 +209,14 @@ def _as_it_was(directory: RunDirectory, config: RunConfig) -> Forecast:
     )
 
 
-def _has_settings(directory: RunDirectory, wanted: Mapping[str, object], config: RunConfig) -> bool:
-    """Whether a run was made with the settings of `config`; `wanted` are those as JSON gives them back."""
-    if not directory.config_file.is_file():
-        return False
+def _has_settings(directory: RunDirectory, wanted: Mapping[str, object]) -> bool:
+    """Whether a run was made with these settings, by dotted key and as JSON gives them back."""
     found = read_json(directory.config_file)
-    # Building and checking a configuration takes ten times as long as reading it, and most earlier ones differ.
-    if any(_leaf(found, key, value) != value for key, value in wanted.items()):
-        return False
-    return _settings(directory.read_config()) == _settings(config)
+    return all(_leaf(found, key) == value for key, value in wanted.items())
 
 
-def _leaf(values: Any, key: str, default: object) -> object:
-    """The value at a dotted key; `default` where an older version has written no such key."""
+def _leaf(values: Any, key: str) -> object:
+    """The value at a dotted key; `None` where another version has written no such key."""
     for part in key.split("."):
-        if not isinstance(values, Mapping) or part not in values:
-            return default
-        values = values[part]
+        values = values.get(part) if isinstance(values, Mapping) else None
     return values
-
-
-def _settings(config: RunConfig) -> dict[str, object]:
-    return {key: value for key, value in flatten(config).items() if key not in keys_that_keep_epoch_time()}

@@ -140,7 +140,6 @@ def take_reading(
         ClusterConfigError: when there is no place for so many replicas.
         RunFailed: when a role fails, naming its log.
     """
-    shutil.rmtree(file.parent, ignore_errors=True)
     chosen = config_of_reading(config, replicas)
     job = Job(
         function="forecast",
@@ -154,6 +153,8 @@ def take_reading(
     launcher.check(chosen)
     placement = launcher.place(chosen)
     wait_for_fork_server()
+    # Not before: what is refused leaves the last reading as it is.
+    shutil.rmtree(file.parent, ignore_errors=True)
     started, ready = time.monotonic(), []
     run_together(placement, [(task, job) for task in placement.tasks], lambda _: ready.append(time.monotonic()))
     reading = Reading.from_dict(read_json(file) | {"replicas": replicas, "startup_seconds": ready[0] - started})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -84,6 +84,7 @@ def _read(
     longest = max(LONGEST_ROUND_SECONDS, LATENCIES_OF_A_ROUND * latency)
     timings = measure_in_turns(probes, config, engine.average, rounds=ROUNDS, longest_seconds=longest)
     update = timings.get("update")
+    saved, logged = _write(state, folder) if task.is_chief else (math.nan, math.nan)
     return {
         "batch_sizes": batch_sizes,
         "real": [dataclasses.asdict(timings[f"{REAL} {size}"]) for size in batch_sizes],
@@ -94,8 +95,8 @@ def _read(
         "evaluation_tracing_seconds": max(0.0, first_evaluation - evaluations[min(evaluations)]),
         "evaluation_images": list(evaluations)[-2:],
         "evaluation_seconds": list(evaluations.values())[-2:],
-        "checkpoint_seconds": _save(state, folder) if task.is_chief else math.nan,
-        "logging_seconds": _write_scalars(folder) if task.is_chief else math.nan,
+        "checkpoint_seconds": saved,
+        "logging_seconds": logged,
         "gradient_bytes": sum(math.prod(v.shape) * v.value.dtype.size for v in state.model.trainable_variables),
     }
 
@@ -128,24 +129,15 @@ def _evaluations(config: RunConfig, engine: Engine, splits: dict[str, int]) -> t
         splits["validation"] = min(whole, EVALUATION_GROWTH * images)
 
 
-def _save(state: TrainingState, folder: Path) -> float:
-    """Seconds of the second of two checkpoints: the first one's folder is made with it."""
-    checkpoints = folder / "checkpoints"
-    try:
-        return [
-            _seconds(lambda step=step: save_checkpoint(checkpoints, Progress(step=step), state.model, state.optimizer))
+def _write(state: TrainingState, folder: Path) -> tuple[float, float]:
+    """Seconds of the second of two checkpoints, for the first one's folder is made with it, and of the scalars."""
+    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as made:
+        _, saved = (
+            _seconds(lambda step=step: save_checkpoint(Path(made), Progress(step=step), state.model, state.optimizer))
             for step in (1, 2)
-        ][-1]
-    finally:
-        shutil.rmtree(checkpoints, ignore_errors=True)
-
-
-def _write_scalars(folder: Path) -> float:
-    scalars = folder / "tensorboard"
-    try:
-        return _seconds(lambda: ScalarWriter(scalars, warn=print).write_epoch(1, {"val_loss": 1.0}))
-    finally:
-        shutil.rmtree(scalars, ignore_errors=True)
+        )
+        scalars = Path(made, "tensorboard")
+        return saved, _seconds(lambda: ScalarWriter(scalars, warn=print).write_epoch(1, {"val_loss": 1.0}))
 
 
 def _seconds(do: Callable[[], object]) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 NONE = "\N{EN DASH}"  # in the place of a figure that is not there
 TIMES = "\N{MULTIPLICATION SIGN}"
 GIBIBYTE = 2**30
+MOST_NAMED = 8  # of a list, of which a sentence names all
 # But for tabs and ends of lines.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
@@ -68,6 +69,13 @@ def write_bytes(value: float) -> str:
 def write_range(value: float, factor: float, write: Callable[[float], str]) -> str:
     """A figure with the interval from itself divided by a factor to itself times that: `412 (370 to 459)`."""
     return f"{write(value)} ({write(value / factor)} to {write(value * factor)})"
+
+
+def list_names(names: Sequence[str]) -> str:
+    """The names as a sentence has them; of many the first ones, and how many more."""
+    if len(names) > MOST_NAMED + 1:
+        return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def escape_controls(text: str) -> str:

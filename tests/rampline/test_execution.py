@@ -139,4 +139,4 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bits(execution: Execution, 
     assert scores["whole"]["test_loss"] == scores["killed"]["test_loss"]
     assert scores["whole"]["examples"] == 120
     close_execution(execution, "COMPLETE")
-    assert compare_runs(execution).report.is_file()
+    assert compare_runs(execution).is_file()

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 from executions import count_as_begun
@@ -9,11 +10,12 @@ from rampline.cli import app
 from rampline.config import ClusterConfig, LearningRateConfig, ParityConfig, RunConfig, StopConfig
 from rampline.config.learning_rate import describe_schedule
 from rampline.forecast.forecast import Calibration, Forecast
-from rampline.forecast.plan import plan_remarks, plan_study
+from rampline.forecast.plan import plan_remarks, plan_study, plan_table
 from rampline.forecast.quote import quote_run
 from rampline.imports import locate_own
 from rampline.parity.check import ParityResult, result_file
 from rampline.record.home import Home
+from rampline.record.provenance import environment
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.record.units import write_percent
 from rampline.study import Study, StudyRun, load_study
@@ -135,7 +137,7 @@ def test_the_page_of_an_approval_tells_what_the_command_tells(tmp_path, monkeypa
     record(home.runs / "s", "20260101-000000", study.runs[0].config, [20.0, 10.0, 10.0])
     known, unknown = plan_study(study, home)
     assert known.quote is not None
-    quote = dataclasses.replace(known.quote, wall_scale=2.0)
+    quote = dataclasses.replace(known.quote, wall_factor=2.0)
     planned = [dataclasses.replace(known, quote=quote), unknown]
     page = plan_markdown(study, planned)
     within = write_percent(quote.wall_factor - 1)
@@ -180,6 +182,76 @@ def test_the_single_epoch_of_an_explanation_does_not_count(executions):
 def test_other_settings_are_no_measurement(executions):
     record(executions, "20260101-000000", RunConfig(precision="mixed_bfloat16"), [1.0, 1.0])
     assert expected_seconds(executions, RunConfig()) is None
+
+
+def test_a_run_by_another_version_whose_settings_are_gone_blocks_nothing(executions):
+    config = RunConfig(epochs=2)
+    record(executions, "20260101-000000", config, [2.0, 2.0])
+    record(executions, "20260102-000000", config, [9.0, 9.0])
+    record(executions, "20260103-000000", config, [9.0, 9.0])
+    oldest, newer, newest = (executions / f"2026010{day}-000000/baseline/config.json" for day in (1, 2, 3))
+    settings = json.loads(oldest.read_text())
+    oldest.write_text(json.dumps(settings | {"gone": 1}))
+    # A setting that is not there may have been another.
+    newer.write_text(json.dumps({key: value for key, value in settings.items() if key != "precision"}))
+    newest.write_text("{")
+    assert expected_seconds(executions, config) == pytest.approx(STARTUP + 2 * (2.0 + VALIDATION + CHECKPOINT))
+
+
+def test_a_parity_check_by_another_version_says_nothing(executions):
+    for execution, content in (("20260101-000000", '{"status": "pass", "seconds": 20.0}'), ("20260102-000000", "[]")):
+        count_as_begun(executions / execution)
+        file = result_file(RunDirectory(executions / execution / "a"))
+        file.parent.mkdir(parents=True)
+        file.write_text(content)
+    run = StudyRun(name="a", config=RunConfig(parity=ParityConfig()))
+    study = Study(name=executions.name, description="", reference="a", runs=(run,))
+    assert plan_study(study, Home(root=executions.parent.parent))[0].parity_seconds == 20.0
+
+
+def test_a_run_on_another_machine_is_no_measurement_of_this_one(executions):
+    config = RunConfig(epochs=2)
+    for execution, items in (("20260101-000000", environment()), ("20260102-000000", {"host": "laptop"})):
+        record(executions, execution, config, [2.0 if items.get("gpus") else 9.0] * 2)
+        attempt = {"event": "attempt", "number": 1, "environment": items}
+        (executions / execution / "baseline/attempts.jsonl").write_text(json.dumps(attempt) + "\n")
+    assert expected_seconds(executions, config) == pytest.approx(STARTUP + 2 * (2.0 + VALIDATION + CHECKPOINT))
+
+
+def test_a_run_that_was_started_again_counts_as_if_it_had_been_started_once(executions):
+    config = RunConfig(epochs=4)
+    record(executions, "20260101-000000", config, [5.0, 2.0, 2.0, 2.0])
+    run = RunDirectory(executions / "20260101-000000" / "baseline")
+    events = [json.loads(line) for line in run.events_file.read_text().splitlines()]
+    again = {"event": "started", "startup_seconds": STARTUP, "monotonic": 99.0, "first_epoch": 3, "attempt": 2}
+    events.insert(5, again)
+    events[6]["metrics"]["epoch_seconds"] = 5.0
+    run.events_file.write_text("".join(json.dumps(event) + "\n" for event in events))
+    result = json.loads(run.result_file.read_text()) | {"wall_seconds": 300.0, "attempts": 2}
+    run.result_file.write_text(json.dumps(result))
+    whole = STARTUP + 3.0 + 4 * (2.0 + VALIDATION + CHECKPOINT)
+    assert expected_seconds(executions, config) == pytest.approx(whole)
+
+
+def test_what_is_unexplained_of_an_epoch_is_in_each_of_more(executions):
+    record(executions, "20260101-000000", RunConfig(epochs=4), [2.0, 2.0, 2.0, 4.0])
+    each = VALIDATION + CHECKPOINT + 0.5 + 2.0
+    assert expected_seconds(executions, RunConfig(epochs=8)) == pytest.approx(STARTUP + 8 * each)
+
+
+def test_a_run_that_is_called_as_a_repeat_would_be_finds_its_earlier_ones(executions):
+    config, home = RunConfig(epochs=2), Home(root=executions.parent.parent)
+    record(executions, "20260101-000000", config, [2.0, 2.0], "x-seed1")
+    for run in ("x-seed1", "x"):
+        assert quote_run(home, find_executions(home), run, config, None, Calibration()) is not None
+
+
+def test_the_plan_has_costs_where_another_run_than_the_first_has_a_price():
+    priced = RunConfig(cluster=ClusterConfig(price_per_hour=3.6))
+    runs = (StudyRun(name="a", config=RunConfig()), StudyRun(name="b", config=priced))
+    study = Study(name="s", description="", reference="a", runs=runs)
+    columns, rows = plan_table(plan_study(study, Home(root=Path("nowhere"))))
+    assert (columns[-1], [row[-1] for row in rows]) == ("cost", ["", "?"])
 
 
 def test_cost_is_time_at_the_price(executions):

@@ -33,6 +33,7 @@ def log_study(client: MlflowClient, tmp_path_factory: pytest.TempPathFactory) ->
         experiment, artifacts = client.get_experiment_by_name(study), tmp_path_factory.mktemp("artifacts")
         experiment_id = experiment.experiment_id if experiment else client.create_experiment(study, str(artifacts))
         parent_tags = {"rampline.kind": "study", "rampline.study": study, "rampline.execution": execution}
+        parent_tags |= {"rampline.accuracy_tolerance": "0.01"}
         parent_tags |= {f"rampline.{name}": value for name, value in tags.items()}
         parent = client.create_run(experiment_id, tags=parent_tags).info.run_id
         for number, run in enumerate(runs):

@@ -49,13 +49,6 @@ def test_nothing_measured_is_a_total_of_nothing():
     assert draw([("one", {})]) == ([], {"one": "0.00"}, ())
 
 
-def test_refused():
-    with pytest.raises(ValueError, match="a row"):
-        draw([])
-    with pytest.raises(ValueError, match="8 parts of a whole: must be 1 to 7"):
-        draw([("one", {})], [(str(number), "part") for number in range(8)])
-
-
 def test_colours_take_turns_along_a_line_that_runs_share():
     rows = [{"run": run, "epoch": epoch, "rate": 0.1} for run in ("a", "b", "c") for epoch in (1, 2)]
     rows.append({"run": "alone", "epoch": 1, "rate": 0.2})

@@ -1,5 +1,6 @@
 """Which part of the curves a chart shows."""
 
+import json
 from dataclasses import replace
 
 import pandas as pd
@@ -42,3 +43,16 @@ def test_long_runs_are_drawn_with_few_points_and_their_last_epoch(client, log_st
     assert loss.spec["encoding"]["y"]["scale"]["type"] == "log"
     assert loss.by_time["encoding"]["x"]["field"] == "elapsed_seconds"
     assert loss.caption.endswith("Of long runs not every epoch is drawn.")
+
+
+def test_ticks_are_the_epochs_that_the_bar_is_of(client, log_study, four_runs):
+    machines = ([[1, "alpha"]], [[1, "beta"], [3, "alpha"]])
+    runs = [
+        replace(run, tags={**run.tags, "rampline.machines": json.dumps(machine)})
+        for run, machine in zip((four_runs[0], four_runs[2]), machines, strict=True)
+    ]
+    comparison = read_comparison(client, "ticks", log_study("ticks", runs, reference="baseline"))
+    chart = next(chart for chart in make_charts(comparison) if chart.title == "Throughput")
+    ticks = [row["images_per_second"] for row in chart.spec["layer"][1]["data"]["values"] if row["run"] == "mirrored"]
+    assert ticks == [1700]  # the first one there traces
+    assert comparison.rows[1]["images_per_second"] == 1700

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from logged_runs import LoggedRun
 
+from rampline.comparison.charts import MOST_STYLES
 from rampline.comparison.explanation_section import describe_loss, find_losses, make_explanation_section
 from rampline.comparison.runs import read_comparison
 
@@ -93,6 +94,16 @@ def test_the_charts_have_the_runs_that_were_probed(client, log_study):
         assert total in totals.values()
     # What no run has is not in the legend: nobody's part is above 0 there.
     assert "unexplained" not in [words for words, _ in section.charts[1].legend]
+
+
+def test_where_no_run_that_is_drawn_was_probed_there_are_tables_alone(client, log_study):
+    crowd = [run(f"fast-{n}", 1, {}, {}, "") for n in range(MOST_STYLES)]
+    last = replace(RUNS[0], epochs=[(0.5, 1, 1e-3, 1)])
+    log_study("crowd", [*crowd, last], reference="fast-0")
+    section = make_explanation_section(read_comparison(client, "crowd"))
+    assert section is not None
+    assert section.charts == ()
+    assert section.tables[1].rows[0][0] == "one"
 
 
 def test_probes_on_a_machine_that_was_busier_or_idler_are_told(client, log_study):

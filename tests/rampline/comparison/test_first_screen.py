@@ -28,15 +28,14 @@ def test_it_answers_and_warns(client, log_study, four_runs):
     screen = make_first_screen(read_comparison(client, "screen"), [report])
     assert screen.headline.startswith("mirrored is the fastest: 1,500 images/s")
     assert screen.notes[0].startswith("Scaling paid")
-    answers = {answer.question: answer.sentences for answer in screen.answers}
-    assert answers["What does it cost?"] == (
+    assert screen.answers["What does it cost?"] == (
         "From start to end the reference baseline takes 9.00 s, mirrored takes 10.0 s and costs $0.0200.",
     )
-    assert answers["Which run to take?"] == (
+    assert screen.answers["Which run to take?"] == (
         "No other run comes within 1 point of the best test accuracy (mirrored, 0.9520): mirrored takes 10.0 s, "
         "$0.0200.",
     )
-    assert answers["Is it the same model?"][0].startswith("The test accuracy of mirrored is 0.9520")
+    assert screen.answers["Is it the same model?"][0].startswith("The test accuracy of mirrored is 0.9520")
     failure = "losses differ by up to 0.2, weights by up to 0.5"
     assert [(c.runs, c.result) for c in screen.certificates] == [
         ("baseline", "not applicable: one replica"),

@@ -73,7 +73,7 @@ def test_a_slow_night_is_told_and_shown_and_noise_is_not(night, tmp_path) -> Non
     speed, cost = list_changes(slow.trends)
     assert speed.startswith("baseline: images/s 100; usually 1,005, and the spread of 4 executions explains ")
     assert cost.startswith("baseline: cost $0.2000; usually $0.0200, ")
-    report = write_comparison(slow, tmp_path).report.read_text()
+    report = write_comparison(slow, tmp_path).read_text()
     assert speed.removeprefix("baseline: ") in visible_text(report)
     section = make_history_section(slow)
     assert section is not None

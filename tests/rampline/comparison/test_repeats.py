@@ -107,6 +107,18 @@ def test_runs_of_the_same_settings_share_an_interval(compare):
     assert summarise_speed(found).startswith("No run is clearly faster than the reference a")
 
 
+def test_runs_that_differ_in_the_seed_alone_are_told_to_share_an_interval(compare):
+    runs = [trainings(f"seed-{seed}", [100 + seed], [0.9], x="1") for seed in (0, 10)]
+    grid = [[replace(t, params={**t.params, "run.of": "grid", "seed": t.name}) for t in run] for run in runs]
+    found = compare("seeds-of-a-grid", *grid)
+    assert found.has_repeats
+    assert tell_repeats(found) == (
+        "Each run was trained once: differences of speed and time below 5 % count as noise, and runs that differ in "
+        "the seed alone share an interval."
+    )
+    assert found.csv_table["images_per_second_high"].tolist() == [110, 110]
+
+
 def test_failed_trainings_are_left_out_and_told(compare):
     found = compare("failed", trainings("one", [100, 130, 500], [0.9, 0.91, 0.5], failed=1))
     (one,) = found.rows
@@ -189,8 +201,11 @@ def test_speed_and_time_are_of_the_trainings_on_one_machine_and_accuracy_is_of_a
     (row,) = found.rows
     assert (row["images_per_second"], row["wall_seconds"]) == (105, pytest.approx((1000 + 1e5 / 110) / 2))
     assert row["intervals"]["images_per_second"] == (100, 110)
+    assert found.epochs_of("a")["images_per_second"].tolist() == [105, 105]
     assert (row["test_accuracy"], row["intervals"]["test_accuracy"]) == (0.92, (0.90, 0.94))
-    assert "a-seed1 was trained on beta, not on alpha: it counts for the accuracy of a alone." in list_remarks(found)
+    told = "a-seed1 was trained on beta, not on alpha: it counts for the accuracy of a alone."
+    assert told in list_remarks(found)
+    assert told not in list_remarks(compare("moved-and-failed", [run[0], replace(run[1], status="FAILED"), run[2]]))
 
 
 def test_answers_are_the_same_where_those_of_all_seeds_are(compare):

@@ -15,7 +15,7 @@ from rampline.comparison.report import render_report, write_comparison
 from rampline.comparison.run_table import make_columns
 from rampline.comparison.runs import read_comparison
 from rampline.comparison.summary import summarise
-from rampline.data.quality import ReportRow, make_report
+from rampline.data.quality import DataReport, ReportRow, make_report
 
 VOID = {"meta", "img", "input", "link", "br", "line", "path", "use", "rect"}
 
@@ -72,9 +72,9 @@ def comparison(client, log_study, four_runs):
 
 
 def test_csv_table_and_summary_hold_the_same_figures(comparison, tmp_path):
-    files = write_comparison(comparison, tmp_path / "reports")
-    csv = pd.read_csv(files.csv).set_index("run")
-    page = Page(files.report.read_text())
+    report = write_comparison(comparison, tmp_path / "reports")
+    csv = pd.read_csv(report.with_name("comparison.csv")).set_index("run")
+    page = Page(report.read_text())
     summary = summarise(comparison, (), 0.0).moments[0].figures
     assert csv.index.tolist() == list(page.cells) == ["baseline", "short", "mirrored", "multi-worker"]
     for column in make_columns(comparison):
@@ -112,7 +112,7 @@ def test_names_are_escaped(client, log_study, four_runs):
     log_study("escape", [replace(four_runs[0], name=odd), four_runs[1]], command="echo <b>")
     rows = [ReportRow("train", "<u>", 0, "<s>", "aa", 8, 9, ""), ReportRow("test", "<u>", 0, "<s>", "aa", 8, 9, "")]
     report = make_report(rows, source="<i>", fingerprint="f" * 64)
-    html = render_report(read_comparison(client, "escape"), data=[report])
+    html = render_report(read_comparison(client, "escape"), data={"all": report})
     page = Page(html)
     assert page.tags.isdisjoint({"b", "u", "s", "i"})
     assert "<script>alert" not in html
@@ -138,15 +138,26 @@ def test_attempts_are_told_of_where_a_run_had_several(client, log_study, four_ru
     assert "attempts" not in Page(render_report(comparison)).ids
 
 
+def test_datasets_of_one_source_are_told_by_their_runs(comparison):
+    def report(count: int, source: str = "folder:pets") -> DataReport:
+        rows = [ReportRow("train", "cat", 0, f"train/cat/{number}.png", "", 8, 9, "") for number in range(count)]
+        return make_report(rows, source=source, fingerprint=source[-1] * 64)
+
+    html = render_report(comparison, data={"a and b": report(41), "c": report(7), "d": report(5, "folder:car")})
+    for title in ("folder:pets (ssssssss) of a and b", "folder:pets (ssssssss) of c", "folder:car (rrrrrrrr)<"):
+        assert f"Images by split and class, {title}" in html
+    assert all(f">{count}</td>" in html for count in (41, 7, 5))
+
+
 def test_data_report(comparison):
     rows = [
         ReportRow("train", "cat", 0, "train/cat/1.png", "aa", 8, 9, ""),
         ReportRow("test", "cat", 0, "test/cat/2.png", "aa", 8, 9, ""),
         ReportRow("train", "dog", 1, "train/dog/3.png", "bb", 0, 0, "not an image"),
     ]
-    html = render_report(comparison, data=[make_report(rows, source="folder:pets", fingerprint="f" * 64)])
+    html = render_report(comparison, data={"all": make_report(rows, source="folder:pets", fingerprint="f" * 64)})
     for text in ("Images by split and class", "not an image", "test/cat/2.png"):
         assert text in html
     many = [ReportRow("train", "cat", 0, f"{number}.png", "", 0, 0, "not an image") for number in range(100)]
     long = make_report([*rows, *many], source="folder:pets", fingerprint="f" * 64)
-    assert "and 61 more rows" in render_report(comparison, data=[long])
+    assert "and 61 more rows" in render_report(comparison, data={"all": long})

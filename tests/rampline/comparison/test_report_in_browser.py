@@ -110,8 +110,8 @@ def report(client, log_study, four_runs, tmp_path_factory) -> Path:
         _log_system(client, child.info, folder / child.info.run_id)
     rows = [ReportRow("train", "cat", 0, f"train/{'cat' * 30}/{n}.png", "aa", 8, 9, "") for n in range(2)]
     rows += [ReportRow("test", "dog", 1, "test/dog/3.png", "bb", 0, 0, "not an image")]
-    data = [make_report(rows, source="folder:pets", fingerprint="f" * 64)]
-    return write_comparison(read_comparison(client, "browser", parent), folder, data=data, scores=SCORES).report
+    data = {"mirrored": make_report(rows, source="folder:pets", fingerprint="f" * 64)}
+    return write_comparison(read_comparison(client, "browser", parent), folder, data=data, scores=SCORES)
 
 
 def _explain(run):

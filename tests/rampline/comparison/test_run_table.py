@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from rampline.comparison.run_table import make_columns
+from rampline.comparison.run_table import make_columns, make_run_rows
 from rampline.comparison.runs import read_comparison
 
 
@@ -51,3 +51,13 @@ def test_score_on_the_validation_split_is_called_so(client, log_study, four_runs
     client.set_tag(run_id, "rampline.test_split", "validation")
     titles = {column.key: column.title for column in make_columns(read_comparison(client, "split", parent))}
     assert titles["test_accuracy"] == "val acc"
+
+
+def test_the_best_accuracy_is_that_on_the_references_images(client, log_study, four_runs):
+    other = replace(four_runs[2], tags={"rampline.data_fingerprint": "e" * 64})
+    for study, run, best in (("alike", four_runs[2], "mirrored"), ("other-images", other, "baseline")):
+        log_study(study, [*four_runs[:2], run], reference="baseline")
+        comparison = read_comparison(client, study)
+        rows = make_run_rows(comparison, make_columns(comparison))
+        bold = [row.run for row in rows for cell in row.cells if cell.is_best and cell.column.key == "test_accuracy"]
+        assert bold == [best]

@@ -19,7 +19,7 @@ from rampline.comparison.runs import (
     choose_reference,
     is_missing,
     read_comparison,
-    steady_throughput,
+    steady,
     with_published_speedup,
     with_scaling,
 )
@@ -294,12 +294,12 @@ def test_without_a_speed_no_run_is_the_reference():
 
 def test_steady_throughput_leaves_out_the_epoch_that_traces():
     epochs = pd.DataFrame({"epoch": [1, 2, 3, 4], "images_per_second": [5.0, 90.0, math.nan, 110.0]})
-    assert steady_throughput(epochs, []) == [90.0, 110.0]
-    assert steady_throughput(epochs.head(1), [1]) == [5.0]
+    assert steady(epochs, "images_per_second", []) == [90.0, 110.0]
+    assert steady(epochs.head(1), "images_per_second", [1]) == [5.0]
     # Started again with epoch 2: what is steady then; where nothing is, all that came later.
-    assert steady_throughput(epochs, [1, 2]) == [110.0]
-    assert steady_throughput(epochs.head(2), [1, 2]) == [90.0]
-    assert steady_throughput(epochs, [1, 2, 3, 4]) == [90.0, 110.0]
+    assert steady(epochs, "images_per_second", [1, 2]) == [110.0]
+    assert steady(epochs.head(2), "images_per_second", [1, 2]) == [90.0]
+    assert steady(epochs, "images_per_second", [1, 2, 3, 4]) == [90.0, 110.0]
 
 
 def test_a_run_that_was_started_again_has_the_speed_of_the_epochs_that_do_not_trace(client, log_study, four_runs):

@@ -51,7 +51,7 @@ def test_strong_scaling_with_its_fit(client, log_study):
         [layer["data"]["values"] for layer in c.spec["layer"] if "data" in layer] for c in section.charts
     )
     assert [row["speedup"] for row in speedup[2]] == [1, 8]
-    assert {row["curve"] for row in speedup[2]} == {"ideal"}
+    assert {row["curve"] for row in speedup[2]} == {"ideal from 1"}
     assert [row["speedup"] for row in speedup[1]] == [1, 14 / 8]  # what independent processes reach
     assert throughput[0][0]["speed"] == pytest.approx(64_000 / 14)
     assert throughput[0][-1]["speed"] == pytest.approx(64_000 / 10.5)
@@ -131,3 +131,16 @@ def test_a_term_that_noise_would_make_negative_is_left_out_and_said(client, log_
     assert "compute" in formula
     assert "sync" not in formula
     assert "A term that a formula does not have is not told apart from noise" in section.tables[1].note
+
+
+def test_each_curve_has_the_ideal_line_of_its_own_first_point(client, log_study):
+    pair = [run("one-32", 1, 3000, batch=32), run("two-32", 2, 4000, batch=32)]
+    log_study("bases", [*STRONG[1:3], *pair], reference="two")
+    section = make_scaling_section(read_comparison(client, "bases"))
+    assert section is not None
+    ideal = section.charts[0].spec["layer"][2]["data"]["values"]
+    lines = {(row["curve"], row["replicas"]): row["speedup"] for row in ideal}
+    assert lines == {
+        **{("ideal from 1", 1): 1, ("ideal from 1", 4): 4},
+        **{("ideal from 2", 1): 0.5, ("ideal from 2", 4): 2},
+    }

@@ -10,7 +10,7 @@ from rampline.comparison.runs import Comparison, read_comparison
 from rampline.comparison.system_section import (
     NO_GPU,
     Balance,
-    describe_uneven,
+    describe_loads,
     find_balances,
     make_system_section,
 )
@@ -54,7 +54,7 @@ def test_a_gpu_that_does_nothing_beside_a_busy_one_is_uneven():
 
 def test_an_uneven_load_on_processors_is_told_in_cores():
     balance = Balance(run="two", parts="worker roles", is_gpu=False, count=2, lowest=80, highest=140)
-    assert describe_uneven([balance, Balance(run="r", parts="GPUs", is_gpu=True, count=2, lowest=90, highest=95)]) == [
+    assert describe_loads([balance, Balance(run="r", parts="GPUs", is_gpu=True, count=2, lowest=90, highest=95)]) == [
         "The load on the 2 worker roles of two is uneven: from 0.80 to 1.40 cores busy."
     ]
 

@@ -7,7 +7,6 @@ import pytest
 from rampline.explain.parts import (
     RunParts,
     StepParts,
-    fixed_share,
     noise_of_parts,
     run_parts,
     steady_epochs,
@@ -131,7 +130,7 @@ def test_noise_of_parameter_servers_is_that_of_a_worker_s_turn():
 def test_the_fixed_share_is_that_of_the_usual_round():
     # 2 H / A - 1 of the rounds: 0.2, 1.0, 0.4. The medians of both, 6 and 10, would say 0.2.
     found = ReplicaProbes(alone=timings(10, 6, 20), half=timings(6, 6, 14), at_once=None, processes=1, batch_size=16)
-    assert fixed_share(found) == pytest.approx(0.4)
+    assert step_parts(steady(20, 18), found).other == pytest.approx(0.4 * 10)
 
 
 def test_the_mean_of_processes_is_taken_round_by_round():

@@ -17,7 +17,7 @@ from rampline.config import ExplainConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
 from rampline.explain.replica import _launches, measure_replicas, replica_config, work_of
-from rampline.explain.replica_process import Meeting
+from rampline.explain.replica_process import meet
 from rampline.files import write_json
 from rampline.record.attempts import Attempts
 from rampline.record.events import EventWriter
@@ -192,21 +192,16 @@ def test_a_process_that_is_killed_is_named_with_its_signal(make_run: MakeRun, tm
 
 
 def test_processes_wait_for_each_other(tmp_path: Path) -> None:
-    first, second = (Meeting(tmp_path / "here", index, 2) for index in range(2))
-    first.arrive("compiled")
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(lambda: (first.wait("compiled"), time.monotonic())[1])
+        waiting = pool.submit(lambda: (meet(tmp_path / "here", "compiled", 1, 2), time.monotonic())[1])
         time.sleep(0.2)
         assert not waiting.done()
         arrived = time.monotonic()
-        second.arrive("compiled")
+        meet(tmp_path / "here", "compiled", 2, 2)
         assert arrived <= waiting.result(timeout=5) < arrived + 2
-    second.wait("compiled")
 
 
 def test_one_that_does_not_come_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_replica, "ALLOWANCE_SECONDS", 0.1)
-    meeting = Meeting(tmp_path, 0, 2)
-    meeting.arrive("alone")
-    with pytest.raises(RunFailed, match="process 1 did not come to alone"):
-        meeting.wait("alone")
+    with pytest.raises(RunFailed, match="process 2 did not come to alone"):
+        meet(tmp_path, "alone", 1, 2)

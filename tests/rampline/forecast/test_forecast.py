@@ -14,10 +14,12 @@ from scipy import stats
 from rampline.config import BatchConfig, ClusterConfig, RunConfig
 from rampline.config.run_config import Strategy
 from rampline.explain.parts import RunParts, StepParts
+from rampline.files import write_json
 from rampline.forecast.forecast import PRIOR, PRIOR_RUNS, Calibration, Forecast, faster, forecast_run
 from rampline.forecast.machine_types import MachineType
 from rampline.forecast.reading import Reading
 from rampline.record.home import Home
+from rampline.record.provenance import environment
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.training.timings import Timings
 
@@ -156,7 +158,7 @@ def test_rounds_that_differ_widen_the_interval() -> None:
 
 
 def test_the_speedup_is_less_certain_than_either() -> None:
-    fast, slow = make_forecast(200.0), make_forecast(100.0)
+    fast, slow = (Calibration().applied(make_forecast(speed)) for speed in (200.0, 100.0))
     value, factor = faster(fast, slow)
     assert value == 2.0
     assert factor == pytest.approx(math.exp(math.sqrt(2) * math.log(fast.factor)))
@@ -208,13 +210,21 @@ def test_wall_times_of_undisturbed_runs_make_the_interval_of_wall_time_and_cost(
     outcome(home, 20, 110.0, forecast, wall_seconds=60.0).rungs.mkdir()  # halving let it rest: it started several times
     found = Calibration.of(home)
     assert found.wall_errors == [pytest.approx(math.log(1.05) / PRIOR)]
-    later = [forecast.wall_factor]
+    later = [Calibration().applied(forecast).wall_factor]
     for number in range(3, 12):
         outcome(home, number, 200.0, forecast, wall_seconds=20.2)
         later.append(Calibration.of(home).applied(forecast).wall_factor)
     assert later == sorted(later, reverse=True)
     assert later[-1] < 1 + 0.65 * (later[0] - 1)
     assert Calibration.of(home).applied(forecast).factor > 2
+
+
+def test_forecasts_of_another_machine_say_nothing_of_this_one(tmp_path: Path) -> None:
+    home = Home(root=tmp_path)
+    for number, items in enumerate(({"host": "laptop", "cpu cores": "2"}, environment(), {})):
+        file = outcome(home, number, 110.0 + number, make_forecast()).attempts_file
+        file.write_text(json.dumps({"event": "attempt", "number": 1, "environment": items}) + "\n")
+    assert len(Calibration.of(home).errors) == 2
 
 
 def test_good_forecasts_make_the_next_interval_narrower_and_bad_ones_wider() -> None:
@@ -241,6 +251,16 @@ def test_ninety_of_a_hundred_outcomes_lie_in_the_interval_whatever_the_home_is_l
 
 
 def test_a_forecast_is_read_as_it_was_written(tmp_path: Path) -> None:
-    found = dataclasses.replace(make_forecast(), scale=1.5, forecasts=3, source="run")
+    found = dataclasses.replace(make_forecast(), factor=1.5, wall_factor=1.25, source="run")
     found.write(tmp_path / "forecast.json")
     assert Forecast.read(tmp_path / "forecast.json") == found
+    assert found.figures(None)["quoted_within"] == 0.25
+
+
+def test_a_forecast_by_an_earlier_version_claims_no_interval(tmp_path: Path) -> None:
+    written = dataclasses.asdict(make_forecast())
+    for name in ("factor", "wall_factor"):
+        del written[name]
+    write_json(tmp_path / "forecast.json", written | {"scale": 1.5, "forecasts": 3, "wall_scale": 2.0})
+    figures = Forecast.read(tmp_path / "forecast.json").figures(3.6)
+    assert (figures["quoted_wall_seconds"], figures.get("quoted_within")) == (20.0, None)

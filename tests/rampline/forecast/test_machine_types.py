@@ -37,9 +37,10 @@ def test_another_file_is_refused_in_one_line(tmp_path: Path, text: str, message:
     assert str(refused.value).startswith(message)
 
 
-def test_a_run_needs_a_machine_per_worker_or_as_many_as_have_devices_enough() -> None:
+def test_a_process_has_as_many_replicas_as_its_machine_has_devices() -> None:
     machine = MachineType(devices=4)
-    assert [machine.machines(8, 1), machine.machines(8, 3), machine.machines(1, 1)] == [2, 3, 1]
+    assert machine.shortage(8) == "8 replicas of one process need as many devices: it has 4"
+    assert machine.shortage(4) == ""
 
 
 def test_one_replica_sends_nothing() -> None:

@@ -10,6 +10,7 @@ from rampline.cli import app
 from rampline.config import BatchConfig, ClusterConfig, RunConfig
 from rampline.config.run_config import Strategy
 from rampline.data.dataset import PreparedDataset
+from rampline.errors import ClusterConfigError
 from rampline.forecast.reading import chosen_batch_sizes, config_of_reading, few_replicas, key_of, take_reading
 from rampline.forecast.reading_process import _affordable
 
@@ -74,18 +75,36 @@ def test_a_reading_of_real_roles(
     assert not (tmp_path / "reading" / "checkpoints").exists()
 
 
+def test_a_reading_that_is_refused_leaves_the_last_one(
+    digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    file = tmp_path / "reading" / "reading.json"
+    file.parent.mkdir()
+    file.write_text("{}")
+    run = RunConfig(strategy="multi_worker", cluster=ClusterConfig(launcher="hand", workers=2))
+    with pytest.raises(ClusterConfigError):
+        take_reading(run, digits, 2, [8], file)
+    assert file.is_file()
+
+
 def test_a_forecast_is_in_the_plan_afterwards(forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
     (tmp_path / "s.yaml").write_text(
-        "base: {data: {limit: 12}, batch: {size: 16}, cluster: {price_per_hour: 3.6}}\nruns: {one: {set: {repeats: 2}}}"
+        "base: {data: {limit: 12}, batch: {size: 16}, cluster: {price_per_hour: 3.6}}\n"
+        "runs: {one: {set: {repeats: 2}}, two: {set: {strategy: mirrored, cluster: {replicas: 2, virtual_devices: 2}}}}"
     )
     (tmp_path / "m.yaml").write_text("fast: {compute: 1000, price_per_hour: 36}")
-    options = ("--only", "one-seed1", "--on", str(tmp_path / "m.yaml"))
+    options = ("--only", "one-seed1", "--only", "two", "--on", str(tmp_path / "m.yaml"))
     made = CliRunner().invoke(app, ["forecast", str(tmp_path / "s.yaml"), *options])
     assert made.exit_code == 0
     read = "read: convnet, 1 replica, batches of 8, 16"
     for words in (read, "on this machine", "fast", "one-seed1", "0 earlier forecasts"):
         assert words in made.output
+    # One process has its replicas on one machine.
+    assert "not forecast on fast: two: 2 replicas of one process need as many devices: it has 1" in made.output
+    rows = [line.split()[0] for line in made.output.splitlines() if line.strip()]
+    assert [rows.count(name) for name in ("one-seed1", "two")] == [2, 1]
     planned = CliRunner().invoke(app, ["plan", str(tmp_path / "s.yaml")]).output
     assert "from the readings of `rampline forecast`" in " ".join(planned.split())
     assert "?" not in planned

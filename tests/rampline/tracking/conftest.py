@@ -38,7 +38,8 @@ def client(home) -> MlflowClient:
 @pytest.fixture
 def parent(client, home) -> str:
     """Id of the run of an execution that is running."""
-    return begin_run(client, experiment_id(client, "digits", home), study="digits", execution="e1")
+    tags = {"rampline.accuracy_tolerance": "0.01"}
+    return begin_run(client, experiment_id(client, "digits", home), study="digits", execution="e1", tags=tags)
 
 
 @pytest.fixture

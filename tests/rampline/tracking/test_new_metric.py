@@ -75,10 +75,11 @@ def test_in_tables_csv_and_report(comparison, tmp_path):
     print_comparison(comparison, Console(file=shown, width=200))
     assert "top-5" in shown.getvalue()
     assert "0.9300" in shown.getvalue()
-    files = write_comparison(comparison, tmp_path)
-    assert read_csv(files.csv)[NAME].tolist() == [0.93]
-    assert comparison_rows(files.csv)[0][NAME] == 0.93
-    assert 'data-label="top-5">' in files.report.read_text()
+    report = write_comparison(comparison, tmp_path)
+    table = report.with_name("comparison.csv")
+    assert read_csv(table)[NAME].tolist() == [0.93]
+    assert comparison_rows(table)[0][NAME] == 0.93
+    assert 'data-label="top-5">' in report.read_text()
     assert "| top-5 |" in write_markdown(comparison)
 
 
@@ -111,11 +112,12 @@ def test_a_metric_of_a_runs_own_is_told_without_a_row(
     own["test_top_3"] = 0.625
     comparison = read_comparison(client, "digits")
     assert history(client, comparison.rows[0]["run_id"], "val_f1") == [(1, 0.0), (2, 0.25)]
-    files = write_comparison(comparison, tmp_path)
-    assert {name: read_csv(files.csv)[name].tolist() for name in own} == {name: [value] for name, value in own.items()}
+    report = write_comparison(comparison, tmp_path)
+    table = report.with_name("comparison.csv")
+    assert {name: read_csv(table)[name].tolist() for name in own} == {name: [value] for name, value in own.items()}
     assert "test_split" not in [metric.name for metric in metrics.own_metrics(comparison.runs.columns)]
     for heading in ("val top 3", "test top 3"):
-        assert f'data-label="{heading}">' in files.report.read_text()
+        assert f'data-label="{heading}">' in report.read_text()
     assert epoch_rows(directory)[1]["val_f1"] == 0.25
     lines: list[str] = []
     for event in directory.read_events():
