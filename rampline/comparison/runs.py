@@ -230,7 +230,7 @@ def read_comparison(
         started=datetime.fromtimestamp(parent.info.start_time / 1000).astimezone(),
         command=tags.get("rampline.command", ""),
         deadline_hours=None if hours is None else float(hours),
-        accuracy_tolerance=float(tags["rampline.accuracy_tolerance"]),
+        accuracy_tolerance=float(tags.get("rampline.accuracy_tolerance", "0.01")),  # before it was a tag
         published_source=tags.get("rampline.published_source", ""),
         runs=with_published_speedup(_table(runs), reference),
         trainings=_table(with_scaling(trainings, reference, runs)),

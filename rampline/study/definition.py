@@ -201,8 +201,11 @@ class Study(StudyTexts, Recommend):
 
     @property
     def first_trainings(self) -> tuple[StudyRun, ...]:
-        """The runs without those that train another one once more; all where there is no other."""
-        return tuple(run for run in self.runs if not run.repeat_of) or self.runs
+        """Of the trainings of each run the first that the study has, which `--only` may leave with a repeat alone."""
+        first: dict[str, StudyRun] = {}
+        for run in self.runs:
+            first.setdefault(run.repeat_of or run.name, run)
+        return tuple(first.values())
 
     @property
     def needs_tensorflow_here(self) -> bool:

@@ -98,7 +98,7 @@ def test_a_forecast_is_in_the_plan_afterwards(forks: None, tmp_path: Path, monke
     options = ("--only", "one-seed1", "--only", "two", "--on", str(tmp_path / "m.yaml"))
     made = CliRunner().invoke(app, ["forecast", str(tmp_path / "s.yaml"), *options])
     assert made.exit_code == 0
-    read = "read: convnet, 1 replica, batches of 8, 16"
+    read = "read: convnet, 1 replica, batches of 4, 8, 16"
     for words in (read, "on this machine", "fast", "one-seed1", "0 earlier forecasts"):
         assert words in made.output
     # One process has its replicas on one machine.
