@@ -64,12 +64,13 @@ lint: setup
 test: setup
 	@$(MAKE) --no-print-directory --jobs=2 lint pytest TYPED="rampline flows tasks servers"
 
-pytest: setup
-	$(PYTEST) -m "not long"
-
 # With what takes minutes each: PostgreSQL, pods, cron, servers that go and come back.
-test-all: lint
-	$(PYTEST)
+test-all: setup
+	@$(MAKE) --no-print-directory --jobs=2 lint pytest MARKED=
+
+MARKED := not long
+pytest: setup
+	$(PYTEST) -m "$(MARKED)"
 
 test-quick: setup
 	$(PYTEST) -m unit

@@ -4,12 +4,11 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from deployment_files import DEPLOYMENTS, without_secrets
+from file_server import serve
 
 ROOT = DEPLOYMENTS.parent
 DOCKERFILE = DEPLOYMENTS / "Dockerfile"
@@ -60,15 +59,6 @@ def test_everything_else_stays_out_of_the_image():
     assert not any(name in rule for rule in kept for name in (".env", ".venv", ".git", "tests"))
 
 
-class _Answers(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/health" else 500)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 def test_health_check():
     def check(url: str = "") -> subprocess.CompletedProcess[str]:
         environment = without_secrets() | ({"RAMPLINE_HEALTH_URL": url} if url else {})
@@ -76,12 +66,10 @@ def test_health_check():
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     assert check().returncode == 0
-    with HTTPServer(("127.0.0.1", 0), _Answers) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
-        assert check(f"{address}/health").returncode == 0
-        assert check(f"{address}/other").returncode == 1
-        server.shutdown()
-    gone = check(f"{address}/health")
+    with serve(b"well") as server:
+        assert check(server.url).returncode == 0
+        server.status = 500
+        assert check(server.url).returncode == 1
+    gone = check(server.url)
     assert gone.returncode == 1
     assert len(gone.stderr.splitlines()) == 1

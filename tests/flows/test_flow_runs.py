@@ -72,14 +72,33 @@ def test_studies_take_turns_in_the_order_in_which_they_were_submitted(stack: Flo
     look_at_artifacts(stack)
 
 
-def test_cancelling_ends_every_role(stack: Flows):
-    cancel(stack, stack.start("study", study=UNHURRIED, only=["multi-worker"]))
+@pytest.fixture(scope="module")
+def cancelled(stack: Flows) -> tuple[str, RunDirectory]:
+    """A flow run that was cancelled when two workers trained, and its run `multi-worker`."""
+    flow_run = stack.start("study", study=UNHURRIED, only=["after", "multi-worker"])
+    directory = RunDirectory(stack.until_training(flow_run, "multi-worker"))
+    assert len(stack.roles()) == 2
+    assert stack.slots_in_use() == 1
+    stack.cancel(flow_run)
+    return flow_run, directory
+
+
+def test_cancelling_ends_every_role(stack: Flows, cancelled: tuple[str, RunDirectory]):
+    flow_run, directory = cancelled
+    wait_until(lambda: not stack.roles(), 20)
+    # Where the process does not hear within a second that it is cancelled, it ends as crashed; Prefect corrects that.
+    stack.until(flow_run, "CANCELLED")
+    assert stack.children(flow_run)["multi-worker"]["state_type"] == "CANCELLED"
+    log = stack.log(flow_run)
+    assert "stopping: the run saves a checkpoint first" in "\n".join(log)
+    tags = mlflow_tags(stack.state.mlflow_url, directory.path.parent.name)["multi-worker"]
+    assert (tags["status"], tags["rampline.status"]) == ("KILLED", "PREEMPTED"), (tags, log)
 
 
 @pytest.mark.long
-def test_a_retry_goes_on_where_it_was_cancelled(stack: Flows):
-    flow_run = stack.start("study", study=UNHURRIED, only=["after", "multi-worker"])
-    directory = cancel(stack, flow_run)
+def test_a_retry_goes_on_where_it_was_cancelled(stack: Flows, cancelled: tuple[str, RunDirectory]):
+    flow_run, directory = cancelled
+    stack.until(flow_run, "CANCELLED")
     (directory.path / "go").touch(mode=0o600)
     stack.retry(flow_run)
     stack.until(flow_run, "RUNNING")
@@ -91,23 +110,6 @@ def test_a_retry_goes_on_where_it_was_cancelled(stack: Flows):
     assert sum(event["event"] == "started" for event in finished) == 1
     assert mlflow_tags(stack.state.mlflow_url, directory.path.parent.name)["multi-worker"]["status"] == "FINISHED"
     look_at_attempts(stack, directory)
-
-
-def cancel(stack: Flows, flow_run: str) -> RunDirectory:
-    """Cancel the flow run when two workers train, and look at what is left; its run `multi-worker`."""
-    directory = RunDirectory(stack.until_training(flow_run, "multi-worker"))
-    assert len(stack.roles()) == 2
-    assert stack.slots_in_use() == 1
-    stack.cancel(flow_run)
-    assert wait_until(lambda: not stack.roles(), 20) < 20
-    # Where the process does not hear within a second that it is cancelled, it ends as crashed; Prefect corrects that.
-    stack.until(flow_run, "CANCELLED")
-    assert stack.children(flow_run)["multi-worker"]["state_type"] == "CANCELLED"
-    log = stack.log(flow_run)
-    assert "stopping: the run saves a checkpoint first" in "\n".join(log)
-    tags = mlflow_tags(stack.state.mlflow_url, directory.path.parent.name)["multi-worker"]
-    assert (tags["status"], tags["rampline.status"]) == ("KILLED", "PREEMPTED"), (tags, log)
-    return directory
 
 
 def look_at_artifacts(stack: Flows) -> None:

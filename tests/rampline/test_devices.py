@@ -11,19 +11,6 @@ from rampline.jobs.launchers import resolve_virtual_devices
 from rampline.jobs.roles import check_devices
 from rampline.record.provenance import describe_machine, environment
 
-INFORMATION = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 11\n"
-
-
-@pytest.fixture
-def four_gpus(tmp_path, monkeypatch):
-    """A driver folder as the kernel module makes it, for four GPUs."""
-    for number in range(4):
-        folder = tmp_path / f"0000:0{number}:00.0"
-        folder.mkdir()
-        (folder / "information").write_text(INFORMATION)
-    monkeypatch.setattr(devices, "NVIDIA_DRIVER", tmp_path)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
 
 @pytest.fixture
 def no_gpu(tmp_path, monkeypatch):

@@ -7,16 +7,16 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 from executions import begin
+from faults import assert_bit_equal
 
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import DatasetError, RunFailed
 from rampline.execution import close_execution, compare_runs, evaluate_runs, train_run
 from rampline.files import read_json
-from rampline.record.checkpoints import last_checkpoint
+from rampline.jobs.waiting import wait_until
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.study.execution_file import Execution
@@ -55,9 +55,7 @@ def kill_when(directory: RunDirectory, role: str, event: str, count: int = 1) ->
     """A thread that kills a role once the run has told `event` so often."""
 
     def run() -> None:
-        deadline = time.monotonic() + 120
-        while sum(e["event"] == event for e in directory.read_events()) < count and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: len(directory.read_events(event)) >= count, 120, every=0.02)
         roles = read_json(directory.roles_file)["roles"]
         os.kill(next(r["pid"] for r in roles if f"{r['role']}-{r['index']}" == role), signal.SIGKILL)
 
@@ -119,13 +117,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bits(execution: Execution, 
     result = train(execution, "killed")
     assert result["attempts"] == 2
     assert result["steps"] == 30
-    ours, theirs = (last_checkpoint(execution.directory(run).checkpoints) for run in ("killed", "whole"))
-    assert ours is not None
-    assert theirs is not None
-    with np.load(ours / "variables.npz") as killed, np.load(theirs / "variables.npz") as whole:
-        assert sorted(killed) == sorted(whole)
-        for name in whole:
-            np.testing.assert_array_equal(killed[name], whole[name])
+    assert_bit_equal(directory, execution.directory("whole"))
     run_id = read_json(directory.tracking_file)["run_id"]
     history = open_tracking(home).get_metric_history(run_id, "train_loss")
     assert [point.step for point in history] == [1, 2, 3, 4, 5, 6]

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from processes import processes_with
 import rampline
 from rampline.config.formats import write_value
 from rampline.errors import ConfigError, InputError
+from rampline.jobs.waiting import wait_until
 from rampline.record.home import Home
 from rampline.result import _command, _name_model, _write_study
 
@@ -140,7 +140,4 @@ def test_nothing_outlives_the_caller(tmp_path: Path, number: signal.Signals) -> 
         assert line, "it ended before it trained"
     caller.send_signal(number)
     caller.communicate()
-    deadline = time.monotonic() + 60
-    while left := processes_with(tmp_path / "home"):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.2)
+    assert wait_until(lambda: not processes_with(tmp_path / "home"), 60), processes_with(tmp_path / "home")

@@ -3,7 +3,7 @@
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,11 +14,13 @@ from prefect_rest import PrefectApi
 from stack import client_of, nothing_of_ours
 from webhook import Received, receive_webhooks
 
+from rampline.jobs.waiting import wait_until
 from rampline.servers.automations import apply_automations
 
 # Prefect takes no less for what does not happen, looks every 5 s, and messages take a moment.
 THRESHOLD = 10
 PATIENCE = 90
+POLL_SECONDS = 0.5
 HEARTBEAT_SECONDS = 2
 # No other test announces it, and a flow run of it that outlives the test trains nothing.
 NO_STUDY = "announced"
@@ -132,12 +134,6 @@ def _paused_pool(api: PrefectApi) -> Iterator[None]:
         api.request("PATCH", "/work_pools/rampline", {"is_paused": False})
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.5)
-
-
 @contextmanager
 def signs_of_life(flow_runs: FlowRuns, *ids: str) -> Iterator[None]:
     """Of flow runs whose process is there, also of one that pauses in it."""
@@ -184,7 +180,9 @@ def after_silence(flow_runs: FlowRuns, receiver: Received) -> Silence:
                 all(texts_of(receiver, name) for name in ("late", "timed-out", "unlucky"))
                 and flow_runs.state(ids["zombie"])["type"] == "CRASHED"
                 and any(" is Crashed" in text for text in texts_of(receiver, "zombie"))
-            )
+            ),
+            PATIENCE,
+            every=POLL_SECONDS,
         )
     return Silence(ids=ids, states={name: flow_runs.state(flow_run) for name, flow_run in ids.items()})
 
@@ -230,7 +228,7 @@ def test_changes_of_a_study_reach_the_receiver_where_a_deployment_has_trained_it
     def told() -> list[str]:
         return [text for text in receiver.texts() if " digits has changed" in text]
 
-    wait_until(told)
+    wait_until(lambda: bool(told()), PATIENCE, every=POLL_SECONDS)
     (text,) = told()
     subject, *changes, page = text.splitlines()
     assert subject == "Rampline: digits has changed"
@@ -245,14 +243,15 @@ def test_new_data_of_the_deployment_prepare_starts_its_study_once_switched_on(fl
     assert automation["enabled"] is False
     api.request("PATCH", f"/automations/{automation['id']}", {"enabled": True})
 
-    def announce() -> None:
+    def has_started() -> bool:
         # Of a study that prepares its own data, and of no deployment at all: they are trained on already.
         flow_runs.announce_data("mnist", "study")
         flow_runs.announce_data("svhn", None)
         flow_runs.announce_data(NO_STUDY, "prepare")
+        return bool(flow_runs.of_study(NO_STUDY))
 
     # Again and again: Prefect answers the request before its triggers know that the automation is on.
-    wait_until(lambda: announce() or flow_runs.of_study(NO_STUDY))
+    wait_until(has_started, PATIENCE, every=POLL_SECONDS)
     started = flow_runs.of_study(NO_STUDY)
     assert started
     assert all(flow_run["parameters"] == {"study": NO_STUDY} for flow_run in started)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import rampline.pipeline.examples as examples
 
-DECODE_SECONDS = float(os.environ.get("DECODE_SECONDS", "0.004"))
+DECODE_SECONDS = float(os.environ.get("RAMPLINE_DECODE_SECONDS", "0.004"))
 
 
 def slow_to_decode(input_shape: tuple[int, int, int], classes: int) -> keras.Model:

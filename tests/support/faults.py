@@ -17,6 +17,7 @@ from rampline.config import RunConfig
 from rampline.files import read_json, write_json
 from rampline.jobs.local import Local, LocalPlacement
 from rampline.jobs.supervisor import supervise
+from rampline.jobs.waiting import wait_until
 from rampline.record.checkpoints import last_checkpoint
 from rampline.record.run_directory import RunDirectory
 
@@ -45,10 +46,8 @@ class Hold:
 
     def await_stop(self) -> None:
         """Wait until it stands still; it counts as gone on from now."""
-        held, deadline = self.directory.path / "held", time.monotonic() + WAIT_SECONDS
-        while not held.is_file():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        held = self.directory.path / "held"
+        assert wait_until(held.is_file, WAIT_SECONDS, every=0.01)
         held.unlink()
 
     def forget(self) -> None:
@@ -230,20 +229,20 @@ def _repeated(events: list[dict], hit: float) -> int:
     return max(0, max(before, default=0) - after) if after is not None else 0
 
 
-def final_variables(directory: RunDirectory) -> dict[str, np.ndarray]:
-    """All arrays of the newest checkpoint."""
+def final_variables(directory: RunDirectory) -> dict[str, bytes]:
+    """The bits of all arrays of the newest checkpoint."""
     checkpoint = last_checkpoint(directory.checkpoints)
     assert checkpoint is not None
     with np.load(checkpoint / "variables.npz") as arrays:
-        return dict(arrays)
+        return {name: array.tobytes() for name, array in arrays.items()}
 
 
 def assert_bit_equal(ours: RunDirectory, theirs: RunDirectory) -> None:
     """Both runs have ended with the same bits in all model and optimizer variables."""
     found, wanted = final_variables(ours), final_variables(theirs)
     assert sorted(found) == sorted(wanted)
-    for name in wanted:
-        assert found[name].tobytes() == wanted[name].tobytes(), f"{name} differs"
+    assert wanted
+    assert [name for name in wanted if found[name] != wanted[name]] == []
 
 
 def examples_seen(directory: RunDirectory) -> dict[int, list[int]]:

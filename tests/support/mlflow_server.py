@@ -4,10 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from rampline.devices import free_ports
+from rampline.jobs.waiting import wait_until
 from rampline.servers.running import answers
 
 START_SECONDS = 60
@@ -30,11 +30,7 @@ class MlflowServer:
         environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         with open(self._folder / "mlflow-server.log", "a") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-        deadline = time.monotonic() + START_SECONDS
-        while not answers(f"{self.uri}/health"):
-            assert self.process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        assert wait_until(lambda: answers(f"{self.uri}/health"), START_SECONDS)
 
     def kill(self) -> None:
         """`kill -9` of all its processes; nothing if it does not run."""

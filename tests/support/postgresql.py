@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import psycopg2
 import pytest
 
 from rampline.devices import free_ports
+from rampline.jobs.waiting import wait_until
 
 DATABASES = Path(__file__).parents[2] / "deployments" / "postgresql" / "databases.sh"
 PROGRAMS = Path("/usr/lib/postgresql")
@@ -83,7 +83,8 @@ def start_postgresql() -> Iterator[PostgreSql]:
         command += [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with open(folder / "server.log", "w") as log:
             server = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, start_new_session=True, **owner)
-        _wait_for(programs, port, server)
+        ready = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
+        assert wait_until(lambda: subprocess.run(ready).returncode == 0, START_SECONDS)
         _make_databases(programs, port)
         yield PostgreSql(port=port, programs=programs)
     finally:
@@ -105,14 +106,6 @@ def _owner() -> dict[str, Any]:
         return {}
     user = pwd.getpwnam("postgres")
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-
-
-def _wait_for(programs: Path, port: int, server: subprocess.Popen[Any]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while subprocess.run([str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]).returncode:
-        assert server.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def _make_databases(programs: Path, port: int) -> None:

@@ -15,13 +15,10 @@ from command_line import wait_until
 
 from rampline.devices import free_ports
 
-COUNT = """
-import ray
-ray.init(log_to_driver=False, logging_level="ERROR")
-print(sum(node["Alive"] for node in ray.nodes()))
-"""
 OPTIONS = ("--head", "--node-ip-address=127.0.0.1", "--include-dashboard=false", "--disable-usage-stats", "--block")
 OPTIONS += ("--object-store-memory=100000000",)
+# What `ray start --block` says last: its control store knows the node, and its address is written down.
+STARTED = "This command will now block forever"
 UP_SECONDS = 120
 
 
@@ -42,10 +39,11 @@ def ray_node(environment: Mapping[str, str], cpus: int, *options: str) -> Iterat
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     command = [str(Path(sys.executable).with_name("ray")), "start", f"--port={port}", f"--num-cpus={cpus}"]
     command += [*OPTIONS, *options, f"--temp-dir={folder}"]
-    with open(Path(folder) / "start.log", "wb") as log:
+    said = Path(folder) / "start.log"
+    with open(said, "wb") as log:
         started = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
-        wait_until(lambda: _count(environment) == 1, UP_SECONDS)
+        wait_until(lambda: STARTED in said.read_text(), UP_SECONDS)
         yield psutil.Process(started.pid)
     finally:
         for process in [*psutil.Process(started.pid).children(recursive=True), started]:
@@ -53,11 +51,6 @@ def ray_node(environment: Mapping[str, str], cpus: int, *options: str) -> Iterat
                 process.send_signal(signal.SIGKILL)
         started.wait()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _count(environment: Mapping[str, str]) -> int:
-    asked = subprocess.run([sys.executable, "-c", COUNT], env=environment, capture_output=True, text=True, check=False)
-    return int(asked.stdout or 0)
 
 
 def actors(node: psutil.Process) -> list[psutil.Process]:

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from rampline.config import (
     OptimizerConfig,
     RunConfig,
 )
+from rampline.record.run_directory import RunDirectory
 
 SUPPORT = Path(__file__).parent
+# Of the fixture `make_run`.
+MakeRun = Callable[..., RunDirectory]
 
 
 def make_config(strategy: str, *, model: str = "convnet", batch: int = 28, **cluster: Any) -> RunConfig:

@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from rampline.devices import free_ports
+from rampline.jobs.waiting import wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 # Debian has the daemons where only root looks.
@@ -151,10 +152,7 @@ class SlurmCluster:
         for node in NODES:
             if node not in self.daemons:
                 self.start(node)
-        deadline = time.monotonic() + START_SECONDS
-        while not self.is_idle():
-            assert time.monotonic() < deadline, self.ask("sinfo", "-N")
-            time.sleep(0.1)
+        assert wait_until(self.is_idle, START_SECONDS), self.ask("sinfo", "-N")
 
 
 @contextmanager
@@ -167,10 +165,7 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
         _write(cluster.folder)
         for name in ("munged", "slurmctld", *NODES):
             cluster.start(name)
-        deadline = time.monotonic() + START_SECONDS
-        while not _answers(cluster):
-            assert time.monotonic() < deadline, f"Slurm does not come up: see {cluster.folder}"
-            time.sleep(0.1)
+        assert wait_until(lambda: _answers(cluster), START_SECONDS), f"Slurm does not come up: see {cluster.folder}"
         yield cluster
     finally:
         _end(cluster)

@@ -1,4 +1,4 @@
-"""A disk of its own, which is soon full."""
+"""Disks that refuse to be written: a small one, which is soon full, and one that is read-only for a while."""
 
 import os
 import subprocess
@@ -23,6 +23,17 @@ def small_disk(folder: Path, megabytes: int, options: str = "rw") -> Iterator[Pa
     mount("-t", "tmpfs", "-o", f"{options},size={megabytes}m", "tmpfs", str(folder))
     try:
         yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """In the block nothing can be written there."""
+    mount("--bind", str(folder), str(folder))
+    try:
+        mount("-o", "remount,ro,bind", str(folder))
+        yield
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 

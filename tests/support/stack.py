@@ -32,6 +32,9 @@ SHARED = {
     "prefect_server": "prefect",
     "run_roles": "roles",
 }
+# Groups and files of more than 100 s, the longest first: what begins last is what the other processes wait for.
+LONGEST = ["prefect", "slurm", "stack", "roles", "test_wheel", "test_parity_check", "test_supervisor", "test_demo"]
+LONGEST += ["test_postgresql", "trained", "test_ray_job", "test_kubernetes", "test_process", "test_check"]
 # These kill the servers.
 LAST = "test_up.py"
 # What ends the servers of a group.
@@ -51,13 +54,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names: Sequence[str] = getattr(item, "fixturenames", ())
         groups = [group for name, group in SHARED.items() if name in names]
         item.add_marker(pytest.mark.xdist_group(groups[0] if groups else item.path.stem))
-    items.sort(key=lambda item: item.path.name == LAST)
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> tuple[int, bool]:
+    """Where the item comes in the order of the test run."""
+    group = _group(item)
+    return LONGEST.index(group) if group in LONGEST else len(LONGEST), item.path.name == LAST
+
+
+def _group(item: pytest.Item) -> str:
+    return next(marker.args[0] for marker in item.iter_markers("xdist_group"))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """The servers of a group end with its last test: an idle Prefect server takes a twentieth of a core."""
-    group = next(marker.args[0] for marker in item.iter_markers("xdist_group"))
+    group = _group(item)
     if item.nodeid.endswith(f"@{group}"):  # its tests come one after the other
         for other in {*AT_THE_END} - {group}:
             AT_THE_END.pop(other).close()

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from deployment_files import DEPLOYMENTS, compose, example_environment, without_
 from postgresql import PASSWORD, PASSWORDS, PostgreSql
 
 from rampline.devices import free_ports
+from rampline.jobs.waiting import wait_until
 
 ROOT = DEPLOYMENTS.parent
 START_SECONDS = 240
@@ -50,6 +50,9 @@ class Service:
         done = subprocess.run(self.health, env=self.environment, cwd=ROOT, capture_output=True, check=False)
         return done.returncode == 0
 
+    def await_health(self) -> None:
+        assert wait_until(self.is_healthy, START_SECONDS, every=0.5), self.log.read_text()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Team:
@@ -78,12 +81,12 @@ def start_team(postgresql: PostgreSql, folder: Path) -> Iterator[Team]:
     try:
         for name in ("prefect", "mlflow"):
             started.append(services[name].start())
-        for name, process in zip(("prefect", "mlflow"), started, strict=True):
-            _wait_for(services[name], process)
+        for name in ("prefect", "mlflow"):
+            services[name].await_health()
         assert services["deploy"].start().wait(START_SECONDS) == 0, services["deploy"].log.read_text()
         worker = services["worker"]
         started.append(worker.start())
-        _wait_for(worker, started[-1])
+        worker.await_health()
         yield Team(
             prefect_url=f"http://127.0.0.1:{ports['4200']}/api",
             mlflow_url=f"http://127.0.0.1:{ports['5000']}",
@@ -130,14 +133,6 @@ def _service(
         health=service.get("healthcheck", {}).get("test", [])[1:],
         log=folder / f"{name}.log",
     )
-
-
-def _wait_for(service: Service, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while not service.is_healthy():
-        assert process.poll() is None, service.log.read_text()
-        assert time.monotonic() < deadline, service.log.read_text()
-        time.sleep(0.5)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

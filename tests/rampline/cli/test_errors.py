@@ -56,31 +56,42 @@ def test_a_home_that_another_user_has_put_there(tmp_path):
 @pytest.mark.parametrize(
     "arguments,parts",
     [
-        (["nosuch"], ["no study 'nosuch'", "digits"]),
-        (["digits", "--only", "nosuch"], ["no run 'nosuch'", "baseline-fit"]),
-        (["digits", "--set", "epoch=2"], ["unknown key epoch", "did you mean epochs?"]),
-        (["digits", "--set", "data.source=folder:/nosuch"], ["/nosuch"]),
-        (["digits", "--set", "model.name=MobilNetV2"], ["run baseline: model.name='MobilNetV2' is not known"]),
+        (["run", "nosuch"], ["no study 'nosuch'", "digits"]),
+        (["run", "digits", "--only", "nosuch"], ["no run 'nosuch'", "baseline-fit"]),
+        (["run", "digits", "--set", "epoch=2"], ["unknown key epoch", "did you mean epochs?"]),
+        (["run", "digits", "--set", "data.source=folder:/nosuch"], ["/nosuch"]),
+        (["run", "digits", "--set", "model.name=MobilNetV2"], ["run baseline: model.name='MobilNetV2' is not known"]),
         (
-            ["digits", "--set", "model.name=MobileNetV2", "--set", "model.weights=no.h5"],
+            ["run", "digits", "--set", "model.name=MobileNetV2", "--set", "model.weights=no.h5"],
             ["run baseline: model.weights='no.h5' cannot be found"],
         ),
         (
-            ["digits", "--only", "baseline", "--set", "mirrored-ramp:epochs=2"],
+            ["run", "digits", "--only", "baseline", "--set", "mirrored-ramp:epochs=2"],
             ["--set mirrored-ramp:epochs has no effect: --only leaves run mirrored-ramp out"],
         ),
-        (["digits", "--nosuch"], ["--nosuch"]),
-        (["digits", "--execution", ".."], ["--execution=..: it must be the name of a folder of"]),
-        (["digits", "--resume", "--execution", "e1"], ["runs/digits/e1 is no execution"]),
-        ([], ["STUDY"]),
+        (["run", "digits", "--overrides", "nothing.yaml"], ["nothing.yaml: cannot be read"]),
+        (["run", "digits", "--execution", ".."], ["--execution=..: it must be the name of a folder of"]),
+        (["run", "digits", "--resume", "--execution", "e1"], ["runs/digits/e1 is no execution"]),
+        (["run", "digits", "--resume"], ["study digits has no execution", "leave out --resume"]),
+        (["run", "digits", "--resume", "--set", "epochs=2"], ["leave out --only and --set"]),
+        (["run", "digits", "--nosuch"], ["--nosuch"]),
+        (["run"], ["STUDY"]),
+        (["worker", "--nosuch"], ["No such option: --nosuch"]),
+        (["compare", "digits"], ["there are no runs", "rampline run digits"]),
+        (["explain", "digits"], ["study digits has no execution in"]),
+        (["explain", "digits", "--set", "epochs=1"], ["--set changes what is measured: it goes with --measure"]),
+        (["explain", "digits", "--measure", "--only", "nobody"], ["no run 'nobody'"]),
+        (["parity", "digits", "--run", "nobody"], ["study digits has no run 'nobody'"]),
+        (
+            ["parity", "digits", "--run", "baseline", "--set", "model.name=resnet50"],
+            ["model.name='resnet50' is not known"],
+        ),
+        (["tune", "digits", "--run", "nobody"], ["study digits has no run 'nobody'"]),
+        (["trian"], ["No such command 'trian'"]),
     ],
 )
 def test_wrong_arguments(arguments, parts, rampline, home):
-    check_refused(rampline("run", *arguments), home, *parts)
-
-
-def test_an_option_that_a_role_does_not_have(rampline, home):
-    check_refused(rampline("worker", "--nosuch"), home, "No such option: --nosuch")
+    check_refused(rampline(*arguments), home, *parts)
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])
@@ -96,10 +107,6 @@ def test_a_module_that_is_nowhere(rampline, home, tmp_path):
     (tmp_path / "own.yaml").write_text("runs: {one: {set: {model: {name: 'mine.nets:net'}}}}")
     refused = f"run one: model.name='mine.nets:net' is not found: looked in {tmp_path}, PYTHONPATH and what is"
     check_refused(rampline("run", "own.yaml"), home, refused)
-
-
-def test_resume_without_an_execution(rampline, home):
-    check_refused(rampline("run", "digits", "--resume"), home, "study digits has no execution", "leave out --resume")
 
 
 def test_what_was_not_begun_is_not_said_to_be_resumable(command, home):
@@ -131,10 +138,6 @@ def test_a_download_that_is_interrupted_leaves_its_part_for_the_next(command, ho
     assert (folder / "images.zip").read_bytes() == bytes(3_000_000)
 
 
-def test_resume_keeps_its_settings(rampline, home):
-    check_refused(rampline("run", "digits", "--resume", "--set", "epochs=2"), home, "leave out --only and --set")
-
-
 def test_resume_continues_the_execution_that_is_named(rampline, home):
     study = load_study("digits", only=["baseline"])
     done, latest = (
@@ -149,14 +152,6 @@ def test_resume_continues_the_execution_that_is_named(rampline, home):
     result = rampline("run", "digits", "--resume", "--execution", "e1")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "rampline: error: execution of study digits, e1, is complete: leave out --resume\n"
-
-
-def test_compare_without_runs(rampline, home):
-    check_refused(rampline("compare", "digits"), home, "there are no runs", "rampline run digits")
-
-
-def test_unknown_command(rampline, home):
-    check_refused(rampline("trian"), home, "No such command 'trian'")
 
 
 @pytest.mark.parametrize("command", [["run", "digits"], ["up"], ["up", "--detach"]])

@@ -77,23 +77,6 @@ def test_an_execution_without_probes_says_what_to_do(rampline, home: Path) -> No
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (("digits",), "study digits has no execution in"),
-        (("digits", "--set", "epochs=1"), "--set changes what is measured: it goes with --measure"),
-        (("digits", "--measure", "--only", "nobody"), "no run 'nobody'"),
-    ],
-)
-def test_wrong_input_is_one_line(rampline, home: Path, arguments: tuple[str, ...], message: str) -> None:
-    result = rampline("explain", *arguments)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert message in result.stderr
-    assert result.stderr.startswith("rampline: error: ")
-    assert result.stderr.count("\n") == 1
-    assert not home.exists()
-
-
 @pytest.mark.long
 @pytest.mark.usefixtures("forks")
 def test_measuring_takes_one_epoch_of_each_run_also_of_those_without_probes(

@@ -1,9 +1,5 @@
 """`rampline init`: a project that plans, tests and trains as it was written."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import yaml
 
@@ -55,16 +51,3 @@ def test_its_deployment_names_the_flow_and_the_parameters_that_there_are(ramplin
     module, _, name = deployment["entrypoint"].rpartition(".")
     assert (module, name) == (study.fn.__module__, study.fn.__name__)
     assert set(deployment["parameters"]) <= set(study.parameters.properties)
-
-
-@pytest.mark.long
-def test_its_test_passes_and_it_trains(rampline, prefect_server, tmp_path):
-    rampline("init", str(tmp_path))
-    test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    tested = subprocess.run(
-        test, cwd=tmp_path, env={**os.environ, "PYTEST_ADDOPTS": ""}, capture_output=True, check=False
-    )
-    assert tested.returncode == 0, tested.stdout
-    ran = rampline("run", "study.yaml", "--set", "epochs=1", "--set", "data.limit=20", prefect=prefect_server.prefect)
-    assert ran.returncode == 0, ran.stderr
-    assert "parity pass" in ran.stdout

@@ -29,18 +29,3 @@ def test_a_failed_check_has_its_exit_status(rampline) -> None:
     result = rampline("parity", "digits", "--run", "mirrored-ramp", *SMALL, "--set", "learning_rate.peak=1e300")
     assert result.returncode == 1
     assert "parity   fail: the loss is" in result.stdout
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (("digits", "--run", "nobody"), "study digits has no run 'nobody'"),
-        (("digits", "--run", "baseline", "--set", "model.name=resnet50"), "model.name='resnet50' is not known"),
-    ],
-)
-def test_wrong_input_is_one_line(rampline, home: Path, arguments: tuple[str, ...], message: str) -> None:
-    result = rampline("parity", *arguments)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert not home.exists()

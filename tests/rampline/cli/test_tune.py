@@ -78,21 +78,6 @@ def test_a_study_takes_the_settings_of_a_file_and_set_wins_over_it(rampline, tmp
     assert re.search(r"^ *baseline .* 48 +48 +2 ", result.stdout, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (("tune", "digits", "--run", "nobody"), "study digits has no run 'nobody'"),
-        (("run", "digits", "--overrides", "nothing.yaml"), "nothing.yaml: cannot be read"),
-    ],
-)
-def test_wrong_input_is_one_line(rampline, home: Path, arguments: tuple[str, ...], message: str) -> None:
-    result = rampline(*arguments)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert not home.exists()
-
-
 def test_a_repeat_is_tuned_with_the_settings_given_for_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path))
     (tmp_path / "twice.yaml").write_text(

@@ -23,18 +23,19 @@ base:
 runs: {{baseline: {{}}}}
 """
 # What each image's decoder sleeps, most of a step: other load on the machine hardly shows. All else stays as it is.
-USUAL_SECONDS, SLOW_SECONDS = "0.005", "0.04"
+USUAL_SECONDS, SLOW_SECONDS = "0.005", "0.02"
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+@pytest.mark.usefixtures("forks")
 def test_four_nights_are_as_usual_and_a_slow_pipeline_is_told_of(
     rampline: Rampline, home: Path, prefect_server: PrefectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "nights.yaml").write_text(STUDY)
 
     def night(decode_seconds: str) -> list[str]:
-        monkeypatch.setenv("DECODE_SECONDS", decode_seconds)
+        monkeypatch.setenv("RAMPLINE_DECODE_SECONDS", decode_seconds)
         ran = rampline("run", "nights.yaml", prefect=prefect_server.prefect)
         assert ran.returncode == 0, ran.stdout + ran.stderr
         changes = list_changes(read_comparison(open_tracking(Home(root=home)), NAME).trends)

@@ -7,6 +7,7 @@ import time
 
 import psutil
 import pytest
+from tree import read_tree
 
 from rampline.data.parallel import CAN_FORK, worker_processes
 from rampline.devices import available_cores
@@ -86,10 +87,6 @@ def run(code, *arguments):
     assert done.returncode == 0, done.stderr
     assert "ResourceWarning" not in done.stderr
     return done.stdout.splitlines()
-
-
-def read_tree(directory):
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def test_results_come_in_order_from_all_processes():

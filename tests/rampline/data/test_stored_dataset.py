@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from s3_server import S3
+from tree import read_tree
 
 from rampline.config import DataConfig
 from rampline.data.ingest import Reporter, store_dataset
@@ -16,10 +17,6 @@ from rampline.data.stored_dataset import put_dataset
 from rampline.record.home import Home
 
 DIGITS = DataConfig(limit=12)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.usefixtures("forks")
@@ -32,14 +29,14 @@ def test_another_home_fetches_what_was_prepared(s3: S3, tmp_path: Path) -> None:
     assert said["a"][-1] == f"put {name} into {s3.url}"
     second = prepare_dataset(DIGITS, homes["b"], log=said["b"].append)
     assert said["b"] == [f"fetched {name} from {s3.url}", f"prepared already: {second.directory}"]
-    assert content(second.directory) == content(first.directory)
+    assert read_tree(second.directory) == read_tree(first.directory)
     check_intact(second, everything=True)
     # Damaged there, it is prepared, and put there again.
     s3.overwrite(f"data/{name}/train_labels.npy", b"damaged")
     third = prepare_dataset(DIGITS, homes["c"], log=said["c"].append)
     assert said["c"][0].startswith(f"warning: {name} cannot be fetched from {s3.url}: ")
     assert said["c"][-1] == f"put {name} into {s3.url}"
-    assert content(third.directory) == content(first.directory)
+    assert read_tree(third.directory) == read_tree(first.directory)
 
 
 def test_the_same_images_are_decoded_once(make_folder: Callable, store, s3: S3, tmp_path: Path) -> None:
@@ -55,7 +52,7 @@ def test_the_same_images_are_decoded_once(make_folder: Callable, store, s3: S3, 
     config = DataConfig(source=f"folder:{other}", image_size=8)
     second = store_dataset(config, Home(root=tmp_path / "b"), reporter)
     assert f"fetched {second.name} from {s3.url}" in lines
-    assert content(second) == content(first.directory)
+    assert read_tree(second) == read_tree(first.directory)
 
 
 @pytest.mark.long

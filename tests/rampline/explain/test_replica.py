@@ -4,13 +4,12 @@ import dataclasses
 import os
 import signal
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from processes import processes_of, started_processes_of
-from runs import make_config
+from runs import MakeRun, make_config
 
 import rampline.explain.replica_process as training_replica
 from rampline.config import ExplainConfig, RunConfig
@@ -21,24 +20,17 @@ from rampline.explain.replica_process import meet
 from rampline.files import write_json
 from rampline.record.attempts import Attempts
 from rampline.record.events import EventWriter
-from rampline.record.run_directory import RunDirectory, RunIdentity
+from rampline.record.run_directory import RunDirectory
 from rampline.training.timings import ROUNDS, ReplicaProbes
-
-MakeRun = Callable[..., RunDirectory]
 
 
 @pytest.fixture
-def make_run(digits: PreparedDataset, forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
-    """`make_run(config, **changes)` creates a run directory on a part of `digits`."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    made: list[RunDirectory] = []
+def make_run(make_run: MakeRun, digits: PreparedDataset) -> MakeRun:
+    """Of runs that have started, and are to be probed."""
 
-    def make(config: RunConfig, *, dataset: Path = digits.directory, **changes: object) -> RunDirectory:
-        directory = RunDirectory(tmp_path / f"run-{len(made)}")
-        config = dataclasses.replace(config, **{"explain": ExplainConfig(), **changes})  # type: ignore[arg-type]
-        directory.create(config, RunIdentity(study="test", name="run", dataset=str(dataset)))
+    def make(config: RunConfig, **changes: object) -> RunDirectory:
+        directory = make_run(config, **{"explain": ExplainConfig(), **changes})
         EventWriter(directory.events_file).write("started", train_examples=digits.splits["train"])
-        made.append(directory)
         return directory
 
     return make

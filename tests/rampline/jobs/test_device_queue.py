@@ -116,17 +116,6 @@ def test_what_never_fits_is_refused(tmp_path: Path):
         pass
 
 
-@pytest.fixture
-def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver's files as they lie on a machine with four GPUs."""
-    for number in range(4):
-        folder = tmp_path / "driver" / f"0000:0{number}:00.0"
-        folder.mkdir(parents=True)
-        (folder / "information").write_text("Model: \t NVIDIA T4\n")
-    monkeypatch.setattr("rampline.devices.NVIDIA_DRIVER", tmp_path / "driver")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-
 @pytest.mark.usefixtures("four_gpus")
 def test_gpus_are_told_apart_by_their_own_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A command may see some GPUs of its machine only; who sees others is not waited for, even who waits."""

@@ -1,21 +1,18 @@
 """A run that loses workers goes on with fewer, and grows again: with `sum: exact` nothing else differs."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from faults import Resizes, assert_bit_equal, examples_seen
-from runs import make_config
+from runs import MakeRun, make_config
 
 from rampline.config import DataConfig, LearningRateConfig, OptimizerConfig, RunConfig
 from rampline.data.preparation import prepare_dataset
 from rampline.jobs.supervisor import supervise
 from rampline.record.attempts import read_workers
 from rampline.record.home import Home
-from rampline.record.run_directory import RunDirectory, RunIdentity
-
-MakeRun = Callable[..., RunDirectory]
+from rampline.record.run_directory import RunDirectory
 
 
 def make_elastic(workers: int, **changes: object) -> RunConfig:
@@ -41,21 +38,14 @@ def run_resized(directory: RunDirectory, whole: RunDirectory, sizes: tuple[int, 
 
 
 @pytest.mark.long
-def test_a_worker_is_lost_and_comes_back(make_run: MakeRun) -> None:
-    config = make_elastic(2, epochs=30)
-    lines = run_resized(make_run(config), make_run(config), (2, 1, 2), epochs=2)
-    assert [line for line in lines if line.endswith(" workers from now on")] == [
-        "1 of 2 workers from now on",
-        "2 of 2 workers from now on",
-    ]
-    assert sum("there is room for 2 workers instead of 1: going on from step " in line for line in lines) == 1
-
-
-@pytest.mark.long
-def test_three_two_one_and_three_workers(rampline_home: Path, forks: None, tmp_path: Path) -> None:
+def test_three_two_one_and_three_workers(rampline_home: Path, make_run: MakeRun) -> None:
     dataset = prepare_dataset(DataConfig(source="digits"), Home(root=rampline_home)).directory
-    config = make_elastic(3, epochs=20, checkpoint_every_steps=50, steps_per_call=4)
-    directories = [RunDirectory(tmp_path / name) for name in ("resized", "whole")]
-    for directory in directories:
-        directory.create(config, RunIdentity(study="test", name="run", dataset=str(dataset)))
-    run_resized(directories[0], directories[1], (3, 2, 1, 3), epochs=3)
+    config = make_elastic(3, epochs=14, checkpoint_every_steps=50, steps_per_call=4)
+    resized, whole = (make_run(config, dataset=dataset) for _ in range(2))
+    lines = run_resized(resized, whole, (3, 2, 1, 3), epochs=3)
+    assert [line for line in lines if line.endswith(" workers from now on")] == [
+        "2 of 3 workers from now on",
+        "1 of 3 workers from now on",
+        "3 of 3 workers from now on",
+    ]
+    assert sum("there is room for 3 workers instead of 1: going on from step " in line for line in lines) == 1

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from faults import assert_bit_equal
 from runs import make_config
+from tree import read_tree
 
 from rampline.config import RunConfig
 from rampline.files import THROUGH, complete_directory, remove, write_text
@@ -59,10 +60,6 @@ class FarLauncher(Local):
         return FarPlacement(placed.config, placed.tasks, self.roles)
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @dataclass
 class Revival:
     """Silences the first attempt after an epoch; revives it in the second one, which stands still meanwhile.
@@ -85,10 +82,10 @@ class Revival:
                 role.is_silent = True
         if event["event"] == "epoch" and new and self.wrote is None:
             stop(new)
-            before = content(self.directory.path)
+            before = read_tree(self.directory.path)
             go_on(old)
             assert wait_until(lambda: all(role.process.poll() is not None for role in old), 20)
-            after = content(self.directory.path)
+            after = read_tree(self.directory.path)
             self.wrote = {name for name in {*before, *after} if before.get(name) != after.get(name)}
             go_on(new)
 
@@ -137,7 +134,7 @@ def test_what_is_renamed_into_the_run_directory_or_away_needs_the_attempt(
     with fence(tmp_path, 1, logs=()) as environment, monkeypatch.context() as role:
         role.setenv(THROUGH, environment[THROUGH])
         unfinished.__enter__()
-    before = content(tmp_path)
+    before = read_tree(tmp_path)
     monkeypatch.setenv(THROUGH, environment[THROUGH])
     with pytest.raises(FileNotFoundError):
         unfinished.__exit__(None, None, None)
@@ -145,7 +142,7 @@ def test_what_is_renamed_into_the_run_directory_or_away_needs_the_attempt(
         write_text(tmp_path / "result.json", "new")
     with pytest.raises(FileNotFoundError):
         remove(tmp_path / "step-1")
-    assert content(tmp_path) == before
+    assert read_tree(tmp_path) == before
 
 
 LEAVE = "from rampline.files import leave_if_over; leave_if_over(); print('stays')"

@@ -23,6 +23,7 @@ from rampline.files import read_json
 from rampline.jobs.local import Local
 from rampline.jobs.supervisor import supervise
 from rampline.jobs.tf_config import Task
+from rampline.jobs.waiting import wait_until
 from rampline.record.checkpoints import last_checkpoint
 from rampline.record.run_directory import RunDirectory
 
@@ -42,10 +43,7 @@ with fork_server():
 
 def wait_for_roles(directory: RunDirectory, event: str = "epoch") -> dict[str, int]:
     """Process ids by role once the run has told `event`."""
-    deadline = time.monotonic() + 150
-    while event not in [e["event"] for e in directory.read_events()]:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    assert wait_until(lambda: bool(directory.read_events(event)), 150)
     roles = read_json(directory.roles_file)["roles"]
     return {f"{role['role']}-{role['index']}": role["pid"] for role in roles}
 
@@ -98,10 +96,7 @@ def test_roles_end_with_a_killed_launcher_and_the_run_goes_on_later(make_run) ->
     hold.await_stop()
     launcher.kill()
     launcher.wait()
-    deadline = time.monotonic() + 15
-    while processes_of(directory.path) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert processes_of(directory.path) == []
+    assert wait_until(lambda: not processes_of(directory.path), 15)
     assert not directory.is_complete
     hold.let_go()
     events: list[dict] = []

@@ -8,12 +8,14 @@ import threading
 import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from faults import Faults, Hold, assert_bit_equal, examples_seen, run_with
 from runs import make_config, set_version
+from small_disk import read_only, small_disk
 
 from rampline.config import RunConfig
 from rampline.errors import InputError, RunFailed
@@ -34,18 +36,17 @@ def attempts(directory: RunDirectory) -> list[dict]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kills", [1, 2])
-def test_a_killed_worker_is_made_up_for(kills: int, make_run) -> None:
+def test_a_killed_worker_is_made_up_for(make_run) -> None:
     config = make_config("multi_worker", model="small_models:with_all_state", workers=2)
     config = dataclasses.replace(config, epochs=3, checkpoint_every_steps=3, log_examples=True)
     whole, hit = make_run(config), make_run(config)
     supervise(whole, on_event=lambda event: None, log=print)
     # Of 5 steps an epoch: in step 4, and once more in step 7, of the attempt that goes on with step 4.
-    costs = run_with(Faults(hit, "worker-1", Hold(hit, "worker-1", step=4), count=kills))
+    costs = run_with(Faults(hit, "worker-1", Hold(hit, "worker-1", step=4), count=2))
     assert all(cost.detected_after < 5 for cost in costs)
     assert_bit_equal(hit, whole)
     assert examples_seen(hit) == examples_seen(whole)
-    assert len(attempts(hit)) == kills + 1
+    assert len(attempts(hit)) == 3
 
 
 @pytest.mark.long
@@ -245,11 +246,12 @@ def test_a_clock_that_jumps_changes_nothing(make_run, monkeypatch: pytest.Monkey
     real, jumps = time.time, [0.0, -86400.0, 86400.0]
     monkeypatch.setattr(time, "time", lambda: real() + jumps[int(real() * 2) % 3])
     config = make_config("single", model="small_models:with_jumping_clock", heartbeat_timeout_seconds=5)
-    directory = make_run(dataclasses.replace(config, epochs=200))
+    directory = make_run(dataclasses.replace(config, epochs=60))
     supervise(directory, on_event=lambda event: None, log=print)
     result = read_json(directory.result_file)
     epochs = [e["metrics"] for e in directory.read_events() if e["event"] == "epoch"]
-    assert len({round(e["time"] / 43200) for e in directory.read_events()}) > 1, "no jump was seen"
+    days = [round(e["time"] / 43200) for e in directory.read_events()]
+    assert sum(before != after for before, after in pairwise(days)) > 2, "fewer jumps were seen"
     assert result["attempts"] == 1
     assert 0 < result["train_seconds"] < result["wall_seconds"] < 120
     assert all(0 < e["epoch_seconds"] < 60 for e in epochs)
@@ -269,18 +271,16 @@ def test_a_run_directory_has_one_launcher(make_run) -> None:
         pass
 
 
-def test_a_full_disk_ends_the_run_with_a_clear_line(make_run, mount, tmp_path: Path) -> None:
-    disk = tmp_path / "small"
-    disk.mkdir()
-    mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk))
-    directory = make_run(make_config("single"), folder=disk)
-    with pytest.raises(RunFailed, match=r"checkpoint .*step-\d+ cannot be written: No space left on device"):
-        supervise(directory, on_event=lambda event: None, log=print)
-    assert len(attempts(directory)) == 1
+def test_a_full_disk_ends_the_run_with_a_clear_line(make_run, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", megabytes=1) as disk:
+        directory = make_run(make_config("single"), folder=disk)
+        with pytest.raises(RunFailed, match=r"checkpoint .*step-\d+ cannot be written: No space left on device"):
+            supervise(directory, on_event=lambda event: None, log=print)
+        assert len(attempts(directory)) == 1
 
 
 def test_a_place_is_given_back_where_the_attempt_cannot_be_written_down(
-    make_run, read_only, monkeypatch: pytest.MonkeyPatch
+    make_run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, closed = make_run(make_config("single")), list[LocalPlacement]()
     monkeypatch.setattr(LocalPlacement, "close", lambda placement: closed.append(placement) or frozenset())
@@ -289,7 +289,7 @@ def test_a_place_is_given_back_where_the_attempt_cannot_be_written_down(
     assert len(closed) == 1
 
 
-def test_a_run_directory_that_cannot_be_written_is_told_of(make_run, read_only) -> None:
+def test_a_run_directory_that_cannot_be_written_is_told_of(make_run) -> None:
     directory = make_run(make_config("single"))
     with (
         read_only(directory.path),

@@ -3,38 +3,21 @@
 import dataclasses
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import pytest
 from faults import Places
 from processes import processes_of, started_processes_of
-from runs import make_config
+from runs import MakeRun, make_config
 
 from rampline.config import ParityConfig, RunConfig
-from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
 from rampline.jobs.exit_status import NO_MEMORY
 from rampline.jobs.job import JobFailed
 from rampline.parity.check import ParityResult, check_parity, parity_config, result_file
-from rampline.record.run_directory import RunDirectory, RunIdentity
 
-MakeRun = Callable[[RunConfig], RunDirectory]
 MODEL = "parity_models:with_random_parts"
-
-
-@pytest.fixture
-def make_run(digits: PreparedDataset, forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
-    """`make_run(config)` creates a run directory on a part of `digits`."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-
-    def make(config: RunConfig) -> RunDirectory:
-        directory = RunDirectory(tmp_path / "run")
-        directory.create(config, RunIdentity(study="test", name="run", dataset=str(digits.directory)))
-        return directory
-
-    return make
 
 
 def test_two_workers_with_random_parts_pass_once(make_run: MakeRun) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from s3_server import S3
+from tree import read_tree
 
 from rampline.errors import InputError
 from rampline.record.object_store import ObjectStore, StoreDamaged
@@ -34,17 +35,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "folder"
 
 
-def read(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def test_a_folder_comes_back_as_it_was_and_is_put_once(store: ObjectStore, folder: Path, tmp_path: Path) -> None:
     store.check()
     assert store.put_folder("data/a", folder)
     assert not store.put_folder("data/a", folder)
     assert store.names("data") == ["a", "a.json"]
     assert store.fetch_folder("data/a", tmp_path / "back")
-    assert read(tmp_path / "back") == CONTENT
+    assert read_tree(tmp_path / "back") == CONTENT
     store.delete_folder("data/a")
     assert store.names("data") == ["a.json"]
 

@@ -1,21 +1,18 @@
 """The champion's labels of a folder of files: those of the evaluation, and a row for what cannot be read."""
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
-from served_model import ask_service
 from trained_runs import MODEL, STUDY, aliases, delete_model, write_test_images
 
 from rampline.errors import InputError, RunFailed
-from rampline.record.home import Home, tracking_uri
+from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
 from rampline.registry.prediction import predict_folder
 from rampline.registry.promotion import promote
@@ -80,18 +77,6 @@ def test_labels_are_those_of_the_evaluation(champion: RunDirectory, home: Home, 
     assert good[each].sum(axis=1).to_numpy() == pytest.approx(1.0, abs=1e-5)
     assert good[each].max(axis=1).to_numpy() == pytest.approx(good["probability"].to_numpy())
     assert made.counts == {name: int(number) for name, number in good["label"].value_counts().sort_index().items()}
-
-
-@pytest.mark.long
-def test_the_champion_answers_as_a_service(champion: RunDirectory, home: Home, tmp_path: Path) -> None:
-    """As docs/operations.md says, by MLflow's own server and curl."""
-    paths = write_test_images(champion, tmp_path / "images")[:5]
-    images = np.stack([np.asarray(Image.open(path))[..., None] for path in paths])
-    environment = os.environ | {"MLFLOW_TRACKING_URI": tracking_uri(home)}
-    place = {"programs": Path(sys.executable).parent, "folder": tmp_path}
-    logits = ask_service(f"models:/{MODEL}@champion", images, environment=environment, **place)
-    assert logits.shape == (5, 10)
-    assert list(logits.argmax(axis=1)) == list(pd.read_csv(champion.path / "predictions.csv")["prediction"][:5])
 
 
 def test_a_photograph_is_turned_upright_before_it_is_labelled(

@@ -50,10 +50,12 @@ def fashion_mnist(home: Path) -> Path:
 
 
 @pytest.mark.long
-def test_a_small_fashion_mnist_runs_offline(rampline_process, rampline, home, fashion_mnist):
+@pytest.mark.usefixtures("forks")
+def test_a_small_fashion_mnist_runs_offline(rampline, prefect_server, home, fashion_mnist):
     assert {path.name.partition(".")[2] for path in fashion_mnist.iterdir()} >= {"json"}
     runs = ("--only", "single-loop", "--only", "mirrored-loop")
-    result = rampline_process("run", "fashion_mnist", *runs, "--set", "data.limit=30", "--set", "epochs=2", *NO_PROBES)
+    short = ("--set", "data.limit=30", "--set", "epochs=2", *NO_PROBES)
+    result = rampline("run", "fashion_mnist", *runs, *short, prefect=prefect_server.prefect)
     assert (result.returncode, result.stderr) == (0, "")
     for run in ("single-loop", "mirrored-loop"):
         assert f"{run}: epoch 2/2" in result.stdout

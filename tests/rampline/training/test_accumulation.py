@@ -1,7 +1,7 @@
 """Micro-batches: the same update as the whole batch at once, whatever the strategy, in less memory."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from role_functions import RunRoles, train_on, train_steps
-from runs import make_config
+from runs import MakeRun, make_config
 
 from rampline.config import BatchConfig, ClusterConfig, OptimizerConfig, ParityConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
@@ -18,7 +18,6 @@ from rampline.errors import ConfigError, RunFailed
 from rampline.jobs.supervisor import supervise
 from rampline.parity.check import check_parity
 from rampline.record.attempts import Attempts
-from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.training.objective import EXAMPLES, Objective, make_cross_entropy
 from rampline.training.optimizers import make_optimizer
 from rampline.training.state import TrainingState
@@ -138,19 +137,6 @@ def test_validation_needs_no_more_memory_than_a_micro_batch(
         assert arrays["evaluated"][EXAMPLES] == digits.splits["validation"] > 14
 
 
-Make = Callable[[RunConfig], RunDirectory]
-
-
-@pytest.fixture
-def make_run(digits: PreparedDataset, forks: None, tmp_path: Path) -> Make:
-    def make(config: RunConfig) -> RunDirectory:
-        directory = RunDirectory(tmp_path / "run")
-        directory.create(config, RunIdentity(study="test", name="run", dataset=str(digits.directory)))
-        return directory
-
-    return make
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
@@ -168,14 +154,14 @@ def make_run(digits: PreparedDataset, forks: None, tmp_path: Path) -> Make:
     ],
     ids=lambda config: f"{config.strategy}-{config.cluster.sum}",
 )
-def test_replicas_that_accumulate_train_as_one(make_run: Make, config: RunConfig) -> None:
+def test_replicas_that_accumulate_train_as_one(make_run: MakeRun, config: RunConfig) -> None:
     result = check_parity(make_run(in_parts(dataclasses.replace(config, parity=ParityConfig()), 3)), log=print)
     assert (result.status, result.reason) == ("pass", "")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["single", pytest.param("multi_worker", marks=pytest.mark.long)])
-def test_out_of_memory_doubles_the_micro_batches(make_run: Make, strategy: str) -> None:
+def test_out_of_memory_doubles_the_micro_batches(make_run: MakeRun, strategy: str) -> None:
     workers = {"workers": 2} if strategy == "multi_worker" else {}
     config = make_config(strategy, model="small_models:large", batch=28 * (2 if workers else 1), **workers)
     directory, lines = make_run(in_parts(dataclasses.replace(config, epochs=1), "auto")), list[str]()
@@ -197,7 +183,7 @@ def test_out_of_memory_doubles_the_micro_batches(make_run: Make, strategy: str) 
     ],
 )
 def test_out_of_memory_with_one_micro_batch_says_what_needs_less(
-    make_run: Make, engine: Literal["loop", "fit"], advice: str
+    make_run: MakeRun, engine: Literal["loop", "fit"], advice: str
 ) -> None:
     config = make_config("single", model="small_models:large", batch=28, max_restarts=0)
     run = make_run(dataclasses.replace(config, epochs=1, engine=engine, steps_per_call="auto"))

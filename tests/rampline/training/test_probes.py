@@ -5,15 +5,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-from runs import make_config
+from faults import assert_bit_equal
+from runs import MakeRun, make_config
 
 from rampline.config import ExplainConfig, RunConfig
-from rampline.data.dataset import PreparedDataset
 from rampline.jobs.supervisor import supervise
-from rampline.record.checkpoints import last_checkpoint
-from rampline.record.run_directory import RunDirectory, RunIdentity
+from rampline.record.run_directory import RunDirectory
 from rampline.training.probes import LONGEST_ROUND_SECONDS, SHORTEST_ROUND_SECONDS, measure_in_turns
 from rampline.training.timings import MOST_ROUNDS, ROUNDS, StrategyProbes
 
@@ -24,13 +22,11 @@ NOT_MEASURED = "where a step's time goes is not measured"
 
 
 @pytest.fixture
-def train(digits: PreparedDataset, forks: None, tmp_path: Path) -> Train:
-    """`train(config, name, **changes)` runs one epoch of it on a part of `digits`."""
+def train(make_run: MakeRun) -> Train:
+    """`train(config, **changes)` runs one epoch of it."""
 
-    def run(config: RunConfig, name: str, **changes: object) -> RunDirectory:
-        directory = RunDirectory(tmp_path / name)
-        config = dataclasses.replace(config, epochs=1, **{"explain": ExplainConfig(), **changes})  # type: ignore[arg-type]
-        directory.create(config, RunIdentity(study="test", name=name, dataset=str(digits.directory)))
+    def run(config: RunConfig, **changes: object) -> RunDirectory:
+        directory = make_run(config, **{"epochs": 1, "explain": ExplainConfig(), **changes})
         supervise(directory, on_event=lambda event: None, log=print)
         return directory
 
@@ -45,16 +41,6 @@ def steps_of_a_round(directory: RunDirectory) -> int:
         assert min(timings.milliseconds) > 0
     assert probes.pipeline.median < probes.real.median
     return probes.cached.steps // len(probes.cached.milliseconds)
-
-
-def assert_equal_bits(ours: RunDirectory, theirs: RunDirectory) -> None:
-    paths = [last_checkpoint(directory.checkpoints) for directory in (ours, theirs)]
-    assert None not in paths
-    with np.load(paths[0] / "variables.npz") as first, np.load(paths[1] / "variables.npz") as second:  # type: ignore[operator]
-        assert sorted(first) == sorted(second)
-        assert len(first) > 10
-        for name in first:
-            np.testing.assert_array_equal(first[name], second[name])
 
 
 def lines_of_examples(directory: RunDirectory) -> dict[str, list[str]]:
@@ -82,10 +68,10 @@ def assert_wall_time_without_probes(directory: RunDirectory) -> None:
 
 def test_our_loop_is_probed_and_trains_the_same_without(train: Train) -> None:
     config = make_config("single", model=MODEL)
-    probed = train(config, "probed", log_examples=True)
-    plain = train(config, "plain", log_examples=True, profile=True, explain=ExplainConfig(steps=0))
+    probed = train(config, log_examples=True)
+    plain = train(config, log_examples=True, profile=True, explain=ExplainConfig(steps=0))
     assert steps_of_a_round(probed) % 8 == 0, "whole calls"
-    assert_equal_bits(probed, plain)
+    assert_bit_equal(probed, plain)
     # 5 steps of 28 make the 120 examples; the probes' are not among them.
     (used,) = [json.loads(line)["examples"] for line in lines_of_examples(probed)["chief-0.jsonl"]]
     assert [len(step) for step in used] == [28, 28, 28, 28, 8]
@@ -102,10 +88,10 @@ def test_our_loop_is_probed_and_trains_the_same_without(train: Train) -> None:
 @pytest.mark.long
 def test_fit_is_probed_and_trains_the_same_without(train: Train) -> None:
     config = dataclasses.replace(make_config("single", model=MODEL, batch=24), engine="fit")
-    probed = train(config, "probed", profile=True)
+    probed = train(config, profile=True)
     # 20 steps in 9 rounds, or more where they are quick.
     assert steps_of_a_round(probed) >= 3
-    assert_equal_bits(probed, train(config, "plain", explain=ExplainConfig(steps=0)))
+    assert_bit_equal(probed, train(config, explain=ExplainConfig(steps=0)))
     assert len(profiles(probed)) == 1
 
 
@@ -113,10 +99,10 @@ def test_fit_is_probed_and_trains_the_same_without(train: Train) -> None:
 @pytest.mark.long
 def test_two_mirrored_replicas(train: Train) -> None:
     config = make_config("mirrored", model=MODEL, replicas=2, virtual_devices=2)
-    probed = train(config, "probed", log_examples=True)
-    plain = train(config, "plain", log_examples=True, explain=ExplainConfig(steps=0))
+    probed = train(config, log_examples=True)
+    plain = train(config, log_examples=True, explain=ExplainConfig(steps=0))
     assert steps_of_a_round(probed) == 8
-    assert_equal_bits(probed, plain)
+    assert_bit_equal(probed, plain)
     assert lines_of_examples(probed) == lines_of_examples(plain)
 
 
@@ -124,10 +110,10 @@ def test_two_mirrored_replicas(train: Train) -> None:
 @pytest.mark.long
 def test_two_workers_agree_on_what_they_measured(train: Train) -> None:
     config = make_config("multi_worker", model=MODEL, workers=2)
-    probed = train(config, "probed", log_examples=True, profile=True)
-    plain = train(config, "plain", log_examples=True, explain=ExplainConfig(steps=0))
+    probed = train(config, log_examples=True, profile=True)
+    plain = train(config, log_examples=True, explain=ExplainConfig(steps=0))
     assert steps_of_a_round(probed) == 8
-    assert_equal_bits(probed, plain)
+    assert_bit_equal(probed, plain)
     assert lines_of_examples(probed).keys() == {"worker-0.jsonl", "worker-1.jsonl"}
     assert lines_of_examples(probed) == lines_of_examples(plain)
     # Of the chief alone.
@@ -138,19 +124,19 @@ def test_two_workers_agree_on_what_they_measured(train: Train) -> None:
 def test_a_parameter_server_with_one_worker(train: Train) -> None:
     # One worker: with two, no two trainings are the same.
     config = make_config("parameter_server", workers=1, parameter_servers=1)
-    probed = train(config, "probed")
+    probed = train(config)
     # Whole calls of 8 steps: 4 of them for the worker, or as many as a round has room for.
     assert steps_of_a_round(probed) in (8, 16, 24, 32)
-    plain = train(config, "plain", explain=ExplainConfig(steps=0))
+    plain = train(config, explain=ExplainConfig(steps=0))
     assert not plain.probes_file.exists()
-    assert_equal_bits(probed, plain)
+    assert_bit_equal(probed, plain)
 
 
 @pytest.mark.slow
 @pytest.mark.long
 def test_two_workers_of_a_parameter_server(train: Train) -> None:
     config = make_config("parameter_server", workers=2, parameter_servers=1)
-    assert steps_of_a_round(train(config, "run")) % 8 == 0
+    assert steps_of_a_round(train(config)) % 8 == 0
 
 
 @pytest.mark.parametrize(
@@ -161,7 +147,7 @@ def test_two_workers_of_a_parameter_server(train: Train) -> None:
     ],
 )
 def test_probes_that_a_process_is_killed_in_are_not_tried_again(cluster: dict, train: Train) -> None:
-    directory = train(make_config(model="small_models:killed_in_the_probes", **cluster), "killed")
+    directory = train(make_config(model="small_models:killed_in_the_probes", **cluster))
     assert json.loads(directory.result_file.read_text())["attempts"] == 2
     (warning,) = directory.read_events("warning")
     assert warning["message"] == f"{NOT_MEASURED}: the probes ended an earlier attempt"
