@@ -217,7 +217,9 @@ def test_a_run_that_went_on_elsewhere_says_which_epochs_were_trained_where(
     starts = []
     for number, (host, first_epoch) in enumerate(zip(hosts, [1, 2, 4, 3], strict=True), start=1):
         monkeypatch.setattr("platform.node", lambda host=host: host)
-        assert Attempts(directory.attempts_file).begin(1).number == number
+        attempts = Attempts(directory.attempts_file)
+        attempts.begin(1)
+        assert attempts.number == number
         starts.append(started(attempt=number, first_epoch=first_epoch))
     append_events(directory, *starts[:3])
     reader = RunReader(directory)
