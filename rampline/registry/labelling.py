@@ -70,7 +70,7 @@ def read_image(path: Path, boundary: Boundary) -> ImageToLabel:
 
 
 class Row(NamedTuple):
-    """One image: `label` is empty, `probability` None and `error` says why where it could not be read.
+    """One image: `label` is empty, `probability` None and `error` says why where it has none.
 
     `others` are the probabilities of all classes, in their order, where the table has them.
     """
@@ -292,6 +292,9 @@ def _label_batch(
             rows.append(Row(path, "", None, model_version, problem, (None,) * others))
             continue
         label, probabilities = next(labels)
+        if not np.isfinite(probabilities).all():
+            rows.append(Row(path, "", None, model_version, "the model's answer is not finite", (None,) * others))
+            continue
         each = tuple(probabilities.tolist()[:others])
         rows.append(Row(path, label, float(probabilities.max()), model_version, problem, each))
     return rows
