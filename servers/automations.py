@@ -22,7 +22,6 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 from rampline.credentials import mask
 from rampline.errors import ConfigError, RamplineError
-from rampline.servers.server_plan import flow_names
 
 FILE = Path(__file__).with_suffix(".yaml")
 TAG = "rampline"
@@ -57,7 +56,6 @@ def apply_automations(client: SyncPrefectClient, **words: Any) -> list[str]:
     hours = overrun_hours() if url else OVERRUN_HOURS
     block, lines = _ensure_block(client, url) if url else (None, [])
     values = {
-        "flows": flow_names(),
         "silence_seconds": SILENCE_SECONDS,
         "overrun_seconds": hours * 3600,
         "ui": str(client.api_url).rstrip("/").removesuffix("/api"),
