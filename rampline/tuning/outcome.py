@@ -12,8 +12,8 @@ from mlflow.tracking import MlflowClient
 
 from rampline.config import RunConfig, flatten
 from rampline.record.home import Home
-from rampline.record.provenance import commit_tags, git_commit, source_tags
-from rampline.tracking.reconciliation import PARENT_TAG, Known, Moment, Record, ending, reconcile
+from rampline.record.provenance import commit_tags, git_commit, process_identity, source_tags
+from rampline.tracking.reconciliation import PARENT_TAG, PROCESS_TAG, Known, Moment, Record, ending, reconcile
 from rampline.tracking.store import experiment_id, open_tracking, tracking_errors
 from rampline.tuning.trial import (
     BATCH,
@@ -191,8 +191,8 @@ def log_search(outcome: Outcome, study: str, home: Home, *, name: str) -> str:
     """
     client = open_tracking(home)
     experiment = experiment_id(client, study, home)
-    shared = {"rampline.study": study, "rampline.tuned_run": outcome.run, **commit_tags(git_commit())}
-    shared |= source_tags(study) | {"mlflow.source.name": f"rampline tune {study}"}
+    shared = {"rampline.study": study, "rampline.tuned_run": outcome.run, PROCESS_TAG: process_identity()}
+    shared |= commit_tags(git_commit()) | source_tags(study) | {"mlflow.source.name": f"rampline tune {study}"}
     with tracking_errors("the trials cannot be logged"):
         began = int(1000 * (time.time() - outcome.seconds))
         tags = {"rampline.kind": "tune", **shared}
