@@ -41,11 +41,6 @@ def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address).is_loopback
 
 
-def is_any(address: str) -> bool:
-    """Whether it stands for all addresses of this machine."""
-    return ipaddress.ip_address(address).is_unspecified
-
-
 def url(address: str, port: int) -> str:
     """How this machine reaches a server that listens on `address`."""
     host = ipaddress.ip_address(address)

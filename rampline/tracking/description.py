@@ -208,9 +208,7 @@ class RunReader:
         if state is None or not state.is_running:
             status, failure = self._how_it_ended(state)
         note = self._note if status == RUNNING else describe_run(directory, failure)
-        tags = ending(status, failure)
-        if directory.read_identity().description is not None:  # else the note that is there says more
-            tags[NOTE_TAG] = note
+        tags = ending(status, failure) | {NOTE_TAG: note}
         if state is not None:
             tags[PROCESS_TAG] = state.process
         if status != RUNNING and (rows := tell_attempts(directory)):

@@ -74,10 +74,6 @@ class Outcome:
         """`None` where every batch that was tried has run."""
         return min(self.batches(DOES_NOT_FIT), default=None)
 
-    def old_value(self, key: str) -> Any:
-        """What a setting was before."""
-        return flatten(self.config)[key]
-
 
 def best_of(trials: list[Trial]) -> Trial | None:
     """The fastest of those that are faster by more than the noise; of equally fast ones the first, `None` without any.
@@ -124,7 +120,11 @@ def _recommended(outcome: Outcome) -> Iterator[str]:
     else:
         yield _row("after", f"{_speed(found.after)}: {found}")
     for key, value in outcome.adopted.items():
-        yield _row("", f"{key} {write_value(outcome.old_value(key))} -> {write_value(value)}")
+        yield _row("", _change(outcome, key, value))
+
+
+def _change(outcome: Outcome, key: str, value: Any) -> str:
+    return f"{key} {write_value(flatten(outcome.config)[key])} -> {write_value(value)}"
 
 
 def _changing(outcome: Outcome, train_examples: int) -> Iterator[str]:
@@ -134,8 +134,7 @@ def _changing(outcome: Outcome, train_examples: int) -> Iterator[str]:
         option = "--allow-batch" if is_batch else "--allow-precision"
         yield _row(
             "not free",
-            f"{key} {write_value(outcome.old_value(key))} -> {write_value(trial.changes[key])}: "
-            f"{trial.rounds}; {option} recommends it",
+            f"{_change(outcome, key, trial.changes[key])}: {trial.rounds}; {option} recommends it",
         )
         yield _row("", _effect_of_batch(outcome, trial, train_examples) if is_batch else ROUNDING)
 

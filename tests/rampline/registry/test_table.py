@@ -10,8 +10,8 @@ from rampline.registry.labelling import Labeller, Row, _label_batch, open_table
 
 
 def test_labels_and_paths_are_no_formulas_and_figures_stay_figures(tmp_path):
-    with open_table(tmp_path / "table.csv", ".csv") as table:
-        table.write(
+    with open_table(tmp_path / "table.csv", ".csv") as write:
+        write(
             [
                 Row("=1+1.png", "-cmd", 0.25, 3, ""),
                 Row("a.png", "", None, 3, "@broken\r=1"),
@@ -30,8 +30,8 @@ def test_labels_and_paths_are_no_formulas_and_figures_stay_figures(tmp_path):
 def test_each_class_may_have_a_column(tmp_path):
     rows = [Row("a.png", "cat", 0.75, 3, "", (0.75, 0.25)), Row("b.png", "", None, 3, "broken", (None, None))]
     for suffix in (".csv", ".parquet"):
-        with open_table(tmp_path / f"table{suffix}", suffix, ["cat", "=dog"]) as table:
-            table.write(rows)
+        with open_table(tmp_path / f"table{suffix}", suffix, ["cat", "=dog"]) as write:
+            write(rows)
     with open(tmp_path / "table.csv", newline="") as file:
         head, *cells = csv.reader(file)
     assert head == ["path", "label", "probability", "model_version", "error", "p_cat", "p_=dog"]
