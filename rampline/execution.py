@@ -10,7 +10,7 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,9 +35,9 @@ from rampline.jobs.evaluator import run_evaluation
 from rampline.jobs.lock import hold_run
 from rampline.jobs.supervisor import supervise
 from rampline.parity.check import ParityResult, check_parity, result_file
-from rampline.record.delivery_state import RUNNING, End, mark_undelivered, read_delivery
+from rampline.record.delivery_state import RUNNING, End, mark_killed, mark_undelivered, read_delivery
 from rampline.record.events import EventReader, EventWriter
-from rampline.record.provenance import git_commit
+from rampline.record.provenance import git_commit, process_identity
 from rampline.record.run_directory import Goal, RunDirectory, RunIdentity
 from rampline.record.units import list_names
 from rampline.study import StudyRun
@@ -81,7 +81,12 @@ def start_execution(execution: Execution, *, command: str = "") -> None:
         experiment = open_experiment(client, study, execution.home, execution=name)
         tags = {**study_tags(study, execution.folder), "rampline.command": command}
         execution.parent_run_id = begin_run(client, experiment, study=study.name, execution=name, tags=tags)
-        execution.write()
+        try:
+            execution.write()
+        except OSError:  # such as a full disk: it has not begun, in MLflow neither
+            with suppress(*STORE_ERRORS):
+                client.delete_run(execution.parent_run_id)
+            raise
     mark_undelivered(execution.folder, RUNNING)
 
 
@@ -255,6 +260,7 @@ def closing(execution: Execution, guard: Callable[[Path], Callable[[], None]] | 
             end = End.by(error, lambda: (stop := preempted_run(execution)) and str(stop))
             if isinstance(error, TakenOver):
                 end = None
+                mark_killed(execution.folder, process_identity(), str(error), is_taken_over=True)
             raise
         finally:
             if end:

@@ -13,6 +13,8 @@ PROBE_SECONDS = 3.0
 LOCALHOST = ("localhost", "127.0.0.1", "[::1]")
 # Further names by which both servers may be called, such as that of a proxy.
 ALLOWED_HOSTS = "RAMPLINE_ALLOWED_HOSTS"
+# Those of this machine, where they listen beyond loopback: set by `rampline up`.
+OWN_HOSTS = "RAMPLINE_OWN_HOSTS"
 
 
 def resolve(host: str) -> str:
@@ -39,11 +41,6 @@ def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address).is_loopback
 
 
-def is_any(address: str) -> bool:
-    """Whether it stands for all addresses of this machine."""
-    return ipaddress.ip_address(address).is_unspecified
-
-
 def url(address: str, port: int) -> str:
     """How this machine reaches a server that listens on `address`."""
     host = ipaddress.ip_address(address)
@@ -53,7 +50,7 @@ def url(address: str, port: int) -> str:
 
 
 def given_hosts(text: str) -> list[str]:
-    """The names in a value of `RAMPLINE_ALLOWED_HOSTS`."""
+    """The names in a value of `RAMPLINE_ALLOWED_HOSTS` or `RAMPLINE_OWN_HOSTS`."""
     return [host.strip() for host in text.split(",") if host.strip()]
 
 

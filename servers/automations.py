@@ -22,7 +22,6 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 from rampline.credentials import mask
 from rampline.errors import ConfigError, RamplineError
-from rampline.servers.server_plan import flow_names
 
 FILE = Path(__file__).with_suffix(".yaml")
 TAG = "rampline"
@@ -55,9 +54,12 @@ def apply_automations(client: SyncPrefectClient, **words: Any) -> list[str]:
     """
     url = notify_url()
     hours = overrun_hours() if url else OVERRUN_HOURS
-    block, lines = _ensure_block(client, url) if url else (None, [])
+    try:
+        block, lines = _put_block(client, url) if url else (None, [])
+    except PrefectHTTPStatusError as error:
+        # The server's reason repeats what it was sent.
+        raise RamplineError(mask(str(error)).replace(url, "***")) from None
     values = {
-        "flows": flow_names(),
         "silence_seconds": SILENCE_SECONDS,
         "overrun_seconds": hours * 3600,
         "ui": str(client.api_url).rstrip("/").removesuffix("/api"),
@@ -158,16 +160,8 @@ def overrun_hours() -> float:
     return hours
 
 
-def _ensure_block(client: SyncPrefectClient, url: str) -> tuple[str, list[str]]:
-    """The block's id; made if missing, and with a new address where the variable says another."""
-    try:
-        return _put_block(client, url)
-    except PrefectHTTPStatusError as error:
-        # The server's reason repeats what it was sent.
-        raise RamplineError(mask(str(error)).replace(url, "***")) from None
-
-
 def _put_block(client: SyncPrefectClient, url: str) -> tuple[str, list[str]]:
+    """The block's id; made if missing, and with a new address where the variable says another."""
     try:
         found = client.read_block_document_by_name(BLOCK, BLOCK_TYPE, include_secrets=True)
     except ObjectNotFound:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rampline.errors import InputError
 from rampline.record.home import Home, tracking_uri
-from rampline.servers.addresses import ALLOWED_HOSTS, LOCALHOST, given_hosts, is_loopback, own_names
+from rampline.servers.addresses import ALLOWED_HOSTS, LOCALHOST, OWN_HOSTS, given_hosts, is_loopback, own_names
 from rampline.servers.running import client_credentials, servers_folder
 from rampline.servers.secret import LOGIN, make_login
 
@@ -131,7 +131,8 @@ def prefect_environment(home: Home, address: str, port: int, access: Access) -> 
 
 def mlflow_environment(home: Home, address: str, port: int, access: Access) -> dict[str, str]:
     """Of the MLflow server: the store of `home`, or of `MLFLOW_TRACKING_URI`; passwords, if there are any."""
-    hosts = _allowed_hosts(address)
+    # Another name is a trick of a web page (DNS rebinding).
+    hosts = list(dict.fromkeys([*LOCALHOST, *_own_hosts(address), *given_hosts(os.environ.get(ALLOWED_HOSTS, ""))]))
     own = {
         "RAMPLINE_HOME": str(home.root),
         "MLFLOW_BACKEND_STORE_URI": tracking_uri(home),
@@ -182,15 +183,13 @@ def _inherited(*without: str) -> dict[str, str]:
     return {name: value for name, value in kept.items() if name not in FOR_COMMANDS_ONLY or QUIET[name] != value}
 
 
-def _allowed_hosts(address: str) -> list[str]:
-    """By which names a server may be called; another one is a trick of a web page (DNS rebinding)."""
-    own = [] if is_loopback(address) else own_names()
-    return list(dict.fromkeys([*LOCALHOST, *own, *given_hosts(os.environ.get(ALLOWED_HOSTS, ""))]))
+def _own_hosts(address: str) -> list[str]:
+    return [] if is_loopback(address) else own_names()
 
 
 def _gate(home: Home, address: str, *, asks_itself: bool) -> dict[str, str]:
     """What the gate before a server lets in (`gate.py`); one that the user gave passwords asks for them by itself."""
-    return {ALLOWED_HOSTS: ",".join(_allowed_hosts(address)), LOGIN: "" if asks_itself else make_login(home)}
+    return {OWN_HOSTS: ",".join(_own_hosts(address)), LOGIN: "" if asks_itself else make_login(home)}
 
 
 def _patterns(hosts: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from rampline.servers.addresses import ALLOWED_HOSTS, LOCALHOST, given_hosts
+from rampline.servers.addresses import ALLOWED_HOSTS, LOCALHOST, OWN_HOSTS, given_hosts
 from rampline.servers.secret import LOGIN, SIGN_IN
 
 # Whether a server is there is no secret.
@@ -36,18 +36,23 @@ class Gate:
 
     Args:
         app: what is guarded.
-        hosts: names of the server besides those of loopback.
+        proxies: names that a proxy before the server has, on a port that is not known here.
+        own: names of the server besides those of loopback.
         login: `USER:PASSWORD` to ask for; empty for none.
     """
 
-    def __init__(self, app: App, *, hosts: list[str], login: str) -> None:
+    def __init__(self, app: App, *, proxies: list[str], own: list[str], login: str) -> None:
         self._app, self._login = app, login.encode()
-        self._hosts = {host.lower() for host in (*LOCALHOST, *hosts)}
+        self._proxies = {host.lower() for host in proxies}
+        self._hosts = self._proxies | {host.lower() for host in (*LOCALHOST, *own)}
 
     @classmethod
     def from_environment(cls, app: App) -> Gate:
-        """With the names in `RAMPLINE_ALLOWED_HOSTS` and the login in `RAMPLINE_SERVER_LOGIN`."""
-        return cls(app, hosts=given_hosts(os.environ.get(ALLOWED_HOSTS, "")), login=os.environ.get(LOGIN, ""))
+        """With the names in `RAMPLINE_ALLOWED_HOSTS` and `RAMPLINE_OWN_HOSTS`, and the login in
+        `RAMPLINE_SERVER_LOGIN`.
+        """
+        proxies, own = (given_hosts(os.environ.get(name, "")) for name in (ALLOWED_HOSTS, OWN_HOSTS))
+        return cls(app, proxies=proxies, own=own, login=os.environ.get(LOGIN, ""))
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Refuse, sign in, or pass on."""
@@ -74,7 +79,7 @@ class Gate:
     def _is_own(self, host: str, origin: str | None) -> bool:
         """Whether both are the server's; a tunnel may have another port, and a proxy may pass on its own name."""
         scheme, _, page = (f"http://{host}" if origin is None else origin).lower().partition("://")
-        is_own_page = page == host.lower() or page in self._hosts
+        is_own_page = page == host.lower() or page in self._proxies
         return scheme in ("http", "https") and is_own_page and _name(host) in self._hosts
 
     def _knows_login(self, headers: dict[str, str]) -> bool:

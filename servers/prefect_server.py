@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from argparse import ArgumentParser
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -26,6 +25,7 @@ from rampline.errors import RamplineError
 from rampline.files import locked
 from rampline.imports import importing
 from rampline.jobs.parent import end_with_parent
+from rampline.jobs.waiting import wait_until
 from rampline.record.home import Home
 from rampline.servers.environments import OWN_PREFECT, PREFECT_AUTH, private_prefect
 from rampline.servers.running import answers, running_servers
@@ -123,12 +123,9 @@ def _start(listener: socket.socket, login: str, log: Path) -> subprocess.Popen[b
 
 
 def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_SECONDS
-    while time.monotonic() < deadline and server.poll() is None:
-        if answers(url):
-            return
-        time.sleep(0.1)
-    raise RamplineError(f"the Prefect server did not start: see {log}, or run `rampline doctor`")
+    wait_until(lambda: answers(url) or server.poll() is not None, START_TIMEOUT_SECONDS, every=0.1)
+    if server.poll() is not None or not answers(url):
+        raise RamplineError(f"the Prefect server did not start: see {log}, or run `rampline doctor`")
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:

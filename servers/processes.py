@@ -136,9 +136,8 @@ def lock_holder(home: Home) -> int | None:
     with file:
         if lock_now(file):
             return None
-        # An earlier version wrote the number alone.
-        found = re.fullmatch(r"(?:process )?(\d+)(?: on (.+))?", file.read())
-    if found and found[2] not in (None, socket.gethostname()):
+        found = re.fullmatch(r"process (\d+) on (.+)", file.read())
+    if found and found[2] != socket.gethostname():
         raise InputError(f"`rampline up` of {home.root} runs on {found[2]}: end it there")
     return int(found[1]) if found else None
 

@@ -41,8 +41,7 @@ class Servers(JsonData):
         pid: process id of `rampline up`.
         identity: `process_identity` of that process.
         ready: whether all had answered by the time this was written.
-        prefect_url: where the Prefect UI is, such as `http://127.0.0.1:4200`.
-        prefect_api_url: what `PREFECT_API_URL` has to be.
+        prefect_api_url: what `PREFECT_API_URL` has to be, such as `http://127.0.0.1:4200/api`.
         mlflow_url: where MLflow is, and what `MLFLOW_TRACKING_URI` has to be.
         processes: by name (`prefect`, `mlflow`, `worker`); a server that was there before has none.
         with_secret: those of `prefect` and `mlflow` that the home's secret lets in.
@@ -51,11 +50,15 @@ class Servers(JsonData):
     pid: int
     identity: str
     ready: bool
-    prefect_url: str
     prefect_api_url: str
     mlflow_url: str
     processes: Mapping[str, ProcessState] = field(default_factory=dict)
     with_secret: tuple[str, ...] = ()
+
+    @property
+    def prefect_url(self) -> str:
+        """Where Prefect's UI is."""
+        return self.prefect_api_url.removesuffix("/api")
 
     @property
     def is_up(self) -> bool:

@@ -65,8 +65,7 @@ class Plan:
         address: IP address to listen on.
         starts_prefect: else `PREFECT_API_URL` is used.
         starts_mlflow: else `MLFLOW_TRACKING_URI` is used.
-        prefect_url: where its UI is; without credentials, as the two below.
-        prefect_api_url: its API.
+        prefect_api_url: without credentials, as the next one.
         mlflow_url: where MLflow is.
         access: passwords.
         folder: where flow runs work.
@@ -76,11 +75,15 @@ class Plan:
     address: str
     starts_prefect: bool
     starts_mlflow: bool
-    prefect_url: str
     prefect_api_url: str
     mlflow_url: str
     access: Access
     folder: Path
+
+    @property
+    def prefect_url(self) -> str:
+        """Where Prefect's UI is."""
+        return self.prefect_api_url.removesuffix("/api")
 
     @property
     def with_secret(self) -> tuple[str, ...]:
@@ -108,14 +111,12 @@ def make_plan(request: Request) -> Plan:
         prefect = f"{addresses.url(address, request.prefect_port)}/api"
     if starts_mlflow:
         mlflow = addresses.url(address, request.mlflow_port)
-    api_url = without_user(prefect).rstrip("/")
     return Plan(
         request=request,
         address=address,
         starts_prefect=starts_prefect,
         starts_mlflow=starts_mlflow,
-        prefect_url=api_url.removesuffix("/api"),
-        prefect_api_url=api_url,
+        prefect_api_url=without_user(prefect).rstrip("/"),
         mlflow_url=without_user(mlflow).rstrip("/"),
         access=access,
         # Flow runs work in the checkout; those of an installed wheel in the current folder.

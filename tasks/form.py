@@ -127,7 +127,10 @@ def find_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) ->
         ConfigError: when the study has no such run, or another flow trains its strategy.
         InputError: when this machine does not allow it.
     """
-    home, loaded = Home.from_environment(), load_study(study, overrides=overrides)
+    home, own = Home.from_environment(), {key if ":" in key else f"{run}:{key}": overrides[key] for key in overrides}
+    # Other runs of the study need not be possible with the overrides.
+    names = load_study(study, overrides=own).with_ancestors(run)
+    loaded = load_study(study, only=names, overrides=overrides)
     strategy = loaded.run(run).config.strategy
     if FLOW_OF_STRATEGY[strategy] != flow:
         raise ConfigError(
@@ -136,8 +139,8 @@ def find_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) ->
     folder = home.runs / loaded.name / _own_name()
     if is_begun(folder):
         return Execution.open(folder)
-    runs = tuple(loaded.run(name) for name in loaded.with_ancestors(run))
-    return Execution(folder=folder, study=check_machine(dataclasses.replace(loaded, runs=runs), home), home=home)
+    stage = dataclasses.replace(loaded, runs=tuple(map(loaded.run, names)))  # without their repeats
+    return Execution(folder=folder, study=check_machine(stage, home), home=home)
 
 
 def find_trained(study: str, execution: str, runs: Sequence[str]) -> tuple[Execution, list[str]]:

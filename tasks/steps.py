@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from prefect import Task, get_run_logger, task
+from prefect import Task, get_run_logger, tags, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
@@ -137,8 +137,8 @@ def start(execution: Execution, command: str) -> None:
 
 @contextmanager
 def turn_of(execution: Execution) -> Iterator[None]:
-    """Wait for the execution's turn; in the block its stages find it at hand."""
-    with in_turn(execution.study), at_hand(execution), _one_heartbeat():
+    """Wait for the execution's turn; in the block its stages find it at hand, and have the tag of our deployments."""
+    with in_turn(execution.study), at_hand(execution), _one_heartbeat(), tags("rampline"):
         yield
 
 

@@ -85,10 +85,10 @@ def in_turn(study: Study) -> Iterator[None]:
     measured. All that computes in the block is forked from one process. Inside the block of a parent flow this does
     nothing.
     """
-    devices = max(devices_of(run.config) for run in study.runs)
-    if _HAS_TURN.get() or not devices:
+    if _HAS_TURN.get():
         yield
         return
+    devices = max(devices_of(run.config) for run in study.runs)
     flow_run = current_flow_run()
     name, submitted = f"{study.name} ({flow_run.name})", submitted_at(flow_run)
     ticket = Ticket(name=name, submitted_at=submitted, devices=devices, owner=str(flow_run.id))
@@ -96,7 +96,8 @@ def in_turn(study: Study) -> Iterator[None]:
     try:
         with ExitStack() as stack:
             told: list[str] = []
-            let_earlier_arrive(ticket, home)
+            if devices:
+                let_earlier_arrive(ticket, home)
             stack.enter_context(hold_devices(home, ticket, slots=_slots(), log=lambda text: _wait(text, told)))
             if told:
                 _show_state("Running")

@@ -4,9 +4,6 @@ The pods of an indexed Job are named JOB-INDEX; a headless Service of the Job gi
 are workers 0 to N - 1; with parameter servers pod 0 is the chief, then come the workers, then the parameter servers.
 """
 
-import json
-import os
-import sys
 from collections.abc import Mapping
 
 DEFAULT_PORT = "23450"
@@ -77,17 +74,3 @@ def _number(environment: Mapping[str, str], name: str, default: str | None = Non
     if not value.isdecimal():
         raise BadEnvironment(f"{name}={value}: it must be a number, 0 or more")
     return int(value)
-
-
-def main() -> int:
-    """Print TF_CONFIG; 2 where the environment does not allow it."""
-    try:
-        print(json.dumps(make_tf_config(os.environ)))  # noqa: T201
-    except BadEnvironment as error:
-        print(f"tf_config: {error}", file=sys.stderr)  # noqa: T201
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -322,18 +322,28 @@ def sync(what: What = None) -> None:
     """Deliver to MLflow what it has not got of runs: params, epochs, results, evaluation, artifacts, final status."""
     # They bring in MLflow and pandas: too slow for the other commands.
     from rampline.execution import compare_runs
-    from rampline.tracking.store import open_tracking
+    from rampline.study.stored_execution import is_taken_over
+    from rampline.tracking.store import TrackingError, open_tracking
     from rampline.tracking.sync import sync_execution
 
     home, console = Home.from_environment(), line_console()
     chosen = _executions(what, home)
-    client, delivered = open_tracking(home), 0
+    store, client, delivered, failed = ObjectStore.from_environment(), open_tracking(home), 0, 0
     for folder, runs in chosen:
-        execution = Execution.open(folder)
-        count = sync_execution(client, execution, log=console.print, runs=runs)
-        delivered += count
-        if count and any(RunDirectory(run.parent).is_complete for run in folder.glob("*/evaluation.json")):
-            console.print(f"report  {shorten(compare_runs(execution))}")
+        try:
+            execution = Execution.open(folder)
+            if store and is_taken_over(store, execution):
+                console.print(f"{folder.parent.name}/{folder.name}: another machine goes on with it")
+                continue
+            count = sync_execution(client, execution, log=console.print, runs=runs)
+            delivered += count
+            if count and any(RunDirectory(run.parent).is_complete for run in folder.glob("*/evaluation.json")):
+                console.print(f"report  {shorten(compare_runs(execution))}")
+        except RamplineError as error:
+            console.print(f"{folder.parent.name}/{folder.name}: {error}")
+            failed += 1
+    if failed:
+        raise TrackingError(f"{failed} of {len(chosen)} executions could not be delivered: see above")
     if not delivered:
         console.print("MLflow has everything")
 

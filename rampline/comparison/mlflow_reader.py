@@ -99,7 +99,7 @@ def _get_execution(client: MlflowClient, study: str, run_id: str) -> Run:
 def read_children(client: MlflowClient, parent: Run) -> list[Run]:
     """The runs of an execution in the order they were started; of two with the same name, the later one."""
     found = find_runs(client, parent.info.experiment_id, f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
-    children = (child for child in found if child.data.tags.get("rampline.kind", "run") == "run")
+    children = (child for child in found if child.data.tags.get("rampline.kind") == "run")
     return list({run_name(child): child for child in children}.values())
 
 

@@ -41,7 +41,7 @@ class Ticket(JsonData):
     Attributes:
         name: of the execution, for messages, such as `digits/20261121-184344-6427`.
         submitted_at: decides the order, in seconds since 1970.
-        devices: how many it needs, at least 1.
+        devices: how many it needs; with 0 it waits for nobody, and nobody for it.
         owner: who wants them, such as the id of a flow run.
         among: the devices that it may have: GPUs as `CUDA_VISIBLE_DEVICES` names them, else slots of the CPU by number.
         granted: those that it has; empty while it waits.
@@ -95,7 +95,8 @@ def hold_devices(home: Home, ticket: Ticket, *, slots: int, log: Log) -> Iterato
         )
     folder = _folder(home)
     path = folder / ticket.file_name
-    ticket = dataclasses.replace(ticket, among=tuple(visible_gpu_ids() or map(str, range(slots))))
+    among = visible_gpu_ids() or map(str, range(slots))
+    ticket = dataclasses.replace(ticket, among=tuple(among) if ticket.devices else ())
     with ExitStack() as stack:
         # Between being made and being locked a ticket looks like one that a dead process left.
         with locked(folder / QUEUE):
@@ -104,7 +105,7 @@ def hold_devices(home: Home, ticket: Ticket, *, slots: int, log: Log) -> Iterato
             _write(path, ticket)
         stack.callback(path.unlink, missing_ok=True)
         granted = _wait(folder, path, ticket, slots, log)
-        if visible_gpu_ids():
+        if granted and visible_gpu_ids():
             stack.enter_context(variable("CUDA_VISIBLE_DEVICES", ",".join(granted)))
         yield granted
 

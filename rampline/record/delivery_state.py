@@ -103,13 +103,13 @@ def mark_delivered(folder: Path, status: str, failure: str | None = None) -> Non
     write_json(folder / FILE, {"status": status, "failure": failure, "process": process_identity(), "delivered": True})
 
 
-def mark_killed(execution: Path, process: str, failure: str) -> int:
+def mark_killed(execution: Path, process: str, failure: str, *, is_taken_over: bool = False) -> int:
     """Mark KILLED what `process` left RUNNING of an execution and its runs; returns how much that is.
 
-    What another process has taken over meanwhile goes on.
+    What another process has taken over meanwhile goes on. Of what another machine has taken over nothing is delivered.
     """
     states = {file.parent: read_delivery(file.parent) for file in (execution / FILE, *execution.glob(f"*/{FILE}"))}
     left = [folder for folder, state in states.items() if state and (state.status, state.process) == (RUNNING, process)]
     for folder in left:
-        mark_undelivered(folder, "KILLED", failure)
+        (mark_delivered if is_taken_over else mark_undelivered)(folder, "KILLED", failure)
     return len(left)

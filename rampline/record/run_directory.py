@@ -22,7 +22,7 @@ class RunIdentity(JsonData):
         dataset: directory of the prepared dataset.
         published: other people's figures for this run, by metric name.
         repeat_of: the run that this one trains once more, with another seed; empty for a first training.
-        description: what the study says of it; `None` of a run that was begun before this was kept.
+        description: what the study says of it.
         rungs: when halving stops it, in words; empty where it does not.
     """
 
@@ -32,7 +32,7 @@ class RunIdentity(JsonData):
     git_commit: str = "unknown"
     published: dict[str, float] = dataclasses.field(default_factory=dict)
     repeat_of: str = ""
-    description: str | None = None
+    description: str = ""
     rungs: str = ""
 
 

@@ -155,24 +155,16 @@ FEWEST_UNSEEN = 60
 ALL = slice(None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AccuracyCheck:
-    """The check, and what was counted where there was something to compare."""
-
-    check: Check
-    comparison: PairedComparison | None = None
-
-
 def check_accuracy(
     client: MlflowClient, candidate: Candidate, champion: ModelVersion | None, *, log: Log
-) -> AccuracyCheck:
-    """Compare the candidate with the champion on the candidate's test images.
+) -> tuple[Check, PairedComparison | None]:
+    """Compare the candidate with the champion on the candidate's test images, where there is something to compare.
 
     A champion of other data is scored on them first, in a process of its own; those that it was trained on are left
     out. Whatever prevents the comparison fails the check, with its reason.
     """
     if champion is None:
-        return AccuracyCheck(check=Check(name=ACCURACY, passed=True, reason="there is no champion to compare with yet"))
+        return Check(name=ACCURACY, passed=True, reason="there is no champion to compare with yet"), None
     if candidate.read_evaluation() is None:
         return _not_compared("the run is not evaluated")
     try:
@@ -186,12 +178,11 @@ def check_accuracy(
     reason = f"{comparison.verdict()} (champion: version {champion.version}): {comparison.sentence()}"
     if left_out := len(own.labels) - comparison.examples:
         reason += f"; {left_out:,} images are left out, because the champion was trained on them"
-    check = Check(name=ACCURACY, passed=comparison.is_acceptable, reason=reason)
-    return AccuracyCheck(check=check, comparison=comparison)
+    return Check(name=ACCURACY, passed=comparison.is_acceptable, reason=reason), comparison
 
 
-def _not_compared(reason: str) -> AccuracyCheck:
-    return AccuracyCheck(check=Check(name=ACCURACY, passed=False, reason=f"not compared: {reason}"))
+def _not_compared(reason: str) -> tuple[Check, None]:
+    return Check(name=ACCURACY, passed=False, reason=f"not compared: {reason}"), None
 
 
 def _champion_predictions(

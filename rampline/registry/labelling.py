@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TextIO
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -67,7 +67,7 @@ def read_image(path: Path, boundary: Boundary) -> ImageToLabel:
 
 
 class Row(NamedTuple):
-    """One image: `label` is empty, `probability` None and `error` says why where it could not be read.
+    """One image: `label` is empty, `probability` None and `error` says why where it has none.
 
     `others` are the probabilities of all classes, in their order, where the table has them.
     """
@@ -94,42 +94,32 @@ COLUMNS = {
 ROWS_PER_GROUP = 10_000
 
 
-class TableWriter(Protocol):
-    """Takes the rows in their order."""
-
-    def write(self, rows: Sequence[Row]) -> None:
-        """Append rows."""
-
-
 @contextmanager
-def open_table(path: Path, suffix: str, others: Sequence[str] = ()) -> Iterator[TableWriter]:
+def open_table(path: Path, suffix: str, others: Sequence[str] = ()) -> Iterator[Callable[[Sequence[Row]], None]]:
     """A table to fill, in the form that `suffix` names; synced to the disk at the end of the block.
+
+    Yields what appends rows.
 
     The classes `others` have a column each with their probability, `p_CLASS`.
     """
     columns = COLUMNS | {f"p_{name}": pa.float32() for name in others}
     if suffix == ".csv":
         with open(path, "w", newline="", encoding="utf-8") as file:
-            yield _CsvTable(file, columns)
+            writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+            writer.writerow(map(csv_cell, columns))
+            yield lambda rows: writer.writerows(map(_csv_row, rows))
     else:
         schema = pa.schema(list(columns.items()))
         with pq.ParquetWriter(path, schema) as writer:
             table = _ParquetTable(writer, schema)
-            yield table
+            yield table.write
             table.flush()
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
 
-class _CsvTable:
-    def __init__(self, file: TextIO, columns: Iterable[str]) -> None:
-        self._writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-        self._writer.writerow(map(csv_cell, columns))
-
-    def write(self, rows: Sequence[Row]) -> None:
-        for row in rows:
-            short = (float(f"{cell:.6g}") if isinstance(cell, float) else cell for cell in row.cells())
-            self._writer.writerow(map(csv_cell, short))
+def _csv_row(row: Row) -> list[Any]:
+    return [csv_cell(float(f"{cell:.6g}") if isinstance(cell, float) else cell) for cell in row.cells()]
 
 
 class _ParquetTable:
@@ -229,10 +219,10 @@ def label_folder(
     counts: Counter[str] = Counter()
     unreadable = done = 0
     others = class_names if with_all else ()
-    with open_table(Path(table), suffix, others) as writer:
+    with open_table(Path(table), suffix, others) as write:
         for batch in in_chunks(_decode_folder(Path(images), shape), batch_size):
             rows = _label_batch(labeller, batch, model_version, len(others))
-            writer.write(rows)
+            write(rows)
             counts.update(row.label for row in rows if row.label)
             unreadable += sum(bool(row.error) for row in rows)
             done += len(rows)
@@ -289,6 +279,9 @@ def _label_batch(
             rows.append(Row(path, "", None, model_version, problem, (None,) * others))
             continue
         label, probabilities = next(labels)
+        if not np.isfinite(probabilities).all():
+            rows.append(Row(path, "", None, model_version, "the model's answer is not finite", (None,) * others))
+            continue
         each = tuple(probabilities.tolist()[:others])
         rows.append(Row(path, label, float(probabilities.max()), model_version, problem, each))
     return rows

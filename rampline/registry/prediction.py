@@ -49,8 +49,8 @@ class Prediction:
         output: the file, with a row per image: `path label probability model_version error`.
         model: the registered model, such as `rampline-digits`.
         model_version: its version that was the champion.
-        counts: images by label, every class of the model; those that cannot be read are not among them.
-        unreadable: how many could not be read; their rows say why.
+        counts: images by label, every class of the model.
+        unreadable: how many have no label; their rows say why.
     """
 
     output: Path

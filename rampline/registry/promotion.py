@@ -32,7 +32,6 @@ from rampline.registry.checks import (
     ACCURACY,
     RECORD,
     RECORD_FILE,
-    AccuracyCheck,
     Check,
     check_accuracy,
     check_data,
@@ -118,14 +117,6 @@ class GateRecord:
         client.log_dict(self.candidate.run_id, content, f"{RECORD}/{RECORD_FILE}")
 
 
-def model_description(study: str) -> str:
-    """Of the registered model."""
-    return (
-        f"Image classifiers of the study {study}, registered by `rampline promote`. "
-        "The alias champion is the one that `rampline predict` uses."
-    )
-
-
 def _text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
@@ -200,11 +191,9 @@ def _promote(client: MlflowClient, candidate: Candidate, alias: str, home: Home,
             raise NotPromoted(f"{model} version {champion.version} is the champion: it cannot challenge itself")
         return Promotion(model=model, version=str(champion.version), alias=CHAMPION)
     model_id = logged_model_id(client, candidate.run)
-    accuracy, checks = _check(client, candidate, champion, model_id, home, log)
+    checks, comparison = _check(client, candidate, champion, model_id, home, log)
     _refuse(checks, alias)
-    record = GateRecord(
-        candidate=candidate, checks=checks, comparison=accuracy.comparison, champion=champion, alias=alias
-    )
+    record = GateRecord(candidate=candidate, checks=checks, comparison=comparison, champion=champion, alias=alias)
     record.log_on_run(client)
     version, is_new = _register(client, model, candidate, model_id or "", record)
     previous = _set_alias(client, version, champion, alias)
@@ -220,7 +209,7 @@ def _check(
     model_id: str | None,
     home: Home,
     log: Log,
-) -> tuple[AccuracyCheck, list[Check]]:
+) -> tuple[list[Check], PairedComparison | None]:
     """The gate, a line each; what starts a process comes last, and a model only where the rest has passed."""
     checks = [check_run(candidate, model_id), check_parity_of(client, candidate), check_data(candidate)]
     for check in checks:
@@ -228,9 +217,9 @@ def _check(
     if all(check.passed for check in checks):
         checks.append(check_model(client, candidate, model_id, home=home))
         log(checks[-1].line())
-    accuracy = check_accuracy(client, candidate, champion, log=log)
-    log(accuracy.check.line())
-    return accuracy, [*checks, accuracy.check]
+    accuracy, comparison = check_accuracy(client, candidate, champion, log=log)
+    log(accuracy.line())
+    return [*checks, accuracy], comparison
 
 
 def _refuse(checks: Sequence[Check], alias: str) -> None:
@@ -264,8 +253,12 @@ def _register(
 
 
 def _make_registered_model(client: MlflowClient, model: str, study: str) -> None:
+    description = (
+        f"Image classifiers of the study {study}, registered by `rampline promote`. "
+        "The alias champion is the one that `rampline predict` uses."
+    )
     try:
-        client.create_registered_model(model, {"rampline.study": study}, model_description(study))
+        client.create_registered_model(model, {"rampline.study": study}, description)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise

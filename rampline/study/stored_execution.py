@@ -79,6 +79,10 @@ class Owner:
         """The one of this home, if it has put the execution into a store."""
         return cls(**read_json(folder / OWNER)) if (folder / OWNER).is_file() else None
 
+    def is_followed_by(self, greatest: str) -> bool:
+        """Whether the greatest owner in the store goes on with what this one has."""
+        return greatest != self.name and greatest > self.after
+
     def write(self, folder: Path) -> None:
         """Keep it in the folder of the execution."""
         write_json(folder / OWNER, dataclasses.asdict(self))
@@ -150,9 +154,22 @@ class Manifest:
         return f"{self.key}/{self.owner}"
 
 
+def key_of(execution: Execution) -> str:
+    """Where it is in a store."""
+    return f"runs/{execution.study.name}/{execution.name}"
+
+
 def owners_of(store: ObjectStore, key: str) -> list[str]:
     """Those that an execution has or had, the greatest last."""
     return [name for name in store.names(key) if re.fullmatch(r"\d{4}-[0-9a-f]{8}", name)]
+
+
+def is_taken_over(store: ObjectStore, execution: Execution) -> bool:
+    """Whether another home goes on with an execution; not where the store does not say so."""
+    owner = Owner.read(execution.folder)
+    with suppress(OSError):
+        return owner is not None and owner.is_followed_by(max(owners_of(store, key_of(execution)), default=""))
+    return False
 
 
 class Keeper:
@@ -164,7 +181,7 @@ class Keeper:
 
     def __init__(self, store: ObjectStore, execution: Execution) -> None:
         self._store, self._execution = store, execution
-        self._key = f"runs/{execution.study.name}/{execution.name}"
+        self._key = key_of(execution)
         self._owner = Owner.read(execution.folder) or Owner.following("")
         self._owner.write(execution.folder)
         self._last: Manifest | None = None
@@ -389,13 +406,13 @@ def _is_here(store: ObjectStore, manifest: Manifest, home: Home, study: str, *, 
     if not is_begun(folder):
         is_older = latest and began_at(latest.folder) > manifest.began
         return bool(is_older) and not is_named
-    owner, greatest = Owner.read(folder), owners_of(store, manifest.key)[-1]
+    owner = Owner.read(folder)
     if owner is None:
         raise InputError(
             f"{folder} was trained without RAMPLINE_STORE, and {store.url} has another execution of that name: name "
             "one that neither has, or move the folder away"
         )
-    return greatest == owner.name or greatest <= owner.after
+    return not owner.is_followed_by(owners_of(store, manifest.key)[-1])
 
 
 def _fetch(store: ObjectStore, manifest: Manifest, home: Home, study: str, log: Log) -> None:

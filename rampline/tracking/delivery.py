@@ -32,7 +32,7 @@ from rampline.record.run_directory import RunDirectory
 from rampline.tracking.artifacts import draw_artifacts
 from rampline.tracking.description import EPOCHS, RunReader
 from rampline.tracking.reconciliation import DATASET, FAILURE_TAG, PARENT_TAG, PROCESS_TAG, Known, reconcile
-from rampline.tracking.store import STORE_ERRORS, TrackingError, find_runs, tracking_errors
+from rampline.tracking.store import STORE_ERRORS, TrackingError, create_run, find_runs, tracking_errors
 
 INTERVAL_SECONDS = 3.0
 # What a run waits at its end for MLflow to take the rest. One that was asked to leave has no minute.
@@ -80,6 +80,8 @@ class Projection:
     def update(self, is_given_up: Callable[[], bool] = lambda: False) -> tuple[str, int]:
         """Write what MLflow lacks of what the run directory says now; returns its status, and how many epochs were new.
 
+        A run that another machine has completed is left as it is: its status is empty then.
+
         Args:
             is_given_up: asked at the end: whether others see to what has come since; then nothing is marked delivered.
 
@@ -90,6 +92,9 @@ class Projection:
         if state is None or not state.is_running:
             draw_artifacts(self._directory)
         record, parent = self._reader.read(), self._parent_run_id
+        if self._known.is_ahead_of(record.status):
+            mark_delivered(self._directory.path, record.status, record.tags[FAILURE_TAG])
+            return "", 0
         above = self._known.tags.get(PARENT_TAG)
         if parent:  # the run of its execution may have been deleted, and made anew
             record = replace(record, tags={**record.tags, PARENT_TAG: parent})
@@ -140,7 +145,7 @@ def _find_or_create_below(client: MlflowClient, parent_run_id: str, directory: R
     run = next((run for run in found if run.data.tags.get("rampline.run") == name), None)
     if run is None:
         tags = {PARENT_TAG: parent_run_id, "rampline.run": name, PROCESS_TAG: process_identity()}
-        run = client.create_run(experiment, start_time=int(1000 * began), tags=tags, run_name=name)
+        run = create_run(client, experiment, name=name, tags=tags, began=began)
     write_json(directory.tracking_file, {"run_id": run.info.run_id})
     return run
 
@@ -277,20 +282,3 @@ def deliver_news(open_client: OpenClient, directory: RunDirectory) -> str:
         mark_undelivered(directory.path, "COMPLETE")
         return str(error)
     return ""
-
-
-def deliver_within(seconds: float, deliver: Callable[[], object]) -> str | None:
-    """Call `deliver` in a thread and wait for it; returns why it is not delivered, `None` if it is."""
-    failures = ["MLflow does not answer"]
-
-    def attempt() -> None:
-        try:
-            deliver()
-            failures.clear()
-        except (TrackingError, *STORE_ERRORS) as error:
-            failures[0] = first_line(error)
-
-    thread = threading.Thread(target=attempt, name="mlflow-delivery", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return failures[0] if failures else None

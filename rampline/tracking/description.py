@@ -18,6 +18,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
 from rampline.config import RunConfig, flatten
 from rampline.credentials import mask
 from rampline.data.dataset import PreparedDataset
+from rampline.errors import DatasetError
 from rampline.explain.explanation import Explanation
 from rampline.files import read_json
 from rampline.forecast.forecast import Forecast
@@ -83,7 +84,7 @@ class RunReader:
         self._directory = directory
         self._events = EventReader(directory.events_file, from_end=from_end)
         self._samples: dict[Path, SampleReader] = {}
-        self._with_samples = not from_end
+        self._is_from_end = from_end
         self._started: dict[str, Any] | None = None
         self._warning: str | None = None
         self._failed: str | None = None
@@ -128,25 +129,22 @@ class RunReader:
     def _identity_part(self) -> Record:
         """What is settled before training: configuration and data."""
         identity = self._directory.read_identity()
-        dataset = PreparedDataset.open(Path(identity.dataset))
-        reports = {f"data_report/{name}": dataset.directory / name for name in DATA_REPORT}
         tags = {
             "rampline.kind": "run",
-            ATTEMPTS_TAG: "1",
+            **({} if self._is_from_end else {ATTEMPTS_TAG: "1"}),
             "rampline.run": identity.name,
             "rampline.study": identity.study,
             "rampline.execution": self._directory.path.parent.name,
             "rampline.strategy": self._config.strategy,
             "rampline.run_dir": str(self._directory.path.absolute()),
-            "rampline.data_fingerprint": dataset.fingerprint,
             **({REPEAT_TAG: identity.repeat_of} if identity.repeat_of else {}),
             **commit_tags(identity.git_commit),
             **source_tags(identity.study),
             **{f"rampline.published.{metric}": str(value) for metric, value in identity.published.items()},
         }
-        artifacts = _existing({"config.json": self._directory.config_file, **reports})
+        artifacts = _existing({"config.json": self._directory.config_file})
         params = {key: value for key, value in flatten(self._config).items() if not self._is_brought(key)}
-        return Record(params=params, tags=tags, artifacts=artifacts, dataset=make_input(dataset))
+        return merge([Record(params=params, tags=tags, artifacts=artifacts), _dataset_part(Path(identity.dataset))])
 
     def _is_brought(self, key: str) -> bool:
         """Whether a model of the user's may bring it: its roles know, as soon as they have started."""
@@ -199,7 +197,7 @@ class RunReader:
 
     def read_samples(self) -> Iterator[Record]:
         """What its roles' samplers have measured since the last call, `SAMPLES_AT_ONCE` of each role in a record."""
-        files = sorted(self._directory.path.glob("system/*.jsonl")) if self._with_samples else []
+        files = sorted(self._directory.path.glob("system/*.jsonl")) if not self._is_from_end else []
         self._samples |= {file: SampleReader(file) for file in files if file not in self._samples}
         while (record := merge([self._samples[file].read() for file in files])).moments:
             yield record
@@ -210,9 +208,7 @@ class RunReader:
         if state is None or not state.is_running:
             status, failure = self._how_it_ended(state)
         note = self._note if status == RUNNING else describe_run(directory, failure)
-        tags = ending(status, failure)
-        if directory.read_identity().description is not None:  # else the note that is there says more
-            tags[NOTE_TAG] = note
+        tags = ending(status, failure) | {NOTE_TAG: note}
         if state is not None:
             tags[PROCESS_TAG] = state.process
         if status != RUNNING and (rows := tell_attempts(directory)):
@@ -249,6 +245,17 @@ class SampleReader:
             named = {index: gpu["name"] for index, gpu in enumerate(sample["gpus"]) if "name" in gpu}
             tags |= {f"{GPU_TAG}{self._node}.{index}": name for index, name in named.items()}
         return Record(moments=moments, tags=tags)
+
+
+def _dataset_part(folder: Path) -> Record:
+    """Nothing where it was deleted since."""
+    try:
+        dataset = PreparedDataset.open(folder)
+    except DatasetError:
+        return Record()
+    given = DatasetInput(dataset=make_dataset(dataset), tags=[InputTag(MLFLOW_DATASET_CONTEXT, CONTEXT)])
+    reports = _existing({f"data_report/{name}": dataset.directory / name for name in DATA_REPORT})
+    return Record(tags={"rampline.data_fingerprint": dataset.fingerprint}, artifacts=reports, dataset=given)
 
 
 def _forecast_part(directory: RunDirectory, config: RunConfig) -> Record:
@@ -354,11 +361,6 @@ def _worked_until(directory: RunDirectory) -> float | None:
     """When a run was last at work: it may be delivered much later."""
     files = (directory.result_file, directory.attempts_file, directory.events_file)
     return max((_modified(file) for file in files if file.is_file()), default=None)
-
-
-def make_input(dataset: PreparedDataset) -> DatasetInput:
-    """A prepared dataset as the input of a run that trains with it."""
-    return DatasetInput(dataset=make_dataset(dataset), tags=[InputTag(MLFLOW_DATASET_CONTEXT, CONTEXT)])
 
 
 def make_dataset(dataset: PreparedDataset) -> Dataset:

@@ -23,7 +23,7 @@ from rampline.record.provenance import (
 from rampline.study import Study
 from rampline.tracking.pages import renew_views
 from rampline.tracking.reconciliation import NOTE_TAG, PROCESS_TAG, STATUS_TAG, Known, Record, ending, reconcile
-from rampline.tracking.store import experiment_id, find_runs, tracking_errors
+from rampline.tracking.store import create_run, experiment_id, find_runs, tracking_errors
 
 # Of an execution whose changes against its history a flow run of a deployment has told.
 TOLD_TAG = "rampline.changes_told"
@@ -127,8 +127,8 @@ def begin_run(
     }
     with tracking_errors(f"MLflow run of execution {execution} cannot be begun"):
         end_abandoned(client, experiment)
-        start = None if began is None else int(1000 * began)
-        return client.create_run(experiment, start_time=start, tags=fixed, run_name=execution).info.run_id
+        began = time.time() if began is None else began
+        return create_run(client, experiment, name=execution, tags=fixed, began=began).info.run_id
 
 
 def continue_run(client: MlflowClient, run_id: str) -> None:

@@ -118,6 +118,10 @@ class Known:
         """Ask MLflow."""
         return cls.of(client.get_run(run_id))
 
+    def is_ahead_of(self, status: str) -> bool:
+        """Whether another machine has completed the run, while the folder here says that it ended otherwise."""
+        return self.status == STATUSES["COMPLETE"] and status not in ("COMPLETE", RUNNING)
+
     def lacks(self, client: MlflowClient, moment: Moment) -> bool:
         """Whether MLflow has no such step of the series, or that of a lost attempt, which was made again."""
         if moment.series not in self.times:

@@ -31,7 +31,7 @@ def describe_run(directory: RunDirectory, failure: str | None = None) -> str:
     """
     identity = directory.read_identity()
     paragraphs = [
-        identity.description or "",
+        identity.description,
         *_results(directory, failure),
         _set_up(directory, identity.rungs),
         _where(directory, identity.study),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -166,6 +166,19 @@ def find_runs(
         token = page.token
         if not token:
             return
+
+
+def create_run(client: MlflowClient, experiment_id: str, *, name: str, tags: Mapping[str, str], began: float) -> Run:
+    """A new run, which `tags` tell apart from all others; `began` in Unix seconds.
+
+    MLflow's client repeats a request whose answer it has not got: what a slow server has made of the first is deleted.
+    """
+    start = int(1000 * began)
+    run = client.create_run(experiment_id, start_time=start, tags=dict(tags), run_name=name)
+    for other in list(find_runs(client, experiment_id, f"attributes.start_time = {start}")):
+        if other.info.run_id != run.info.run_id and tags.items() <= other.data.tags.items():
+            client.delete_run(other.info.run_id)
+    return run
 
 
 def _quiet() -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 
 from mlflow.tracking import MlflowClient
 
+from rampline.credentials import first_line
+from rampline.errors import RamplineError
+from rampline.files import locked
 from rampline.record.delivery_state import (
     GONE,
     RUNNING,
@@ -17,10 +22,10 @@ from rampline.record.delivery_state import (
 from rampline.record.provenance import process_identity, process_is_gone
 from rampline.record.run_directory import RunDirectory
 from rampline.study.execution_file import Execution, began_at
-from rampline.tracking.delivery import CLOSE_SECONDS, OpenClient, Projection, deliver_within, find_active, find_run
+from rampline.tracking.delivery import CLOSE_SECONDS, OpenClient, Projection, find_active, find_run
 from rampline.tracking.experiment import begin_run, open_experiment, study_tags
 from rampline.tracking.reconciliation import PARENT_TAG, PROCESS_TAG, Known, Record, ending, reconcile
-from rampline.tracking.store import experiment_id, find_runs, tracking_errors
+from rampline.tracking.store import STORE_ERRORS, experiment_id, find_runs, tracking_errors
 
 Log = Callable[[str], None]
 
@@ -32,7 +37,7 @@ def end_execution(open_client: OpenClient, execution: Execution, status: str, fa
 
     Args:
         open_client: called in a thread.
-        execution: begun.
+        execution: begun, its folder held.
         status: `COMPLETE`, `FAILED`, `KILLED` or `PREEMPTED`.
         failure: why it is not complete, one line.
 
@@ -41,7 +46,19 @@ def end_execution(open_client: OpenClient, execution: Execution, status: str, fa
     """
     mark_undelivered(execution.folder, status, failure)
     mark_killed(execution.folder, process_identity(), "its execution ended before it did")
-    return deliver_within(CLOSE_SECONDS[status], lambda: sync_execution(open_client(), execution, log=lambda _: None))
+    failures = ["MLflow does not answer"]
+
+    def deliver() -> None:
+        try:
+            _sync(open_client(), execution, lambda _: None)
+            failures.clear()
+        except (RamplineError, *STORE_ERRORS) as error:
+            failures[0] = first_line(error)
+
+    thread = threading.Thread(target=deliver, name="mlflow-delivery", daemon=True)
+    thread.start()
+    thread.join(CLOSE_SECONDS[status])
+    return failures[0] if failures else None
 
 
 def sync_execution(client: MlflowClient, execution: Execution, *, log: Log, runs: Collection[str] = ()) -> int:
@@ -59,11 +76,24 @@ def sync_execution(client: MlflowClient, execution: Execution, *, log: Log, runs
     Raises:
         TrackingError: when MLflow refuses; what was delivered until then counts.
     """
-    folder, study, state = execution.folder, execution.study, read_delivery(execution.folder)
-    if state is not None and state.is_running and not state.is_ours:
-        log(f"{study.name}/{folder.name}: is running, its own process delivers it")
-        return 0
-    with tracking_errors(f"{folder} cannot be delivered to MLflow"):
+    state = read_delivery(execution.folder)
+    if state is not None and state.is_ours:  # the process that holds its folder
+        return _sync(client, execution, log, runs)
+    with _delivering(execution), locked(execution.folder / ".lock", seconds=0) as is_free:
+        state = read_delivery(execution.folder)
+        if is_free and not (state and state.is_running):
+            return _sync(client, execution, log, runs)
+    log(f"{execution.study.name}/{execution.name}: is running, its own process delivers it")
+    return 0
+
+
+def _delivering(execution: Execution) -> AbstractContextManager[None]:
+    return tracking_errors(f"{execution.folder} cannot be delivered to MLflow")
+
+
+def _sync(client: MlflowClient, execution: Execution, log: Log, runs: Collection[str] = ()) -> int:
+    study, state = execution.study, read_delivery(execution.folder)
+    with _delivering(execution):
         find_parent(client, execution)
         directories = [execution.directory(run.name) for run in study.runs if not runs or run.name in runs]
         made = [directory for directory in directories if directory.config_file.is_file()]
@@ -100,6 +130,9 @@ def _sync_run(client: MlflowClient, directory: RunDirectory, parent_run_id: str,
         log(f"{name}: is running, its own process delivers it")
         return False
     status, epochs = Projection(client, directory, parent_run_id).update()
+    if not status:
+        log(f"{name}: another machine has completed it")
+        return False
     parts = [f"{epochs} epochs", "result" if directory.is_complete else ""]
     parts += ["evaluation" if directory.evaluation_file.is_file() else "", status]
     log(f"{name}: delivered {', '.join(filter(None, parts))}")
@@ -127,5 +160,6 @@ def _end_parent(client: MlflowClient, execution: Execution) -> None:
     status, failure = ("COMPLETE", None) if complete else ("KILLED", GONE)
     if state is not None and state.status != RUNNING:
         status, failure = state.status, state.failure
-    reconcile(client, Record(status=status, tags=ending(status, failure)), known)
+    if not known.is_ahead_of(status):
+        reconcile(client, Record(status=status, tags=ending(status, failure)), known)
     mark_delivered(execution.folder, status, failure)

@@ -12,8 +12,8 @@ from mlflow.tracking import MlflowClient
 
 from rampline.config import RunConfig, flatten
 from rampline.record.home import Home
-from rampline.record.provenance import commit_tags, git_commit, source_tags
-from rampline.tracking.reconciliation import PARENT_TAG, Known, Moment, Record, ending, reconcile
+from rampline.record.provenance import commit_tags, git_commit, process_identity, source_tags
+from rampline.tracking.reconciliation import PARENT_TAG, PROCESS_TAG, Known, Moment, Record, ending, reconcile
 from rampline.tracking.store import experiment_id, open_tracking, tracking_errors
 from rampline.tuning.trial import (
     BATCH,
@@ -74,10 +74,6 @@ class Outcome:
         """`None` where every batch that was tried has run."""
         return min(self.batches(DOES_NOT_FIT), default=None)
 
-    def old_value(self, key: str) -> Any:
-        """What a setting was before."""
-        return flatten(self.config)[key]
-
 
 def best_of(trials: list[Trial]) -> Trial | None:
     """The fastest of those that are faster by more than the noise; of equally fast ones the first, `None` without any.
@@ -124,7 +120,11 @@ def _recommended(outcome: Outcome) -> Iterator[str]:
     else:
         yield _row("after", f"{_speed(found.after)}: {found}")
     for key, value in outcome.adopted.items():
-        yield _row("", f"{key} {write_value(outcome.old_value(key))} -> {write_value(value)}")
+        yield _row("", _change(outcome, key, value))
+
+
+def _change(outcome: Outcome, key: str, value: Any) -> str:
+    return f"{key} {write_value(flatten(outcome.config)[key])} -> {write_value(value)}"
 
 
 def _changing(outcome: Outcome, train_examples: int) -> Iterator[str]:
@@ -134,8 +134,7 @@ def _changing(outcome: Outcome, train_examples: int) -> Iterator[str]:
         option = "--allow-batch" if is_batch else "--allow-precision"
         yield _row(
             "not free",
-            f"{key} {write_value(outcome.old_value(key))} -> {write_value(trial.changes[key])}: "
-            f"{trial.rounds}; {option} recommends it",
+            f"{_change(outcome, key, trial.changes[key])}: {trial.rounds}; {option} recommends it",
         )
         yield _row("", _effect_of_batch(outcome, trial, train_examples) if is_batch else ROUNDING)
 
@@ -191,8 +190,8 @@ def log_search(outcome: Outcome, study: str, home: Home, *, name: str) -> str:
     """
     client = open_tracking(home)
     experiment = experiment_id(client, study, home)
-    shared = {"rampline.study": study, "rampline.tuned_run": outcome.run, **commit_tags(git_commit())}
-    shared |= source_tags(study) | {"mlflow.source.name": f"rampline tune {study}"}
+    shared = {"rampline.study": study, "rampline.tuned_run": outcome.run, PROCESS_TAG: process_identity()}
+    shared |= commit_tags(git_commit()) | source_tags(study) | {"mlflow.source.name": f"rampline tune {study}"}
     with tracking_errors("the trials cannot be logged"):
         began = int(1000 * (time.time() - outcome.seconds))
         tags = {"rampline.kind": "tune", **shared}

@@ -1,9 +1,7 @@
 """TF_CONFIG of the pods of a training Job, from the script that the pods run."""
 
 import json
-import os
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
@@ -17,16 +15,15 @@ SCRIPT = Path(__file__).parents[2] / "deployments" / "kubernetes" / "tf_config.p
 POD = {"JOB_NAME": "digits", "SERVICE": "rampline-roles", "NAMESPACE": "team"}
 
 
-def run_script(**variables: str) -> subprocess.CompletedProcess[str]:
-    """In an environment that holds nothing else."""
-    environment = {"PATH": os.environ["PATH"], **variables}
-    return subprocess.run([sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, check=False)
+MODULE = runpy.run_path(str(SCRIPT))
+
+
+def make(**variables: str) -> dict:
+    return MODULE["make_tf_config"](variables)
 
 
 def parsed(config: RunConfig, index: int, **variables: str) -> Task:
-    done = run_script(JOB_COMPLETION_INDEX=str(index), **variables)
-    assert done.returncode == 0, done.stderr
-    return parse_tf_config(done.stdout, config)
+    return parse_tf_config(json.dumps(make(JOB_COMPLETION_INDEX=str(index), **variables)), config)
 
 
 def test_workers():
@@ -51,11 +48,11 @@ def test_parameter_servers():
 
 
 def test_names_are_those_that_an_indexed_job_and_its_service_make():
-    done = run_script(JOB_COMPLETION_INDEX="1", WORKERS="2", **POD)
+    made = make(JOB_COMPLETION_INDEX="1", WORKERS="2", **POD)
     names = [f"digits-{i}.rampline-roles.team.svc.cluster.local:23450" for i in range(2)]
-    assert json.loads(done.stdout) == {"cluster": {"worker": names}, "task": {"type": "worker", "index": 1}}
-    done = run_script(JOB_COMPLETION_INDEX="0", WORKERS="1", PORT="7", CLUSTER_DOMAIN="example.org", **POD)
-    assert json.loads(done.stdout)["cluster"] == {"worker": ["digits-0.rampline-roles.team.svc.example.org:7"]}
+    assert made == {"cluster": {"worker": names}, "task": {"type": "worker", "index": 1}}
+    made = make(JOB_COMPLETION_INDEX="0", WORKERS="1", PORT="7", CLUSTER_DOMAIN="example.org", **POD)
+    assert made["cluster"] == {"worker": ["digits-0.rampline-roles.team.svc.example.org:7"]}
 
 
 @pytest.mark.parametrize(
@@ -68,9 +65,6 @@ def test_names_are_those_that_an_indexed_job_and_its_service_make():
         ({"WORKERS": "2", "JOB_COMPLETION_INDEX": "0", "ADDRESSES": "a:1"}, "ADDRESSES has 1 entries"),
     ],
 )
-def test_what_is_missing_or_wrong_is_one_line(variables, message):
-    done = run_script(**variables)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stdout == ""
+def test_what_is_missing_or_wrong_is_named(variables, message):
+    with pytest.raises(MODULE["BadEnvironment"], match=message):
+        make(**variables)

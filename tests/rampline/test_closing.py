@@ -6,8 +6,9 @@ import shutil
 import pytest
 from executions import begin
 
-from rampline.errors import Preempted, RunFailed
+from rampline.errors import Preempted, RunFailed, TakenOver
 from rampline.execution import close_execution, closing, command_of, start_execution
+from rampline.record.delivery_state import read_delivery
 from rampline.record.home import Home
 from rampline.study.execution_file import Execution
 from rampline.tracking.store import TrackingError, open_tracking
@@ -54,6 +55,35 @@ def test_an_execution_that_has_begun_goes_on_without_mlflow_and_a_new_one_does_n
         assert not (home.runs / "digits" / "e2").exists()
     close_execution(again, "COMPLETE")
     assert open_tracking(home).get_run(begun.parent_run_id).info.status == "FINISHED"
+
+
+def test_a_new_execution_that_cannot_be_written_leaves_nothing_in_mlflow(tmp_path, monkeypatch, initialised):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    home = Home(root=tmp_path)
+    shutil.copy(initialised, home.tracking_database)
+    (home.runs / "digits").mkdir(parents=True)
+    (home.runs / "digits" / "e1").touch()  # no folder can be made there
+    with pytest.raises(OSError, match="e1"):
+        begin("digits", home, only=["baseline"])
+    client = open_tracking(home)
+    experiment = client.get_experiment_by_name("digits")
+    assert experiment is not None
+    assert client.search_runs([experiment.experiment_id]) == []
+
+
+@pytest.mark.parametrize("error", [TakenOver("e1 goes on in process 7 of b"), RunFailed("no")])
+def test_what_another_machine_has_taken_over_is_not_to_be_delivered(tmp_path, monkeypatch, initialised, error):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    home = Home(root=tmp_path)
+    shutil.copy(initialised, home.tracking_database)
+    execution = begin("digits", home, only=["baseline"])
+    with contextlib.suppress(RunFailed), closing(execution):
+        raise error
+    state, run = read_delivery(execution.folder), open_tracking(home).get_run(execution.parent_run_id)
+    assert state is not None
+    assert state.delivered
+    expected = ("KILLED", "RUNNING") if isinstance(error, TakenOver) else ("FAILED", "FAILED")
+    assert (state.status, run.info.status) == expected
 
 
 def test_the_command_in_mlflow_has_no_credentials():

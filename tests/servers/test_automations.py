@@ -24,10 +24,9 @@ POLL_SECONDS = 0.5
 HEARTBEAT_SECONDS = 2
 # No other test announces it, and a flow run of it that outlives the test trains nothing.
 NO_STUDY = "announced"
-# What a sign of life says of the flow; of a stage inside a flow run it says no more.
-OURS = {"prefect.resource.id": "prefect.flow.1", "prefect.resource.role": "flow", "prefect.resource.name": "prepare"}
-
-OTHERS = OURS | {"prefect.resource.name": "of-somebody-else"}
+# What a sign of life is related to; another's flow may have the name of one of ours.
+OURS = {"prefect.resource.id": "prefect.tag.rampline", "prefect.resource.role": "tag"}
+OTHERS = {"prefect.resource.id": "prefect.flow.1", "prefect.resource.role": "flow", "prefect.resource.name": "prepare"}
 # What becomes of a flow run after its first sign of life; only `paused` and `alive` give further ones.
 FATES = {
     "zombie": ("RUNNING", "Running"),

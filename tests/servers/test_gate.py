@@ -39,7 +39,7 @@ async def application(scope, receive, send):
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     [port] = free_ports(1)
-    gate = Gate(application, hosts=[PROXY], login=LOGIN)
+    gate = Gate(application, proxies=[PROXY], own=["machine"], login=LOGIN)
     server = uvicorn.Server(uvicorn.Config(gate, port=port, log_level="error", lifespan="off"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
@@ -78,12 +78,14 @@ def test_a_foreign_host_is_refused_with_and_without_the_login(port, host):
 
 
 def test_its_own_names_are_not(port):
-    for host in ("localhost", "LOCALHOST:1234", "[::1]", f"[::1]:{port}", PROXY, f"{PROXY}:8443"):
+    for host in ("localhost", "LOCALHOST:1234", "[::1]", f"[::1]:{port}", PROXY, f"{PROXY}:8443", f"machine:{port}"):
         assert status(port, Host=host, Authorization=BASIC) == 200, host
 
 
 def test_a_foreign_origin_is_refused_with_and_without_the_login(port):
-    for origin in ("http://evil.example", "null", f"http://127.0.0.1:{port + 1}", "http://127.0.0.1.evil.example", ""):
+    # On port 80 of this machine, too, there may be another user's program.
+    here = ("http://localhost", "http://127.0.0.1", "http://machine", f"http://127.0.0.1:{port + 1}")
+    for origin in ("http://evil.example", "null", "http://127.0.0.1.evil.example", "", *here):
         assert status(port, Origin=origin, Authorization=BASIC) == 403, origin
         assert status(port, "/api/health", method="GET", Origin=origin) == 403, origin
     assert status(port, Origin=f"http://127.0.0.1:{port}", Authorization=BASIC) == 200
@@ -126,6 +128,7 @@ def test_a_websocket_needs_the_login_in_its_headers_or_as_prefects_first_message
     refused = [
         {},
         {"additional_headers": {"Authorization": BASIC}, "origin": "http://evil.example"},
+        {"additional_headers": {"Authorization": BASIC}, "origin": "http://localhost"},
         {"additional_headers": {"Authorization": BASIC, "Host": "evil.example"}},
     ]
     for options in refused:

@@ -23,7 +23,6 @@ def servers_of(identity: str) -> Servers:
         pid=os.getpid(),
         identity=identity,
         ready=True,
-        prefect_url="http://127.0.0.1:9",
         prefect_api_url="http://127.0.0.1:9/api",
         mlflow_url="http://127.0.0.1:9",
         processes={"worker": ProcessState(pid=1, identity="host:1:2", log="worker.log")},

@@ -25,7 +25,6 @@ SERVERS = Servers(
     pid=os.getpid(),
     identity=process_identity(),
     ready=True,
-    prefect_url=PREFECT,
     prefect_api_url=f"{PREFECT}/api",
     mlflow_url=MLFLOW,
     with_secret=("prefect", "mlflow"),

@@ -8,6 +8,7 @@ from prefect.exceptions import ParameterTypeError
 from rampline.errors import ConfigError, InputError
 from rampline.flows.finetune import finetune
 from rampline.study import load_study
+from rampline.tasks import form
 from rampline.tasks.form import AS_IN_STUDY, find_stage, own_output, with_values
 
 
@@ -20,6 +21,16 @@ def test_a_run_is_trained_after_what_it_starts_from():
 def test_a_run_of_another_strategy_is_refused():
     with pytest.raises(ConfigError, match="has strategy mirrored: the flow finetune trains it, not baseline"):
         find_stage("baseline", "digits", "mirrored-ramp", {})
+
+
+def test_the_settings_of_a_form_are_not_those_of_the_runs_that_it_does_not_train(rampline_home, monkeypatch):
+    monkeypatch.setattr(form, "_own_name", lambda: "e1")
+    for flow, run in (("baseline", "baseline"), ("finetune", "mirrored-ramp")):
+        runs = find_stage(flow, "digits", run, {"engine": "fit"}).study.runs
+        assert {each.config.engine for each in runs} == {"fit"}
+    assert [each.name for each in runs] == ["baseline", "mirrored-ramp"]
+    fresh = find_stage("finetune", "digits", "mirrored-ramp", {"mirrored-ramp:model.weights": "none"})
+    assert [each.name for each in fresh.study.runs] == ["mirrored-ramp"]
 
 
 def test_values_that_are_none_leave_the_study_as_it_is():

@@ -83,6 +83,19 @@ def test_one_device_is_given_in_the_order_of_submission(queue: Queue):
     assert not list(queue.root.glob("devices/*/*.json"))
 
 
+def test_a_run_without_devices_counts_as_work_and_waits_for_nobody(queue: Queue):
+    queue.start("first", at=1)
+    queue.until("first has [0]")
+    queue.start("virtual", at=2, devices=0)
+    queue.until("virtual has []")
+    first, _ = queue.processes
+    first.kill()
+    first.wait()
+    queue.start("third", at=3)
+    queue.until("third has [0]")
+    assert len(list(queue.root.glob("devices/*/*.json"))) == 2
+
+
 def test_a_holder_that_is_killed_frees_its_devices(queue: Queue):
     first = queue.start("first", at=1)
     queue.until("first has [0]")

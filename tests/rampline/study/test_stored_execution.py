@@ -22,7 +22,14 @@ from rampline.record.object_store import ObjectStore
 from rampline.record.run_directory import RunIdentity
 from rampline.study import Study, load_study
 from rampline.study.execution_file import Execution, began_at
-from rampline.study.stored_execution import Keeper, Manifest, fetch_execution, kept, open_checkpoints
+from rampline.study.stored_execution import (
+    Keeper,
+    Manifest,
+    fetch_execution,
+    is_taken_over,
+    kept,
+    open_checkpoints,
+)
 
 KEY = "runs/digits/e1"
 DATASET = "digits-0123"
@@ -233,6 +240,7 @@ def test_of_two_that_continue_one_stops(store, execution, tmp_path: Path) -> Non
         wait_until(lambda: (Manifest.newest(store, KEY) or Manifest).owner == read_owner(first), 20)
         with keeping(store, second) as late:
             wait_until(late._ended.is_set, 20)
+            assert [is_taken_over(store, each) for each in (execution, first, second)] == [True, False, True]
             with pytest.raises(TakenOver):
                 late.tell(print)
         keeper.tell(print)

@@ -125,6 +125,14 @@ def test_epochs_have_their_number_as_step_and_the_time_of_their_event(
     ]
 
 
+def test_a_run_that_mlflow_has_whole_keeps_its_number_of_attempts(make_run_directory, started, append_events):
+    directory = make_run_directory()
+    append_events(directory, started(attempt=3))
+    mark_undelivered(directory.path, "FAILED")
+    assert RunReader(directory).read().tags["rampline.attempts"] == "3"
+    assert "rampline.attempts" not in RunReader(directory, from_end=True).read().tags
+
+
 def test_what_was_read_is_not_read_again(make_run_directory, started, epoch, append_events):
     directory = make_run_directory()
     reader = RunReader(directory)

@@ -17,6 +17,7 @@ from rampline.tracking.experiment import (
     begin_run,
     continue_run,
     describe_study,
+    end_abandoned,
     open_experiment,
     study_tags,
 )
@@ -131,6 +132,35 @@ def test_what_a_killed_process_left_running_is_ended_by_the_next_execution(clien
     run = client.get_run(lost)
     assert (run.info.status, run.data.tags["rampline.process"]) == ("RUNNING", process_identity())
     assert "rampline.failure" not in run.data.tags
+
+
+LOG_SEARCH = """
+import pathlib, sys, time
+from rampline.config import RunConfig
+from rampline.record.home import Home
+from rampline.tracking import reconciliation
+from rampline.tuning import outcome
+home = Home(root=pathlib.Path(sys.argv[1]))
+def wait(*arguments):
+    print("begun", flush=True)
+    time.sleep(60)
+outcome.reconcile = wait
+empty = dict(adopted={}, before_after=None, baseline=(), shown=(), is_compiled=False, notes=(), seconds=1.0)
+trials = (outcome.Trial(group="xla", changes={"xla": True}, status="measured"),)
+found = outcome.Outcome(run="baseline", config=RunConfig(), trials=trials, **empty)
+outcome.log_search(found, "digits", home, name="tune-1")
+"""
+
+
+def test_trials_that_a_killed_process_left_running_are_ended(client, home, parent):
+    with subprocess.Popen([sys.executable, "-c", LOG_SEARCH, str(home.root)], stdout=subprocess.PIPE) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == b"begun\n"
+        killed.kill()
+    experiment = client.get_run(parent).info.experiment_id
+    end_abandoned(client, experiment)
+    kinds = {run.data.tags["rampline.kind"]: run.info.status for run in client.search_runs([experiment])}
+    assert kinds == {"study": "RUNNING", "tune": "KILLED", "trial": "KILLED"}
 
 
 def test_an_execution_that_mlflow_does_not_have_is_one_line(client):

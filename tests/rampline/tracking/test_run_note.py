@@ -3,8 +3,6 @@
 from rampline.explain.explanation import Explanation, Verdict
 from rampline.explain.parts import RunParts, StepParts
 from rampline.files import read_json, write_json
-from rampline.tracking.description import RunReader
-from rampline.tracking.reconciliation import NOTE_TAG
 from rampline.tracking.run_note import describe_run
 
 RESULT = {"train_seconds": 4.5, "wall_seconds": 12.0, "best_epoch": 2}
@@ -65,14 +63,3 @@ def test_a_schedule_is_told_in_words(make_run_directory):
     rate = {"schedule": "ramp", "peak": 0.01, "ramp_epochs": 1, "scale_with": "replicas"}
     words = "learning rate ramp: 1e-05 to 0.01 by epoch 1, x 0.8 per epoch down to 1e-06 (scaled with replicas); "
     assert words in describe_run(make_run_directory(learning_rate=rate))
-
-
-def test_the_note_of_a_run_that_does_not_know_what_its_study_says_is_left_as_it_is(make_run_directory):
-    directory = make_run_directory()
-    write_json(directory.identity_file, read_json(directory.identity_file) | {"description": "One device."})
-    assert str(RunReader(directory).read().tags[NOTE_TAG]).startswith("One device.")
-    old = {
-        key: value for key, value in read_json(directory.identity_file).items() if key not in ("description", "rungs")
-    }
-    write_json(directory.identity_file, old)
-    assert NOTE_TAG not in RunReader(directory).read().tags

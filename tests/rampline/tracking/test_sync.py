@@ -6,12 +6,15 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 
 import psutil
 import pytest
 
 from rampline.comparison.mlflow_reader import epoch_rows
-from rampline.files import write_json
+from rampline.errors import DatasetError
+from rampline.files import locked, write_json
 from rampline.record.delivery_state import FILE, is_undelivered, mark_undelivered
 from rampline.record.metric import Source
 from rampline.record.metrics import logged
@@ -19,6 +22,7 @@ from rampline.record.provenance import process_identity
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.study import load_study
 from rampline.study.execution_file import Execution, began_at, find_executions
+from rampline.tracking.delivery import CLOSE_SECONDS
 from rampline.tracking.store import TrackingError, open_tracking
 from rampline.tracking.sync import end_execution, find_parent, sync_execution
 
@@ -167,11 +171,16 @@ def test_runs_move_below_the_run_that_takes_the_place_of_a_deleted_one(client, e
     assert sync_execution(client, execution, log=print) == 0
 
 
-def test_a_run_whose_process_was_killed_ends_killed(client, home, execution, parent, epoch):
-    directory = execution.directory("baseline-fit")
+def leave_running(*folders) -> None:
+    """What a process leaves there that is killed."""
     code = "import sys, pathlib; from rampline.record.delivery_state import mark_undelivered; "
     code += "[mark_undelivered(pathlib.Path(folder), 'RUNNING') for folder in sys.argv[1:]]"
-    subprocess.run([sys.executable, "-c", code, str(execution.folder), str(directory.path)], check=True)
+    subprocess.run([sys.executable, "-c", code, *map(str, folders)], check=True)
+
+
+def test_a_run_whose_process_was_killed_ends_killed(client, home, execution, parent, epoch):
+    directory = execution.directory("baseline-fit")
+    leave_running(execution.folder, directory.path)
     sync_execution(client, execution, log=print)
     run = found_in(client, "baseline-fit")
     assert (run.info.status, run.data.tags["rampline.failure"]) == ("KILLED", "the process that ran it is gone")
@@ -215,3 +224,60 @@ def test_what_another_process_works_on_is_left_to_it(client, execution):
         assert sync_execution(client, execution, log=lines.append) == 0
         assert lines == ["digits/e1: is running, its own process delivers it"]
         alive.communicate(os.linesep.encode())
+
+
+def test_what_another_machine_has_completed_stays_complete_where_the_first_one_was_killed(client, execution):
+    mark_undelivered(execution.folder, "COMPLETE")
+    sync_execution(client, execution, log=print)
+    # As the first machine has it, which no longer saw the end.
+    directory = execution.directory("baseline")
+    directory.result_file.unlink()
+    leave_running(execution.folder, directory.path)
+    lines: list[str] = []
+    assert sync_execution(client, execution, log=lines.append) == 0
+    assert lines == ["digits/e1/baseline: another machine has completed it"]
+    for name in ("baseline", "study"):
+        run = found_in(client, name)
+        assert (run.info.status, run.data.tags["rampline.status"]) == ("FINISHED", "COMPLETE")
+        assert "rampline.failure" not in run.data.tags
+    assert not is_undelivered(directory.path)
+    assert sync_execution(client, execution, log=lines.append) == 0
+    assert len(lines) == 1
+
+
+def test_a_folder_that_another_process_holds_is_left_to_it(client, execution):
+    leave_running(execution.folder)
+    lines: list[str] = []
+    with locked(execution.folder / ".lock"):
+        assert sync_execution(client, execution, log=lines.append) == 0
+    assert lines == ["digits/e1: is running, its own process delivers it"]
+    assert is_undelivered(execution.folder / "baseline")
+    assert sync_execution(client, execution, log=lines.append) == 2
+
+
+def test_a_run_whose_dataset_was_deleted_is_delivered_without_it(client, execution, dataset):
+    shutil.rmtree(dataset)
+    assert sync_execution(client, execution, log=print) == 2
+    check_all(client)
+    run = found_in(client, "baseline")
+    assert "rampline.data_fingerprint" not in run.data.tags
+    assert not run.inputs.dataset_inputs
+
+
+def test_a_store_that_hangs_is_waited_for_no_longer_than_said(client, execution, monkeypatch):
+    def hang():
+        threading.Event().wait()
+        return client
+
+    monkeypatch.setitem(CLOSE_SECONDS, "FAILED", 0.3)
+    began = time.monotonic()
+    assert end_execution(hang, execution, "FAILED") == "MLflow does not answer"
+    assert time.monotonic() - began < 2
+    assert is_undelivered(execution.folder)
+
+
+def test_what_ends_the_delivery_is_told(execution):
+    def damaged():
+        raise DatasetError("it is gone")
+
+    assert end_execution(damaged, execution, "FAILED") == "it is gone"
