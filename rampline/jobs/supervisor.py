@@ -15,7 +15,7 @@ from typing import Any
 
 from rampline.config import RunConfig
 from rampline.config.sections import AUTO
-from rampline.errors import Preempted, RunFailed
+from rampline.errors import DownloadFailed, Preempted, RunFailed
 from rampline.files import read_json, write_json
 from rampline.jobs.exit_status import (
     ENDED_AT_ONCE,
@@ -149,7 +149,10 @@ def why_lost(gang: Gang, role: Role) -> RoleLost:
     Raises:
         InputError: when it found the configuration wrong.
     """
-    status, how = role.exit_status or 0, how_it_ended(role)
+    try:
+        status, how = role.exit_status or 0, how_it_ended(role)
+    except DownloadFailed as error:
+        return RoleLost(f"{role.label}: {error} (log: {role.log})")
     still = [(other.silent_seconds(), other) for other in gang.roles if other.exit_status is None]
     frozen = [(seconds, other) for seconds, other in still if seconds > SUSPICIOUS_SECONDS]
     if status == PEER_LOST and frozen:
@@ -329,11 +332,11 @@ def _run_attempt(gang: Gang, attempts: Attempts, on_event: OnEvent, log: Log) ->
 
 def _watch(gang: Gang, attempts: Attempts, events: EventReader, stop: StopRequest, on_event: OnEvent, log: Log) -> None:
     is_chief_here = gang.leader.task.is_chief
-    started, is_decided = not is_chief_here, False
+    met, is_decided = not is_chief_here, False
     while True:
         has_saved = False
         for event in events.read():
-            started = started or event["event"] == "started"
+            met = met or event["event"] == "met"
             is_decided = is_decided or event["event"] == "decided"
             has_saved = has_saved or (event["event"] == "checkpoint" and event["epoch"] < gang.config.epochs)
             on_event(event)
@@ -343,7 +346,7 @@ def _watch(gang: Gang, attempts: Attempts, events: EventReader, stop: StopReques
             break
         _check_stopped(gang, stop)
         _check_lost(gang, attempts, log)
-        _check_time(gang, started)
+        _check_time(gang, met)
         time.sleep(POLL_SECONDS)
     _wait_until_gone(gang.training, LAST_ROLES_GRACE_SECONDS)
     if is_chief_here and not gang.run_directory.is_at_goal:
@@ -419,9 +422,9 @@ def _restart_in_place(gang: Gang, role: Role, lost: RoleLost, attempts: Attempts
         raise RoleLost(f"{lost}, and {place}") from place
 
 
-def _check_time(gang: Gang, started: bool) -> None:
+def _check_time(gang: Gang, met: bool) -> None:
     cluster, seconds = gang.config.cluster, gang.clock()
-    if not started and seconds > cluster.rendezvous_timeout_seconds + IMPORT_ALLOWANCE_SECONDS:
+    if not met and seconds > cluster.rendezvous_timeout_seconds + IMPORT_ALLOWANCE_SECONDS:
         raise RoleLost(f"the roles did not find each other within {seconds:.0f} s: see their logs")
     if cluster.run_timeout_seconds is not None and seconds > cluster.run_timeout_seconds:
         raise RunFailed(f"the run took longer than cluster.run_timeout_seconds={cluster.run_timeout_seconds}")

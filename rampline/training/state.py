@@ -18,7 +18,7 @@ from rampline.data.dataset import PreparedDataset
 from rampline.training.batch_norm import fuse_batch_norm
 from rampline.training.checkpoint import load_model_weights
 from rampline.training.compiled_model import CompiledWith, read_compiled
-from rampline.training.models import load_keras_file, make_model
+from rampline.training.models import downloads_whole, load_keras_file, make_model
 from rampline.training.objective import Objective, make_class_weights, make_cross_entropy, make_metrics
 from rampline.training.optimizers import (
     LossScaleOptimizer,
@@ -67,11 +67,20 @@ class TrainingState:
             self.swap()
 
 
-def make_state(config: RunConfig, dataset: PreparedDataset, strategy: tf.distribute.Strategy) -> TrainingState:
-    """Create model, optimizer and counter: the same initial values for the same seed under every strategy."""
+def make_state(
+    config: RunConfig,
+    dataset: PreparedDataset,
+    strategy: tf.distribute.Strategy,
+    *,
+    advance: Callable[[str], None] = lambda _: None,
+) -> TrainingState:
+    """Create model, optimizer and counter: the same initial values for the same seed under every strategy.
+
+    `advance` is called while weights are downloaded, see `downloads_whole`.
+    """
     keras.utils.set_random_seed(config.seed)
     classes = len(dataset.class_names)
-    with strategy.scope():
+    with strategy.scope(), downloads_whole(advance):
         model = make_model(config.model, image_shape=dataset.image_shape, classes=classes)
         first = tf.VariableAggregation.ONLY_FIRST_REPLICA
         step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step", aggregation=first)
