@@ -19,7 +19,6 @@ import tensorflow as tf
 from rampline.config import RunConfig
 from rampline.data.compiled import as_written, compiled, repeat
 from rampline.data.dataset import PreparedDataset
-from rampline.errors import Preempted
 from rampline.pipeline.augment import load_augmentations, seed_generators
 from rampline.pipeline.batches import make_step_batch, make_steps_dataset
 from rampline.pipeline.examples import Examples, open_examples
@@ -412,9 +411,6 @@ class ParameterServerEngine:
     def write_statistics(self, statistics: np.ndarray | None) -> None:
         """Nothing to do: the model has the one copy."""
 
-    def check_agreement(self, step: int) -> None:
-        """Nothing to do: the chief alone reads the checkpoint."""
-
     def average(self, value: float) -> float:
         """See `Engine.average`: the chief alone asks."""
         return value
@@ -430,7 +426,7 @@ class ParameterServerEngine:
             started = time.perf_counter()
             for done in self._schedule(train_steps, source, 0, steps, kind):
                 if done.stop:
-                    raise Preempted("stopped on request during the probes")
+                    raise StopRequested
             return (time.perf_counter() - started) / steps
 
         return measure

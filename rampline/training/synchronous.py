@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import time
 from collections.abc import Callable, Iterator
 
@@ -14,12 +13,18 @@ import tensorflow as tf
 from rampline.config import RunConfig
 from rampline.data.compiled import compiled, repeat
 from rampline.data.dataset import PreparedDataset
-from rampline.errors import Preempted, RunFailed
 from rampline.pipeline.batches import ReplicaRange, make_evaluation_dataset, make_train_dataset, on_devices
 from rampline.pipeline.examples import Examples, open_examples
 from rampline.pipeline.order import EpochOrder, evaluation_steps
 from rampline.training.batch_norm import make_average, make_gather, write_statistics
-from rampline.training.engine import TRAIN, CallPacer, ExamplesLog, StepCallback, StepsDone, StopRequested
+from rampline.training.engine import (
+    TRAIN,
+    CallPacer,
+    ExamplesLog,
+    StepCallback,
+    StepsDone,
+    StopRequested,
+)
 from rampline.training.logical_replicas import LogicalReplicas, add_sums, range_of
 from rampline.training.objective import Batch
 from rampline.training.state import TrainingState
@@ -215,16 +220,6 @@ def keep_iterator(iterator: Iterator) -> Iterator:
     return iterator
 
 
-class KeepIterators(keras.callbacks.Callback):
-    """Keeps the iterator that `Model.fit` makes and deletes when it returns."""
-
-    def on_train_end(self, logs: dict | None = None) -> None:
-        # Keras gives no access to it; `isinstance` would wake up objects that import modules when they are looked at.
-        for thing in gc.get_objects():
-            if issubclass(type(thing), tf.distribute.DistributedIterator):
-                keep_iterator(thing)
-
-
 EVALUATION_STEPS_PER_CALL = 64
 
 
@@ -336,12 +331,6 @@ class SynchronousEngine:
         elif statistics is not None:
             write_statistics(self.state.model, self._strategy, statistics)
 
-    def check_agreement(self, step: int) -> None:
-        """See `Engine.check_agreement`."""
-        total = self._steps.total(tf.constant(step, tf.int64))
-        if int(total) != self._workers * step:
-            raise RunFailed(f"the workers found different checkpoints (this one: step {step}): do they see one folder?")
-
     def finish(self) -> None:
         """See `Engine.finish`."""
         self._steps.total(tf.zeros(()))
@@ -363,7 +352,7 @@ class SynchronousEngine:
                 elif kind == PIPELINE:
                     self._steps.fetch(batches, tf.constant(count)).numpy()
                 elif self._train(batches, count)[0].stop:
-                    raise Preempted("stopped on request during the probes")
+                    raise StopRequested
             return (time.perf_counter() - started) / steps
 
         return measure
