@@ -54,7 +54,7 @@ class FitEngine(SynchronousEngine):
     def run_steps(
         self, first_step: int, steps: int, is_enough: Callable[[], bool] = lambda: False
     ) -> Iterator[StepsDone]:
-        """See `Engine.run_steps`: one call of `Model.fit`, and all its steps. A whole run is trained by `train`."""
+        """One call of `Model.fit`, and all its steps. A whole run is trained by `train`."""
         ends = _StepEnds(self._callback, TRAIN)
         self._fit(self._share(self._make_dataset(first_step, self._order)), ends, steps_per_epoch=steps)
         yield StepsDone(sums=_sums_of_steps(ends.sums), input_wait_seconds=None)
@@ -79,10 +79,10 @@ class FitEngine(SynchronousEngine):
             self._fit(self._share(rest), bridge, steps_per_epoch=per_epoch, epochs=epochs)
 
     def make_probe(self, kind: str, batch_size: int | None = None) -> Callable[[int], float]:
-        """See `Engine.make_probe`: steps of `Model.fit`, from the end of its first to the end of its last."""
+        """Steps of `Model.fit`, timed from the end of its first to the end of its last."""
         if kind in (PIPELINE, UPDATE):
             return super().make_probe(kind, batch_size)
-        dataset = self._make_dataset(0, self._order_of(batch_size))
+        dataset = self._make_dataset(0, self._order.in_whole_batches(batch_size))
         if kind == CACHED:
             dataset = dataset.take(self._replicas.count).cache().repeat()
         shares = self._share(dataset)
