@@ -44,7 +44,6 @@ class CompiledWith:
 
     Attributes:
         optimizer: without the loss scale that Keras puts round it in float16.
-        learning_rate: its own.
         loss: `None` where it was compiled without.
         metrics: by name, without the accuracy, which every run has; `None` where it was compiled without.
         one_hot: whether its loss and metrics take labels as shares of the classes.

@@ -17,12 +17,12 @@ import tensorflow as tf
 from rampline.config import RunConfig
 from rampline.config.learning_rate import learning_rate_curve
 from rampline.errors import Preempted, RunFailed
-from rampline.files import remove, write_json
+from rampline.files import delete_unfinished, remove, write_json
 from rampline.jobs.exit_status import one_line
 from rampline.record.checkpoints import Progress, is_best_missing, without_best
 from rampline.record.events import EventWriter, finite
 from rampline.record.run_directory import RunDirectory
-from rampline.training.checkpoint import drop_damaged, drop_unfinished, restore_newest, save_checkpoint
+from rampline.training.checkpoint import restore_newest, save_checkpoint
 from rampline.training.early_stop import decide, describe_stop
 from rampline.training.engine import Engine, StepCallback, StepsDone, StopRequested
 from rampline.training.objective import CORRECT, EXAMPLES, LOSS_SUM, PENALTY_SUM
@@ -71,10 +71,7 @@ class RunClock:
 def epoch_metrics(state: TrainingState, progress: Progress, validation: np.ndarray) -> dict[str, float | None]:
     """Metrics of the epoch whose last step `progress` has made; `None` for one that is not finite.
 
-    Args:
-        state: what is trained.
-        progress: with the sums and times of the epoch.
-        validation: (width,) sums over the validation split.
+    `validation` has the (width,) sums over that split.
     """
     train, seconds, waited = progress.epoch_sums, progress.epoch_seconds, progress.epoch_input_wait_seconds
     last_step = tf.constant(progress.step - 1, keras.config.floatx())
@@ -119,14 +116,10 @@ class Controller:
     """Drives an engine through a run, from its last checkpoint if it has one.
 
     Args:
-        config: the run.
-        engine: runs steps and evaluations.
         run_directory: where checkpoints are read by all roles, and written by the chief.
-        steps_per_epoch: updates per epoch.
         workers: how many train.
         events: where the chief tells what happens; `None` on every other role.
         attempt: which start of the run this is, from 1.
-        launch: when this attempt was launched, and the wall time of those before it.
         callback: is told of every save.
     """
 
@@ -173,8 +166,9 @@ class Controller:
             found = f"(this one: step {progress.step})"
             raise RunFailed(f"the workers found different checkpoints {found}: do they see one folder?")
         if self.events:
-            drop_unfinished(self.run_directory.checkpoints)
-            drop_damaged(restored.damaged if restored else ())
+            delete_unfinished(self.run_directory.checkpoints, "step-*")
+            for damaged in restored.damaged if restored else ():
+                remove(damaged)
         return progress
 
     def _warn(self, message: str) -> None:

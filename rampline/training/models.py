@@ -380,7 +380,7 @@ def measure_networks(_folder: Path, names: list[str], image_size: int | None) ->
     return [_measure_network(name, image_size) for name in names]
 
 
-def _measure_network(name: str, image_size: int | None = None) -> dict[str, Any]:
+def _measure_network(name: str, image_size: int | None) -> dict[str, Any]:
     if name in MODELS:
         size = image_size or DataConfig().image_size
         model = make_model(ModelConfig(name=name), image_shape=(size, size, 3), classes=GUESSED_CLASSES)
@@ -390,23 +390,13 @@ def _measure_network(name: str, image_size: int | None = None) -> dict[str, Any]
         size = image_size or make(weights=None).input_shape[1] or IMAGENET_SIZE
         model = make(weights=None, include_top=False, input_shape=(size, size, 3))
     keras.backend.clear_session()
-    return {
-        "name": name,
-        "image_size": size,
-        "parameters": model.count_params(),
-        "bytes_per_image": activation_bytes(model),
-    }
-
-
-def activation_bytes(model: keras.Model) -> int:
-    """Bytes of what all layers put out for one image in float32: what the backward pass needs again.
-
-    An estimate: operations that are put together keep less, convolutions need room to work in.
-    """
+    # What the backward pass needs again. An estimate: operations that are put together keep less, convolutions need
+    # room to work in.
     outputs = [output for layer in model.layers for output in keras.tree.flatten(layer.output)]
-    return sum(int(np.prod(output.shape[1:])) * np.dtype(output.dtype).itemsize for output in outputs)
+    size_of = [int(np.prod(output.shape[1:])) * np.dtype(output.dtype).itemsize for output in outputs]
+    return {"name": name, "image_size": size, "parameters": model.count_params(), "bytes_per_image": sum(size_of)}
 
 
 if __name__ == "__main__":
-    names = (*MODELS, *sorted(keras_names("applications", APPLICATIONS)))
-    write_json(Path(sys.argv[1]), {found.pop("name"): found for found in map(_measure_network, names)})
+    networks = measure_networks(Path(), [*MODELS, *sorted(keras_names("applications", APPLICATIONS))], None)
+    write_json(Path(sys.argv[1]), {network.pop("name"): network for network in networks})

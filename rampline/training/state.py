@@ -43,7 +43,7 @@ class TrainingState:
         learning_rate: the schedule.
         objective: the loss and the metrics.
         compiled_with: what a user's function has compiled its model with; `None` where the study says it.
-        swap: puts weights and their averages in each other's place; `None` without averages.
+        swap: puts weights and their averages in each other's place, where the optimizer keeps some.
     """
 
     model: keras.Model
@@ -52,14 +52,11 @@ class TrainingState:
     learning_rate: StepLearningRate
     objective: Objective
     compiled_with: CompiledWith | None = None
-    swap: Callable[[], None] | None = None
+    swap: Callable[[], None] = lambda: None
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
         """Let the model have the averages of its weights in the block, where the optimizer keeps some."""
-        if self.swap is None:
-            yield
-            return
         self.swap()
         try:
             yield
