@@ -196,7 +196,8 @@ def downloads_whole(advance: Callable[[str], None]) -> Iterator[None]:
     left of a download that was killed would count as whole for ever.
 
     Args:
-        advance: called with `download` at every block that comes, and every second while another process downloads.
+        advance: called with `download` at every block that comes, and every second while another process downloads;
+            then with `load`.
 
     Raises:
         DownloadFailed: in the block, when the server does not answer.
@@ -224,6 +225,7 @@ def downloads_whole(advance: Callable[[str], None]) -> Iterator[None]:
                     shutil.rmtree(left)
                 with TemporaryDirectory(prefix=f"{mark}-", dir=folder) as aside, _told_apart(origin):
                     os.replace(get_file(name, origin, cache_subdir=aside, **options), folder / name)
+        advance("load")
         return get_file(name, origin, cache_subdir=cache_subdir, **options)
 
     file_utils.get_file, file_utils.urlretrieve = fetch, retrieve

@@ -73,7 +73,7 @@ def make_state(
 ) -> TrainingState:
     """Create model, optimizer and counter: the same initial values for the same seed under every strategy.
 
-    `advance` is called while weights are downloaded, see `downloads_whole`.
+    `advance` is called while weights are downloaded, see `downloads_whole`, and then with `build`.
     """
     keras.utils.set_random_seed(config.seed)
     classes = len(dataset.class_names)
@@ -83,6 +83,8 @@ def make_state(
         step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step", aggregation=first)
         if config.engine != "fit":
             fuse_batch_norm(model)
+    # The blocks of a download say nothing of how long the rest may take.
+    advance("build")
     compiled_with = read_compiled(model, name=config.model.name, classes=classes)
     rate = partial(learning_rate_at, config, config.steps_per_epoch(dataset.splits["train"]))
     if compiled_with:

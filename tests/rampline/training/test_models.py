@@ -190,8 +190,9 @@ def test_a_role_that_downloads_goes_on_and_so_does_one_that_waits_for_it(tmp_pat
             assert server.paths == []
         waiting.join()
         assert (tmp_path / "models" / "a.h5").read_bytes() == content
-    assert set(calls) == {"download"}
-    assert len(calls) > 2 + len(content) / 65536
+    assert set(calls) == {"download", "load"}
+    assert calls[-1] == "load"
+    assert len(calls) > 3 + len(content) / 65536
 
 
 def test_weights_that_do_not_come_may_come_later_and_those_that_are_refused_do_not(tmp_path, digits, monkeypatch):
