@@ -31,7 +31,7 @@ class DatasetError(InputError):
 
 
 class DownloadFailed(DatasetError):
-    """What a dataset is downloaded from did not answer: another try may help."""
+    """What a dataset, or weights, are downloaded from did not answer: another try may help."""
 
 
 class ClusterConfigError(InputError):

@@ -67,7 +67,7 @@ def merge_epochs(epochs: pd.DataFrame, trainings: Iterable[Row]) -> pd.DataFrame
     finished = {name: _finished(run) for name, run in by_run(trainings).items()}
     counted = {row["run"]: name for name, run in finished.items() for row in run}
     elsewhere = [row["run"] for run in finished.values() for row in run if row["machine"] != run[0]["machine"]]
-    kept = epochs[epochs["run"].isin(counted)]
+    kept = pd.DataFrame(epochs[epochs["run"].isin(counted)])
     speed = kept["images_per_second"].mask(kept["run"].isin(elsewhere))
     named = kept.assign(images_per_second=speed, run=[counted[run] for run in kept["run"]])
     names = ["run", "epoch"]

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,9 @@ def seal(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {**manifest, SEAL: _sum(manifest)}
 
 
-def check_intact(dataset: PreparedDataset, *, everything: bool = False) -> None:
+def check_intact(
+    dataset: PreparedDataset, *, everything: bool = False, advance: Callable[[], None] = lambda: None
+) -> None:
     """Compare a prepared dataset with the digests that were written when it was prepared.
 
     Manifest, labels, reports and the images of storage `tensor` are always read in full. Of the storages with a file
@@ -56,6 +58,7 @@ def check_intact(dataset: PreparedDataset, *, everything: bool = False) -> None:
     Args:
         dataset: what to check.
         everything: read all files, whatever their times.
+        advance: called at every block or folder that was read.
 
     Raises:
         DatasetError: one line that names the first file which differs, and what to do.
@@ -63,16 +66,22 @@ def check_intact(dataset: PreparedDataset, *, everything: bool = False) -> None:
     _check_small_files(dataset)
     if dataset.storage == "tensor":
         for split in dataset.splits:
-            _check_images_file(dataset, split)
+            _check_images_file(dataset, split, advance)
         return
-    folders = list(map_in_order(lambda place: _look_at(dataset, *place), _places(dataset)))
+    folders = list(_each(map_in_order(lambda place: _look_at(dataset, *place), _places(dataset)), advance))
     last_read = {} if everything else _read_stamp(dataset)
     chosen = _choose(folders, last_read)
-    for _ in map_in_order(lambda folder: _check_folder(dataset, folder), chosen):
+    for _ in _each(map_in_order(lambda folder: _check_folder(dataset, folder), chosen), advance):
         pass
     now = time.time()
     stamps = {folder.name: last_read.get(folder.name, [folder.stat, now]) for folder in folders}
     _write_stamp(dataset, {**stamps, **{folder.name: [folder.stat, now] for folder in chosen}})
+
+
+def _each(results: Iterator[Any], advance: Callable[[], None]) -> Iterator[Any]:
+    for result in results:
+        advance()
+        yield result
 
 
 def _sum(manifest: Mapping[str, Any]) -> str:
@@ -106,12 +115,13 @@ def _digests(dataset: PreparedDataset, split: str) -> np.ndarray:
     return np.load(digests_file(dataset.directory, split), mmap_mode="r", allow_pickle=False)
 
 
-def _check_images_file(dataset: PreparedDataset, split: str) -> None:
+def _check_images_file(dataset: PreparedDataset, split: str, advance: Callable[[], None]) -> None:
     path, expected = dataset.images_file(split), _digests(dataset, split)
     try:
         with path.open("rb") as file:
             blocks = range(0, os.fstat(file.fileno()).st_size, BLOCK_BYTES)
-            found = list(map_in_order(lambda at: digest(os.pread(file.fileno(), BLOCK_BYTES, at)), blocks))
+            digests = map_in_order(lambda at: digest(os.pread(file.fileno(), BLOCK_BYTES, at)), blocks)
+            found = list(_each(digests, advance))
     except OSError as error:
         raise dataset.damaged(path) from error
     if found != [row.tobytes() for row in expected]:

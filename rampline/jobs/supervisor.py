@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rampline.config import RunConfig
 from rampline.config.sections import AUTO
-from rampline.errors import Preempted, RunFailed
+from rampline.errors import DownloadFailed, Preempted, RunFailed
 from rampline.files import locked, read_json, write_json
 from rampline.jobs.exit_status import (
     ENDED_AT_ONCE,
@@ -142,27 +142,24 @@ class Gang:
             own["RAMPLINE_ACCUMULATE"] = str(self.accumulate)
         dataset = Path(self.run_directory.read_identity().dataset)
         job = Job(function="role", folder=self.run_directory.path, datasets=[dataset], environment=own)
-        role = self.placement.start(task, job)
-        self.roles = [other for other in self.roles if other.task != task] + [role]
+        self.roles = [*(other for other in self.roles if other.task != task), self.placement.start(task, job)]
         self._write_roles()
 
     def _write_roles(self) -> None:
         """Those of other machines, which write the same file, stay in it; not workers that the run has no more."""
         file, cluster = self.run_directory.roles_file, self.placement.tasks[0].cluster
-        own = [role.describe() for role in self.roles]
         with locked(file.with_name(f".{file.name}.lock")):
             known = read_json(file)["roles"] if file.is_file() else []
             known = [role for role in known if role["index"] < len(cluster.get(role["role"], ()))]
-            described = {(role["role"], role["index"]): role for role in [*known, *own]}
+            described = {(role["role"], role["index"]): role for role in [*known, *(r.describe() for r in self.roles)]}
             # A process that knows an address can run operations in the role.
             write_json(file, {"roles": [described[place] for place in sorted(described)]}, mode=0o600)
 
     @property
     def lacks_memory(self) -> bool:
         """Whether a role, now that all have ended, found no memory for a step that smaller micro-batches may fit."""
-        parts = self.accumulate
         is_out = any(role.exit_status == NO_MEMORY for role in self.roles)
-        return is_out and parts is not None and 2 * parts <= self.config.per_replica_batch_size
+        return is_out and self.accumulate is not None and 2 * self.accumulate <= self.config.per_replica_batch_size
 
     @property
     def workers(self) -> int:
@@ -205,7 +202,10 @@ def why_lost(gang: Gang, role: Role) -> RoleLost:
     Raises:
         InputError: when it found the configuration wrong.
     """
-    status, how = role.exit_status or 0, how_it_ended(role)
+    try:
+        status, how = role.exit_status or 0, how_it_ended(role)
+    except DownloadFailed as error:
+        return RoleLost(f"{role.label}: {error} (log: {role.log})")
     still = [(other.silent_seconds(), other) for other in gang.roles if other.exit_status is None]
     frozen = [(seconds, other) for seconds, other in still if seconds > SUSPICIOUS_SECONDS]
     if status == PEER_LOST and frozen:
@@ -378,11 +378,11 @@ def _run_attempt(gang: Gang) -> None:
 
 def _watch(gang: Gang, events: EventReader, stop: StopRequest) -> None:
     is_chief_here = gang.leader.task.is_chief
-    started, is_decided = not is_chief_here, False
+    met, is_decided = not is_chief_here, False
     while True:
         has_saved = False
         for event in events.read():
-            started = started or event["event"] == "started"
+            met = met or event["event"] == "met"
             is_decided = is_decided or event["event"] == "decided"
             has_saved = has_saved or (event["event"] == "checkpoint" and event["epoch"] < gang.config.epochs)
             gang.on_event(event)
@@ -392,7 +392,7 @@ def _watch(gang: Gang, events: EventReader, stop: StopRequest) -> None:
             break
         _check_stopped(gang, stop)
         _check_lost(gang)
-        _check_time(gang, started)
+        _check_time(gang, met)
         time.sleep(POLL_SECONDS)
     wait_until(lambda: are_gone(gang.training), LAST_ROLES_GRACE_SECONDS)
     if is_chief_here and not gang.run_directory.is_at_goal:
@@ -465,9 +465,9 @@ def _restart_in_place(gang: Gang, role: Role, lost: RoleLost) -> None:
         raise RoleLost(f"{lost}, and {place}") from place
 
 
-def _check_time(gang: Gang, started: bool) -> None:
+def _check_time(gang: Gang, met: bool) -> None:
     cluster, seconds = gang.config.cluster, gang.clock()
-    if not started and seconds > cluster.rendezvous_timeout_seconds + IMPORT_ALLOWANCE_SECONDS:
+    if not met and seconds > cluster.rendezvous_timeout_seconds + IMPORT_ALLOWANCE_SECONDS:
         raise RoleLost(f"the roles did not find each other within {seconds:.0f} s: see their logs")
     if cluster.run_timeout_seconds is not None and seconds > cluster.run_timeout_seconds:
         raise RunFailed(f"the run took longer than cluster.run_timeout_seconds={cluster.run_timeout_seconds}")

@@ -48,10 +48,7 @@ class ParityResult(JsonData):
         status: `pass`, `fail` or `not_applicable`.
         reason: one line: why it failed, or does not apply; empty for `pass`.
         notes: what of the run's own settings the check has replaced.
-        steps: steps that were compared, or whose staleness was measured.
-        first_step: 0-based number of the first of them.
-        global_batch_size: examples per step.
-        replicas: copies of the model that compute gradients.
+        steps: that were compared, or whose staleness was measured; `first_step` is 0-based.
         precision: in which was computed: `float64`, or `float32` where the model insists on it.
         tolerance: the largest difference that is rounding.
         max_loss_diff: largest difference of a step's loss, relative where the loss is above 1; `None` where it is not
@@ -59,11 +56,9 @@ class ParityResult(JsonData):
         max_weight_diff: largest difference of a variable's element, optimizer slots and all replicas included; relative
             to the variable's largest element where that is above 1.
         worst_variable: the variable that has it.
-        losses: mean loss of each step on the run's strategy; `None` for a value that is not finite.
-        reference_losses: the same on one replica.
-        neutralised: layers that ran as in evaluation.
+        losses: mean loss of each step on the run's strategy, as `reference_losses` on one replica; `None` for a value
+            that is not finite.
         mean_staleness: updates of other workers between a step's reading of the weights and its own, in steps.
-        max_staleness: the largest such number.
         seconds: what the check took, start of the processes included.
         configuration: digest of what was checked: an equal one need not be checked again.
     """

@@ -78,13 +78,8 @@ def train_steps(
 ) -> Outcome:
     """The steps of `run` by the engine of `config`: model, optimizer and learning rate are the run's own.
 
-    Args:
-        run: what is checked.
-        config: the same training on other devices, or `run` itself.
-        task: this role.
-        dataset: of the run.
-        strategy: made from `config`.
-        shake: share by which each weight is changed up or down first.
+    `config` is the same training on other devices, or `run` itself. Each weight is changed by the share `shake` first,
+    up or down.
     """
     state = make_state(run, dataset, strategy)
     fixed = tf.range(min(FIXED_EXAMPLES, dataset.splits["train"]), dtype=tf.int64)
@@ -267,38 +262,26 @@ NOT_TOGETHER = "where one replica overflows in mixed_float16, not all of them sk
 
 
 def check_role(folder: Path, run_directory: str, config: dict[str, Any]) -> NoReturn:
-    """Do this role's part of the check and end: the chief writes `parity.json`, the others wait for it.
+    """Do this role's part of the check and end: the chief writes `parity.json` to the folder, the others wait for it.
 
-    Args:
-        folder: of the result.
-        run_directory: created; nothing in it is changed.
-        config: the run as `parity_config` gives it.
+    Nothing in the run directory is changed; `config` is what `parity_config` makes of the run.
     """
     directory, checked = RunDirectory(Path(run_directory)), from_dict(config)
     result_file = folder / RESULT
     task, strategy = take_part(checked)
     dataset = PreparedDataset.open(Path(directory.read_identity().dataset))
-    run = directory.read_config()
-    skips, result = _check(run, checked, task, dataset, strategy)
+    run, skips = directory.read_config(), True
+    if run.precision == "mixed_float16" and strategy.num_replicas_in_sync > 1:
+        skips = skips_together(checked, task, dataset, strategy)
+        keras.backend.clear_session()
+    check = check_steps if checked.is_synchronous or checked.cluster.workers == 1 else measure_staleness
+    result = check(checked, task, dataset, strategy)
     if task.is_chief:
-        notes = parity_notes(run)
         if not skips:
             result = dataclasses.replace(result, status="fail", reason=NOT_TOGETHER)
-        dataclasses.replace(result, notes=notes).write(result_file)
+        dataclasses.replace(result, notes=parity_notes(run)).write(result_file)
     # The chief computes the reference meanwhile.
     leave_with(result_file)
-
-
-def _check(
-    run: RunConfig, config: RunConfig, task: Task, dataset: PreparedDataset, strategy: tf.distribute.Strategy
-) -> tuple[bool, ParityResult]:
-    """Whether all replicas skip a step together, where steps are skipped, and what the steps say."""
-    skips = True
-    if run.precision == "mixed_float16" and strategy.num_replicas_in_sync > 1:
-        skips = skips_together(config, task, dataset, strategy)
-        keras.backend.clear_session()
-    check = check_steps if config.is_synchronous or config.cluster.workers == 1 else measure_staleness
-    return skips, check(config, task, dataset, strategy)
 
 
 def check_steps(
@@ -308,7 +291,17 @@ def check_steps(
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
     ours = train_steps(config, config, task, dataset, strategy)
-    result = _describe(config, dataset, ours)
+    result = ParityResult(
+        status="pass",
+        steps=config.parity.steps,
+        first_step=first_step_of(config, dataset.splits["train"]),
+        global_batch_size=config.global_batch_size,
+        replicas=config.replicas,
+        precision=ours.precision,
+        tolerance=TOLERANCES[ours.precision],
+        losses=tuple(finite(ours.losses.tolist())),
+        neutralised=ours.neutralised,
+    )
     if not task.is_chief:
         return result
     parts = math.ceil(config.global_batch_size / (config.micro_batch_size or config.global_batch_size))
@@ -330,20 +323,6 @@ def _own_device(strategy: tf.distribute.Strategy) -> str:
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         return "/job:chief/replica:0/task:0/device:CPU:0"
     return strategy.extended.worker_devices[0]
-
-
-def _describe(config: RunConfig, dataset: PreparedDataset, outcome: Outcome) -> ParityResult:
-    return ParityResult(
-        status="pass",
-        steps=config.parity.steps,
-        first_step=first_step_of(config, dataset.splits["train"]),
-        global_batch_size=config.global_batch_size,
-        replicas=config.replicas,
-        precision=outcome.precision,
-        tolerance=TOLERANCES[outcome.precision],
-        losses=tuple(finite(outcome.losses.tolist())),
-        neutralised=outcome.neutralised,
-    )
 
 
 def measure_staleness(
@@ -380,16 +359,10 @@ def neutralise(model: keras.Model, images: tf.Tensor, strategy: tf.distribute.St
     model (mean 0, variance 1) let the signal of a deep network vanish, and every error with it. A frozen one runs as in
     evaluation anyway and is left alone.
 
-    Args:
-        model: made in the strategy's scope.
-        images: (n, height, width, channels) uint8, the same on every side that is compared.
-        strategy: its.
-
-    Returns:
-        which kinds of layers were changed, how many, and why.
+    The images are (n, height, width, channels) uint8, the same on every side that is compared.
     """
     random = [layer for layer in random_layers(model) if layer._call_has_training_arg]
-    normalising = [x for x in _flatten(model) if isinstance(x, keras.layers.BatchNormalization) and x.trainable]
+    normalising = [x for x in model._flatten_layers() if isinstance(x, keras.layers.BatchNormalization) and x.trainable]
     # Random layers first: their draws would change the statistics.
     _run_as_in_evaluation(random)
     if normalising:
@@ -402,11 +375,7 @@ def neutralise(model: keras.Model, images: tf.Tensor, strategy: tf.distribute.St
 
 def random_layers(model: keras.Model) -> list[keras.layers.Layer]:
     """Layers that draw random numbers; one without an argument `training` cannot be neutralised."""
-    return [layer for layer in _flatten(model) if getattr(layer, "_seed_generators", None)]
-
-
-def _flatten(model: keras.Model) -> list[keras.layers.Layer]:
-    return list(model._flatten_layers())
+    return [layer for layer in model._flatten_layers() if getattr(layer, "_seed_generators", None)]
 
 
 def _kinds(layers: Sequence[keras.layers.Layer]) -> list[str]:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from rampline.config import RunConfig
+from rampline.data.dataset import PreparedDataset
+
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
@@ -42,11 +45,13 @@ class EpochOrder:
         """Global batches per epoch, the partial last one included."""
         return math.ceil(self.examples / self.global_batch_size)
 
-    def in_whole_batches(self, size: int) -> EpochOrder:
+    def in_whole_batches(self, size: int | None) -> EpochOrder:
         """An order whose global batches all have `size` examples, or all that there are where they are fewer.
 
-        Those that fill no batch are left out.
+        Those that fill no batch are left out. Without a size it is this order.
         """
+        if size is None:
+            return self
         examples = self.examples // size * size or self.examples
         return dataclasses.replace(self, examples=examples, global_batch_size=size)
 
@@ -102,6 +107,11 @@ class EpochOrder:
         seed = tf.stack([tf.constant(self.seed, tf.int64), epoch])
         last = tf.constant(self.examples - 1, tf.int64)
         return tf.random.experimental.index_shuffle(positions, seed, last)
+
+
+def order_of(config: RunConfig, dataset: PreparedDataset) -> EpochOrder:
+    """The order in which a run trains on its dataset."""
+    return EpochOrder(examples=dataset.splits["train"], global_batch_size=config.global_batch_size, seed=config.seed)
 
 
 def evaluation_rows(

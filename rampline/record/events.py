@@ -1,7 +1,7 @@
 """What a run tells while it goes on: one JSON object per line in `events.jsonl`, appended by the chief alone.
 
-Events: `started`, `progress`, `epoch`, `checkpoint`, `decided` (it stops before its last epoch), `rested` (at a
-rung), `warning`, `stopped` (on request), `finished`, `failed`. Training never waits for a reader.
+Events: `met` (all roles are there), `started`, `progress`, `epoch`, `checkpoint`, `decided` (it stops before its last
+epoch), `rested` (at a rung), `warning`, `stopped` (on request), `finished`, `failed`. Training waits for no reader.
 """
 
 from __future__ import annotations

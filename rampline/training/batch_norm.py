@@ -56,11 +56,9 @@ def widest(values: Sequence[tf.Variable | tf.Tensor]) -> tf.DType:
     return tf.float64 if any(v.dtype == tf.float64 for v in values) else tf.float32
 
 
-def make_average(model: keras.Model, strategy: tf.distribute.Strategy) -> tf.types.experimental.GenericFunction | None:
-    """A function that sets each statistic to its mean over all replicas; `None` for a model without any."""
+def make_average(model: keras.Model, strategy: tf.distribute.Strategy) -> tf.types.experimental.GenericFunction:
+    """A function that sets each statistic to its mean over all replicas."""
     statistics = moving_statistics(model)
-    if not statistics:
-        return None
 
     def average_replica() -> None:
         context = tf.distribute.get_replica_context()
@@ -71,15 +69,13 @@ def make_average(model: keras.Model, strategy: tf.distribute.Strategy) -> tf.typ
     return compiled(lambda: strategy.run(average_replica))
 
 
-def make_gather(model: keras.Model, strategy: tf.distribute.Strategy) -> Callable[[], np.ndarray] | None:
-    """A function that returns the statistics of every replica on every worker; `None` for a model without any.
+def make_gather(model: keras.Model, strategy: tf.distribute.Strategy) -> Callable[[], np.ndarray]:
+    """A function that returns the statistics of every replica on every worker; there must be some.
 
     All workers must call it together. It returns (num_replicas_in_sync, total) float32, float64 where a statistic is:
     one row for each replica, all statistics one after the other, in the order of `moving_variables`.
     """
     statistics = moving_statistics(model)
-    if not statistics:
-        return None
     shape = (strategy.num_replicas_in_sync, sum(v.shape.num_elements() for v in statistics))
 
     def gather_replica() -> tf.Tensor:

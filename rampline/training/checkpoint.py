@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from rampline.errors import NO_SPACE, ConfigError, RunFailed
-from rampline.files import complete_directory, delete_unfinished, remove, sha256_of
+from rampline.files import complete_directory, remove, sha256_of
 from rampline.record.checkpoints import (
     CheckpointDamaged,
     Manifest,
@@ -45,11 +45,8 @@ def write_checkpoint(
     Without space for it, what `keep` has asked for is removed first, and the writing tried once more.
 
     Args:
-        folder: where the checkpoints of the run are.
-        progress: how far the training is; names the checkpoint by its step.
         arrays: `model/NUMBER` for each of the model's variables, and any others.
         names: of the model's variables, in their order.
-        keep: checkpoints to keep besides the last and the best.
 
     Raises:
         RunFailed: when it cannot be written; nothing of it is left then, and the last and the best before it are whole.
@@ -138,7 +135,6 @@ class Restored:
 
     Attributes:
         path: the checkpoint whose values the variables have now.
-        progress: how far it was.
         replica_statistics: (replicas, total) moving statistics of each replica; `None` where all had the same.
         damaged: newer checkpoints that had to be left out.
     """
@@ -161,8 +157,6 @@ def save_checkpoint(
     """Write the checkpoint of a model and its optimizer, see `write_checkpoint`.
 
     Args:
-        folder, progress, keep: see there.
-        model, optimizer: whose variables are saved; they are only read.
         replica_statistics: (replicas, total) moving statistics of each replica, see `make_gather`. The model is then
             saved with their mean: what loads is the averaged model, and a resumed training has what each replica had.
 
@@ -179,10 +173,7 @@ def restore_newest(
 ) -> Restored | None:
     """Set all variables to those of the newest whole checkpoint; `None` where there is no checkpoint.
 
-    Args:
-        folder: where the checkpoints of the run are.
-        model, optimizer: whose variables are set.
-        warn: gets one line for each damaged checkpoint that is left out.
+    `warn` gets one line for each damaged checkpoint that is left out.
 
     Raises:
         RunFailed: when there are checkpoints and all are damaged.
@@ -218,17 +209,6 @@ def load_model_weights(path: Path, model: keras.Model) -> None:
     values = group(read_checkpoint(path)[1], "model")
     _check_fit(model.variables, values, path)
     _assign(model.variables, values)
-
-
-def drop_unfinished(folder: Path) -> None:
-    """Remove what a killed process has left of checkpoints that it was writing or removing."""
-    delete_unfinished(folder, "step-*")
-
-
-def drop_damaged(paths: Iterable[Path]) -> None:
-    """Remove what `restore_newest` has left out; no other role may still be restoring."""
-    for path in paths:
-        remove(path)
 
 
 def _arrays(

@@ -30,6 +30,8 @@ _OPTIMIZER_NOT_TAKEN = {
     "gradient_accumulation_steps": "each step updates the weights",
     "ema_overwrite_frequency": "averages are validated and saved, and training goes on from the weights",
 }
+# What every run or its evaluation has, whatever it is compiled with.
+_OUR_FIGURES = ("loss", "accuracy", "regularization_loss", "balanced_accuracy", "calibration_error")
 # Figures of a row of sums, which every step has.
 LARGEST_STATE = 10_000
 # Rows that count, of those that a metric is tried with: the others have weight 0.
@@ -42,7 +44,6 @@ class CompiledWith:
 
     Attributes:
         optimizer: without the loss scale that Keras puts round it in float16.
-        learning_rate: its own.
         loss: `None` where it was compiled without.
         metrics: by name, without the accuracy, which every run has; `None` where it was compiled without.
         one_hot: whether its loss and metrics take labels as shares of the classes.
@@ -222,7 +223,7 @@ def _read_metrics(given: Any, examples: _Examples, *, one_hot: bool) -> dict[str
         if isinstance(one, str) and one.lower() in ("accuracy", "acc"):
             continue
         metric = _make_metric(one)
-        if metric.name in metrics or metric.name in ("loss", "accuracy", "regularization_loss"):
+        if metric.name in metrics or metric.name in _OUR_FIGURES:
             raise _NotTaken(f"a metric called {metric.name!r}, a name that is taken: give it another")
         if not re.fullmatch(r"\w[\w.-]*", metric.name):
             raise _NotTaken(f"a metric called {metric.name!r}: its name must be of letters, digits, '_', '.' and '-'")

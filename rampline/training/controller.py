@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +15,15 @@ import numpy as np
 import tensorflow as tf
 
 from rampline.config import RunConfig
+from rampline.config.learning_rate import learning_rate_curve
 from rampline.errors import Preempted, RunFailed
-from rampline.files import remove, write_json
+from rampline.files import delete_unfinished, remove, write_json
 from rampline.jobs.exit_status import one_line
 from rampline.record.checkpoints import Progress, is_best_missing, without_best
 from rampline.record.events import EventWriter, finite
 from rampline.record.run_directory import RunDirectory
-from rampline.training.checkpoint import drop_damaged, drop_unfinished, restore_newest, save_checkpoint
-from rampline.training.early_stop import decide
+from rampline.training.checkpoint import restore_newest, save_checkpoint
+from rampline.training.early_stop import decide, describe_stop
 from rampline.training.engine import Engine, StepCallback, StepsDone, StopRequested
 from rampline.training.objective import CORRECT, EXAMPLES, LOSS_SUM, PENALTY_SUM
 from rampline.training.probes import measure_run
@@ -58,32 +59,19 @@ class RunClock:
         """Time in training, evaluation and checkpoints, without what was lost with a killed attempt."""
         return self._restored.elapsed_seconds + time.monotonic() - self._started_at
 
+    def startup_seconds(self) -> float:
+        """Time since the launch of this attempt."""
+        return time.monotonic() - self._launch.at
+
     def wall_seconds(self) -> float:
         """Time since the first launch, less the pauses between attempts."""
-        before = max(self._launch.wall_seconds_before, self._restored.wall_seconds)
-        return before + time.monotonic() - self._launch.at
-
-
-def progress_figures(progress: Progress, steps_per_epoch: int, *, images_per_second: float) -> dict[str, Any]:
-    """What is told inside an epoch: where it is, 1-based, and the means since it began."""
-    sums = progress.epoch_sums
-    return {
-        "epoch": progress.epoch + 1,
-        "step": (progress.step - 1) % steps_per_epoch + 1,
-        "steps_per_epoch": steps_per_epoch,
-        "loss": sums[LOSS_SUM] / sums[EXAMPLES],
-        "accuracy": sums[CORRECT] / sums[EXAMPLES],
-        "images_per_second": images_per_second,
-    }
+        return max(self._launch.wall_seconds_before, self._restored.wall_seconds) + self.startup_seconds()
 
 
 def epoch_metrics(state: TrainingState, progress: Progress, validation: np.ndarray) -> dict[str, float | None]:
     """Metrics of the epoch whose last step `progress` has made; `None` for one that is not finite.
 
-    Args:
-        state: what is trained.
-        progress: with the sums and times of the epoch.
-        validation: (width,) sums over the validation split.
+    `validation` has the (width,) sums over that split.
     """
     train, seconds, waited = progress.epoch_sums, progress.epoch_seconds, progress.epoch_input_wait_seconds
     last_step = tf.constant(progress.step - 1, keras.config.floatx())
@@ -124,36 +112,14 @@ def next_epoch(progress: Progress, metrics: dict[str, float | None]) -> Progress
     )
 
 
-def make_result(
-    progress: Progress, *, wall_seconds: float, attempts: int, stopped: str | None = None
-) -> dict[str, Any]:
-    """The content of `result.json`; `stopped` says why it was over before its last epoch, see `decide`."""
-    return {
-        "status": "complete",
-        "epochs": progress.epoch,
-        "stopped": stopped,
-        "steps": progress.step,
-        "best_epoch": progress.best_epoch,
-        "best_val_accuracy": progress.best_val_accuracy,
-        "train_seconds": progress.train_seconds,
-        "wall_seconds": wall_seconds,
-        "attempts": attempts,
-        "metrics": progress.metrics,
-    }
-
-
 class Controller:
     """Drives an engine through a run, from its last checkpoint if it has one.
 
     Args:
-        config: the run.
-        engine: runs steps and evaluations.
         run_directory: where checkpoints are read by all roles, and written by the chief.
-        steps_per_epoch: updates per epoch.
         workers: how many train.
         events: where the chief tells what happens; `None` on every other role.
         attempt: which start of the run this is, from 1.
-        launch: when this attempt was launched, and the wall time of those before it.
         callback: is told of every save.
     """
 
@@ -196,15 +162,54 @@ class Controller:
         if restored:
             self.engine.write_statistics(restored.replica_statistics)
         # All roles have read what they need before the chief tidies up.
-        self.engine.check_agreement(progress.step)
+        if self.engine.average(progress.step) != progress.step:
+            found = f"(this one: step {progress.step})"
+            raise RunFailed(f"the workers found different checkpoints {found}: do they see one folder?")
         if self.events:
-            drop_unfinished(self.run_directory.checkpoints)
-            drop_damaged(restored.damaged if restored else ())
+            delete_unfinished(self.run_directory.checkpoints, "step-*")
+            for damaged in restored.damaged if restored else ():
+                remove(damaged)
         return progress
 
     def _warn(self, message: str) -> None:
         if self.events:
             self.events.write("warning", message=message)
+
+    def tell_start(self, examples: Mapping[str, int]) -> None:
+        """Tell what begins, or goes on; `examples` of each split."""
+        if self.events is None:
+            return
+        config, state, figures = self.config, self.engine.state, dict[str, Any]()
+        curve = learning_rate_curve(state.learning_rate.rate, config.epochs, self.steps_per_epoch)
+        peak = config.peak_learning_rate
+        if state.compiled_with:
+            # float32 has no more digits.
+            peak = float(f"{max(rate for _, rate in curve):.6g}")
+            figures |= {"compiled_with": dict(state.compiled_with.words)}
+        if config.stop.is_set:
+            figures |= {"stops": describe_stop(config)}
+        if config.micro_batch_size:
+            figures |= {"micro_batch_size": config.micro_batch_size}
+        self.events.write(
+            "started",
+            startup_seconds=self._clock.startup_seconds(),
+            **figures,
+            attempt=self.attempt,
+            replicas=config.replicas,
+            num_replicas_in_sync=config.num_replicas_in_sync,
+            workers=self._workers,
+            per_replica_batch_size=config.per_replica_batch_size,
+            global_batch_size=config.global_batch_size,
+            steps_per_epoch=self.steps_per_epoch,
+            peak_learning_rate=peak,
+            epochs=config.epochs,
+            first_epoch=self.progress.epoch + 1,
+            first_step=self.progress.step,
+            train_examples=examples["train"],
+            validation_examples=examples["validation"],
+            parameters=state.model.count_params(),
+            learning_rate_curve=curve,
+        )
 
     def train(self) -> None:
         """Train to the last epoch, or until it is decided, then tell the result; one that is over only tells it again.
@@ -223,7 +228,10 @@ class Controller:
         if self._is_decided or self._last_epoch == self.config.epochs:
             if self.config.explain.steps or self.config.profile:
                 self._measure()
-            self._finish(wall_seconds)
+            if self.events:
+                result = self._result(wall_seconds, self.events)
+                write_json(self.run_directory.result_file, result)
+                self.events.finished(result)
         elif self.events:
             write_json(self.run_directory.rung_file(self._last_epoch), self._result(wall_seconds, self.events))
             self.events.write("rested", epoch=self._last_epoch)
@@ -238,10 +246,11 @@ class Controller:
             write_json(mark, {"attempt": self.attempt})
         try:
             measure_run(self.config, self.engine, self.run_directory, self.events, workers=self._workers)
-        except Preempted:
+        except StopRequested:
             if self.events:
                 remove(mark)
-            raise
+                self.events.write("stopped", epoch=self.progress.epoch, step=self.progress.step)
+            raise Preempted("stopped on request during the probes") from None
         except Exception as error:  # noqa: BLE001 - whatever it is, the run has its result
             self._warn(f"{what}: {one_line(error)}")
             return
@@ -327,9 +336,16 @@ class Controller:
     def tell_progress(self, steps: int, sums: np.ndarray, seconds: float) -> None:
         """Tell of steps that are not counted yet, with their sums, (width,), and how long they took together."""
         if self.events:
-            images_per_second = float(sums[EXAMPLES]) / max(seconds, 1e-9)
             after = self._after(steps, sums)
-            self.events.progress(**progress_figures(after, self.steps_per_epoch, images_per_second=images_per_second))
+            means = after.epoch_sums
+            self.events.progress(
+                epoch=after.epoch + 1,
+                step=(after.step - 1) % self.steps_per_epoch + 1,
+                steps_per_epoch=self.steps_per_epoch,
+                loss=means[LOSS_SUM] / means[EXAMPLES],
+                accuracy=means[CORRECT] / means[EXAMPLES],
+                images_per_second=float(sums[EXAMPLES]) / max(seconds, 1e-9),
+            )
 
     def _after(self, steps: int, sums: np.ndarray) -> Progress:
         """Where the training is after further steps of the epoch, with their sums."""
@@ -427,16 +443,20 @@ class Controller:
                 after = f"after step {self.progress.step}: try a lower learning_rate.peak"
                 raise RunFailed(f"the weights {weights.path} are not finite {after}")
 
-    def _finish(self, wall_seconds: float) -> None:
-        if self.events is None:
-            return
-        result = self._result(wall_seconds, self.events)
-        write_json(self.run_directory.result_file, result)
-        self.events.finished(result)
-
     def _result(self, wall_seconds: float, events: EventWriter) -> dict[str, Any]:
-        # What was made of a further epoch before the time was over does not count.
-        whole = dataclasses.replace(self.progress, step=self.progress.epoch * self.steps_per_epoch)
-        attempts = self.run_directory.attempts_until(self.attempt)
-        result = make_result(whole, wall_seconds=wall_seconds, attempts=attempts, stopped=self._stopped)
-        return result | {"logging_seconds": events.seconds + self._scalar_seconds}
+        """The content of `result.json`; `stopped` says why it was over before its last epoch, see `decide`."""
+        progress = self.progress
+        return {
+            "status": "complete",
+            "epochs": progress.epoch,
+            "stopped": self._stopped,
+            # What was made of a further epoch before the time was over does not count.
+            "steps": progress.epoch * self.steps_per_epoch,
+            "best_epoch": progress.best_epoch,
+            "best_val_accuracy": progress.best_val_accuracy,
+            "train_seconds": progress.train_seconds,
+            "wall_seconds": wall_seconds,
+            "attempts": self.run_directory.attempts_until(self.attempt),
+            "metrics": progress.metrics,
+            "logging_seconds": events.seconds + self._scalar_seconds,
+        }

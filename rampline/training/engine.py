@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from rampline.files import leave_if_over
+from rampline.record.events import drop_half_line
 from rampline.training.objective import EXAMPLES, LOSS_SUM
 from rampline.training.state import TrainingState
 
@@ -75,14 +76,6 @@ class Engine(Protocol):
         """Give each replica its own row again; all have what the model has where there are none."""
         ...
 
-    def check_agreement(self, step: int) -> None:
-        """Make sure that all roles have come back to the same step.
-
-        Raises:
-            RunFailed: when they have not.
-        """
-        ...
-
     def average(self, value: float) -> float:
         """The mean of the roles' values, the same on each of them."""
         ...
@@ -98,7 +91,7 @@ class Engine(Protocol):
                 which the last one of an epoch may be smaller.
 
         Raises:
-            Preempted: by the function, when a role was asked to stop.
+            StopRequested: by the function, when a role was asked to stop.
         """
         ...
 
@@ -179,6 +172,7 @@ class ExamplesLog:
 
     def __init__(self, path: Path, attempt: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        drop_half_line(path)
         self._path, self._attempt = path, attempt
 
     def append(self, first_step: int, indices: np.ndarray) -> None:

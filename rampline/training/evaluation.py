@@ -59,13 +59,7 @@ def evaluate_run_directory(
     answers that are most certain, with their images), `model/` and `model_summary.txt`. Scores of other data, or of the
     last checkpoint, go to `evaluation-other.json` and `predictions-other.csv` alone.
 
-    Args:
-        run_directory: a run with at least one checkpoint.
-        other_data: another prepared dataset with the same classes.
-        which: the checkpoint of the best epoch, or the newest one.
-
-    Returns:
-        the content of the JSON file.
+    `other_data` is another prepared dataset with the same classes. Returns the content of the JSON file.
 
     Raises:
         ConfigError: when the run has no checkpoint.
@@ -112,10 +106,9 @@ def evaluate_run_directory(
 def load_model(
     run_directory: RunDirectory, dataset: PreparedDataset, checkpoint: Path
 ) -> tuple[keras.Model, Objective]:
-    """The run's network with the weights of `checkpoint`, without its pretrained weights being needed again.
+    """The run's network with the weights of `checkpoint`, and what the run measures.
 
-    Returns:
-        it, and what the run measures: by what it is compiled with, or by the study.
+    Its pretrained weights are not needed again.
 
     Raises:
         ConfigError: when the network is code to import and the run directory is not one of this home.
@@ -259,17 +252,11 @@ def _write_model(model: keras.Model, run_directory: RunDirectory, dataset: Prepa
 
 
 def score_answers(labels: np.ndarray, probabilities: np.ndarray, class_names: Sequence[str]) -> dict[str, Any]:
-    """All scores, as `evaluation.json` has them.
+    """All scores, as `evaluation.json` has them, of `(examples,) int` labels and `(examples, classes) float32`.
 
-    Args:
-        labels: `(examples,) int`, the right classes; at least one.
-        probabilities: `(examples, classes) float32`.
-        class_names: of the columns.
-
-    Returns:
-        among others `test_balanced_accuracy`, the mean recall of the classes that have images; `mean_certainty`, the
-        mean of the largest probability of each image; `intervals`, see `bootstrap_intervals`; `confusion_cells`, see
-        `rampline.tracking.artifacts.read_confusion_matrix`.
+    Among them are `test_balanced_accuracy`, the mean recall of the classes that have images; `mean_certainty`, the mean
+    of the largest probability of each image; `intervals`, see `bootstrap_intervals`; `confusion_cells`, see
+    `rampline.tracking.artifacts.read_confusion_matrix`. There must be at least one example.
     """
     predictions, certainty = probabilities.argmax(axis=1), probabilities.max(axis=1).astype(np.float64)
     matrix, is_right = confusion_matrix(labels, predictions, len(class_names)), predictions == labels
@@ -290,16 +277,7 @@ def score_answers(labels: np.ndarray, probabilities: np.ndarray, class_names: Se
 
 
 def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
-    """How often each class was taken for each.
-
-    Args:
-        labels: `(examples,) int`, the right classes.
-        predictions: `(examples,) int`.
-        classes: how many there are.
-
-    Returns:
-        `(classes, classes) int64`, a row per right class and a column per predicted one.
-    """
+    """`(classes, classes) int64`: how often each right class, a row, was taken for each, a column."""
     cells = labels.astype(np.int64) * classes + predictions
     return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
 
@@ -315,10 +293,6 @@ def classification_report(matrix: np.ndarray, class_names: Sequence[str]) -> dic
 
     As `sklearn.metrics.classification_report(…, output_dict=True, zero_division=0)`: what would be divided by 0 is 0.
     Only where a class is called as an average is, the average has another name: `accuracy (all classes)`.
-
-    Args:
-        matrix: from `confusion_matrix`.
-        class_names: of its rows.
     """
     right, support = matrix.diagonal(), matrix.sum(axis=1)
     predicted = matrix.sum(axis=0)
@@ -368,10 +342,8 @@ def bootstrap_intervals(matrix: np.ndarray) -> dict[str, Any]:
 
     To resample images is to draw the cells of `matrix` from a multinomial distribution. Of a class, the scores need
     three numbers: its images, the right answers among them, and the images of other classes that are taken for it.
-    These follow a multinomial and two binomial distributions: 1,000 classes are 3,000 draws, and not a million.
-
-    Args:
-        matrix: from `confusion_matrix`, of at least one image.
+    These follow a multinomial and two binomial distributions: 1,000 classes are 3,000 draws, and not a million. There
+    must be at least one image.
 
     Returns:
         `[low, high]` of `test_accuracy` and `test_balanced_accuracy`; of `precision`, `recall` and `f1-score` a list of

@@ -15,10 +15,10 @@ from rampline.data.compiled import as_written
 from rampline.pipeline.batches import make_train_dataset, on_devices
 from rampline.pipeline.order import EpochOrder
 from rampline.training.controller import Controller
-from rampline.training.engine import StepCallback, StepsDone, StopRequested
+from rampline.training.engine import TRAIN, StepCallback, StepsDone, StopRequested
 from rampline.training.objective import LOSS_SUM, PENALTY_SUM, Batch, Objective
 from rampline.training.step import penalty_of
-from rampline.training.synchronous import KeepIterators, SynchronousEngine
+from rampline.training.synchronous import SynchronousEngine, keep_iterator
 from rampline.training.timings import CACHED, PIPELINE, UPDATE
 
 
@@ -54,9 +54,9 @@ class FitEngine(SynchronousEngine):
     def run_steps(
         self, first_step: int, steps: int, is_enough: Callable[[], bool] = lambda: False
     ) -> Iterator[StepsDone]:
-        """See `Engine.run_steps`: one call of `Model.fit`, and all its steps. A whole run is trained by `train`."""
-        ends = _StepEnds(self._callback, "train")
-        self._fit(self._make_dataset(first_step, self._order), ends, steps_per_epoch=steps)
+        """One call of `Model.fit`, and all its steps. A whole run is trained by `train`."""
+        ends = _StepEnds(self._callback, TRAIN)
+        self._fit(self._share(self._make_dataset(first_step, self._order)), ends, steps_per_epoch=steps)
         yield StepsDone(sums=_sums_of_steps(ends.sums), input_wait_seconds=None)
 
     def train(self, controller: Controller) -> None:
@@ -70,29 +70,26 @@ class FitEngine(SynchronousEngine):
         done = controller.progress.step - controller.progress.epoch * per_epoch
         if 0 < done < per_epoch:
             rest = self._make_dataset(controller.progress.step, self._order)
-            self._fit(rest, bridge, steps_per_epoch=per_epoch - done)
+            self._fit(self._share(rest), bridge, steps_per_epoch=per_epoch - done)
         elif done:
             controller.end_epoch()
         epochs = self._config.epochs - controller.progress.epoch
         if not controller.is_over:
-            self._fit(
-                self._make_dataset(controller.progress.step, self._order),
-                bridge,
-                steps_per_epoch=per_epoch,
-                epochs=epochs,
-            )
+            rest = self._make_dataset(controller.progress.step, self._order)
+            self._fit(self._share(rest), bridge, steps_per_epoch=per_epoch, epochs=epochs)
 
     def make_probe(self, kind: str, batch_size: int | None = None) -> Callable[[int], float]:
-        """See `Engine.make_probe`: steps of `Model.fit`, from the end of its first to the end of its last."""
+        """Steps of `Model.fit`, timed from the end of its first to the end of its last."""
         if kind in (PIPELINE, UPDATE):
             return super().make_probe(kind, batch_size)
-        dataset = self._make_dataset(0, self._order_of(batch_size))
+        dataset = self._make_dataset(0, self._order.in_whole_batches(batch_size))
         if kind == CACHED:
             dataset = dataset.take(self._replicas.count).cache().repeat()
+        shares = self._share(dataset)
 
         def measure(steps: int) -> float:
             ends = _StepEnds(self._callback, kind)
-            self._fit(dataset, ends, steps_per_epoch=steps + 1)
+            self._fit(shares, ends, steps_per_epoch=steps + 1)
             return (ends.seconds[-1] - ends.seconds[0]) / steps
 
         return measure
@@ -112,11 +109,17 @@ class FitEngine(SynchronousEngine):
 
         return batches.map(as_written(describe))
 
-    def _fit(self, dataset: tf.data.Dataset, callback: keras.callbacks.Callback, **length: int) -> None:
+    def _share(self, dataset: tf.data.Dataset) -> tf.distribute.DistributedDataset:
+        """The replicas' shares by one iterator: `Model.fit` would make one at each call, and delete it in the end."""
         shares = on_devices(self._strategy, dataset, self._config.data)
-        self.state.model.fit(
-            shares, callbacks=[_CountSteps(self.state.step), callback, KeepIterators()], verbose=0, **length
-        )
+        iterator = keep_iterator(iter(shares))
+        # By its class, Keras takes it for what it is, and Python looks for `__iter__` there alone.
+        shares.__class__ = type("SharesOfOneIterator", (type(shares),), {"__iter__": lambda _: iterator})
+        return shares
+
+    def _fit(self, shares: tf.distribute.DistributedDataset, callback: keras.callbacks.Callback, **length: int) -> None:
+        count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: self.state.step.assign_add(1))
+        self.state.model.fit(shares, callbacks=[count, callback], verbose=0, **length)
 
 
 class _SumOfLosses(keras.losses.Loss):
@@ -183,17 +186,6 @@ def _count_penalties(model: keras.Model, sums: _EpochSums) -> None:
     model.compute_loss = compute_and_count
 
 
-class _CountSteps(keras.callbacks.Callback):
-    """Counts the steps that are made, which the learning rate follows."""
-
-    def __init__(self, step: tf.Variable) -> None:
-        super().__init__()
-        self._step = step
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._step.assign_add(1)
-
-
 class _StepEnds(keras.callbacks.Callback):
     """When each step ended, `time.perf_counter()`, and the sums until then."""
 
@@ -208,6 +200,8 @@ class _StepEnds(keras.callbacks.Callback):
         self.sums.append(np.asarray(logs["sums"]))
         self.seconds.append(time.perf_counter())
         self._callback.advance(self._kind)
+        if self._callback.should_stop():
+            raise StopRequested
 
 
 class _Bridge(keras.callbacks.Callback):
@@ -220,10 +214,10 @@ class _Bridge(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._started, self._sums = time.perf_counter(), []
-        self._callback.advance("train")
+        self._callback.advance(TRAIN)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
-        self._callback.advance("train")
+        self._callback.advance(TRAIN)
         sums = np.asarray(logs["sums"])
         self._sums.append(sums)
         # A loss that is not finite ends the run when it is recorded.

@@ -123,7 +123,7 @@ class LogicalReplicas:
     def _gather_replica(self) -> tf.Tensor:
         row = read_row(self._statistics)
         rows = row[None] if self._rows is None else self._rows.read_value()
-        return self._all_reduce(self._padded(rows))
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, self._padded(rows))
 
     def _rows_of(self, sums: Sequence[tf.Tensor]) -> tf.Tensor:
         """(logical replicas x width,): the sums of this worker's, and zeros for the others'."""
@@ -133,9 +133,6 @@ class LogicalReplicas:
         """A sum of zeros and one row is exact, whichever worker brings it."""
         replicas = self._replicas
         return tf.pad(rows, [[replicas.first, replicas.total - replicas.first - replicas.count], [0, 0]])
-
-    def _all_reduce(self, value: tf.Tensor) -> tf.Tensor:
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
 
     def _sum_gradients(self, values: Sequence[Sequence[tf.Tensor | None]]) -> list[tf.Tensor | None]:
         """The gradients of all logical replicas, added in their order; `values`: those of each of this worker."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,13 +32,7 @@ def check_models(study: Study, *, log: Callable[[str], None]) -> bool:
     """Build the models that are functions of the user's in a process of its own, see `models.check_own_model`.
 
     And the layers of `data.augment`. Where there are none, and all models are ours or of Keras, no process is started.
-
-    Args:
-        study: whose runs are about to be trained.
-        log: gets what the user should know, one line each.
-
-    Returns:
-        whether the data of all these models and layers is prepared.
+    Returns whether the data of all these models and layers is prepared.
 
     Raises:
         ConfigError: on a model that cannot be trained, in one line.
@@ -64,13 +57,9 @@ def _own_models(study: Study) -> list[dict[str, Any]]:
     wanted = dict.fromkeys(
         (run.config.data, run.config.model.name) for run in study.runs if ":" in run.config.model.name
     )
-    found: dict[str, dict[str, Any]] = {}
-    for data, name in wanted:
-        dataset, shape = _locate(study, data)
-        classes = len(dataset.class_names) if dataset else None
-        model = {"name": name, "image_shape": list(shape), "classes": classes}
-        found[json.dumps(model)] = model
-    return list(found.values())
+    located = [(name, *_locate(study, data)) for data, name in wanted]
+    found = dict.fromkeys((name, shape, dataset and len(dataset.class_names)) for name, dataset, shape in located)
+    return [{"name": name, "image_shape": list(shape), "classes": classes} for name, shape, classes in found]
 
 
 def _layers(study: Study) -> list[dict[str, Any]]:

@@ -24,9 +24,10 @@ from rampline.config import DataConfig, ModelConfig
 from rampline.config.choices import MODELS
 from rampline.config.keras_names import APPLICATIONS, check_model, check_weights, keras_names
 from rampline.config.setting import check
-from rampline.errors import ConfigError
+from rampline.errors import ConfigError, DownloadFailed, says_disk_full
 from rampline.files import locked, write_json
 from rampline.imports import import_own
+from rampline.jobs.memory import is_out_of_memory
 from rampline.pipeline.augment import check_layer
 from rampline.training.compiled_model import read_compiled
 
@@ -36,6 +37,8 @@ ImageShape = tuple[int, int, int]
 GUESSED_CLASSES = 10
 # Of the networks that take images of any size.
 IMAGENET_SIZE = 224
+# What Keras says of images.
+TOO_SMALL = "Input size must be at least"
 # The rounding of half precision in a sum over a thousand classes.
 SOFTMAX_TOLERANCE = 1e-2
 
@@ -130,7 +133,11 @@ def _make_built_in(name: str, image_shape: ImageShape, classes: int) -> keras.Mo
     try:
         return MODELS[name].load()(image_shape, classes)
     except ValueError as error:
-        raise ConfigError(f"data.image_size={image_shape[0]} is too small for {name}") from error
+        raise _too_small(name, image_shape) from error
+
+
+def _too_small(name: str, shape: ImageShape) -> ConfigError:
+    return ConfigError(f"data.image_size={shape[0]} is too small for {name}")
 
 
 def _make_application(config: ModelConfig, image_shape: ImageShape, classes: int) -> keras.Model:
@@ -168,42 +175,77 @@ def _load_backbone(make_backbone: Callable[..., keras.Model], config: ModelConfi
     is_backbone_file = config.weights.endswith(".h5")
     weights = config.weights if is_backbone_file or config.weights == "imagenet" else None
     try:
-        with _downloads_whole():
-            return make_backbone(include_top=False, weights=weights, input_shape=shape, **config.options)
+        return make_backbone(include_top=False, weights=weights, input_shape=shape, **config.options)
+    except DownloadFailed:
+        raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        if TOO_SMALL in str(error):
+            raise _too_small(config.name, shape) from error
         reason = " ".join(str(error).split())[:200]
         made = f"{config.name} with {config.options}" if config.options else config.name
         raise ConfigError(f"model.weights={config.weights} cannot be loaded into {made}: {reason}") from error
 
 
 @contextmanager
-def _downloads_whole() -> Iterator[None]:
+def downloads_whole(advance: Callable[[str], None]) -> Iterator[None]:
     """In the block a file that Keras downloads is whole or absent, and one process at a time downloads it.
 
     Keras writes to the file's own name, and has no checksum of some: another role would read a part of it, and what is
     left of a download that was killed would count as whole for ever.
+
+    Args:
+        advance: called with `download` at every block that comes, and every second while another process downloads;
+            then with `load`.
+
+    Raises:
+        DownloadFailed: in the block, when the server does not answer.
     """
-    get_file = file_utils.get_file
+    get_file, urlretrieve = file_utils.get_file, file_utils.urlretrieve
+
+    def retrieve(origin: str, target: str, report: Callable[..., None]) -> None:
+        def go_on(*progress: int) -> None:
+            advance("download")
+            report(*progress)
+
+        urlretrieve(origin, target, go_on)
 
     def fetch(name: str, origin: str, *, cache_subdir: str, **options: Any) -> str:
         folder, mark = Path(str(keras_home())).expanduser() / cache_subdir, f".rampline-{os.getuid()}"
         with suppress(OSError):  # not ours to write to: Keras takes another folder then
             folder.mkdir(parents=True, exist_ok=True)
         # Where it is there nothing is written: the folder may be somebody else's.
-        if not (folder / name).exists() and os.access(folder, os.W_OK):
-            with locked(folder / f"{mark}.lock"):
+        while not (folder / name).exists() and os.access(folder, os.W_OK):
+            advance("download")
+            with locked(folder / f"{mark}.lock", seconds=1.0) as is_held:
+                if not is_held or (folder / name).exists():
+                    continue
                 for left in folder.glob(f"{mark}-*"):  # of downloads that were killed
                     shutil.rmtree(left)
-                if not (folder / name).exists():
-                    with TemporaryDirectory(prefix=f"{mark}-", dir=folder) as aside:
-                        os.replace(get_file(name, origin, cache_subdir=aside, **options), folder / name)
+                with TemporaryDirectory(prefix=f"{mark}-", dir=folder) as aside, _told_apart(origin):
+                    os.replace(get_file(name, origin, cache_subdir=aside, **options), folder / name)
+        advance("load")
         return get_file(name, origin, cache_subdir=cache_subdir, **options)
 
-    file_utils.get_file = fetch
+    file_utils.get_file, file_utils.urlretrieve = fetch, retrieve
     try:
         yield
     finally:
-        file_utils.get_file = get_file
+        file_utils.get_file, file_utils.urlretrieve = get_file, urlretrieve
+
+
+@contextmanager
+def _told_apart(origin: str) -> Iterator[None]:
+    """A server that does not answer now is told apart from one that refuses, and from a full disk."""
+    try:
+        yield
+    except Exception as error:
+        # Keras puts an exception of no class of its own round it.
+        cause = error.__context__ or error
+        if says_disk_full(cause) or getattr(cause, "code", 500) < 500:
+            raise
+        raise DownloadFailed(f"{origin} cannot be downloaded: {cause}") from error
 
 
 def _preprocess(make_backbone: Callable[..., keras.Model]) -> Callable:
@@ -340,7 +382,7 @@ def measure_networks(_folder: Path, names: list[str], image_size: int | None) ->
     return [_measure_network(name, image_size) for name in names]
 
 
-def _measure_network(name: str, image_size: int | None = None) -> dict[str, Any]:
+def _measure_network(name: str, image_size: int | None) -> dict[str, Any]:
     if name in MODELS:
         size = image_size or DataConfig().image_size
         model = make_model(ModelConfig(name=name), image_shape=(size, size, 3), classes=GUESSED_CLASSES)
@@ -350,23 +392,13 @@ def _measure_network(name: str, image_size: int | None = None) -> dict[str, Any]
         size = image_size or make(weights=None).input_shape[1] or IMAGENET_SIZE
         model = make(weights=None, include_top=False, input_shape=(size, size, 3))
     keras.backend.clear_session()
-    return {
-        "name": name,
-        "image_size": size,
-        "parameters": model.count_params(),
-        "bytes_per_image": activation_bytes(model),
-    }
-
-
-def activation_bytes(model: keras.Model) -> int:
-    """Bytes of what all layers put out for one image in float32: what the backward pass needs again.
-
-    An estimate: operations that are put together keep less, convolutions need room to work in.
-    """
+    # What the backward pass needs again. An estimate: operations that are put together keep less, convolutions need
+    # room to work in.
     outputs = [output for layer in model.layers for output in keras.tree.flatten(layer.output)]
-    return sum(int(np.prod(output.shape[1:])) * np.dtype(output.dtype).itemsize for output in outputs)
+    size_of = [int(np.prod(output.shape[1:])) * np.dtype(output.dtype).itemsize for output in outputs]
+    return {"name": name, "image_size": size, "parameters": model.count_params(), "bytes_per_image": sum(size_of)}
 
 
 if __name__ == "__main__":
-    names = (*MODELS, *sorted(keras_names("applications", APPLICATIONS)))
-    write_json(Path(sys.argv[1]), {found.pop("name"): found for found in map(_measure_network, names)})
+    networks = measure_networks(Path(), [*MODELS, *sorted(keras_names("applications", APPLICATIONS))], None)
+    write_json(Path(sys.argv[1]), {network.pop("name"): network for network in networks})

@@ -234,14 +234,14 @@ def averages_of(optimizer: keras.optimizers.Optimizer) -> list[tuple[keras.Varia
     return [(weight, average) for weight, average in pairs if average is not None]
 
 
-def make_swap(optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strategy) -> Callable[[], None] | None:
-    """A function that puts weights and their averages in each other's place, bit by bit; `None` without averages.
+def make_swap(optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strategy) -> Callable[[], None]:
+    """A function that puts weights and their averages in each other's place, bit by bit.
 
     Keras' `SwapEMAWeights` adds and subtracts them: the weights would come back rounded.
     """
     pairs = averages_of(optimizer)
     if not pairs:
-        return None
+        return lambda: None
 
     def exchange(weight: tf.Variable, average: tf.Variable) -> None:
         before = tf.identity(weight)

@@ -8,7 +8,8 @@ set to one state at the beginning of each step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -25,17 +26,12 @@ _DRAWS_PER_STEP = 1024
 def draw_per_replica(model: keras.Model) -> None:
     """Let each replica draw by (seed, draws so far, replica); the first draws what one device would."""
     for generator in seed_generators(model):
-        _add_replica(generator)
+        generator.next = partial(_next_of_replica, generator.next)
 
 
-def _add_replica(generator: keras.random.SeedGenerator) -> None:
-    next_seed = generator.next
-
-    def next_of_replica(*args: Any, **kwargs: Any) -> tf.Tensor:
-        seed, context = next_seed(*args, **kwargs), tf.distribute.get_replica_context()
-        return of_replica(seed, context.replica_id_in_sync_group if context else 0)
-
-    generator.next = next_of_replica
+def _next_of_replica(next_seed: Callable[..., tf.Tensor], *args: Any, **kwargs: Any) -> tf.Tensor:
+    context = tf.distribute.get_replica_context()
+    return of_replica(next_seed(*args, **kwargs), context.replica_id_in_sync_group if context else 0)
 
 
 def seeds_of(model: keras.Model) -> list[keras.Variable]:

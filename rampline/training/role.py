@@ -105,8 +105,13 @@ def meet(config: RunConfig) -> tf.distribute.Strategy:
     """The strategy, as soon as the roles have met; where they do not in time, SIGALRM ends the process."""
     from rampline.training.strategy import make_strategy
 
-    with _rendezvous_deadline(config.cluster.rendezvous_timeout_seconds):
+    # TensorFlow waits for the other roles for ever, holds the interpreter's lock meanwhile and swallows SIGTERM: no
+    # thread and no Python handler would run, so the kernel has to end it.
+    signal.alarm(config.cluster.rendezvous_timeout_seconds)
+    try:
         return make_strategy(config)
+    finally:
+        signal.alarm(0)
 
 
 def read_task(config: RunConfig) -> Task:
@@ -153,6 +158,8 @@ def _train(config: RunConfig, task: Task, run_directory: RunDirectory, strategy:
     # TensorFlow's multi-worker runtime swallows SIGTERM unless a handler is installed after it.
     stop, heartbeat = _come_alive(config, task, run_directory)
     events = EventWriter(run_directory.events_file) if task.is_chief else None
+    if events:
+        events.write("met")
     launch = Launch(
         at=float(os.environ.get("RAMPLINE_LAUNCHED_AT", time.monotonic())),
         wall_seconds_before=float(os.environ.get("RAMPLINE_WALL_SECONDS_BEFORE", "0")),
@@ -162,7 +169,8 @@ def _train(config: RunConfig, task: Task, run_directory: RunDirectory, strategy:
         advance=heartbeat.advance, should_stop=stop.is_set if task.is_chief else lambda: stop.signalled
     )
     try:
-        train(config, task, run_directory, strategy, events, attempt=attempt, launch=launch, callback=callback)
+        with _naming_damage(run_directory, heartbeat):
+            train(config, task, run_directory, strategy, events, attempt=attempt, launch=launch, callback=callback)
     except Preempted:
         if task.is_chief:
             stop.tell_saved()
@@ -171,14 +179,14 @@ def _train(config: RunConfig, task: Task, run_directory: RunDirectory, strategy:
             wait_until(stop.is_saved, SAVE_SECONDS)
         raise
     except Exception as error:
-        _look_at_data(error, run_directory)
         if events:
             events.write("failed", message=one_line(error))
         raise
     return 0
 
 
-def _look_at_data(error: Exception, run_directory: RunDirectory) -> None:
+@contextmanager
+def _naming_damage(run_directory: RunDirectory, heartbeat: Heartbeat) -> Iterator[None]:
     """A file that became unreadable in the middle of training is named, instead of the operation that read it.
 
     Raises:
@@ -186,9 +194,13 @@ def _look_at_data(error: Exception, run_directory: RunDirectory) -> None:
     """
     import tensorflow as tf
 
-    if isinstance(error, tf.errors.InvalidArgumentError | tf.errors.DataLossError | tf.errors.NotFoundError):
+    try:
+        yield
+    except (tf.errors.InvalidArgumentError, tf.errors.DataLossError, tf.errors.NotFoundError):
+        heartbeat.advance("check")
         dataset = PreparedDataset.open(Path(run_directory.read_identity().dataset))
-        check_intact(dataset, everything=True)
+        check_intact(dataset, everything=True, advance=lambda: heartbeat.advance("check"))
+        raise
 
 
 def _come_alive(config: RunConfig, task: Task, run_directory: RunDirectory) -> tuple[StopRequest, Heartbeat]:
@@ -207,17 +219,3 @@ def _give_up(call: str, seconds: float) -> None:
     faulthandler.dump_traceback()
     print(f"{ERROR_MARK}no {call} call has come back for {seconds:.0f} s", file=sys.stderr)  # noqa: T201
     leave(PEER_LOST)
-
-
-@contextmanager
-def _rendezvous_deadline(seconds: int) -> Iterator[None]:
-    """End the process with SIGALRM unless the block is left in time.
-
-    TensorFlow waits for the other roles for ever, holds the interpreter's lock meanwhile and swallows SIGTERM: no
-    thread and no Python handler would run, so the kernel has to do it.
-    """
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)

@@ -18,7 +18,7 @@ from rampline.data.dataset import PreparedDataset
 from rampline.training.batch_norm import fuse_batch_norm
 from rampline.training.checkpoint import load_model_weights
 from rampline.training.compiled_model import CompiledWith, read_compiled
-from rampline.training.models import load_keras_file, make_model
+from rampline.training.models import downloads_whole, load_keras_file, make_model
 from rampline.training.objective import Objective, make_class_weights, make_cross_entropy, make_metrics
 from rampline.training.optimizers import (
     LossScaleOptimizer,
@@ -43,7 +43,7 @@ class TrainingState:
         learning_rate: the schedule.
         objective: the loss and the metrics.
         compiled_with: what a user's function has compiled its model with; `None` where the study says it.
-        swap: puts weights and their averages in each other's place; `None` without averages.
+        swap: puts weights and their averages in each other's place, where the optimizer keeps some.
     """
 
     model: keras.Model
@@ -52,14 +52,11 @@ class TrainingState:
     learning_rate: StepLearningRate
     objective: Objective
     compiled_with: CompiledWith | None = None
-    swap: Callable[[], None] | None = None
+    swap: Callable[[], None] = lambda: None
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
         """Let the model have the averages of its weights in the block, where the optimizer keeps some."""
-        if self.swap is None:
-            yield
-            return
         self.swap()
         try:
             yield
@@ -67,16 +64,27 @@ class TrainingState:
             self.swap()
 
 
-def make_state(config: RunConfig, dataset: PreparedDataset, strategy: tf.distribute.Strategy) -> TrainingState:
-    """Create model, optimizer and counter: the same initial values for the same seed under every strategy."""
+def make_state(
+    config: RunConfig,
+    dataset: PreparedDataset,
+    strategy: tf.distribute.Strategy,
+    *,
+    advance: Callable[[str], None] = lambda _: None,
+) -> TrainingState:
+    """Create model, optimizer and counter: the same initial values for the same seed under every strategy.
+
+    `advance` is called while weights are downloaded, see `downloads_whole`, and then with `build`.
+    """
     keras.utils.set_random_seed(config.seed)
     classes = len(dataset.class_names)
-    with strategy.scope():
+    with strategy.scope(), downloads_whole(advance):
         model = make_model(config.model, image_shape=dataset.image_shape, classes=classes)
         first = tf.VariableAggregation.ONLY_FIRST_REPLICA
         step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step", aggregation=first)
         if config.engine != "fit":
             fuse_batch_norm(model)
+    # The blocks of a download say nothing of how long the rest may take.
+    advance("build")
     compiled_with = read_compiled(model, name=config.model.name, classes=classes)
     rate = partial(learning_rate_at, config, config.steps_per_epoch(dataset.splits["train"]))
     if compiled_with:

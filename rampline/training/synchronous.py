@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import time
 from collections.abc import Callable, Iterator
 
@@ -14,12 +13,18 @@ import tensorflow as tf
 from rampline.config import RunConfig
 from rampline.data.compiled import compiled, repeat
 from rampline.data.dataset import PreparedDataset
-from rampline.errors import Preempted, RunFailed
-from rampline.pipeline.batches import ReplicaRange, make_evaluation_dataset, make_train_dataset, on_devices
+from rampline.pipeline.batches import make_evaluation_dataset, make_train_dataset, on_devices
 from rampline.pipeline.examples import Examples, open_examples
-from rampline.pipeline.order import EpochOrder, evaluation_steps
-from rampline.training.batch_norm import make_average, make_gather, write_statistics
-from rampline.training.engine import TRAIN, CallPacer, ExamplesLog, StepCallback, StepsDone, StopRequested
+from rampline.pipeline.order import EpochOrder, evaluation_steps, order_of
+from rampline.training.batch_norm import make_average, make_gather, moving_statistics, write_statistics
+from rampline.training.engine import (
+    TRAIN,
+    CallPacer,
+    ExamplesLog,
+    StepCallback,
+    StepsDone,
+    StopRequested,
+)
 from rampline.training.logical_replicas import LogicalReplicas, add_sums, range_of
 from rampline.training.objective import Batch
 from rampline.training.state import TrainingState
@@ -36,48 +41,175 @@ def _clock() -> Callable[[], tf.Tensor]:
     return tf.timestamp
 
 
-class SynchronousSteps:
-    """Compiled at their first call, for any number of steps.
+def workers_of(config: RunConfig, strategy: tf.distribute.Strategy) -> int:
+    """Worker processes that train together; fewer than `cluster.workers` where an elastic run has shrunk."""
+    return strategy.num_replicas_in_sync // config.cluster.replicas
+
+
+def keep_iterator(iterator: Iterator) -> Iterator:
+    """`iterator`, which nothing deletes from now on, not even the interpreter when it ends."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(iterator))
+    return iterator
+
+
+EVALUATION_STEPS_PER_CALL = 64
+
+
+class SynchronousEngine:
+    """Every replica takes part in every step; gradients are summed over all of them.
 
     Args:
-        config: the run.
-        strategy: whose replicas take part in every step.
-        state: made in its scope.
-        replicas: those of this process.
-        logical: the same with `cluster.sum: exact`, where they need not be the strategy's.
-
-    Batches come from `iterate`. A `note` is (3,) of `keras.config.floatx()`: what a worker tells the others with a
-    call; its sum over the workers comes back, the same on each of them.
-
-    Attributes:
-        train: `(batches, steps, note)` to `(sums, notes, wait, indices)`: trains on the next `steps` batches.
-        evaluate: `(batches, steps, note)` to `(sums, notes)`.
-        fetch: `(batches, steps)`: takes that many batches and does nothing with them.
-        update: `(steps, scale)`: updates the weights that many times with themselves times `scale` for gradients.
-        total: `sum_over_workers`, compiled.
+        state: made in the scope of the strategy: one device, mirrored, or multi-worker mirrored.
+        worker: index of this process among those that train together.
+        callback: is told of every call, and asked whether to stop.
+        examples_log: gets the examples of every step; `None` to keep no record.
     """
 
     def __init__(
         self,
+        *,
         config: RunConfig,
+        dataset: PreparedDataset,
         strategy: tf.distribute.Strategy,
         state: TrainingState,
-        replicas: ReplicaRange,
-        logical: LogicalReplicas | None = None,
+        worker: int = 0,
+        callback: StepCallback | None = None,
+        examples_log: ExamplesLog | None = None,
     ) -> None:
-        self._config, self._strategy, self._state, self._replicas = config, strategy, state, replicas
-        self._now = _clock()
-        self._logical, self._workers = logical, workers_of(config, strategy)
-        self._is_plain = logical is not None or "GPU" not in strategy.extended.worker_devices[0]
+        self.state = state
+        self._config, self._dataset, self._strategy = config, dataset, strategy
+        self._callback, self._examples_log = callback or StepCallback(), examples_log
+        is_exact, physical = config.cluster.sum == "exact", strategy.num_replicas_in_sync
+        total = config.num_replicas_in_sync if is_exact else physical
+        self._workers = workers_of(config, strategy)
+        self._replicas = range_of(worker, self._workers, total)
+        self._order = order_of(config, dataset)
+        self._examples: dict[str, Examples] = {}
+        self._batches: Iterator | None = None
+        self._next_step = -1
+        self._logical = LogicalReplicas(state, strategy, self._replicas) if is_exact else None
+        self._is_plain = is_exact or "GPU" not in strategy.extended.worker_devices[0]
         # Of what a step returns: its sums, of each logical replica where there are some.
-        self._width = state.objective.width * (replicas.total if logical else 1)
-        self.train = self._make_train()
-        self.evaluate = self._make_evaluate()
-        self.fetch = self._make_fetch()
-        self.update = self._make_update()
-        self.total = compiled(self.sum_over_workers)
+        self._width = state.objective.width * (self._replicas.total if is_exact else 1)
+        self._now = _clock()
+        # Compiled at their first call, for any number of steps. Their `note` is what `_note` makes; its sum over the
+        # workers comes back, the same on each of them.
+        self._train_steps, self._evaluation_steps = self._make_train_steps(), self._make_evaluation_steps()
+        self._fetch_steps, self._update_steps = self._make_fetch_steps(), self._make_update_steps()
+        self._total = compiled(self._sum_over_workers)
+        self._pacer, self._last_call = CallPacer(config.steps_per_call), (0, 0.0)
+        self._average, self._gather = None, None
+        if self._logical:
+            self._average, self._gather = self._logical.average_statistics, self._logical.read_statistics
+        elif total > 1 and moving_statistics(state.model):
+            self._average, self._gather = make_average(state.model, strategy), make_gather(state.model, strategy)
 
-    def iterate(self, dataset: tf.data.Dataset) -> Iterator:
+    def run_steps(
+        self, first_step: int, steps: int, is_enough: Callable[[], bool] = lambda: False
+    ) -> Iterator[StepsDone]:
+        """As `Engine` says, with one element per call of the compiled function."""
+        if self._batches is None or first_step != self._next_step:
+            self._batches = self._iterate(first_step, self._order)
+        for start, count in self._calls(steps, TRAIN):
+            done, indices = self._train(self._batches, count, is_enough=is_enough())
+            if self._examples_log:
+                self._examples_log.append(first_step + start, indices.numpy())
+            self._next_step = first_step + start + count
+            yield done
+            if done.stop:
+                return
+
+    def _train(self, batches: Iterator, count: int, *, is_enough: bool = False) -> tuple[StepsDone, tf.Tensor]:
+        """One call of `count` steps, and what all workers tell with it."""
+        started = time.perf_counter()
+        sums, notes, wait, indices = self._train_steps(batches, tf.constant(count), self._note(is_enough))
+        wishes, past_steps, past_seconds = notes.numpy() / self._workers
+        made = sums.numpy()
+        self._pacer.note(int(past_steps), float(past_seconds))
+        seconds = time.perf_counter() - started
+        self._last_call = (count, seconds)
+        # Inside a graph there is but the clock of the wall, which may be set: no wait is longer than its call.
+        waited = min(max(float(wait), 0.0), seconds)
+        done = StepsDone(sums=made, input_wait_seconds=waited, stop=bool(wishes > 0))
+        return done, indices
+
+    def evaluate(self, split: str) -> np.ndarray:
+        examples, replicas = self._dataset.splits[split], self._replicas
+        batch_size = self._config.micro_batch_size or replicas.rows(self._config.global_batch_size)
+        size = {"total_examples": examples, "batch_size": batch_size, "replicas": replicas}
+        batches = self._iterate_shares(make_evaluation_dataset(self._open(split), **size))
+        steps = evaluation_steps(replicas=replicas.total, batch_size=batch_size, examples=examples)
+        total = np.zeros(self.state.objective.width)
+        for start in range(0, steps, EVALUATION_STEPS_PER_CALL):
+            count = min(EVALUATION_STEPS_PER_CALL, steps - start)
+            self._callback.advance("evaluate")
+            sums, notes = self._evaluation_steps(batches, tf.constant(count), self._note())
+            if notes[0] > 0:
+                raise StopRequested
+            total += sums.numpy()
+        return total
+
+    def average_moving_statistics(self) -> None:
+        if self._average:
+            self._average()
+
+    def read_statistics(self) -> np.ndarray | None:
+        return self._gather() if self._gather else None
+
+    def write_statistics(self, statistics: np.ndarray | None) -> None:
+        if self._logical:
+            self._logical.write_statistics(statistics)
+        elif statistics is not None:
+            write_statistics(self.state.model, self._strategy, statistics)
+
+    def finish(self) -> None:
+        self._total(tf.zeros(()))
+
+    def average(self, value: float) -> float:
+        total = self._total(tf.constant(value, tf.float64))
+        return float(total) / self._workers
+
+    def make_probe(self, kind: str, batch_size: int | None = None) -> Callable[[int], float]:
+        batches = self._iterate(0, self._order.in_whole_batches(batch_size), repeat_first=kind == CACHED)
+
+        def measure(steps: int) -> float:
+            started = time.perf_counter()
+            for _, count in self._calls(steps, kind):
+                if kind == UPDATE:
+                    self._update_steps(tf.constant(count), tf.constant(0.0)).numpy()
+                elif kind == PIPELINE:
+                    self._fetch_steps(batches, tf.constant(count)).numpy()
+                elif self._train(batches, count)[0].stop:
+                    raise StopRequested
+            return (time.perf_counter() - started) / steps
+
+        return measure
+
+    def _open(self, split: str) -> Examples:
+        """The split, read into this process once."""
+        if split not in self._examples:
+            self._examples[split] = open_examples(self._dataset, split)
+        return self._examples[split]
+
+    def _calls(self, steps: int, kind: str) -> Iterator[tuple[int, int]]:
+        """First step and number of steps of each call of a compiled function; the first of each kind may compile."""
+        for start, count in self._pacer.split(kind, steps):
+            self._callback.advance(kind)
+            yield start, count
+
+    def _note(self, is_enough: bool = False) -> tf.Tensor:
+        """(3,): 1 when this role wants to stop, and the steps and seconds of its last call: summed over the workers."""
+        wish = float(is_enough or self._callback.should_stop())
+        return tf.constant([wish, *self._last_call], keras.config.floatx())
+
+    def _iterate(self, first_step: int, order: EpochOrder, *, repeat_first: bool = False) -> Iterator:
+        """The batches of the training from that step on, or that step's again and again."""
+        shape = {"order": order, "data": self._config.data, "replicas": self._replicas}
+        batches = make_train_dataset(self._open("train"), **shape, first_step=first_step)
+        batches = batches.take(self._replicas.count).cache().repeat() if repeat_first else batches
+        return keep_iterator(self._iterate_shares(batches))
+
+    def _iterate_shares(self, dataset: tf.data.Dataset) -> Iterator:
         """An iterator over the local replicas' batches, one after the other.
 
         GPUs get theirs ahead of the step, but for `prefetch: off`.
@@ -102,7 +234,7 @@ class SynchronousSteps:
             lambda context: shares[context.replica_id_in_sync_group]
         )
 
-    def sum_over_workers(self, local: tf.Tensor) -> tf.Tensor:
+    def _sum_over_workers(self, local: tf.Tensor) -> tf.Tensor:
         """One collective for many steps: the first local replica of each worker brings its worker's sums."""
         if self._workers == 1:
             return local
@@ -115,11 +247,12 @@ class SynchronousSteps:
 
         return self._strategy.experimental_local_results(self._strategy.run(reduce))[0]
 
-    def _make_train(self) -> tf.types.experimental.GenericFunction:
-        strategy, step = self._strategy, self._state.step
+    def _make_train_steps(self) -> tf.types.experimental.GenericFunction:
+        """`(batches, steps, note)` to `(sums, notes, wait, indices)`: trains on the next `steps` batches."""
+        strategy, step = self._strategy, self.state.step
         logged = self._config.log_examples
         how = {"micro_batch": self._config.micro_batch_size, "xla": self._config.xla}
-        train_step = self._logical.make_train_step(**how) if self._logical else make_train_step(self._state, **how)
+        train_step = self._logical.make_train_step(**how) if self._logical else make_train_step(self.state, **how)
 
         def train(batches: Iterator, steps: tf.Tensor, note: tf.Tensor) -> tuple[tf.Tensor, ...]:
             def train_once(
@@ -143,9 +276,10 @@ class SynchronousSteps:
 
         return compiled(train, reduce_retracing=True)
 
-    def _make_evaluate(self) -> tf.types.experimental.GenericFunction:
+    def _make_evaluation_steps(self) -> tf.types.experimental.GenericFunction:
+        """`(batches, steps, note)` to `(sums, notes)`."""
         strategy, logical = self._strategy, self._logical
-        evaluation_step = logical.make_evaluation_step() if logical else make_evaluation_step(self._state)
+        evaluation_step = logical.make_evaluation_step() if logical else make_evaluation_step(self.state)
 
         def evaluate(batches: Iterator, steps: tf.Tensor, note: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             def evaluate_once(_: tf.Tensor, sums: tf.Tensor) -> tuple[tf.Tensor]:
@@ -157,7 +291,9 @@ class SynchronousSteps:
 
         return compiled(evaluate, reduce_retracing=True)
 
-    def _make_fetch(self) -> tf.types.experimental.GenericFunction:
+    def _make_fetch_steps(self) -> tf.types.experimental.GenericFunction:
+        """`(batches, steps)`: takes that many batches and does nothing with them."""
+
         def fetch(batches: Iterator, steps: tf.Tensor) -> tf.Tensor:
             def fetch_once(_: tf.Tensor, fetched: tf.Tensor) -> tuple[tf.Tensor]:
                 batch = self._next(batches)
@@ -168,8 +304,9 @@ class SynchronousSteps:
 
         return compiled(fetch, reduce_retracing=True)
 
-    def _make_update(self) -> tf.types.experimental.GenericFunction:
-        optimizer, variables = self._state.optimizer, self._state.model.trainable_variables
+    def _make_update_steps(self) -> tf.types.experimental.GenericFunction:
+        """`(steps, scale)`: updates the weights that many times with themselves times `scale` for gradients."""
+        optimizer, variables = self.state.optimizer, self.state.model.trainable_variables
 
         def update_replica(scale: tf.Tensor) -> None:
             # Gradients that are constants would be summed when the graph is built.
@@ -196,202 +333,9 @@ class SynchronousSteps:
     def _sum_with_notes(self, sums: tf.Tensor, note: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """(n, width) and (3,), summed over all workers in one collective."""
         row = tf.pad(note[None], [[0, 0], [0, self._width - note.shape[0]]])
-        reduced = self.sum_over_workers(tf.concat([sums, row], axis=0))
-        width = self._state.objective.width
+        reduced = self._sum_over_workers(tf.concat([sums, row], axis=0))
+        width = self.state.objective.width
         return add_sums(reduced[:-1], width) if self._logical else reduced[:-1], reduced[-1, : note.shape[0]]
 
     def _local_sum(self, per_replica: tf.Tensor) -> tf.Tensor:
         return tf.add_n(self._strategy.experimental_local_results(per_replica))
-
-
-def workers_of(config: RunConfig, strategy: tf.distribute.Strategy) -> int:
-    """Worker processes that train together; fewer than `cluster.workers` where an elastic run has shrunk."""
-    return strategy.num_replicas_in_sync // config.cluster.replicas
-
-
-def keep_iterator(iterator: Iterator) -> Iterator:
-    """`iterator`, which nothing deletes from now on, not even the interpreter when it ends."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(iterator))
-    return iterator
-
-
-class KeepIterators(keras.callbacks.Callback):
-    """Keeps the iterator that `Model.fit` makes and deletes when it returns."""
-
-    def on_train_end(self, logs: dict | None = None) -> None:
-        # Keras gives no access to it; `isinstance` would wake up objects that import modules when they are looked at.
-        for thing in gc.get_objects():
-            if issubclass(type(thing), tf.distribute.DistributedIterator):
-                keep_iterator(thing)
-
-
-EVALUATION_STEPS_PER_CALL = 64
-
-
-class SynchronousEngine:
-    """Every replica takes part in every step; gradients are summed over all of them.
-
-    Args:
-        config: the run.
-        dataset: what it trains on.
-        strategy: `OneDeviceStrategy`, `MirroredStrategy` or `MultiWorkerMirroredStrategy`.
-        state: made in the strategy's scope.
-        worker: index of this process among those that train together.
-        callback: is told of every call, and asked whether to stop.
-        examples_log: gets the examples of every step; `None` to keep no record.
-    """
-
-    def __init__(
-        self,
-        *,
-        config: RunConfig,
-        dataset: PreparedDataset,
-        strategy: tf.distribute.Strategy,
-        state: TrainingState,
-        worker: int = 0,
-        callback: StepCallback | None = None,
-        examples_log: ExamplesLog | None = None,
-    ) -> None:
-        self.state = state
-        self._config, self._dataset, self._strategy = config, dataset, strategy
-        self._callback, self._examples_log = callback or StepCallback(), examples_log
-        is_exact, physical = config.cluster.sum == "exact", strategy.num_replicas_in_sync
-        total = config.num_replicas_in_sync if is_exact else physical
-        self._workers = workers_of(config, strategy)
-        self._replicas = range_of(worker, self._workers, total)
-        self._order = EpochOrder(
-            examples=dataset.splits["train"], global_batch_size=config.global_batch_size, seed=config.seed
-        )
-        self._examples: dict[str, Examples] = {}
-        self._batches: Iterator | None = None
-        self._next_step = -1
-        self._logical = LogicalReplicas(state, strategy, self._replicas) if is_exact else None
-        self._steps = SynchronousSteps(config, strategy, state, self._replicas, self._logical)
-        self._pacer, self._last_call = CallPacer(config.steps_per_call), (0, 0.0)
-        self._average, self._gather = None, None
-        if self._logical:
-            self._average, self._gather = self._logical.average_statistics, self._logical.read_statistics
-        elif total > 1:
-            self._average, self._gather = make_average(state.model, strategy), make_gather(state.model, strategy)
-
-    def run_steps(
-        self, first_step: int, steps: int, is_enough: Callable[[], bool] = lambda: False
-    ) -> Iterator[StepsDone]:
-        """See `Engine.run_steps`; one element per call of the compiled function."""
-        if self._batches is None or first_step != self._next_step:
-            self._batches = self._iterate(first_step, self._order)
-        for start, count in self._calls(steps, TRAIN):
-            done, indices = self._train(self._batches, count, is_enough=is_enough())
-            if self._examples_log:
-                self._examples_log.append(first_step + start, indices.numpy())
-            self._next_step = first_step + start + count
-            yield done
-            if done.stop:
-                return
-
-    def _train(self, batches: Iterator, count: int, *, is_enough: bool = False) -> tuple[StepsDone, tf.Tensor]:
-        """One call of `count` steps, and what all workers tell with it."""
-        started = time.perf_counter()
-        sums, notes, wait, indices = self._steps.train(batches, tf.constant(count), self._note(is_enough))
-        wishes, past_steps, past_seconds = notes.numpy() / self._workers
-        made = sums.numpy()
-        self._pacer.note(int(past_steps), float(past_seconds))
-        seconds = time.perf_counter() - started
-        self._last_call = (count, seconds)
-        # Inside a graph there is but the clock of the wall, which may be set: no wait is longer than its call.
-        waited = min(max(float(wait), 0.0), seconds)
-        done = StepsDone(sums=made, input_wait_seconds=waited, stop=bool(wishes > 0))
-        return done, indices
-
-    def evaluate(self, split: str) -> np.ndarray:
-        """See `Engine.evaluate`."""
-        examples, replicas = self._dataset.splits[split], self._replicas
-        batch_size = self._config.micro_batch_size or replicas.rows(self._config.global_batch_size)
-        size = {"total_examples": examples, "batch_size": batch_size, "replicas": replicas}
-        batches = self._steps.iterate(make_evaluation_dataset(self._open(split), **size))
-        steps = evaluation_steps(replicas=replicas.total, batch_size=batch_size, examples=examples)
-        total = np.zeros(self.state.objective.width)
-        for start in range(0, steps, EVALUATION_STEPS_PER_CALL):
-            count = min(EVALUATION_STEPS_PER_CALL, steps - start)
-            self._callback.advance("evaluate")
-            sums, notes = self._steps.evaluate(batches, tf.constant(count), self._note())
-            if notes[0] > 0:
-                raise StopRequested
-            total += sums.numpy()
-        return total
-
-    def average_moving_statistics(self) -> None:
-        """See `Engine.average_moving_statistics`."""
-        if self._average:
-            self._average()
-
-    def read_statistics(self) -> np.ndarray | None:
-        """See `Engine.read_statistics`."""
-        return self._gather() if self._gather else None
-
-    def write_statistics(self, statistics: np.ndarray | None) -> None:
-        """See `Engine.write_statistics`."""
-        if self._logical:
-            self._logical.write_statistics(statistics)
-        elif statistics is not None:
-            write_statistics(self.state.model, self._strategy, statistics)
-
-    def check_agreement(self, step: int) -> None:
-        """See `Engine.check_agreement`."""
-        total = self._steps.total(tf.constant(step, tf.int64))
-        if int(total) != self._workers * step:
-            raise RunFailed(f"the workers found different checkpoints (this one: step {step}): do they see one folder?")
-
-    def finish(self) -> None:
-        """See `Engine.finish`."""
-        self._steps.total(tf.zeros(()))
-
-    def average(self, value: float) -> float:
-        """See `Engine.average`."""
-        total = self._steps.total(tf.constant(value, tf.float64))
-        return float(total) / self._workers
-
-    def make_probe(self, kind: str, batch_size: int | None = None) -> Callable[[int], float]:
-        """See `Engine.make_probe`."""
-        batches = self._iterate(0, self._order_of(batch_size), repeat_first=kind == CACHED)
-
-        def measure(steps: int) -> float:
-            started = time.perf_counter()
-            for _, count in self._calls(steps, kind):
-                if kind == UPDATE:
-                    self._steps.update(tf.constant(count), tf.constant(0.0)).numpy()
-                elif kind == PIPELINE:
-                    self._steps.fetch(batches, tf.constant(count)).numpy()
-                elif self._train(batches, count)[0].stop:
-                    raise Preempted("stopped on request during the probes")
-            return (time.perf_counter() - started) / steps
-
-        return measure
-
-    def _open(self, split: str) -> Examples:
-        """The split, read into this process once."""
-        if split not in self._examples:
-            self._examples[split] = open_examples(self._dataset, split)
-        return self._examples[split]
-
-    def _calls(self, steps: int, kind: str) -> Iterator[tuple[int, int]]:
-        """First step and number of steps of each call of a compiled function; the first of each kind may compile."""
-        for start, count in self._pacer.split(kind, steps):
-            self._callback.advance(kind)
-            yield start, count
-
-    def _note(self, is_enough: bool = False) -> tf.Tensor:
-        """(3,): 1 when this role wants to stop, and the steps and seconds of its last call: summed over the workers."""
-        wish = float(is_enough or self._callback.should_stop())
-        return tf.constant([wish, *self._last_call], keras.config.floatx())
-
-    def _order_of(self, batch_size: int | None) -> EpochOrder:
-        """The run's order of examples; that of a probe in whole global batches of a size."""
-        return self._order.in_whole_batches(batch_size) if batch_size else self._order
-
-    def _iterate(self, first_step: int, order: EpochOrder, *, repeat_first: bool = False) -> Iterator:
-        """The batches of the training from that step on, or that step's again and again."""
-        shape = {"order": order, "data": self._config.data, "replicas": self._replicas}
-        batches = make_train_dataset(self._open("train"), **shape, first_step=first_step)
-        batches = batches.take(self._replicas.count).cache().repeat() if repeat_first else batches
-        return keep_iterator(self._steps.iterate(batches))

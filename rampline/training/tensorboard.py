@@ -81,14 +81,11 @@ class ScalarWriter:
             yield
         except WRITE_ERRORS as error:
             self._failed = True
-            self._close()
+            for writer in self._writers.values():
+                # It tries to write the rest once more.
+                with suppress(*WRITE_ERRORS):
+                    writer.close()
             self._warn(f"TensorBoard scalars are not written from epoch {epoch} on: {_reason(error)}")
-
-    def _close(self) -> None:
-        for writer in self._writers.values():
-            # It tries to write the rest once more.
-            with suppress(*WRITE_ERRORS):
-                writer.close()
 
 
 @contextmanager

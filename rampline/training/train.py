@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
 from rampline.config import RunConfig
-from rampline.config.learning_rate import learning_rate_curve
 from rampline.data.dataset import PreparedDataset
 from rampline.jobs.tf_config import Task
 from rampline.record.events import EventWriter
 from rampline.record.run_directory import RunDirectory
 from rampline.training.controller import Controller, Launch
-from rampline.training.early_stop import describe_stop
 from rampline.training.engine import Engine, ExamplesLog, StepCallback
 from rampline.training.fit import FitEngine
 from rampline.training.parameter_server import ParameterServerEngine
@@ -41,24 +37,21 @@ def train(
         RunFailed: when training cannot go on.
     """
     dataset = PreparedDataset.open(Path(run_directory.read_identity().dataset))
-    state = make_state(config, dataset, strategy)
+    state = make_state(config, dataset, strategy, advance=callback.advance)
     examples_log = ExamplesLog(run_directory.examples_file(task.name), attempt) if config.log_examples else None
     engine = make_engine(config, dataset, strategy, state, task, callback=callback, examples_log=examples_log)
-    steps_per_epoch = config.steps_per_epoch(dataset.splits["train"])
     controller = Controller(
         config=config,
         engine=engine,
         run_directory=run_directory,
-        steps_per_epoch=steps_per_epoch,
+        steps_per_epoch=config.steps_per_epoch(dataset.splits["train"]),
         workers=task.workers,
         events=events,
         attempt=attempt,
         launch=launch,
         callback=callback,
     )
-    if events:
-        startup = {"startup_seconds": time.monotonic() - launch.at}
-        _tell_start(config, dataset, state, steps_per_epoch, controller, events, task.workers, **startup)
+    controller.tell_start(dataset.splits)
     # It may have been decided by an attempt that did not come to its result.
     controller.decide()
     if isinstance(engine, FitEngine):
@@ -84,46 +77,3 @@ def make_engine(
         return ParameterServerEngine(**parts, measure_staleness=measure_staleness)
     make = FitEngine if config.engine == "fit" else SynchronousEngine
     return make(**parts, worker=task.worker_number, examples_log=examples_log)
-
-
-def _tell_start(
-    config: RunConfig,
-    dataset: PreparedDataset,
-    state: TrainingState,
-    steps_per_epoch: int,
-    controller: Controller,
-    events: EventWriter,
-    workers: int,
-    **figures: Any,
-) -> None:
-    curve, peak = (
-        learning_rate_curve(state.learning_rate.rate, config.epochs, steps_per_epoch),
-        config.peak_learning_rate,
-    )
-    if state.compiled_with:
-        # float32 has no more digits.
-        peak = float(f"{max(rate for _, rate in curve):.6g}")
-        figures |= {"compiled_with": dict(state.compiled_with.words)}
-    if config.stop.is_set:
-        figures |= {"stops": describe_stop(config)}
-    if config.micro_batch_size:
-        figures |= {"micro_batch_size": config.micro_batch_size}
-    events.write(
-        "started",
-        **figures,
-        attempt=controller.attempt,
-        replicas=config.replicas,
-        num_replicas_in_sync=config.num_replicas_in_sync,
-        workers=workers,
-        per_replica_batch_size=config.per_replica_batch_size,
-        global_batch_size=config.global_batch_size,
-        steps_per_epoch=steps_per_epoch,
-        peak_learning_rate=peak,
-        epochs=config.epochs,
-        first_epoch=controller.progress.epoch + 1,
-        first_step=controller.progress.step,
-        train_examples=dataset.splits["train"],
-        validation_examples=dataset.splits["validation"],
-        parameters=state.model.count_params(),
-        learning_rate_curve=curve,
-    )

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 
+from rampline.errors import DownloadFailed
 from rampline.files import read_json
 from rampline.record.run_directory import RunDirectory
 from rampline.training import controller
@@ -175,6 +176,10 @@ def with_kept_mask(input_shape: tuple[int, int, int], classes: int) -> keras.Mod
 def out_of_memory(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
     """A network that no machine has room for."""
     raise MemoryError("3 GiB wanted for a weight")
+
+
+def not_downloaded(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    raise DownloadFailed("http://x cannot be downloaded: HTTP Error 503: Service Unavailable")
 
 
 def among_deterministic_operations(input_shape: tuple[int, int, int], classes: int) -> keras.Model:

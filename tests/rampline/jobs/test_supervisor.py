@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import signal
 import socket
 import threading
@@ -18,6 +19,7 @@ from runs import make_config, set_version
 from small_disk import read_only, small_disk
 
 from rampline.config import RunConfig
+from rampline.data.dataset import PreparedDataset
 from rampline.errors import InputError, RunFailed
 from rampline.files import read_json
 from rampline.jobs import supervisor
@@ -27,7 +29,7 @@ from rampline.jobs.roles import local_tasks
 from rampline.jobs.supervisor import Gang, supervise
 from rampline.jobs.tf_config import Task
 from rampline.record.checkpoints import VERSION, list_checkpoints
-from rampline.record.run_directory import RunDirectory
+from rampline.record.run_directory import RunDirectory, RunIdentity
 
 
 def attempts(directory: RunDirectory) -> list[dict]:
@@ -109,6 +111,41 @@ def test_a_stopped_run_goes_on_at_its_step_with_the_same_bits(make_run) -> None:
     assert [e["first_step"] for e in stopped.read_events() if e["event"] == "started"] == [0, left["step"]]
     assert_bit_equal(stopped, whole)
     assert examples_seen(stopped) == examples_seen(whole)
+
+
+def test_what_is_slow_once_the_roles_have_met_is_not_that_they_have_not(make_run, monkeypatch) -> None:
+    """Weights may be downloaded, and the network built, for longer than the roles may take to find each other."""
+    directory, told = make_run(make_config("single"), epochs=1), list[str]()
+
+    def tell(event: dict) -> None:
+        told.append(event["event"])
+        monkeypatch.setattr(supervisor, "IMPORT_ALLOWANCE_SECONDS", -1000)  # from now on it is too late to meet
+
+    supervise(directory, on_event=tell, log=print)
+    assert read_json(directory.result_file)["attempts"] == 1
+    assert told[:2] == ["met", "started"]
+
+
+def test_weights_that_do_not_come_are_tried_again(make_run) -> None:
+    directory, lines = make_run(make_config("single", model="small_models:not_downloaded", max_restarts=1)), list[str]()
+    message = r"^chief 0: http://x cannot be downloaded: HTTP Error 503: .*; restarts used up: 1$"
+    with pytest.raises(RunFailed, match=message):
+        supervise(directory, on_event=lambda event: None, log=lines.append)
+    assert len(attempts(directory)) == 2
+
+
+def test_a_file_that_is_damaged_in_training_is_named_by_the_run_s_last_event(
+    digits_by_cache: dict[str, PreparedDataset], forks: None, tmp_path: Path
+) -> None:
+    dataset, directory = tmp_path / "dataset", RunDirectory(tmp_path / "run")
+    shutil.copytree(digits_by_cache["disk"].directory, dataset)
+    directory.create(make_config("single"), RunIdentity(study="test", name="run", dataset=str(dataset)))
+    damaged = dataset / "train" / "00000" / "00000007"
+    damaged.unlink()
+    with pytest.raises(InputError, match=f"^{damaged} is not as it was prepared"):
+        supervise(directory, on_event=lambda event: None, log=print)
+    assert directory.read_events()[-1]["message"].startswith(f"DatasetError: {damaged} is not as it was prepared")
+    assert directory.heartbeat_file("chief-0").read_text().split()[1] == "check"
 
 
 @pytest.mark.long
@@ -193,7 +230,7 @@ def test_a_run_of_a_newer_rampline_is_refused_and_one_without_a_version_goes_on(
     assert len(attempts(directory)) == 2
     assert list_checkpoints(directory.checkpoints) == checkpoints
     set_version(checkpoints[-1], None)
-    supervise(directory, on_event=lambda event: steps.append(event.get("first_step", -1)), log=print)
+    supervise(directory, on_event=lambda event: steps.extend(filter(None, [event.get("first_step")])), log=print)
     assert steps[0] == int(checkpoints[-1].name.removeprefix("step-"))
 
 

@@ -12,9 +12,9 @@ import pytest
 from checkpoints import load_checkpoint
 
 from rampline.errors import ConfigError
+from rampline.files import delete_unfinished
 from rampline.record.checkpoints import CheckpointDamaged, Progress, list_checkpoints
 from rampline.training.checkpoint import (
-    drop_unfinished,
     load_model_weights,
     restore_newest,
     save_checkpoint,
@@ -133,7 +133,7 @@ def test_a_kill_while_saving_leaves_only_whole_checkpoints(tmp_path):
         told = [process.stdout.readline() for _ in range(3)]
         os.kill(process.pid, signal.SIGKILL)
     assert told == ["1\n", "2\n", "3\n"]
-    drop_unfinished(tmp_path)
+    delete_unfinished(tmp_path, "step-*")
     checkpoints = list_checkpoints(tmp_path)
     assert sorted(tmp_path.iterdir()) == checkpoints
     assert checkpoints[0].name == "step-00000001"

@@ -18,7 +18,6 @@ from runs import set_version
 from rampline.errors import ConfigError, RunFailed
 from rampline.record.checkpoints import VERSION, CheckpointDamaged, Progress, find_checkpoints, read_progress
 from rampline.training.checkpoint import (
-    drop_damaged,
     load_model_weights,
     restore_newest,
     save_checkpoint,
@@ -108,8 +107,6 @@ def test_a_random_damage_never_loads(folder, written, state, damage, file, seed)
     assert warning.startswith(f"checkpoint {last} is damaged (")
     assert warning.endswith(f"): going on from {before}")
     assert restored.damaged == (last,)
-    drop_damaged(restored.damaged)
-    assert list(folder.iterdir()) == [before]
 
 
 def _replace_by_a_file(path: Path) -> None:
@@ -145,8 +142,6 @@ def test_a_half_deleted_checkpoint_is_left_out_with_one_warning(folder, written,
     (warning,) = warnings
     assert warning.startswith(f"checkpoint {last} is damaged (")
     assert warning.endswith(f"): going on from {before}")
-    drop_damaged(restored.damaged)
-    assert list(folder.iterdir()) == [before]
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)

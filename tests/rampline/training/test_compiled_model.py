@@ -88,6 +88,8 @@ REFUSED = {
     "whose result has the shape (3,)": lambda: {"loss": "mse", "metrics": [keras.metrics.F1Score()]},
     "the metric 'ce', which takes prob": lambda: {"metrics": [keras.metrics.SparseCategoricalCrossentropy(name="ce")]},
     "a metric called 'loss'": lambda: {"metrics": [compiled_models.Margin("loss")]},
+    "a metric called 'balanced_accuracy'": lambda: {"metrics": [compiled_models.Margin("balanced_accuracy")]},
+    "a metric called 'calibration_error'": lambda: {"metrics": [compiled_models.Margin("calibration_error")]},
     "a metric called 'a/b'": lambda: {"metrics": [compiled_models.Margin("a/b")]},
     "gradient_accumulation_steps": lambda: {"optimizer": keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)},
     "a function for a learning rate": lambda: {"optimizer": keras.optimizers.SGD(lambda: 0.1)},

@@ -33,7 +33,7 @@ from rampline.record.events import EventWriter
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.training import probes
 from rampline.training.controller import Launch
-from rampline.training.engine import StepCallback
+from rampline.training.engine import StepCallback, StopRequested
 from rampline.training.synchronous import SynchronousEngine
 from rampline.training.train import train
 
@@ -132,13 +132,15 @@ def test_probes_that_fail_are_told_of_and_the_run_is_complete(trained, monkeypat
 
 def test_probes_that_are_stopped_are_made_when_the_run_goes_on(trained, monkeypatch) -> None:
     def stop(*_: object) -> None:
-        raise Preempted("stopped on request during the probes")
+        raise StopRequested
 
     with monkeypatch.context() as patch:
         patch.setattr(probes, "probe_strategy", stop)
-        with pytest.raises(Preempted):
+        with pytest.raises(Preempted, match=r"^stopped on request during the probes$"):
             trained(1, explain=ExplainConfig())
     directory = trained(1, explain=ExplainConfig())
+    (stopped,) = directory.read_events("stopped")
+    assert (stopped["epoch"], stopped["step"]) == (1, 5)
     assert directory.is_complete
     assert directory.probes_file.is_file()
     assert not directory.probing_file.exists()

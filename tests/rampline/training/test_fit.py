@@ -1,7 +1,10 @@
 """`engine: fit`: what it reports is what the loop reports, and together what plain Keras does."""
 
 import dataclasses
+import gc
 import re
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import keras
@@ -19,8 +22,12 @@ from rampline.pipeline.batches import make_step_batch
 from rampline.pipeline.examples import open_examples
 from rampline.pipeline.order import EpochOrder
 from rampline.record.checkpoints import Progress
+from rampline.training import fit, synchronous
 from rampline.training.controller import epoch_metrics
+from rampline.training.engine import StepCallback, StopRequested
 from rampline.training.state import make_state
+from rampline.training.strategy import make_strategy
+from rampline.training.timings import REAL
 from rampline.training.train import make_engine
 
 # Of 120 examples 2 are left for the last batch.
@@ -62,6 +69,42 @@ def test_loss_and_regularisation_are_told_apart_and_are_the_loops(digits: Prepar
     penalty = metrics[1]["train_regularization_loss"] or 0.0
     assert penalty > 0.1
     assert (metrics[1]["train_loss"] or 0.0) + penalty == pytest.approx(keras_loss(fit, digits), rel=1e-5)
+
+
+@pytest.fixture
+def iterators(monkeypatch) -> list[weakref.ref]:
+    """All iterators over the replicas' shares that are kept."""
+    made, keep = [], synchronous.keep_iterator
+
+    def note(iterator: Iterator) -> Iterator:
+        made.append(weakref.ref(iterator))
+        return keep(iterator)
+
+    monkeypatch.setattr(fit, "keep_iterator", note)
+    return made
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_all_rounds_of_a_probe_have_one_iterator_and_a_stop_leaves_it(
+    replicas: int, iterators: list[weakref.ref], digits: PreparedDataset
+) -> None:
+    config = make_config("mirrored", replicas=replicas, virtual_devices=replicas)
+    config = dataclasses.replace(config, engine="fit")
+    strategy, asked = make_strategy(config), list[bool]()
+    callback = StepCallback(should_stop=lambda: bool(asked))
+    engine = make_engine(config, digits, strategy, make_state(config, digits, strategy), ALONE, callback=callback)
+    probe = engine.make_probe(REAL)
+    assert all(probe(2) > 0 for _ in range(3))
+    asked.append(True)
+    steps = int(engine.state.step.numpy())
+    with pytest.raises(StopRequested):
+        probe(20)
+    assert int(engine.state.step.numpy()) == steps + 1
+    del engine, probe
+    gc.collect()
+    (iterator,) = iterators
+    assert iterator() is not None
+    keras.backend.clear_session()
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(run_roles: RunRoles, tmp_path: Path) -> None:

@@ -1,20 +1,30 @@
 """The networks: what goes in and out, how large they are, and what they start from."""
 
+import dataclasses
+import functools
 import inspect
 import os
 import subprocess
 import sys
+import threading
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from command_line import wait_until
 from file_server import serve
+from keras.src.applications import mobilenet_v2
+from keras.src.backend import config as keras_config
+from keras.src.utils import file_utils
 
-from rampline.config import ModelConfig
+from rampline.config import ModelConfig, RunConfig
 from rampline.config.keras_names import APPLICATIONS, keras_names
-from rampline.errors import ConfigError
-from rampline.training.models import check_own_model, load_keras_file, make_model
+from rampline.data.dataset import PreparedDataset
+from rampline.errors import ConfigError, DownloadFailed
+from rampline.files import locked
+from rampline.training.models import check_own_model, downloads_whole, load_keras_file, make_model
+from rampline.training.state import make_state
 
 # NumPy 2 complains about how Keras reads its variables.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
@@ -141,8 +151,8 @@ def test_a_backbone_file_is_loaded(tmp_path):
 FETCH = """
 import sys
 from keras.src.utils import file_utils
-from rampline.training.models import _downloads_whole
-with _downloads_whole():
+from rampline.training.models import downloads_whole
+with downloads_whole(lambda call: None):
     file_utils.get_file("net.h5", sys.argv[1], cache_subdir="models")
 """
 
@@ -167,6 +177,49 @@ def test_weights_that_keras_downloads_are_whole_or_absent_and_fetched_once(tmp_p
     lock.unlink()
     subprocess.run(command, check=True)
     assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_role_that_downloads_goes_on_and_so_does_one_that_waits_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(keras_config, "_KERAS_DIR", str(tmp_path))
+    content, calls = os.urandom(5 * 65536), list[str]()
+    with serve(content) as server, downloads_whole(calls.append):
+        with locked(tmp_path / "models" / f".rampline-{os.getuid()}.lock"):
+            waiting = threading.Thread(target=lambda: file_utils.get_file("a.h5", server.url, cache_subdir="models"))
+            waiting.start()
+            wait_until(lambda: len(calls) >= 2, 20)
+            assert server.paths == []
+        waiting.join()
+        assert (tmp_path / "models" / "a.h5").read_bytes() == content
+    assert set(calls) == {"download", "load"}
+    assert calls[-1] == "load"
+    assert len(calls) > 3 + len(content) / 65536
+
+
+def test_weights_that_do_not_come_may_come_later_and_those_that_are_refused_do_not(tmp_path, digits, monkeypatch):
+    monkeypatch.setattr(keras_config, "_KERAS_DIR", str(tmp_path))
+    config = RunConfig(model=ModelConfig(name="MobileNetV2", weights="imagenet"))
+    for status, kind, reason in ((503, DownloadFailed, "HTTP Error 503"), (404, ConfigError, "404 -- Not Found")):
+        with serve(b"", status=status) as server:
+            monkeypatch.setattr(mobilenet_v2, "BASE_WEIGHT_PATH", server.url + "/")
+            with pytest.raises(kind, match=reason) as failure:
+                make_state(config, large(digits), tf.distribute.get_strategy())
+        assert isinstance(failure.value, DownloadFailed) == (status == 503)
+        assert "\n" not in str(failure.value)
+    with pytest.raises(DownloadFailed, match="Connection refused"):
+        make_state(config, large(digits), tf.distribute.get_strategy())
+
+
+def test_a_lack_of_memory_is_no_matter_of_the_weights(monkeypatch):
+    def fail(**_: object) -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, "3 GiB wanted")
+
+    monkeypatch.setattr(keras.applications, "MobileNetV2", functools.wraps(keras.applications.MobileNetV2)(fail))
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="3 GiB"):
+        build("MobileNetV2", (32, 32, 3))
+
+
+def large(dataset: PreparedDataset) -> PreparedDataset:
+    return dataclasses.replace(dataset, image_shape=(32, 32, 3))
 
 
 def test_options_and_the_last_layers_of_a_backbone():
@@ -384,5 +437,5 @@ def test_a_file_with_the_weights_of_another_network_is_refused(tmp_path):
 def test_images_that_are_too_small_are_one_clear_line(name, size):
     with pytest.raises(ConfigError) as failure:
         build(name, (size, size, 3))
-    assert name in str(failure.value)
+    assert str(failure.value) == f"data.image_size={size} is too small for {name}"
     assert "\n" not in str(failure.value)

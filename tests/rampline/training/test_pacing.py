@@ -1,8 +1,12 @@
-"""Steps per call: fixed, or grown until a call takes its time."""
+"""Steps per call: fixed, or grown until a call takes its time; and the examples of each step."""
 
+import json
+from pathlib import Path
+
+import numpy as np
 import pytest
 
-from rampline.training.engine import LEAST_CALL_SECONDS, TRAIN, CallPacer
+from rampline.training.engine import LEAST_CALL_SECONDS, TRAIN, CallPacer, ExamplesLog
 
 
 def calls(pacer: CallPacer, steps: int, step_seconds: float) -> list[int]:
@@ -55,3 +59,14 @@ def test_the_first_call_of_each_worker_compiles():
         pacer.note(1, 60.0)
     pacer.note(1, 0.01)
     assert pacer.longest(TRAIN, 100) == 2
+
+
+def test_examples_after_a_kill_have_a_line_of_their_own(tmp_path: Path):
+    file = tmp_path / "examples" / "chief-0.jsonl"
+    ExamplesLog(file, 1).append(0, np.array([[3, -1], [5, 4]]))
+    whole = file.read_text()
+    file.write_text(whole + whole[:20])
+    ExamplesLog(file, 2).append(1, np.array([[5, 4]]))
+    first, second = map(json.loads, file.read_text().splitlines())
+    assert first == {"attempt": 1, "first_step": 0, "examples": [[3], [5, 4]]}
+    assert second == {"attempt": 2, "first_step": 1, "examples": [[5, 4]]}

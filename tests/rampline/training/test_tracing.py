@@ -35,7 +35,7 @@ def test_a_run_traces_its_functions_once(name, digits):
     size = config.global_batch_size
     for kind in (REAL, CACHED):
         engine.make_probe(kind, size)(3)
-    whole, _ = engine._train(engine._iterate(0, engine._order_of(size)), 2 * steps)
+    whole, _ = engine._train(engine._iterate(0, engine._order.in_whole_batches(size)), 2 * steps)
     assert set(whole.sums[:, EXAMPLES]) == {size}  # of which no batch is smaller
-    compiled = engine._steps
-    assert [f.experimental_get_tracing_count() for f in (compiled.train, compiled.evaluate)] == [1, 1]
+    compiled = (engine._train_steps, engine._evaluation_steps)
+    assert [function.experimental_get_tracing_count() for function in compiled] == [1, 1]
