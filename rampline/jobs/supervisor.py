@@ -16,15 +16,7 @@ from rampline.config import RunConfig
 from rampline.config.sections import AUTO
 from rampline.errors import DownloadFailed, Preempted, RunFailed
 from rampline.files import locked, read_json, write_json
-from rampline.jobs.exit_status import (
-    ENDED_AT_ONCE,
-    GPU_TAKEN,
-    MACHINE_LOST,
-    NO_MEMORY,
-    PEER_LOST,
-    STOPPED,
-    WILL_REPEAT,
-)
+from rampline.jobs.exit_status import ENDED_AT_ONCE, GPU_TAKEN, MACHINE_LOST, NO_MEMORY, PEER_LOST, STOPPED, WILL_REPEAT
 from rampline.jobs.fence import fence
 from rampline.jobs.heartbeat import RunningClock
 from rampline.jobs.job import Job, OnEvent, how_it_ended
@@ -148,7 +140,8 @@ class Gang:
     def _write_roles(self) -> None:
         """Those of other machines, which write the same file, stay in it; not workers that the run has no more."""
         file, cluster = self.run_directory.roles_file, self.placement.tasks[0].cluster
-        with locked(file.with_name(f".{file.name}.lock")):
+        lock = locked(file.with_name(f".{file.name}.lock")) if self.config.cluster.launcher == "hand" else nullcontext()
+        with lock:
             known = read_json(file)["roles"] if file.is_file() else []
             known = [role for role in known if role["index"] < len(cluster.get(role["role"], ()))]
             described = {(role["role"], role["index"]): role for role in [*known, *(r.describe() for r in self.roles)]}

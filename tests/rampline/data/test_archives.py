@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from tree import read_tree
+from folder_content import read_tree
 
 from rampline.data import archives
 from rampline.data.archives import unpack, unpack_once

@@ -7,7 +7,7 @@ import time
 
 import psutil
 import pytest
-from tree import read_tree
+from folder_content import read_tree
 
 from rampline.data.parallel import CAN_FORK, worker_processes
 from rampline.devices import available_cores

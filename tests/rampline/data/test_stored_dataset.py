@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from folder_content import read_tree
 from s3_server import S3
-from tree import read_tree
 
 from rampline.config import DataConfig
 from rampline.data.ingest import Reporter, store_dataset

@@ -75,16 +75,13 @@ def test_a_reading_of_real_roles(
     assert not (tmp_path / "reading" / "checkpoints").exists()
 
 
-def test_a_reading_that_is_refused_leaves_the_last_one(
-    digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TF_CONFIG", raising=False)
+def test_a_reading_that_is_refused_leaves_the_last_one(digits: PreparedDataset, tmp_path: Path) -> None:
     file = tmp_path / "reading" / "reading.json"
     file.parent.mkdir()
     file.write_text("{}")
-    run = RunConfig(strategy="multi_worker", cluster=ClusterConfig(launcher="hand", workers=2))
+    run = RunConfig(strategy="mirrored", cluster=ClusterConfig(replicas=32))
     with pytest.raises(ClusterConfigError):
-        take_reading(run, digits, 2, [8], file)
+        take_reading(run, digits, 32, [8], file)
     assert file.is_file()
 
 
@@ -98,7 +95,7 @@ def test_a_forecast_is_in_the_plan_afterwards(forks: None, tmp_path: Path, monke
     options = ("--only", "one-seed1", "--only", "two", "--on", str(tmp_path / "m.yaml"))
     made = CliRunner().invoke(app, ["forecast", str(tmp_path / "s.yaml"), *options])
     assert made.exit_code == 0
-    read = "read: convnet, 1 replica, batches of 4, 8, 16"
+    read = "read: convnet, 1 replica, batches of 8, 16"
     for words in (read, "on this machine", "fast", "one-seed1", "0 earlier forecasts"):
         assert words in made.output
     # One process has its replicas on one machine.

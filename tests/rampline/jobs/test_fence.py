@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 from faults import assert_bit_equal
+from folder_content import read_tree
 from runs import make_config
-from tree import read_tree
 
 from rampline.config import RunConfig
 from rampline.files import THROUGH, complete_directory, remove, write_text

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
+from folder_content import read_tree
 from s3_server import S3
-from tree import read_tree
 
 from rampline.errors import InputError
 from rampline.record.object_store import ObjectStore, StoreDamaged
