@@ -339,12 +339,13 @@ def test_a_run_directory_that_cannot_be_written_is_told_of(make_run) -> None:
 def test_commands_on_several_machines_write_the_roles_down_one_after_the_other(tmp_path: Path) -> None:
     config = make_config("multi_worker", workers=8)
     directory, tasks = RunDirectory(tmp_path), local_tasks(config)
+    by_hand = dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, launcher="hand"))
 
     def write(task: Task) -> None:
         def describe() -> dict[str, object]:
             return {"role": task.role, "index": task.index}
 
-        gang = SimpleNamespace(run_directory=directory, placement=SimpleNamespace(tasks=tasks))
+        gang = SimpleNamespace(config=by_hand, run_directory=directory, placement=SimpleNamespace(tasks=tasks))
         gang.roles = [SimpleNamespace(describe=describe)]
         for _ in range(5):
             Gang._write_roles(gang)  # type: ignore[arg-type]
