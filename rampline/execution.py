@@ -221,9 +221,9 @@ def _not_measured(execution: Execution, comparison: Comparison) -> tuple[str, ..
 def _data_reports(execution: Execution) -> dict[str, DataReport]:
     """By the names of the runs that train on them; repeats have the data of what they repeat."""
     runs: dict[str, list[str]] = {}
-    for run in execution.study.runs:
+    for run in execution.study.first_trainings:
         directory = execution.directory(run.name)
-        if directory.identity_file.is_file() and not run.repeat_of:
+        if directory.identity_file.is_file():
             runs.setdefault(directory.read_identity().dataset, []).append(run.name)
     return {list_names(names): read_report(Path(dataset)) for dataset, names in runs.items()}
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rampline.credentials import user_of, without_user
 from rampline.files import write_text
-from rampline.record.home import Home
+from rampline.record.home import Home, private_mask
 from rampline.servers.running import client_credentials, read_state, servers_folder
 
 if TYPE_CHECKING:
@@ -102,6 +104,15 @@ def sign_in_lines(home: Home, *, with_secret: bool) -> list[str]:
     at = f"://{USER}:{secret}@"
     chosen = (pages[name] for name in servers.with_secret)
     return [f"sign in    {url.replace('://', at, 1)}{SIGN_IN}{page}" for url, page in chosen]
+
+
+def tighten(home: Home) -> None:
+    """Close to others what an earlier version left open: databases, secrets, run directories."""
+    mask = private_mask(home)
+    names = ("servers", "servers/secret", "prefect", "runs", "mlartifacts")
+    for path in (home.root / name for name in (*names, "mlflow.db", "mlflow.db-wal", "mlflow.db-shm")):
+        with suppress(FileNotFoundError):
+            path.chmod(stat.S_IMODE(path.stat().st_mode) & ~mask)
 
 
 def _read(home: Home) -> str:

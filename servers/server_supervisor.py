@@ -31,7 +31,7 @@ from rampline.servers.processes import (
     hold_lock,
 )
 from rampline.servers.running import POOL, Servers, state_file
-from rampline.servers.secret import client_login, make_login, open_prefect
+from rampline.servers.secret import client_login, make_login, open_prefect, tighten
 from rampline.servers.server_plan import PREFECT_YAML, Plan, Request, check_servers, make_plan
 from rampline.servers.services import Service, mlflow_service, prefect_service, worker_environment, worker_service
 
@@ -63,6 +63,7 @@ def supervise(request: Request) -> None:
             raise InputError(f"another `rampline up` of {home.root} has just begun: see `rampline status`")
         check_servers(plan)
         make_login(home)
+        tighten(home)
         os.environ.update(client_login(home, plan.with_secret))
         Supervisor(plan).run()
 

@@ -127,7 +127,8 @@ def find_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) ->
         ConfigError: when the study has no such run, or another flow trains its strategy.
         InputError: when this machine does not allow it.
     """
-    home, own = Home.from_environment(), {key if ":" in key else f"{run}:{key}": overrides[key] for key in overrides}
+    home, listed = Home.from_environment(), load_study(study).run(run).repeat_of or run
+    own = {key if ":" in key else f"{listed}:{key}": overrides[key] for key in overrides}
     # Other runs of the study need not be possible with the overrides.
     names = load_study(study, overrides=own).with_ancestors(run)
     loaded = load_study(study, only=names, overrides=overrides)

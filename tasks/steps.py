@@ -24,6 +24,7 @@ from rampline.files import json_digest
 from rampline.jobs.device_queue import devices_of
 from rampline.jobs.lock import hold
 from rampline.progress import progress_to
+from rampline.record.delivery_state import read_delivery
 from rampline.record.home import Home
 from rampline.record.provenance import process_identity
 from rampline.registry.prediction import predict_folder
@@ -49,6 +50,8 @@ from rampline.training.model_contract import checked_models
 PREPARED = "rampline.data.prepared"
 # What the automation "notify of changes" waits for.
 CHANGED = "rampline.study.changed"
+# What a `rampline sync`, or the watchdog of a process that was killed, may take for a delivery.
+DELIVERY_SECONDS = 30.0
 STUDY_LABEL = "rampline.study"
 
 
@@ -157,7 +160,9 @@ def open_execution(execution: Execution, command: str) -> Iterator[None]:
     """
     if not execution.is_begun:
         open_tracking(execution.home)  # without which nothing is written
-    with hold(execution.folder):
+    state = read_delivery(execution.folder)
+    # Who holds the folder of a process that is gone delivers what it has left.
+    with hold(execution.folder, patience=0 if state and state.is_running else DELIVERY_SECONDS):
         start(execution, command)
         with closing(execution, lambda folder: start_watchdog(folder, process_identity(), flow_run_address())):
             yield
@@ -256,7 +261,7 @@ def label_images(study: str, images: str, output: str, batch_size: int, probabil
 def publish_counts(study: str, prediction: dict[str, Any]) -> None:
     """Show the number of images per label, and where the model is."""
     rows = [{"label": label, "images": count} for label, count in prediction["counts"].items()]
-    rows.append({"label": "(cannot be read)", "images": prediction["unreadable"]})
+    rows.append({"label": "(without a label)", "images": prediction["unreadable"]})
     create_table_artifact(rows, key=artifact_key("labels", study), description=f"Table: {prediction['output']}")
     model, version = prediction["model"], prediction["model_version"]
     link = model_version_link(model, version, Home.from_environment())

@@ -365,7 +365,9 @@ def _write(outcome: Outcome, arguments: Sequence[str], path: Path, console: Cons
         f"Found on {time.strftime('%Y-%m-%d')} by rampline tune {given} --run {outcome.run}: {outcome.before_after}\n"
         f"rampline run {given} --overrides {shlex.quote(str(path))}"
     )
-    write_overrides(path, outcome.run, outcome.adopted, heading=heading)
+    write_overrides(
+        path, load_study(arguments[0]).run(outcome.run).repeat_of or outcome.run, outcome.adopted, heading=heading
+    )
     console.print(f"settings     {path}")
     console.print(f"             {heading.splitlines()[1]}")
 

@@ -342,6 +342,7 @@ def sync(what: What = None) -> None:
         except RamplineError as error:
             console.print(f"{folder.parent.name}/{folder.name}: {error}")
             failed += 1
+            open_tracking(home)  # with which the others could not be delivered either
     if failed:
         raise TrackingError(f"{failed} of {len(chosen)} executions could not be delivered: see above")
     if not delivered:

@@ -26,7 +26,7 @@ from rampline.comparison.ways_section import make_ways_section
 from rampline.data.quality import DataReport
 from rampline.files import write_csv, write_text
 from rampline.record.attempts import COLUMNS
-from rampline.record.units import MOST_NAMED
+from rampline.record.units import list_names
 
 TABLE = "comparison.csv"
 
@@ -95,14 +95,8 @@ def _environment(environment: pd.DataFrame) -> list[tuple[str, list[tuple[str, s
         if len(runs_with) == 1:
             items.append((item, [(value, "") for value in runs_with if value]))
         else:
-            items.append((item, [(value or "unknown", _list(runs)) for value, runs in runs_with.items()]))
+            items.append((item, [(value or "unknown", list_names(runs)) for value, runs in runs_with.items()]))
     return [(item, values) for item, values in items if values]
-
-
-def _list(runs: list[str]) -> str:
-    """Their names; of many the first ones and how many more."""
-    more = len(runs) - MOST_NAMED
-    return ", ".join(runs) if more <= 1 else f"{', '.join(runs[:MOST_NAMED])} and {more} more"
 
 
 def make_attempts_section(comparison: Comparison) -> Section | None:

@@ -199,13 +199,15 @@ def _published_figures(columns: list[Column], row: Mapping[str, Any]) -> tuple[s
 
 def _best(comparison: Comparison, metric: Metric) -> set[str]:
     """The runs with the best figure, where there is a choice."""
-    figures = {row["run"]: row[metric.name] for row in comparison.finished if _is_comparable(row, metric, comparison)}
+    known = [row for row in comparison.finished if not is_missing(row[metric.name])]
+    reference = next((row for row in known if row["run"] == comparison.reference), known[0] if known else None)
+    figures = {row["run"]: row[metric.name] for row in known if reference and _is_comparable(row, metric, reference)}
     best = (min if metric.better == "lower" else max)(figures.values(), default=None)
     return {run for run, figure in figures.items() if figure == best} if len(figures) > 1 else set()
 
 
-def _is_comparable(row: dict[str, Any], metric: Metric, comparison: Comparison) -> bool:
+def _is_comparable(row: dict[str, Any], metric: Metric, reference: dict[str, Any]) -> bool:
     """Images/s of another machine than the reference's are no better or worse, nor are scores on other images."""
     if metric.source is Source.EVALUATION:
-        return not is_missing(row[metric.name]) and is_scored_alike(row, comparison.reference_row or row)
-    return not is_missing(row[metric.name]) and not is_missing(row["speedup"])
+        return is_scored_alike(row, reference)
+    return not is_missing(row["speedup"])

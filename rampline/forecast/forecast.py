@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import platform
 import statistics
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -31,7 +32,6 @@ from rampline.record.attempts import read_environments
 from rampline.record.home import Home
 from rampline.record.metric import Source
 from rampline.record.metrics import to_log
-from rampline.record.provenance import describe_machine, environment
 from rampline.record.run_directory import RunDirectory
 from rampline.study.execution_file import find_executions
 from rampline.training.timings import Timings
@@ -133,12 +133,11 @@ class Calibration:
     def of(cls, home: Home) -> Calibration:
         """From the runs of a home, the latest ones."""
         found = (RunDirectory(file.parent) for each in find_executions(home) for file in each.glob("*/forecast.json"))
-        here = names_of_machine()
         errors: list[float] = []
         wall_errors: list[float] = []
         for directory in found:
             with suppress(*UNREADABLE):
-                if directory.is_complete and was_on(directory, here):
+                if directory.is_complete and counts_here(directory):
                     errors += _errors(directory)
                     wall_errors += _wall_errors(directory)
             if len(errors) == LATEST_RUNS:
@@ -160,15 +159,15 @@ def _factor(errors: Sequence[float], deviation: float) -> float:
     return math.exp(float(stdtrit(runs, (1 + CONFIDENCE) / 2)) * scale * deviation)
 
 
-def names_of_machine() -> set[str]:
-    """What the attempts of a run on this machine, with its GPUs or on its CPU, call it."""
-    return {describe_machine(environment(on_cpu=on_cpu)) for on_cpu in (False, True)}
+def counts_here(directory: RunDirectory) -> bool:
+    """Whether no attempt of a run was on another machine, but for the nodes of a cluster, which are the same for all.
 
-
-def was_on(directory: RunDirectory, machine: set[str]) -> bool:
-    """Whether no attempt of a run was on another machine; one by an earlier version tells no machine."""
+    An attempt by an earlier version tells no machine. How many GPUs it saw is for the settings to say.
+    """
+    if read_json(directory.config_file)["cluster"].get("launcher") in ("ray", "slurm"):
+        return True
     environments = read_environments(directory.attempts_file).values()
-    return {describe_machine(each) for each in environments} <= {"", *machine}
+    return {each.get("host", "") for each in environments} <= {"", platform.node()}
 
 
 def _errors(directory: RunDirectory) -> Iterable[float]:

@@ -39,7 +39,7 @@ class PlannedRun:
         is_prepared: whether the data is, so that `steps_per_epoch` is what will be.
         quote: what it would take; `None` where there is neither an earlier run with these settings nor a reading.
         stops: when it stops before its last epoch, in words; empty for one that does not.
-        repeat_of: the run that this one trains once more; empty for a first training.
+        is_repeat: whether it trains another run of the plan once more.
         parity_seconds: what its parity check took when it was last made; 0 where it was not.
     """
 
@@ -51,7 +51,7 @@ class PlannedRun:
     is_prepared: bool
     quote: Forecast | None
     stops: str = ""
-    repeat_of: str = ""
+    is_repeat: bool = False
     parity_seconds: float = 0.0
 
     @property
@@ -100,7 +100,7 @@ def _plan_run(
         is_prepared=prepared is not None,
         quote=quote_run(home, executions, run.repeat_of or run.name, config, prepared, calibration),
         stops=describe_stop(config, describe_rungs(study, run)),
-        repeat_of=run.repeat_of,
+        is_repeat=run not in study.first_trainings,
         parity_seconds=_last_parity(executions, run.name) if config.parity.steps else 0.0,
     )
 
@@ -121,8 +121,7 @@ def _place(config: RunConfig) -> str:
 
 def plan_table(runs: Sequence[PlannedRun]) -> tuple[list[str], list[list[str]]]:
     """Names of the columns in which any run has a figure, and a row for each run that is no repeat of another one."""
-    shown = [run for run in runs if not run.repeat_of] or runs
-    columns = [_figures(run) for run in shown]
+    columns = [_figures(run) for run in runs if not run.is_repeat]
     kept = [name for name in columns[0] if any(figures[name] for figures in columns)]
     return kept, [[figures[name] for name in kept] for figures in columns]
 
@@ -170,8 +169,8 @@ def plan_remarks(study: Study, runs: Sequence[PlannedRun], *, whose: str = "your
     remarks += _with_runs(_prices(runs))
     remarks += [
         f"{run.name} starts from the best weights of {run.starts_from}"
-        for run in study.runs
-        if run.starts_from and not run.repeat_of
+        for run in study.first_trainings
+        if run.starts_from
     ]
     remarks += [_import_remark(name, whose) for name in sorted({run.config.model.name for run in runs}) if ":" in name]
     times = [run.expected_seconds for run in runs]
@@ -192,7 +191,7 @@ def _with_runs(told: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _set_ups(runs: Sequence[PlannedRun]) -> Iterator[tuple[str, str]]:
-    firsts = [run for run in runs if not run.repeat_of]
+    firsts = [run for run in runs if not run.is_repeat]
     for run in firsts:
         if run.config.learning_rate.schedule != "constant":  # the column of the peak says that
             yield f"learning rate {describe_schedule(run.config)}", run.name

@@ -25,10 +25,9 @@ from rampline.forecast.forecast import (
     UNREADABLE,
     Calibration,
     Forecast,
+    counts_here,
     faster,
     forecast_run,
-    names_of_machine,
-    was_on,
 )
 from rampline.forecast.machine_types import MachineType
 from rampline.forecast.reading import (
@@ -168,14 +167,14 @@ def _earlier(
     executions: Sequence[Path], run: str, config: RunConfig, dataset: PreparedDataset | None
 ) -> Iterator[Forecast]:
     """Of each complete run of these settings and data on this machine, and of its repeats, newest first."""
-    kept, machine = keys_that_keep_epoch_time(), names_of_machine()
+    kept = keys_that_keep_epoch_time()
     wanted = json.loads(json.dumps({key: value for key, value in flatten(config).items() if key not in kept}))
     for execution in executions:
         folders = [each for each in execution.glob(f"{run}*") if run in (each.name, without_seed(each.name))]
         complete = [directory for directory in map(RunDirectory, folders) if directory.is_complete]
         for directory in sorted(complete, key=lambda each: each.result_file.stat().st_mtime, reverse=True):
             with suppress(*UNREADABLE):
-                if not _has_settings(directory, wanted) or not was_on(directory, machine):
+                if not _has_settings(directory, wanted) or not counts_here(directory):
                     continue
                 # A folder of images may have others by now.
                 if dataset is None or Path(directory.read_identity().dataset).name == dataset.directory.name:

@@ -30,22 +30,21 @@ def hold_run(run_directory: RunDirectory) -> Iterator[None]:
 
 
 @contextmanager
-def hold(folder: Path) -> Iterator[None]:
+def hold(folder: Path, *, patience: float = 0) -> Iterator[None]:
     """Hold a folder for the length of the block, by its file `.lock`; makes it where it is not there yet.
 
     Raises:
-        InputError: when another process holds it, or it cannot be written.
+        InputError: when another process holds it for `patience` more seconds, or it cannot be written.
     """
-
-    def refuse(holder: str) -> None:
-        raise InputError(f"{folder} is in use by {holder}: wait for it, or end it")
-
+    holders: list[str] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".lock").touch()
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
-    with locked(folder / ".lock", refuse):
+    with locked(folder / ".lock", holders.append, seconds=patience) as is_held:
+        if not is_held:
+            raise InputError(f"{folder} is in use by {holders[0]}: wait for it, or end it")
         yield
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -134,6 +134,7 @@ class Gang:
             own["RAMPLINE_ACCUMULATE"] = str(self.accumulate)
         dataset = Path(self.run_directory.read_identity().dataset)
         job = Job(function="role", folder=self.run_directory.path, datasets=[dataset], environment=own)
+        self.run_directory.heartbeat_file(task.name).unlink(missing_ok=True)  # of the role before it
         self.roles = [*(other for other in self.roles if other.task != task), self.placement.start(task, job)]
         self._write_roles()
 
@@ -180,8 +181,7 @@ class Gang:
         """Whether one that moves is at a checkpoint."""
         limit = self.config.cluster.heartbeat_timeout_seconds
         moving = (role for role in self.roles if role.exit_status is None and role.silent_seconds() <= limit)
-        beats = (self.run_directory.heartbeat_file(role.task.name) for role in moving)
-        return any(SAVING in beat.read_bytes() for beat in beats if beat.is_file())
+        return any(_is_at_checkpoint(self.run_directory.heartbeat_file(role.task.name)) for role in moving)
 
     @property
     def training(self) -> list[Role]:
@@ -474,7 +474,7 @@ def _stop(gang: Gang) -> None:
         _ask_to_stop(gang, gang.training)
         for role in gang.training:
             if role.exit_status is None:
-                gang.log(f"{role.label} did not leave within {STOP_GRACE_SECONDS:.0f} s and is killed")
+                gang.log(f"{role.label} did not leave in time and is killed")
         end_roles(gang.roles)
     finally:
         end_roles(gang.roles, grace_seconds=0)
@@ -485,6 +485,12 @@ def _ask_to_stop(gang: Gang, roles: Sequence[Role]) -> None:
     for role in roles:
         role.signal(signal.SIGTERM)
     _wait_for_checkpoint(gang, lambda: are_gone(roles))
+
+
+def _is_at_checkpoint(beat: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return SAVING in beat.read_bytes()
+    return False
 
 
 def _wait_for_checkpoint(gang: Gang, condition: Callable[[], bool]) -> None:

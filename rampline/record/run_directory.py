@@ -32,7 +32,7 @@ class RunIdentity(JsonData):
     git_commit: str = "unknown"
     published: dict[str, float] = dataclasses.field(default_factory=dict)
     repeat_of: str = ""
-    description: str = ""
+    description: str | None = ""  # None in those of `parity` and `explain` once
     rungs: str = ""
 
 

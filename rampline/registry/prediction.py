@@ -70,7 +70,7 @@ class Prediction:
 
     def sentence(self) -> str:
         """What was done, in one line."""
-        broken = f", {self.unreadable:,} cannot be read" if self.unreadable else ""
+        broken = f", {self.unreadable:,} without a label" if self.unreadable else ""
         done = f"{write_number_of('image', self.images - self.unreadable)} labelled"
         return f"{done} by {self.model} version {self.model_version}{broken}: {self.output}"
 

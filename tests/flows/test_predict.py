@@ -76,7 +76,7 @@ def test_over_http_the_alias_moves_and_the_folder_is_labelled_with_the_model_of_
     assert output.read_text().splitlines()[0].endswith('"error",' + ",".join(f'"p_{digit}"' for digit in range(10)))
     table = artifact(api, f"labels-{STUDY}")
     rows = {row["label"]: row["images"] for row in json.loads(table["data"])}
-    assert rows.pop("(cannot be read)") == 1
+    assert rows.pop("(without a label)") == 1
     assert (list(rows), sum(rows.values())) == ([str(digit) for digit in range(10)], len(paths))
     assert table["description"] == f"Table: {output}"
     assert f"/#/models/{MODEL}/versions/2" in artifact(api, f"champion-{STUDY}")["data"]

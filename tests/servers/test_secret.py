@@ -8,7 +8,7 @@ import pytest
 from rampline.record.home import Home
 from rampline.record.provenance import process_identity
 from rampline.servers.running import Servers, state_file
-from rampline.servers.secret import log_in, make_login, secret_file, sign_in_lines, take_login_out
+from rampline.servers.secret import log_in, make_login, secret_file, sign_in_lines, take_login_out, tighten
 
 PREFECT, MLFLOW = "http://127.0.0.1:4200", "http://127.0.0.1:5000"
 
@@ -29,6 +29,14 @@ SERVERS = Servers(
     mlflow_url=MLFLOW,
     with_secret=("prefect", "mlflow"),
 )
+
+
+def test_what_an_earlier_version_left_open_is_closed(home):
+    home.runs.mkdir(mode=0o755)
+    home.tracking_database.touch()
+    home.tracking_database.chmod(0o644)
+    tighten(home)
+    assert [path.stat().st_mode & 0o077 for path in (home.runs, home.tracking_database, secret_file(home))] == [0, 0, 0]
 
 
 def test_it_is_made_once(home):

@@ -33,6 +33,13 @@ def test_the_settings_of_a_form_are_not_those_of_the_runs_that_it_does_not_train
     assert [each.name for each in fresh.study.runs] == ["mirrored-ramp"]
 
 
+def test_the_form_of_a_repeat_has_the_settings_of_its_run(rampline_home, monkeypatch, tmp_path):
+    monkeypatch.setattr(form, "_own_name", lambda: "e1")
+    (tmp_path / "twice.yaml").write_text("runs: {one: {set: {repeats: 2}}}")
+    (again,) = find_stage("baseline", str(tmp_path / "twice.yaml"), "one-seed1", {"epochs": "2"}).study.runs
+    assert (again.name, again.config.epochs, again.config.seed) == ("one-seed1", 2, 1)
+
+
 def test_values_that_are_none_leave_the_study_as_it_is():
     assert with_values({"seed": "1"}, epochs=3, precision=AS_IN_STUDY, replicas=None) == {"seed": "1", "epochs": "3"}
     assert with_values({}, launcher=AS_IN_STUDY) == {}

@@ -11,11 +11,21 @@ from runs import SUPPORT
 
 from rampline.errors import DatasetError, DownloadFailed, InputError
 from rampline.record.home import Home
+from rampline.study import load_study
 from rampline.study.execution_file import Execution
 from rampline.tasks.steps import open_execution, unless_ours
 from rampline.tracking.reconciliation import PROCESS_TAG
 from rampline.tracking.store import open_tracking
 
+DELIVERS = """
+import sys
+import time
+from pathlib import Path
+from rampline.files import locked
+with locked(Path(sys.argv[1]) / ".lock"):
+    print("delivers", flush=True)
+    time.sleep(1)
+"""
 AT_WORK = """
 import sys
 from pathlib import Path
@@ -55,6 +65,21 @@ def test_an_execution_that_another_process_is_at_work_on_stays_its_own(tmp_path,
             pass
         assert owner() == before
         other.stdin.close()
+
+
+def test_who_delivers_what_a_killed_process_has_left_is_waited_for(tmp_path, monkeypatch, initialised):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    home = Home(root=tmp_path)
+    shutil.copy(initialised, home.tracking_database)
+    execution = Execution(folder=home.runs / "digits" / "e1", study=load_study("digits", only=["baseline"]), home=home)
+    with open_execution(execution, "rampline run digits"):
+        pass
+    delivering = [sys.executable, "-c", DELIVERS, str(execution.folder)]
+    with subprocess.Popen(delivering, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "delivers\n"
+        with open_execution(Execution.open(execution.folder), "rampline run digits --resume"):
+            assert other.wait(5) == 0
 
 
 @pytest.mark.parametrize("error, again", [(DownloadFailed(), True), (DatasetError(), False), (OSError(), True)])

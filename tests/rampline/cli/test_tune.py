@@ -87,6 +87,7 @@ def test_a_repeat_is_tuned_with_the_settings_given_for_its_run(tmp_path: Path, m
     (run,) = checked.runs
     assert (run.name, run.config.batch.size, run.config.seed, origin) == ("two-seed1", 16, 1, "one-seed1")
     assert run.config.model.weights == "none"
+    assert _read_run(str(tmp_path / "twice.yaml"), "one-seed1", [])[0].runs[0].name == "one-seed1"
     # What is measured of a repeat alone.
     assert checked.first_trainings == checked.runs
 

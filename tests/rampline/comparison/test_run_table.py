@@ -61,3 +61,13 @@ def test_the_best_accuracy_is_that_on_the_references_images(client, log_study, f
         rows = make_run_rows(comparison, make_columns(comparison))
         bold = [row.run for row in rows for cell in row.cells if cell.is_best and cell.column.key == "test_accuracy"]
         assert bold == [best]
+
+
+def test_a_best_accuracy_needs_no_evaluation_of_the_reference(client, log_study, four_runs):
+    unscored = replace(four_runs[0], metrics={}, tags={"rampline.test_split": ""})
+    parent = log_study("unscored", [unscored, *four_runs[1:3]], reference="baseline")
+    comparison = read_comparison(client, "unscored", parent)
+    rows = make_run_rows(comparison, make_columns(comparison))
+    bold = [row.run for row in rows for cell in row.cells if cell.is_best and cell.column.key == "test_accuracy"]
+    assert len(bold) == 1
+    assert bold != ["baseline"]

@@ -11,7 +11,7 @@ import pytest
 from executions import count_as_begun
 from scipy import stats
 
-from rampline.config import BatchConfig, ClusterConfig, RunConfig
+from rampline.config import BatchConfig, ClusterConfig, RunConfig, to_dict
 from rampline.config.run_config import Strategy
 from rampline.explain.parts import RunParts, StepParts
 from rampline.files import write_json
@@ -221,10 +221,22 @@ def test_wall_times_of_undisturbed_runs_make_the_interval_of_wall_time_and_cost(
 
 def test_forecasts_of_another_machine_say_nothing_of_this_one(tmp_path: Path) -> None:
     home = Home(root=tmp_path)
-    for number, items in enumerate(({"host": "laptop", "cpu cores": "2"}, environment(), {})):
+    # The GPUs that an attempt saw are those that its flow run was given.
+    here = ({}, environment(), environment() | {"gpus": "H200, H200"})
+    for number, items in enumerate(({"host": "laptop", "cpu cores": "2"}, *here)):
         file = outcome(home, number, 110.0 + number, make_forecast()).attempts_file
         file.write_text(json.dumps({"event": "attempt", "number": 1, "environment": items}) + "\n")
-    assert len(Calibration.of(home).errors) == 2
+    assert len(Calibration.of(home).errors) == len(here)
+
+
+def test_the_nodes_of_a_cluster_are_the_same_wherever_the_command_is(tmp_path: Path) -> None:
+    home = Home(root=tmp_path)
+    directory = outcome(home, 0, 110.0, make_forecast())
+    config = RunConfig(strategy="multi_worker", cluster=ClusterConfig(launcher="ray", workers=2))
+    directory.config_file.write_text(json.dumps(to_dict(config)))
+    attempt = {"event": "attempt", "number": 1, "environment": {"host": "Ray cluster 10.0.0.1"}}
+    directory.attempts_file.write_text(json.dumps(attempt) + "\n")
+    assert len(Calibration.of(home).errors) == 1
 
 
 def test_good_forecasts_make_the_next_interval_narrower_and_bad_ones_wider() -> None:

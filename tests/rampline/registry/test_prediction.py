@@ -63,7 +63,7 @@ def test_labels_are_those_of_the_evaluation(champion: RunDirectory, home: Home, 
     assert list(table.columns) == [*COLUMNS, *each]
     assert (made.model, made.model_version, made.unreadable, made.images) == (MODEL, 2, 5, len(paths) + 5)
     assert set(table["model_version"]) == {2}
-    assert made.sentence().startswith(f"{len(paths)} images labelled by {MODEL} version 2, 5 cannot be read: ")
+    assert made.sentence().startswith(f"{len(paths)} images labelled by {MODEL} version 2, 5 without a label: ")
 
     bad = table[table["error"] != ""]
     assert sorted(Path(path).relative_to(images).as_posix() for path in bad["path"]) == broken

@@ -81,6 +81,19 @@ def test_a_clock_that_jumps_in_the_graph_is_no_waiting_for_the_input(trained, mo
     assert 0 <= metrics["input_wait_fraction"] <= 1
 
 
+def test_a_training_that_goes_on_clears_away_damaged_and_unfinished_checkpoints(trained) -> None:
+    directory = trained(2)
+    before, damaged = find_checkpoints(directory.checkpoints)
+    (damaged / "variables.npz").write_bytes(b"")
+    unfinished = directory.checkpoints / f".{damaged.name}-half"
+    unfinished.mkdir()
+    trained(3)
+    assert not unfinished.exists()
+    assert before in find_checkpoints(directory.checkpoints)
+    assert directory.read_events("warning")
+    assert read_manifest(damaged).progress.epoch == 2  # made again
+
+
 def test_a_training_goes_on_without_its_best_checkpoint_and_says_so(trained) -> None:
     directory = trained(1)
     path = last_checkpoint(directory.checkpoints)
