@@ -34,7 +34,7 @@ from rampline.record.run_directory import RunDirectory
 SUSPICIOUS_SECONDS = 3.0
 # For a checkpoint at the next call boundary; one that is being written may take longer.
 STOP_GRACE_SECONDS = 14.0
-# In a heartbeat, of a role that is at a checkpoint.
+# In a heartbeat, of a chief that writes a checkpoint.
 SAVING = b" save "
 # From the launch to the rendezvous a role imports TensorFlow: seconds on a laptop, a minute on a busy shared machine.
 IMPORT_ALLOWANCE_SECONDS = 120
@@ -178,10 +178,13 @@ class Gang:
 
     @property
     def is_saving(self) -> bool:
-        """Whether one that moves is at a checkpoint."""
-        limit = self.config.cluster.heartbeat_timeout_seconds
-        moving = (role for role in self.roles if role.exit_status is None and role.silent_seconds() <= limit)
-        return any(_is_at_checkpoint(self.run_directory.heartbeat_file(role.task.name)) for role in moving)
+        """Whether the chief moves and writes a checkpoint; who waits for that may wait for a peer that is gone."""
+        leader, limit = self.leader, self.config.cluster.heartbeat_timeout_seconds
+        if leader.exit_status is not None or leader.silent_seconds() > limit:
+            return False
+        with suppress(FileNotFoundError):
+            return SAVING in self.run_directory.heartbeat_file(leader.task.name).read_bytes()
+        return False
 
     @property
     def training(self) -> list[Role]:
@@ -485,12 +488,6 @@ def _ask_to_stop(gang: Gang, roles: Sequence[Role]) -> None:
     for role in roles:
         role.signal(signal.SIGTERM)
     _wait_for_checkpoint(gang, lambda: are_gone(roles))
-
-
-def _is_at_checkpoint(beat: Path) -> bool:
-    with suppress(FileNotFoundError):
-        return SAVING in beat.read_bytes()
-    return False
 
 
 def _wait_for_checkpoint(gang: Gang, condition: Callable[[], bool]) -> None:

@@ -429,6 +429,7 @@ class Controller:
         seconds = time.perf_counter() - started
         where = {"epoch": self.progress.epoch, "step": self.progress.step}
         self.events.write("checkpoint", **where, path=str(path), seconds=seconds)
+        self._callback.advance("saved")
 
     def _check_weights(self) -> None:
         """Let no weights be saved that are not finite; all roles have the same, and fail alike.
