@@ -316,7 +316,7 @@ def _create(execution: Execution, run: StudyRun, directory: RunDirectory) -> Non
         rungs=describe_rungs(execution.study, run),
     )
     directory.create(resolve_weights(run.config, execution.folder), identity)
-    of, executions = run.repeat_of or run.name, find_executions(execution.home, execution.study.name)
+    of, executions = run.listed, find_executions(execution.home, execution.study.name)
     quote = quote_run(execution.home, executions, of, run.config, dataset, Calibration.of(execution.home))
     if quote:
         quote.write(directory.forecast_file)

@@ -127,7 +127,7 @@ def find_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) ->
         ConfigError: when the study has no such run, or another flow trains its strategy.
         InputError: when this machine does not allow it.
     """
-    home, listed = Home.from_environment(), load_study(study).run(run).repeat_of or run
+    home, listed = Home.from_environment(), load_study(study).run(run).listed
     own = {key if ":" in key else f"{listed}:{key}": overrides[key] for key in overrides}
     # Other runs of the study need not be possible with the overrides.
     names = load_study(study, overrides=own).with_ancestors(run)

@@ -343,7 +343,7 @@ def _search(folder: Path, config: RunConfig, dataset: str, limits: Limits, secon
 
 def _read_run(study: str, run: str, assignments: Sequence[str]) -> tuple[Study, str | None]:
     """The study of this run alone, checked, with fresh weights; and the run whose weights it otherwise starts from."""
-    listed = load_study(study).run(run).repeat_of or run
+    listed = load_study(study).run(run).listed
     # For this run alone: another one need not be possible with them.
     given = parse_overrides(assignments).items()
     overrides = {key if ":" in key else f"{listed}:{key}": value for key, value in given}
@@ -365,9 +365,7 @@ def _write(outcome: Outcome, arguments: Sequence[str], path: Path, console: Cons
         f"Found on {time.strftime('%Y-%m-%d')} by rampline tune {given} --run {outcome.run}: {outcome.before_after}\n"
         f"rampline run {given} --overrides {shlex.quote(str(path))}"
     )
-    write_overrides(
-        path, load_study(arguments[0]).run(outcome.run).repeat_of or outcome.run, outcome.adopted, heading=heading
-    )
+    write_overrides(path, load_study(arguments[0]).run(outcome.run).listed, outcome.adopted, heading=heading)
     console.print(f"settings     {path}")
     console.print(f"             {heading.splitlines()[1]}")
 

@@ -98,7 +98,7 @@ def _plan_run(
         devices=_place(config),
         steps_per_epoch=config.steps_per_epoch(examples) if examples else None,
         is_prepared=prepared is not None,
-        quote=quote_run(home, executions, run.repeat_of or run.name, config, prepared, calibration),
+        quote=quote_run(home, executions, run.listed, config, prepared, calibration),
         stops=describe_stop(config, describe_rungs(study, run)),
         is_repeat=run not in study.first_trainings,
         parity_seconds=_last_parity(executions, run.name) if config.parity.steps else 0.0,

@@ -141,10 +141,8 @@ class RayCluster:
     def place(self, config: RunConfig, *, avoid: Collection[str] = (), workers: int | None = None) -> RayPlacement:
         cluster, most = config.cluster, workers or config.cluster.workers
         least = cluster.min_workers or most if workers else most
-        counts = range(most, least - 1, -1)
-        return self._place(
-            config, counts, partial(_shares, config), avoid=avoid, patience=cluster.rendezvous_timeout_seconds
-        )
+        counts, patience = range(most, least - 1, -1), cluster.rendezvous_timeout_seconds
+        return self._place(config, counts, partial(_shares, config), avoid=avoid, patience=patience)
 
     def place_jobs(self, jobs: Sequence[Job]) -> RayPlacement:
         gpus = max((job.gpus.stop for job in jobs if job.gpus), default=0)

@@ -8,7 +8,7 @@ import re
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,20 +47,29 @@ class Attempts:
         """See `read_accumulate`."""
         return _last_accumulate(self._past)
 
-    def begin(self, workers: int, accumulate: int | None = None, **where: Any) -> None:
+    def begin(
+        self,
+        workers: int,
+        accumulate: int | None = None,
+        *,
+        machine: Mapping[str, str] | None = None,
+        on_cpu: bool = False,
+    ) -> None:
         """Write down that the run is started (again), with how many workers and micro-batches.
 
         Args:
             workers: how many.
             accumulate: micro-batches of a step, where `batch.accumulate` is `auto`.
-            where: which machine that is, by the arguments of `environment`.
+            machine, on_cpu: see `environment`.
         """
         self._end_killed()
         self.number = 1 + sum(event["event"] == "attempt" for event in self._past)
         self.wall_seconds_before = sum(event["seconds"] for event in self._past if event["event"] == "ended")
         self._began_at = time.monotonic()
         parts = {} if accumulate is None else {"accumulate": accumulate}
-        self._write("attempt", number=self.number, workers=workers, **parts, environment=environment(**where))
+        self._write(
+            "attempt", number=self.number, workers=workers, **parts, environment=environment(machine, on_cpu=on_cpu)
+        )
 
     def placed(self, hosts: Sequence[str]) -> None:
         """Its roles are started; `hosts` are those of its workers, in their order."""

@@ -173,6 +173,11 @@ class StudyRun(RunTexts):
     halving: str = setting("", "the grid with `search: halving` that the run belongs to; empty for none")
 
     @property
+    def listed(self) -> str:
+        """The run that a study lists: of a repeat the one that it trains once more."""
+        return self.repeat_of or self.name
+
+    @property
     def starts_from(self) -> str | None:
         """The run whose best checkpoint this one starts from (`model.weights: run:NAME`), if any."""
         kind, _, name = self.config.model.weights.partition(":")
@@ -204,7 +209,7 @@ class Study(StudyTexts, Recommend):
         """Of the trainings of each run the first that the study has, which `--only` may leave with a repeat alone."""
         first: dict[str, StudyRun] = {}
         for run in self.runs:
-            first.setdefault(run.repeat_of or run.name, run)
+            first.setdefault(run.listed, run)
         return tuple(first.values())
 
     @property

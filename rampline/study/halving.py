@@ -118,7 +118,7 @@ def runs_of(study: Study, grid: str) -> dict[str, list[StudyRun]]:
     runs: dict[str, list[StudyRun]] = {}
     for run in study.runs:
         if run.halving == grid:
-            runs.setdefault(run.repeat_of or run.name, []).append(run)
+            runs.setdefault(run.listed, []).append(run)
     return runs
 
 
