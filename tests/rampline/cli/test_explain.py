@@ -1,7 +1,6 @@
 """`rampline explain`: an execution's explanations as a user reads them, wrong input, and measuring on the spot."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -96,7 +95,8 @@ def test_measuring_takes_one_epoch_of_each_run_also_of_those_without_probes(
         # 120 examples in batches of 28.
         assert found.run.steps == pytest.approx(5 * found.step.total / 1000)
         assert found.run.total == pytest.approx(json.loads((folder / name / "result.json").read_text())["wall_seconds"])
-        assert re.search(rf"^{name}: (input|compute|overhead)-bound: \d+ % of each ", result.stdout, re.MULTILINE)
+        # Of two causes, where a busy machine does not tell them apart.
+        assert f"{name}: {found.verdict.sentence}" in " ".join(result.stdout.split())
     # A measurement is no execution.
     again = rampline("explain", "tiny.yaml")
     assert again.returncode == 2
