@@ -28,7 +28,7 @@ from rampline.explain.parts import RunParts, StepParts, steady_epochs
 from rampline.files import JsonData, read_json
 from rampline.forecast.machine_types import MachineType
 from rampline.forecast.reading import FEW_REPLICAS, Reading
-from rampline.record.attempts import read_environments
+from rampline.record.attempts import read_environments, read_workers
 from rampline.record.home import Home
 from rampline.record.metric import Source
 from rampline.record.metrics import to_log
@@ -160,11 +160,15 @@ def _factor(errors: Sequence[float], deviation: float) -> float:
 
 
 def counts_here(directory: RunDirectory) -> bool:
-    """Whether no attempt of a run was on another machine, but for the nodes of a cluster, which are the same for all.
+    """Whether no attempt of a run was on another machine, but for the nodes of a cluster, or had fewer workers.
 
-    An attempt by an earlier version tells no machine. How many GPUs it saw is for the settings to say.
+    The nodes are the same for all. An attempt by an earlier version tells no machine. How many GPUs it saw is for the
+    settings to say.
     """
-    if read_json(directory.config_file)["cluster"].get("launcher") in ("ray", "slurm"):
+    cluster = read_json(directory.config_file)["cluster"]
+    if {*read_workers(directory.attempts_file)} - {cluster["workers"]}:
+        return False
+    if cluster.get("launcher") in ("ray", "slurm"):
         return True
     environments = read_environments(directory.attempts_file).values()
     return {each.get("host", "") for each in environments} <= {"", platform.node()}

@@ -223,10 +223,12 @@ def test_forecasts_of_another_machine_say_nothing_of_this_one(tmp_path: Path) ->
     home = Home(root=tmp_path)
     # The GPUs that an attempt saw are those that its flow run was given.
     here = ({}, environment(), environment() | {"gpus": "H200, H200"})
-    for number, items in enumerate(({"host": "laptop", "cpu cores": "2"}, *here)):
+    told = [{"environment": items} for items in ({"host": "laptop", "cpu cores": "2"}, *here)]
+    # An elastic run that had not the workers of its settings has another speed.
+    for number, attempt in enumerate([*told, {"workers": 1}, {"workers": 2}]):
         file = outcome(home, number, 110.0 + number, make_forecast()).attempts_file
-        file.write_text(json.dumps({"event": "attempt", "number": 1, "environment": items}) + "\n")
-    assert len(Calibration.of(home).errors) == len(here)
+        file.write_text(json.dumps({"event": "attempt", "number": 1} | attempt) + "\n")
+    assert len(Calibration.of(home).errors) == len(here) + 1
 
 
 def test_the_nodes_of_a_cluster_are_the_same_wherever_the_command_is(tmp_path: Path) -> None:
