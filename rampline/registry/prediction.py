@@ -106,7 +106,7 @@ def predict_folder(
         raise InputError("images is empty: give the folder of the image files to label")
     name = study_name(study)
     own = home.predictions / name / f"{new_execution()}.csv"
-    path = Path(output or own).absolute()
+    path = Path(output or own).expanduser().absolute()
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     folder = Path(images).expanduser().absolute()
     _check_arguments(folder, path, batch_size)
@@ -133,8 +133,8 @@ def predict_folder(
 def _check_arguments(images: Path, output: Path, batch_size: int) -> None:
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size} is not allowed: it must be at least 1")
-    if output.suffix not in SUFFIXES:
-        raise InputError(f"output {output} is not allowed: its name must end in {' or '.join(SUFFIXES)}")
+    if output.suffix not in SUFFIXES or output.is_dir():
+        raise InputError(f"output {output} is not allowed: it must end in {' or '.join(SUFFIXES)}, and be no folder")
     if not images.is_dir():
         found = "is a file" if images.exists() else "does not exist"
         raise InputError(f"images {images} {found}: give a folder of image files")

@@ -1,6 +1,7 @@
 """The champion's labels of a folder of files: those of the evaluation, and a row for what cannot be read."""
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,7 +115,9 @@ def test_tables_of_one_second_have_a_name_each(home: Home, tmp_path: Path, monke
 
 
 @pytest.mark.usefixtures("champion")
-def test_what_is_wrong_is_told_before_anything_is_written(home: Home, tmp_path: Path) -> None:
+def test_what_is_wrong_is_told_before_anything_is_written(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for arguments, message in {
         (STUDY, ""): "images is empty: give the folder",
         (STUDY, str(tmp_path / "nosuch")): "nosuch does not exist",
@@ -123,8 +126,11 @@ def test_what_is_wrong_is_told_before_anything_is_written(home: Home, tmp_path: 
     }.items():
         with pytest.raises(InputError, match=message):
             predict_folder(*arguments, home=home, output=tmp_path / "out.csv")
-    with pytest.raises(InputError, match=r"must end in \.csv or \.parquet"):
-        predict_folder(STUDY, tmp_path, home=home, output=tmp_path / "out.txt")
+    (folder := tmp_path.with_name("folder.csv")).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for output, path in ((folder, folder), ("~/out.txt", tmp_path / "out.txt")):
+        with pytest.raises(InputError, match=f"output {re.escape(str(path))} is not allowed: it must end in"):
+            predict_folder(STUDY, tmp_path, home=home, output=output)
     with pytest.raises(InputError, match="must be at least 1"):
         predict_folder(STUDY, tmp_path, home=home, batch_size=0)
     assert list(tmp_path.iterdir()) == []
