@@ -130,8 +130,10 @@ def _tell(scores: Scores) -> str:
 def _class_table(scores: Sequence[Scores]) -> ReportTable:
     """A row per class, the lowest accuracy of the first run on top."""
     first = scores[0]
-    alike = [each for each in scores if each.class_names == first.class_names]
     images = first.matrix.sum(axis=1)
+    # Those of other data may have as many classes, and other images of each.
+    same = (each for each in scores if each.class_names == first.class_names)
+    alike = [each for each in same if (each.matrix.sum(axis=1) == images).all()]
     order = np.argsort(first.accuracies, kind="stable")
     left_out = len(order) - MOST_CLASSES
     return ReportTable(

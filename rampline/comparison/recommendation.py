@@ -28,8 +28,8 @@ ABOUT = (
     "answers after as many epochs, if it is the same set-up or does not clearly train more images/s: that is the same "
     "training once more. Points are against the most accurate run. Their interval is Newcombe's for paired "
     "proportions, image by image, as rampline promote has it; where the answers of a run are not in MLflow, it is that "
-    "for independent ones, which is wider. With repeats it includes Welch's over the seeds; without them it does not "
-    "cover what another seed would change."
+    "for independent ones, which is wider. Where both have repeats it includes Welch's over the seeds; else it does "
+    "not cover what another seed would change."
 )
 # The interval of two runs that are one model.
 SAME = (0.0, 0.0)
@@ -79,7 +79,7 @@ def list_candidates(comparison: Comparison) -> list[Candidate]:
 
 
 def _is_usable(row: dict[str, Any], reference: dict[str, Any], comparison: Comparison) -> bool:
-    scored = not is_missing(row["test_accuracy"]) and not is_missing(_time(row).value)
+    scored = not is_missing(row["test_accuracy"]) and not is_missing(time_of(comparison, row).value)
     return scored and is_scored_alike(row, reference) and comparison.is_timed_alike(row)
 
 
@@ -162,7 +162,11 @@ def _interval_over_images(
 ) -> tuple[float, float] | None:
     new, old = (comparison.answers.get(each["run"]) for each in (row, best))
     if new and old and len(new.labels) == len(old.labels) and (new.labels == old.labels).all():
-        return compare_predictions(new.labels, old.predicted, new.predicted).interval
+        paired = compare_predictions(new.labels, old.predicted, new.predicted)
+        # The median of an even number of trainings lies between the accuracies of two of them.
+        off = row["test_accuracy"] - best["test_accuracy"] - paired.difference
+        low, high = paired.interval
+        return low + off, high + off
     counts = row["test_examples"], best["test_examples"]
     if any(is_missing(count) or count < 1 for count in counts):
         return None
@@ -324,7 +328,10 @@ def _tolerance(comparison: Comparison, candidates: Sequence[Candidate]) -> str:
     best = [candidate for candidate in candidates if candidate.difference == 0]
     run = next((candidate.run for candidate in best if candidate.run == comparison.reference), best[0].run)
     accuracy = write_accuracy(best[0].accuracy)
-    return f"{_points_of(comparison)} of the best {split or 'test'} accuracy ({run}, {accuracy})"
+    # A run that was trained elsewhere may be more accurate.
+    scored = (row for row in comparison.finished if reference and is_scored_alike(row, reference))
+    weighed = " that was weighed" if any(row["test_accuracy"] > best[0].accuracy for row in scored) else ""
+    return f"{_points_of(comparison)} of the best {split or 'test'} accuracy{weighed} ({run}, {accuracy})"
 
 
 def _name(candidate: Candidate, reference: str) -> str:

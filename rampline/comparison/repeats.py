@@ -48,10 +48,10 @@ def merge_trainings(trainings: Iterable[Row]) -> list[Row]:
     of_run = by_run(trainings)
     alike: dict[str, list[Row]] = {}
     for run in of_run.values():
-        alike.setdefault(_equal(run[0]), []).extend(_finished(run))
+        alike.setdefault(_equal(run), []).extend(filter(_is_finished, run))
     names = {row["run"]: name for name, run in of_run.items() for row in run}
     return [
-        _merge(run, alike[_equal(run[0])]) | {"run": name, "starts_from": names.get(run[0]["starts_from"], "")}
+        _merge(run, alike[_equal(run)]) | {"run": name, "starts_from": names.get(run[0]["starts_from"], "")}
         for name, run in of_run.items()
     ]
 
@@ -60,16 +60,17 @@ LOW, HIGH = "_low", "_high"
 
 
 def merge_epochs(epochs: pd.DataFrame, trainings: Iterable[Row]) -> pd.DataFrame:
-    """A row per run and epoch: medians of the trainings that its figures are of, images/s of those on its machine.
+    """A row per run and epoch: medians of the trainings that its figures are of, speeds and times of those on its
+    machine.
 
     Where a run was trained more than once, `METRIC_low` and `METRIC_high` are the least and the greatest of them.
     """
     finished = {name: _finished(run) for name, run in by_run(trainings).items()}
     counted = {row["run"]: name for name, run in finished.items() for row in run}
     elsewhere = [row["run"] for run in finished.values() for row in run if row["machine"] != run[0]["machine"]]
-    kept = pd.DataFrame(epochs[epochs["run"].isin(counted)])
-    speed = kept["images_per_second"].mask(kept["run"].isin(elsewhere))
-    named = kept.assign(images_per_second=speed, run=[counted[run] for run in kept["run"]])
+    kept = pd.DataFrame(epochs[epochs["run"].isin(counted)], copy=True)
+    kept.loc[kept["run"].isin(elsewhere), ["images_per_second", "epoch_seconds", "elapsed_seconds"]] = math.nan
+    named = kept.assign(run=kept["run"].map(counted))
     names = ["run", "epoch"]
     if not named.duplicated(names).any():
         return named.reset_index(drop=True)
@@ -95,7 +96,7 @@ def _merge(trainings: Sequence[Row], alike: Sequence[Row]) -> Row:
     middle = by_speed[(len(by_speed) - 1) // 2]
     figures = _figures(middle)
     medians = {m.name: _median(row[m.name] for row in (timed if _is_timed(m) else finished)) for m in figures}
-    intervals = {m.name: _interval(m.name, timed_alike if _is_timed(m) else alike) for m in figures}
+    intervals = {m.name: _interval(m.name, timed_alike if _is_timed(m) else alike, medians[m.name]) for m in figures}
     answers, epochs = ([row[key] for row in finished] for key in ("answers", "epochs_in_all"))
     accuracy = medians["test_accuracy"]
     return middle | {
@@ -110,7 +111,7 @@ def _merge(trainings: Sequence[Row], alike: Sequence[Row]) -> Row:
         "attempts": max((row["attempts"] for row in trainings if not pd.isna(row["attempts"])), default=None),
         "trained": sum(_is_finished(row) for row in trainings),
         "trainings": len(trainings),
-        "intervals": {metric: interval for metric, interval in intervals.items() if interval},
+        "intervals": {metric: interval for metric, interval in intervals.items() if interval and _is_finished(middle)},
     }
 
 
@@ -124,8 +125,9 @@ def _is_timed(metric: Metric) -> bool:
     return metric.source is not Source.EVALUATION and metric.unit is not ACCURACY
 
 
-def _equal(training: Row) -> str:
-    """What is the same of trainings that differ by the seed alone."""
+def _equal(trainings: Sequence[Row]) -> str:
+    """What is the same of runs that differ by the seed alone."""
+    training = _finished(trainings)[0]
     settings = [line for line in training["set_up"].splitlines() if not line.startswith("seed=")]
     # Without its settings nothing is known to be equal. Of equal ones, some may have been stopped earlier than others.
     what = [training["machine"], training["fingerprint"], str(training["epochs"])]
@@ -150,10 +152,14 @@ def _distance(value: float, median: float) -> float:
     return math.inf if pd.isna(value) else abs(value - median)
 
 
-def _interval(metric: str, trainings: Sequence[Row]) -> Interval | None:
+def _interval(metric: str, trainings: Sequence[Row], median: float) -> Interval | None:
     # The same figure of the same seed is one computation told twice.
     values = {(row["set_up"], row[metric]) for row in trainings if not pd.isna(row[metric])}
-    return interval_of_median([value for _, value in values]) if len(values) > 1 else None
+    if len(values) < 2:
+        return None
+    low, high = interval_of_median(value for _, value in values)
+    # That of many runs which differ in the seed alone is narrower than they lie apart.
+    return min(low, median), max(high, median)
 
 
 def with_intervals_of_speedup(rows: list[Row], reference: str) -> list[Row]:

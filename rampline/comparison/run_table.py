@@ -194,7 +194,7 @@ def _notes(column: Column, columns: list[Column], row: Mapping[str, Any]) -> tup
 def _published_figures(columns: list[Column], row: Mapping[str, Any]) -> tuple[str, ...]:
     titles = {column.key: column.title for column in columns}
     shown = [column for column in columns if _is_published(column) and not is_missing(row[column.key])]
-    return tuple(f"{column.text(row)} {titles.get(column.under, column.under)}" for column in shown)
+    return tuple(f"{column.text(row)} {titles.get(column.under, _plain(column.under))}" for column in shown)
 
 
 def _best(comparison: Comparison, metric: Metric) -> set[str]:

@@ -282,7 +282,7 @@ def make_grid_section(comparison: Comparison) -> Section | None:
         return None
     about = (
         "Of several runs with the same batch and replicas the cell has the one of the highest throughput. Runs of one "
-        f"matrix have the same engine, {ALIKE}."
+        f"matrix have the same engine, {ALIKE} and machine."
     )
     return Section(id="grid", title="Batch and replicas", tables=tuple(tables), about=about)
 
@@ -291,7 +291,7 @@ def _alike(comparison: Comparison) -> list[list[Row]]:
     alike: dict[tuple[Any, ...], list[Row]] = {}
     for row in comparison.finished:
         if not any(map(is_missing, (row["replicas"], row["images_per_second"], *(row[batch] for batch in BATCHES)))):
-            alike.setdefault((row["engine"], *comparable_settings(row)), []).append(row)
+            alike.setdefault((row["engine"], row["machine"], *comparable_settings(row)), []).append(row)
     return list(alike.values())
 
 

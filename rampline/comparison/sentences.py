@@ -125,7 +125,7 @@ def summarise_cost(comparison: Comparison) -> list[str]:
     if not comparison.reference:
         return []
     answer, rows = recommend(comparison), {row["run"]: row for row in comparison.finished}
-    fastest = [row["run"] for row in _others(comparison)[:1]]
+    fastest = [row["run"] for row in _others(comparison)[:1] if comparison.is_timed_alike(row)]
     named = (comparison.reference, *fastest, answer.fastest, answer.cheapest)
     timed = [rows[run] for run in dict.fromkeys(named) if run and not is_missing(time_of(comparison, rows[run]).value)]
     told = ", ".join(_take(row, comparison) for row in timed)

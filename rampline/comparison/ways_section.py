@@ -15,7 +15,14 @@ from rampline.comparison.charts import drawn_runs, dumbbell, finite, style_runs,
 from rampline.comparison.mlflow_reader import SAME_DATA
 from rampline.comparison.runs import Comparison, is_missing, written
 from rampline.comparison.section import Chart, ReportTable, Section
-from rampline.record.units import write_accuracy, write_count, write_duration, write_number_of, write_percent
+from rampline.record.units import (
+    list_names,
+    write_accuracy,
+    write_count,
+    write_duration,
+    write_number_of,
+    write_percent,
+)
 
 TARGET = 0.99
 
@@ -135,8 +142,9 @@ def _sentences(views: Views) -> list[str]:
     }
     leaders = [_leaders(values) for values in ways.values()]
     if all(leader == leaders[0] for leader in leaders):
-        return [f"However one looks, {leaders[0]} has reached the most: {', '.join(ways)}."]
-    parts = [f"{way} it is {leader}" for way, leader in zip(ways, leaders, strict=True)]
+        have = "has" if len(leaders[0]) == 1 else "have"
+        return [f"However one looks, {list_names(leaders[0])} {have} reached the most: {', '.join(ways)}."]
+    parts = [f"{way} it is {list_names(leader)}" for way, leader in zip(ways, leaders, strict=True)]
     return [f"Which run leads depends on how one looks: {', '.join(parts)}."]
 
 
@@ -144,10 +152,9 @@ def _after(views: Views) -> str:
     return f"after {write_number_of('epoch', views.epochs)}"
 
 
-def _leaders(values: dict[str, float]) -> str:
-    known = {run: value for run, value in values.items() if not is_missing(value)}
-    best = max(known.values())
-    return " and ".join(run for run, value in known.items() if value == best)
+def _leaders(values: dict[str, float]) -> list[str]:
+    best = max(value for value in values.values() if not is_missing(value))
+    return [run for run, value in values.items() if value == best]
 
 
 def _table(views: Views) -> ReportTable:

@@ -47,6 +47,8 @@ def test_the_balanced_accuracy_is_told_of_unbalanced_classes():
     told = f"a: 25 of 31 answers are right (balanced accuracy {balanced}); most often it takes dog for cat (5 of 10), "
     assert section.sentences[0] == f"{told}cat for dog (1 of 21)."
     assert section.sentences[1].startswith("b: 25 of 30 answers are right; most")
+    # Scored on other images: 20 cats, not 21.
+    assert section.tables[0].head == ("class", "images", "a")
 
 
 def test_many_classes_have_no_matrix_and_few_rows(client, log_study, four_runs):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from logged_runs import LoggedRun
 
 from rampline.comparison.runs import read_comparison
@@ -28,6 +30,12 @@ def test_a_grid_is_a_matrix(client, log_study):
     assert speed.head == ("global batch", "1 replica", "2 replicas")
     assert speed.rows == (("32", "100", "160"), ("64", "\N{EN DASH}", "200"))
     assert accuracy.rows == (("32", "0.9000", "0.8000"), ("64", "\N{EN DASH}", "0.9000"))
+
+
+def test_runs_of_two_machines_stand_in_no_matrix(client, log_study):
+    runs = [run(batch, replicas, 100) for batch in (32, 64) for replicas in (1, 2)]
+    moved = [replace(each, tags={"rampline.machines": '[[1, "other"]]'}) for each in runs[2:]]
+    assert make_grid_section(read_comparison(client, "moved", log_study("moved", [*runs[:2], *moved]))) is None
 
 
 def test_weak_scaling_is_no_grid(client, log_study):

@@ -189,6 +189,8 @@ def test_a_run_that_starts_from_others_takes_their_time_too(recommended):
         ("base-2", 90, 0.2),
     ]
     assert (found.fastest, found.cheapest) == ("base-2", "base")
+    untimed = replace(runs[0], metrics={"test_accuracy": 0.9})
+    assert [c.run for c in recommended("untimed-chain", [runs[3], untimed, *runs[1:3]]).candidates] == ["base-2"]
 
 
 def answer(client, comparison, answers: dict[str, tuple[Sequence[int], str]], tmp_path: Path) -> None:

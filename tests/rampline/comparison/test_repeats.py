@@ -119,6 +119,13 @@ def test_runs_that_differ_in_the_seed_alone_are_told_to_share_an_interval(compar
     assert found.csv_table["images_per_second_high"].tolist() == [110, 110]
 
 
+def test_a_shared_interval_is_of_finished_trainings_and_holds_the_figure_of_each(compare):
+    runs = [trainings(f"seed-{seed}", [100 + seed], [0.9], failed=seed == 9, x="1") for seed in range(10)]
+    grid = [[replace(t, params={**t.params, "run.of": "grid", "seed": t.name}) for t in run] for run in runs]
+    found = [row["intervals"].get("images_per_second") for row in compare("many-seeds", *grid).rows]
+    assert found == [(100, 107), *[(101, 107)] * 7, (101, 108), None]
+
+
 def test_failed_trainings_are_left_out_and_told(compare):
     found = compare("failed", trainings("one", [100, 130, 500], [0.9, 0.91, 0.5], failed=1))
     (one,) = found.rows
@@ -197,11 +204,16 @@ def test_speed_and_time_are_of_the_trainings_on_one_machine_and_accuracy_is_of_a
         replace(training, tags={**training.tags, "rampline.machines": json.dumps([[1, machine]])})
         for training, machine in zip(run, machines, strict=True)
     ]
+    run = [
+        replace(training, epochs=[(*epoch[:3], seconds) for epoch in training.epochs])
+        for training, seconds in zip(run, (1, 100, 3), strict=True)
+    ]
     found = compare("moved", run)
     (row,) = found.rows
     assert (row["images_per_second"], row["wall_seconds"]) == (105, pytest.approx((1000 + 1e5 / 110) / 2))
     assert row["intervals"]["images_per_second"] == (100, 110)
     assert found.epochs_of("a")["images_per_second"].tolist() == [105, 105]
+    assert found.epochs_of("a")["elapsed_seconds"].tolist() == [2, 2]
     assert (row["test_accuracy"], row["intervals"]["test_accuracy"]) == (0.92, (0.90, 0.94))
     told = "a-seed1 was trained on beta, not on alpha: it counts for the accuracy of a alone."
     assert told in list_remarks(found)
@@ -230,18 +242,30 @@ def test_answers_are_the_same_where_those_of_all_seeds_are(compare):
     )
 
 
-def test_answers_and_scores_are_of_the_training_with_the_median_accuracy_whatever_its_speed(compare, client):
-    # By speed, the one of 0.96 and the one of 0.90 are in the middle.
-    runs = trainings("a", [100, 90, 110], [0.96, 0.97, 0.98]), trainings("b", [50, 40, 60], [0.90, 0.95, 0.94])
+def answered(client, compare, study, *runs):
+    """The comparison of runs whose trainings have answered 100 images of one class, as accurately as they are."""
     told = [[replace(t, tags={**t.tags, "rampline.answers": t.name}) for t in run] for run in runs]
-    found = compare("answered", *told)
-    for row in found.trainings.to_dict("records"):
+    for row in compare(study, *told).trainings.to_dict("records"):
         right = round(100 * row["test_accuracy"])
         lines = [f"{index},1,{int(index < right)}" for index in range(100)]
         client.log_text(row["run_id"], "\n".join(["index,label,prediction", *lines]), "predictions.csv")
         scores = {"class_names": ["no", "yes"], "confusion_matrix": [[0, 0], [100 - right, right]]}
         client.log_dict(row["run_id"], scores, "evaluation.json")
-    found = read_comparison(client, "answered")
+    return read_comparison(client, study)
+
+
+def test_the_interval_is_round_the_difference_of_the_medians(compare, client):
+    # The other training of the most accurate run was lost, so no interval over the seeds is wider.
+    runs = trainings("a", [100, 90], [0.80, 0.99]), trainings("b", [100, 90], [0.97, 0.5], failed=1)
+    (one, _) = recommend(answered(client, compare, "even", *runs)).candidates
+    assert one.interval is not None
+    assert one.interval[0] < one.difference < one.interval[1]
+
+
+def test_answers_and_scores_are_of_the_training_with_the_median_accuracy_whatever_its_speed(compare, client):
+    # By speed, the one of 0.96 and the one of 0.90 are in the middle.
+    runs = trainings("a", [100, 90, 110], [0.96, 0.97, 0.98]), trainings("b", [50, 40, 60], [0.90, 0.95, 0.94])
+    found = answered(client, compare, "answered", *runs)
     assert {run: answers.predicted.sum() for run, answers in found.answers.items()} == {"a": 97, "b": 94}
     assert {each.run: each.matrix[1, 1] for each in read_scores(client, found)} == {"a": 97}
     assert found.rows[1]["images_per_second"] == 50

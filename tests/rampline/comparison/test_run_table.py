@@ -42,6 +42,8 @@ def test_published_figures_stand_beside_ours(client, log_study, four_runs):
     assert columns["published_speedup"].text(row) == "0.90\N{MULTIPLICATION SIGN}"
     assert columns["published_carbon_kilograms"].text(row) == "0.90"  # we have no such figure
     assert "carbon_kilograms" not in columns
+    (shown,) = make_run_rows(comparison, [*columns.values()])
+    assert shown.published[0] == "0.90 carbon kilograms"
     assert list(columns)[-1] == "status"
 
 

@@ -23,7 +23,7 @@ from rampline.comparison.runs import (
     with_published_speedup,
     with_scaling,
 )
-from rampline.comparison.sentences import list_remarks, summarise_speed
+from rampline.comparison.sentences import list_remarks, summarise_cost, summarise_speed
 from rampline.comparison.ways_section import make_views
 from rampline.errors import InputError
 
@@ -212,6 +212,9 @@ def test_speeds_and_times_are_compared_per_machine(client, log_study, four_runs)
     views = make_views(comparison)
     assert views is not None
     assert [view.run for view in views.runs] == ["baseline", "short"]
+    answer = "Within 1 point of the best test accuracy that was weighed (baseline, 0.9400), short takes the least time"
+    assert recommend(comparison).sentence.startswith(answer)
+    assert summarise_cost(comparison)[0] == "From start to end the reference baseline takes 9.00 s, short takes 6.00 s."
     remarks = list_remarks(comparison)
     assert (
         "moved was trained from epoch 1 on alpha (2 cores), from epoch 3 on beta (8 cores): its images/s are those of "
