@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rampline.comparison.recommendation import is_scored_alike
 from rampline.comparison.repeats import figure_of
@@ -122,8 +122,7 @@ def _plain(name: str) -> str:
     return name.replace("_", " ")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cell:
+class Cell(NamedTuple):
     """One figure of a run: `notes` stand under it, small."""
 
     column: Column
@@ -132,12 +131,10 @@ class Cell:
     is_best: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunRow:
+class RunRow(NamedTuple):
     """One run: its cells by column, and the published figures, each with the heading of ours."""
 
     run: str
-    is_reference: bool
     is_finished: bool
     cells: tuple[Cell, ...]
     published: tuple[str, ...]
@@ -145,38 +142,22 @@ class RunRow:
 
 def own_columns(columns: list[Column]) -> list[Column]:
     """The columns that the report shows as such: the others stand under one of them, or are published figures."""
-    return [column for column in columns if not _is_note(column, columns) and not _is_published(column)]
+    keys = {column.key for column in columns}
+    return [column for column in columns if column.under not in keys and not _is_published(column)]
 
 
 def make_run_rows(comparison: Comparison, columns: list[Column]) -> list[RunRow]:
     """A row for each run."""
     best = {metric.name: _best(comparison, metric) for metric in shown_in(Output.BEST_MARK)}
-    rows = []
+    shown, rows = own_columns(columns), []
     for row in comparison.rows:
-        finished = row["status"] == FINISHED
-        cells = tuple(
-            Cell(
-                column=column,
-                text=column.text(row),
-                notes=_notes(column, columns, row),
-                is_best=row["run"] in best.get(column.key, ()),
-            )
-            for column in own_columns(columns)
+        marked = (row["run"] in best.get(column.key, ()) for column in shown)
+        cells = (
+            Cell(column, column.text(row), _notes(column, columns, row), is_best)
+            for column, is_best in zip(shown, marked, strict=True)
         )
-        rows.append(
-            RunRow(
-                run=row["run"],
-                is_reference=row["run"] == comparison.reference,
-                is_finished=finished,
-                cells=cells,
-                published=_published_figures(columns, row),
-            )
-        )
+        rows.append(RunRow(row["run"], row["status"] == FINISHED, tuple(cells), _published_figures(columns, row)))
     return rows
-
-
-def _is_note(column: Column, columns: list[Column]) -> bool:
-    return any(other.key == column.under for other in columns)
 
 
 def _is_published(column: Column) -> bool:

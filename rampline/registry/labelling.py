@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -32,15 +31,6 @@ from rampline.jobs.job import EVENTS
 from rampline.record.events import EventWriter
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImageToLabel:
-    """A file, or why it is not used; `content` is the encoded image."""
-
-    path: str
-    content: bytes = b""
-    problem: str = ""
-
-
 def walk_images(folder: Path) -> Iterator[Path]:
     """Files that are images by their names, in the order of their paths, hidden ones apart; and links to folders.
 
@@ -51,19 +41,19 @@ def walk_images(folder: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in names if is_image(name))
 
 
-def read_image(path: Path, boundary: Boundary) -> ImageToLabel:
-    """The file's content; a link that leads outside, a pipe, or a file that may not be read has a problem instead."""
+def read_image(path: Path, boundary: Boundary) -> tuple[str, bytes, str]:
+    """(path, content, problem); a link that leads outside, a pipe, or a file that may not be read has a problem."""
     # A name may hold bytes that are no text; a table holds only text.
     name = os.fsencode(path).decode(errors="replace")
     if path.is_dir():
-        return ImageToLabel(path=name, problem="a link to a folder is not followed")
+        return name, b"", "a link to a folder is not followed"
     try:
         boundary.stat(path)
-        return ImageToLabel(path=name, content=path.read_bytes())
+        return name, path.read_bytes(), ""
     except OSError as error:
-        return ImageToLabel(path=name, problem=f"cannot be read: {error.strerror}")
+        return name, b"", f"cannot be read: {error.strerror}"
     except DatasetError as error:
-        return ImageToLabel(path=name, problem=str(error))
+        return name, b"", str(error)
 
 
 class Row(NamedTuple):
@@ -110,35 +100,25 @@ def open_table(path: Path, suffix: str, others: Sequence[str] = ()) -> Iterator[
             yield lambda rows: writer.writerows(map(_csv_row, rows))
     else:
         schema = pa.schema(list(columns.items()))
+        gathered: list[Row] = []
         with pq.ParquetWriter(path, schema) as writer:
-            table = _ParquetTable(writer, schema)
-            yield table.write
-            table.flush()
+
+            def write(rows: Sequence[Row], least: int = ROWS_PER_GROUP) -> None:
+                # A group per batch would make files of nothing but their own index.
+                gathered.extend(rows)
+                if len(gathered) >= least:
+                    cells = [dict(zip(columns, row.cells(), strict=True)) for row in gathered]
+                    writer.write_table(pa.Table.from_pylist(cells, schema))
+                    gathered.clear()
+
+            yield write
+            write((), 0)
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
 
 def _csv_row(row: Row) -> list[Any]:
     return [csv_cell(float(f"{cell:.6g}") if isinstance(cell, float) else cell) for cell in row.cells()]
-
-
-class _ParquetTable:
-    """Rows are gathered: a group per batch would make files of nothing but their own index."""
-
-    def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema) -> None:
-        self._writer, self._schema = writer, schema
-        self._rows: list[Row] = []
-
-    def write(self, rows: Sequence[Row]) -> None:
-        self._rows += rows
-        if len(self._rows) >= ROWS_PER_GROUP:
-            self.flush()
-
-    def flush(self) -> None:
-        columns = list(zip(*(row.cells() for row in self._rows), strict=True)) or [()] * len(self._schema)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
-        self._writer.write_table(pa.table(arrays, schema=self._schema))
-        self._rows = []
 
 
 # As preparation decodes them: enough to pay for a call into TensorFlow, few enough to hold that many photographs.
@@ -257,16 +237,12 @@ def _decode_folder(folder: Path, image_shape: tuple[int, int, int]) -> Iterator[
 
 def _decode_chunk(decoder: Decoder, boundary: Boundary, paths: list[Path]) -> list[tuple[str, np.ndarray | None, str]]:
     files = [read_image(path, boundary) for path in paths]
-    readable = [file for file in files if not file.problem]
-    decoded = iter(decoder([file.content for file in readable]) if readable else [])
-    return [_decoded(file, decoded) for file in files]
-
-
-def _decoded(file: ImageToLabel, decoded: Iterator) -> tuple[str, np.ndarray | None, str]:
-    if file.problem:
-        return file.path, None, file.problem
-    image = next(decoded)
-    return file.path, image.pixels, image.problem
+    readable = [content for _, content, problem in files if not problem]
+    decoded = iter(decoder(readable) if readable else [])
+    return [
+        (name, None, problem) if problem else (name, (image := next(decoded)).pixels, image.problem)
+        for name, _, problem in files
+    ]
 
 
 def _label_batch(
