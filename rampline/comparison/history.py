@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from mlflow import MlflowClient
@@ -79,14 +79,13 @@ class Trend:
         return state is State.CHANGED or (state is State.STILL_CHANGED and not self.is_told)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Conditions:
+class _Conditions(NamedTuple):
     """What a run must share with an earlier one to be compared with it."""
 
     settings: Mapping[str, str]
+    starts_from: str
     data: str
     machines: frozenset[str]
-    starts_from: str
     cut: str  # after which epoch by halving; empty if not at all
 
 
@@ -160,8 +159,7 @@ def _are_alike(run: str, own: Mapping[str, _Conditions], theirs: Mapping[str, _C
     one, other = own[run], theirs[run]
     # A setting that came later is not among those of an earlier run, which had what is its default now.
     same = all(other.settings.get(key, value) == value for key, value in one.settings.items())
-    same &= (one.data, one.machines, one.cut) == (other.data, other.machines, other.cut)
-    same &= one.starts_from == other.starts_from
+    same &= one[1:] == other[1:]
     return same and (not one.starts_from or _are_alike(one.starts_from, own, theirs))
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -289,12 +290,9 @@ def _add_figures(rows: list[dict[str, Any]], epochs: pd.DataFrame, machine: str)
 
 def timed_epochs(epochs: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:
     """Those of a run's epochs that its speed is of: the ones on its machine."""
-    machines = [_machine_of(epoch, row["machines"]) for epoch in epochs["epoch"].tolist()]
+    firsts, names = zip(*row["machines"], strict=True)
+    machines = (names[max(bisect_right(firsts, epoch) - 1, 0)] for epoch in epochs["epoch"])
     return pd.DataFrame(epochs.loc[[machine == row["machine"] for machine in machines]])
-
-
-def _machine_of(epoch: int, machines: Sequence[tuple[int, str]]) -> str:
-    return next((name for first, name in reversed(machines) if first <= epoch), machines[0][1])
 
 
 def _trainings(rows: list[dict[str, Any]], epochs: pd.DataFrame, study: str, execution: str) -> list[dict[str, Any]]:
@@ -310,12 +308,10 @@ def _trainings(rows: list[dict[str, Any]], epochs: pd.DataFrame, study: str, exe
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows that have the same columns as a table, each column with its type."""
-    columns = {column: [row[column] for row in rows] for column in rows[0]}
-    kinds = {metric.name: "Int64" if metric.unit is COUNT else "float64" for metric in metrics_of_run(columns)}
-    kinds |= {column: "float64" for column in columns if column.startswith(("published_", "seconds_before"))}
+    kinds = {metric.name: "Int64" if metric.unit is COUNT else "float64" for metric in metrics_of_run(rows[0])}
+    kinds |= {column: "float64" for column in rows[0] if column.startswith(("published_", "seconds_before"))}
     kinds |= dict.fromkeys((*COUNTS, "virtual_devices", "attempts"), "Int64")
-    typed = {name: pd.array(columns[name], dtype=kind) for name, kind in kinds.items()}
-    return pd.DataFrame(columns | typed)
+    return pd.DataFrame(rows).astype(kinds)
 
 
 def _rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:

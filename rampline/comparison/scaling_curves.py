@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -130,26 +131,23 @@ def _curves_of(rows: list[dict[str, Any]], kind: str, reference: str) -> list[Sc
     for row in rows:
         if row is not base:
             members.setdefault((row["strategy"], row["engine"], row["steps_per_call"]), []).append(row)
-    curves = [_curve(kind, key, [base, *others]) for key, others in members.items()]
+    curves = [
+        ScalingCurve(
+            kind=kind,
+            batch_size=int(base[KINDS[kind]]),
+            strategy=strategy,
+            engine=engine,
+            steps_per_call=steps_per_call,
+            points=tuple(sorted((_point(row, base) for row in (base, *others)), key=attrgetter("replicas"))),
+        )
+        for (strategy, engine, steps_per_call), others in members.items()
+    ]
     return [curve for curve in curves if len(curve.replica_counts) > 1]
 
 
-def _curve(kind: str, key: tuple[str, str, str], rows: list[dict[str, Any]]) -> ScalingCurve:
-    base, (strategy, engine, steps_per_call) = rows[0], key
-    points = sorted((_point(row, base) for row in rows), key=lambda point: point.replicas)
-    return ScalingCurve(
-        kind=kind,
-        batch_size=int(base[KINDS[kind]]),
-        strategy=strategy,
-        engine=engine,
-        steps_per_call=steps_per_call,
-        points=tuple(points),
-    )
-
-
 def _point(row: dict[str, Any], base: dict[str, Any]) -> ScalingPoint:
-    throughput, ceiling = float(row["images_per_second"]), _number(row["ceiling_images_per_second"])
-    if throughput > STEADY * ceiling:
+    throughput, ceiling = float(row["images_per_second"]), row["ceiling_images_per_second"]
+    if is_missing(ceiling) or throughput > STEADY * ceiling:
         ceiling = math.nan
     speedup = throughput / base["images_per_second"]
     return ScalingPoint(
@@ -163,10 +161,6 @@ def _point(row: dict[str, Any], base: dict[str, Any]) -> ScalingPoint:
         ceiling=ceiling / base["images_per_second"],
         ceiling_efficiency=throughput / ceiling,
     )
-
-
-def _number(value: Any) -> float:
-    return math.nan if is_missing(value) or value <= 0 else float(value)
 
 
 @dataclass(frozen=True, kw_only=True)

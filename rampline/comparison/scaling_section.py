@@ -16,7 +16,6 @@ from rampline.comparison.scaling_curves import (
     TERMS,
     ScalingCurve,
     ScalingFit,
-    ScalingPoint,
     fit_curve,
     list_left_out,
     make_curves,
@@ -132,34 +131,25 @@ def _describe(name: str, curve: ScalingCurve) -> str:
 
 
 def _points_table(kind: str, named: list[tuple[str, ScalingCurve]]) -> ReportTable:
-    rows = [_cells(name, point) for name, curve in named for point in curve.points]
-    return ReportTable(
-        title=f"{kind.capitalize()} scaling",
-        head=HEAD,
-        rows=tuple(rows),
-        numeric=(False, False, *(True,) * (len(HEAD) - 2)),
+    rows = tuple(
+        (
+            *(point.run, name, write_count(point.replicas), write_count(point.global_batch_size)),
+            *(write_quantity(point.step_ms), write_quantity(point.images_per_second)),
+            *(write_ratio(point.speedup), write_percent(point.efficiency)),
+            written(point.ceiling_efficiency, lambda share: write_percent(min(share, 1))),
+        )
+        for name, curve in named
+        for point in curve.points
     )
-
-
-def _cells(name: str, point: ScalingPoint) -> tuple[str, ...]:
-    return (
-        point.run,
-        name,
-        write_count(point.replicas),
-        write_count(point.global_batch_size),
-        write_quantity(point.step_ms),
-        write_quantity(point.images_per_second),
-        write_ratio(point.speedup),
-        write_percent(point.efficiency),
-        written(point.ceiling_efficiency, lambda share: write_percent(min(share, 1))),
-    )
+    numeric = (False, False, *(True,) * (len(HEAD) - 2))
+    return ReportTable(title=f"{kind.capitalize()} scaling", head=HEAD, rows=rows, numeric=numeric)
 
 
 def _fit_table(kind: str, fits: list[tuple[str, ScalingCurve, ScalingFit]]) -> ReportTable:
-    rows = [
+    rows = tuple(
         (name, write_formula(fit), write_count(len(curve.replica_counts)), f"{100 * fit.error:.1f} %")
         for name, curve, fit in fits
-    ]
+    )
     exact = [name for name, _, fit in fits if fit.is_exact]
     note = "The error is the largest relative difference between a measured step and the fit."
     if any(value == 0 for _, _, fit in fits for value in fit.terms.values()):
@@ -175,7 +165,7 @@ def _fit_table(kind: str, fits: list[tuple[str, ScalingCurve, ScalingFit]]) -> R
     return ReportTable(
         title=f"{kind.capitalize()} scaling: milliseconds per step of N replicas",
         head=("curve", "step time T(N), ms", "replica counts", "error"),
-        rows=tuple(rows),
+        rows=rows,
         numeric=(False, False, True, True),
         note=note,
     )
@@ -192,17 +182,14 @@ def write_formula(fit: ScalingFit) -> str:
 def chart_speedup(kind: str, curves: Named, runs: Sequence[str]) -> Chart:
     """Speed-up of each named curve; `runs` are all runs of the comparison, whose colours the points have."""
     rows = [
-        {
-            "curve": name,
-            "run": point.run,
-            "replicas": point.replicas,
-            "speedup": point.speedup,
-            "ceiling": point.ceiling,
-        }
+        {"curve": name, "run": point.run, "replicas": point.replicas, "speedup": point.speedup}
         for name, curve in curves
         for point in curve.points
     ]
-    ceilings = [{**row, "speedup": row["ceiling"]} for row in rows if math.isfinite(row["ceiling"])]
+    reached = (point.ceiling for _, curve in curves for point in curve.points)
+    ceilings = [
+        {**row, "speedup": ceiling} for row, ceiling in zip(rows, reached, strict=True) if math.isfinite(ceiling)
+    ]
     # Replicas of the runs that speed-up is measured against: one, or as many as the reference has.
     bases = {next(point.replicas for point in curve.points if point.speedup == 1) for _, curve in curves}
     ideal = [

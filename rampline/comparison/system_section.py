@@ -51,11 +51,6 @@ def make_system_section(comparison: Comparison) -> Section | None:
         return None
     roles, gpus = [row for row in rows if row["gpu"] is None], _number_gpus(rows)
     balances = find_balances(rows)
-    tables = [
-        _role_table(roles),
-        *([_gpu_table(gpus)] if gpus else []),
-        *([_balance_table(balances)] if balances else []),
-    ]
     runs = drawn_runs(comparison)
     drawn = [gpu for gpu in gpus if gpu["run"] in runs and not is_missing(gpu["utilization_percent_mean"])]
     charts = [_utilization(runs, drawn), _utilization_over_time(runs, drawn)] if drawn else []
@@ -63,7 +58,7 @@ def make_system_section(comparison: Comparison) -> Section | None:
         id="system",
         title="CPU, memory and GPUs",
         sentences=(*([] if gpus else [NO_GPU]), *describe_loads(balances)),
-        tables=tuple(tables),
+        tables=tuple(_tables(roles, gpus, balances)),
         charts=tuple(charts),
         about=ABOUT,
     )
@@ -81,24 +76,29 @@ def describe_loads(balances: Sequence[Balance]) -> list[str]:
     return [_describe(balance) for balance in balances if balance.is_uneven] or even
 
 
-def _role_table(roles: list[dict[str, Any]]) -> ReportTable:
-    return ReportTable(
+def _tables(roles: list[dict[str, Any]], gpus: list[dict[str, Any]], balances: list[Balance]) -> Iterator[ReportTable]:
+    yield ReportTable(
         title="Roles",
         head=("run", "role", "cores busy", "peak GB"),
         rows=tuple((r["run"], r["role"], _cores(r["cpu_percent_mean"]), _gigabytes(r)) for r in roles),
         numeric=(False, False, True, True),
         note="Cores busy: CPU time of the process per second. Peak: its resident set.",
     )
-
-
-def _gpu_table(gpus: list[dict[str, Any]]) -> ReportTable:
-    return ReportTable(
-        title="GPUs",
-        head=("run", "role", "GPU", "utilisation", "memory access", "peak GB", "power, W"),
-        rows=tuple(_gpu_cells(gpu) for gpu in gpus),
-        numeric=(False, False, False, True, True, True, True),
-        note=GPU_NOTE,
-    )
+    if gpus:
+        yield ReportTable(
+            title="GPUs",
+            head=("run", "role", "GPU", "utilisation", "memory access", "peak GB", "power, W"),
+            rows=tuple(map(_gpu_cells, gpus)),
+            numeric=(False, False, False, True, True, True, True),
+            note=GPU_NOTE,
+        )
+    if balances:
+        yield ReportTable(
+            title="Balance",
+            head=("run", "parts", "lowest", "highest", "ratio", "load"),
+            rows=tuple(map(_balance_cells, balances)),
+            numeric=(False, False, True, True, True, False),
+        )
 
 
 def _gpu_cells(gpu: dict[str, Any]) -> tuple[str, ...]:
@@ -107,15 +107,6 @@ def _gpu_cells(gpu: dict[str, Any]) -> tuple[str, ...]:
         *(gpu["run"], gpu["role"], f"{gpu['number']} {gpu['gpu_name']}".strip()),
         *(_percent(gpu["utilization_percent_mean"]), _percent(gpu["memory_access_percent_mean"])),
         *(_gigabytes(gpu) + full, written(gpu["power_watts_mean"], "{:.0f}".format)),
-    )
-
-
-def _balance_table(balances: list[Balance]) -> ReportTable:
-    return ReportTable(
-        title="Balance",
-        head=("run", "parts", "lowest", "highest", "ratio", "load"),
-        rows=tuple(_balance_cells(balance) for balance in balances),
-        numeric=(False, False, True, True, True, False),
     )
 
 
@@ -155,12 +146,8 @@ def _utilization(runs: list[str], gpus: list[dict[str, Any]]) -> Chart:
 def _utilization_over_time(runs: list[str], gpus: list[dict[str, Any]]) -> Chart:
     styles, most = style_runs(runs), max(MOST_POINTS // len(gpus), FEWEST_POINTS)
     rows = [
-        {
-            "run": f"{gpu['run']} {gpu['number']}",
-            "color": styles[gpu["run"]].color,
-            "seconds": round(seconds, 1),
-            "busy": round(busy, 1),
-        }
+        {"run": f"{gpu['run']} {gpu['number']}", "color": styles[gpu["run"]].color}
+        | {"seconds": round(seconds, 1), "busy": round(busy, 1)}
         for gpu in gpus
         for seconds, busy in thin_out(gpu["utilization_over_time"], most)
     ]
