@@ -209,13 +209,7 @@ def _best_and_last(comparison: Comparison) -> Chart:
     return Chart(
         title="Best against last epoch",
         caption="Filled: the best epoch, whose checkpoint is scored. Open: the last. A gap is training too long.",
-        spec=dumbbell(
-            rows,
-            "last",
-            "best",
-            "validation accuracy",
-            tooltip(best="best epoch", last="last epoch"),
-        ),
+        spec=dumbbell(rows, "last", "best", "validation accuracy", tooltip(best="best epoch", last="last epoch")),
     )
 
 

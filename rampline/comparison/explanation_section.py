@@ -50,7 +50,12 @@ def make_explanation_section(comparison: Comparison) -> Section | None:
         title="Where the time went",
         sentences=(*map(describe_loss, best), *_drifted(rows)),
         tables=(
-            _verdicts(rows),
+            ReportTable(
+                title="What holds each run back",
+                head=("run", "verdict"),
+                rows=tuple((row["run"], row["verdict"]) for row in rows),
+                numeric=(False, False),
+            ),
             _table("One training step, milliseconds", STEP_PARTS, steps, _noise_by_run(rows)),
             *([_losses(losses)] if losses else []),
             _table("The whole run, seconds", RUN_PARTS, runs, {}),
@@ -85,15 +90,6 @@ def _drifted(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                 f"{row['run']}: its steps took {write_ratio(slowdown)} the time of its probes, so the machine was "
                 f"{busy} while it trained. Its parts are in the proportions of the probes."
             )
-
-
-def _verdicts(rows: list[dict[str, Any]]) -> ReportTable:
-    return ReportTable(
-        title="What holds each run back",
-        head=("run", "verdict"),
-        rows=tuple((row["run"], row["verdict"]) for row in rows),
-        numeric=(False, False),
-    )
 
 
 def _losses(losses: Sequence[Loss]) -> ReportTable:
@@ -173,10 +169,9 @@ def describe_loss(loss: Loss) -> str:
     reached, best = write_ratio(loss.speedup), write_ratio(loss.ideal_speedup)
     if lost <= SMALLEST_SHARE * loss.step_ms:
         return f"{loss.run}: {reached} where the ideal is {best}. It scales ideally."
-    named = sorted(loss.parts.items(), key=lambda part: part[1], reverse=True)
     told = [
         f"{write_milliseconds(ms)} ms to {WORDS[key]}"
-        for key, ms in named
+        for key, ms in sorted(loss.parts.items(), key=lambda part: part[1], reverse=True)
         if ms > max(SMALLEST_SHARE * lost, loss.noise.get(key, 0.0))
     ]
     step, ideal = write_milliseconds(loss.step_ms), write_milliseconds(loss.ideal_ms)

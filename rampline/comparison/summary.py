@@ -60,12 +60,9 @@ def _bounds(row: Mapping[str, Any], key: str) -> Iterator[tuple[str, float]]:
 def derived_metrics(comparison: Comparison) -> dict[str, dict[str, float]]:
     """What the comparison finds (`speedup`, …) by MLflow run id, to be logged on the child runs that have it."""
     keys = logged(Source.COMPARISON)
-    derived: dict[str, dict[str, float]] = {}
-    for row in comparison.trainings.filter(items=["run_id", *keys]).to_dict("records"):
-        figures = {key: float(row[key]) for key in keys if not is_missing(row[key])}
-        if figures:
-            derived[row["run_id"]] = figures
-    return derived
+    rows = comparison.trainings.filter(items=["run_id", *keys]).to_dict("records")
+    derived = {row["run_id"]: {key: float(row[key]) for key in keys if not is_missing(row[key])} for row in rows}
+    return {run_id: figures for run_id, figures in derived.items() if figures}
 
 
 def write_markdown(comparison: Comparison) -> str:

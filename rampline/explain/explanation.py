@@ -224,16 +224,14 @@ def explain_run(run_directory: RunDirectory) -> Explanation:
     replica = ReplicaProbes.read(run_directory.replica_file) if run_directory.replica_file.is_file() else None
     events, result = run_directory.read_events("started", "epoch", "checkpoint"), read_json(run_directory.result_file)
     is_alone = config.is_synchronous and config.replicas == 1
-    at_once = 1 if config.is_synchronous else config.cluster.workers
-    whole = step_parts(probes, replica, is_alone=is_alone, updates_at_once=at_once)
-    probed = whole.of_share(_mean_share(config, events))
+    how: Any = {"is_alone": is_alone, "updates_at_once": 1 if config.is_synchronous else config.cluster.workers}
+    probed = step_parts(probes, replica, **how).of_share(_mean_share(config, events))
     epochs = [metrics["epoch_seconds"] for metrics in steady_epochs(events)]
     # One epoch alone holds the tracing.
     usual = 1000 * statistics.median(epochs) * result["epochs"] / result["steps"] if epochs else probed.total
     slowdown = usual / probed.total
     step = probed.scaled(slowdown)
-    noise = noise_of_parts(probes, replica, is_alone=is_alone, updates_at_once=at_once)
-    noise = {part: ms * slowdown for part, ms in noise.items()}
+    noise = {part: ms * slowdown for part, ms in noise_of_parts(probes, replica, **how).items()}
     return Explanation(
         step=step,
         run=run_parts(events, result, step_milliseconds=usual),

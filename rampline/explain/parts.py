@@ -25,7 +25,7 @@ from typing import Any
 
 from rampline.record.events import with_attempt, without_tracing
 from rampline.record.metric import interval_of_median
-from rampline.training.timings import ReplicaProbes, StrategyProbes, Timings
+from rampline.training.timings import ReplicaProbes, StrategyProbes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,10 +125,12 @@ def noise_of_parts(
         if replica.half is not None:
             noise |= dict.fromkeys(("other", "compute"), own * _half_range(_fixed_shares(replica)))
         if not is_alone:
-            alone, at_once = (_divided(t, updates_at_once) for t in (replica.alone, replica.at_once or replica.alone))
-            noise["sync"] = _noise_apart(strategy.cached, at_once)
+            # These probes did not take turns.
+            timings = replica.alone, replica.at_once or replica.alone
+            alone, at_once = (_half_range(each.milliseconds) / updates_at_once for each in timings)
+            noise["sync"] = math.hypot(_half_range(strategy.cached.milliseconds), at_once)
             if replica.at_once is not None:
-                noise["contention"] = _noise_apart(at_once, alone)
+                noise["contention"] = math.hypot(at_once, alone)
     return noise
 
 
@@ -138,18 +140,9 @@ def _fixed_shares(replica: ReplicaProbes) -> list[float]:
     return [2 * h / a - 1 for h, a in zip(half, replica.alone.milliseconds, strict=True)]
 
 
-def _noise_apart(longer: Timings, shorter: Timings) -> float:
-    """That of the difference of two probes that did not take turns."""
-    return math.hypot(_half_range(longer.milliseconds), _half_range(shorter.milliseconds))
-
-
 def _half_range(values: Iterable[float]) -> float:
     low, high = interval_of_median(values)
     return (high - low) / 2
-
-
-def _divided(timings: Timings, by: int) -> Timings:
-    return dataclasses.replace(timings, milliseconds=tuple(value / by for value in timings.milliseconds))
 
 
 def run_parts(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any], *, step_milliseconds: float) -> RunParts:

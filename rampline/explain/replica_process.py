@@ -61,7 +61,9 @@ def probe_replicas(folder: Path, index: int, works: list[dict[str, Any]], proces
             configure_devices(config)
         keras.backend.clear_session()
         keras.mixed_precision.set_global_policy(config.precision)
-        engine, out = _make_engine(config, dataset), shared / RESULTS / f"{work['key']}.json"
+        strategy = tf.distribute.OneDeviceStrategy(replica_devices(config)[0])
+        engine = make_engine(config, dataset, strategy, make_state(config, dataset, strategy), ALONE)
+        out = shared / RESULTS / f"{work['key']}.json"
         if index == 0:
             _measure_alone(engine, config, work["batch_size"], out if processes == 1 else _part(out, 0))
         else:
@@ -100,8 +102,3 @@ def _measure_at_once(engine: Engine, folder: Path, out: Path, index: int, proces
 def _part(out: Path, index: int) -> Path:
     """What one process has measured."""
     return out.with_suffix(f".{index}.json")
-
-
-def _make_engine(config: RunConfig, dataset: PreparedDataset) -> Engine:
-    strategy = tf.distribute.OneDeviceStrategy(replica_devices(config)[0])
-    return make_engine(config, dataset, strategy, make_state(config, dataset, strategy), ALONE)

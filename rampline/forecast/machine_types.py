@@ -44,13 +44,12 @@ def read_machine_types(path: Path) -> dict[str, MachineType]:
     if not isinstance(content, Mapping) or not content:
         example = "4xA100: {devices: 4, compute: 30, link_gbit: 2400, price_per_hour: 14.7}"
         raise ConfigError(f"{path.name}: it must map names of machine types to their figures, such as {example}")
-    return {str(name): _machine_type(path, str(name), values) for name, values in content.items()}
-
-
-def _machine_type(path: Path, name: str, values: object) -> MachineType:
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{path.name}: {refusal(name, values, 'a mapping of keys')}")
-    try:
-        return MachineType(**{str(key): value for key, value in values.items()})
-    except ConfigError as error:
-        raise ConfigError(f"{path.name}: {name}: {error}") from error
+    machines = dict[str, MachineType]()
+    for name, values in content.items():
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{path.name}: {refusal(name, values, 'a mapping of keys')}")
+        try:
+            machines[str(name)] = MachineType(**{str(key): value for key, value in values.items()})
+        except ConfigError as error:
+            raise ConfigError(f"{path.name}: {name}: {error}") from error
+    return machines

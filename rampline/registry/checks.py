@@ -90,14 +90,10 @@ def check_parity_of(client: MlflowClient, candidate: Candidate) -> Check:
     is_single = candidate.directory.read_config().strategy == "single"
     allowed = {"pass", "not_applicable"} if is_single else {"pass"}
     if statuses and statuses <= allowed:
-        return Check(name=PARITY, passed=True, reason=of + _parity_reason(result, is_single=is_single))
+        told = result.sentence() if result else f"MLflow's tag {PARITY_TAG} is pass"
+        told = "one replica: there is nothing to compare" if is_single else told
+        return Check(name=PARITY, passed=True, reason=of + told)
     return Check(name=PARITY, passed=False, reason=of + _parity_failure(statuses, tag, result))
-
-
-def _parity_reason(result: ParityResult | None, *, is_single: bool) -> str:
-    if is_single:
-        return "one replica: there is nothing to compare"
-    return result.sentence() if result else f"MLflow's tag {PARITY_TAG} is pass"
 
 
 def _parity_failure(statuses: set[str], tag: str | None, result: ParityResult | None) -> str:

@@ -73,7 +73,8 @@ class GateRecord:
             "rampline.test_examples": str(evaluation["examples"]),
             "rampline.gate": ", ".join(f"{check.name} {'pass' if check.passed else 'fail'}" for check in self.checks),
         }
-        return tags | {f"rampline.gate.{name}": _text(value) for name, value in self.figures().items()}
+        figures = {f"rampline.gate.{name}": value for name, value in self.figures().items()}
+        return tags | {n: f"{v:.6g}" if isinstance(v, float) else str(v) for n, v in figures.items()}
 
     def figures(self) -> dict[str, Any]:
         """What the comparison has counted; nothing without one."""
@@ -115,10 +116,6 @@ class GateRecord:
         }
         client.log_artifact(self.candidate.run_id, str(self.candidate.directory.predictions_file), RECORD)
         client.log_dict(self.candidate.run_id, content, f"{RECORD}/{RECORD_FILE}")
-
-
-def _text(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 Log = Callable[[str], None]

@@ -13,7 +13,6 @@ from rampline.files import locked, read_json
 from rampline.jobs.evaluator import run_evaluation
 from rampline.record.checkpoints import Which
 from rampline.record.home import Home
-from rampline.record.run_directory import RunDirectory
 from rampline.registry.candidate import directory_of, find_mlflow_run, images_trained_on, open_run_directory
 from rampline.tracking.delivery import deliver_run
 from rampline.tracking.store import open_tracking
@@ -38,8 +37,11 @@ def evaluate_one(run: str, data: str | None, *, which: Which = "best", home: Hom
     Raises:
         InputError: when there is no such run, or the data does not fit it.
     """
-    directory = _find_run_directory(run, home)
-    other = None
+    path, other = Path(run), None
+    if path.is_dir():
+        directory = open_run_directory(path.absolute())
+    else:
+        directory = directory_of(find_mlflow_run(open_tracking(home), run), run)
     if data:
         own = PreparedDataset.open(Path(directory.read_identity().dataset))
         # What belongs to the source of the training is left out.
@@ -60,10 +62,3 @@ def evaluate_one(run: str, data: str | None, *, which: Which = "best", home: Hom
         scores = directory.other_evaluation_file if is_other else directory.evaluation_file
         log(f"scores      {scores}")
         return read_json(scores)
-
-
-def _find_run_directory(run: str, home: Home) -> RunDirectory:
-    path = Path(run)
-    if path.is_dir():
-        return open_run_directory(path.absolute())
-    return directory_of(find_mlflow_run(open_tracking(home), run), run)

@@ -11,8 +11,10 @@ from typing import Any
 from mlflow.tracking import MlflowClient
 
 from rampline.config import RunConfig, flatten
+from rampline.config.formats import write_value
 from rampline.record.home import Home
 from rampline.record.provenance import commit_tags, git_commit, process_identity, source_tags
+from rampline.record.units import write_quantity
 from rampline.tracking.reconciliation import PARENT_TAG, PROCESS_TAG, Known, Moment, Record, ending, reconcile
 from rampline.tracking.store import experiment_id, open_tracking, tracking_errors
 from rampline.tuning.trial import (
@@ -25,7 +27,6 @@ from rampline.tuning.trial import (
     Trial,
     describe_rule,
     with_changes,
-    write_value,
 )
 
 
@@ -170,12 +171,8 @@ def _not_measured(outcome: Outcome) -> Iterator[str]:
 
 def _speed(rounds: Sequence[float]) -> str:
     """`1,234 images/s (1,200 to 1,250)`: median, smallest and largest of the rounds."""
-    low, middle, high = (_number(value) for value in (min(rounds), statistics.median(rounds), max(rounds)))
+    low, middle, high = map(write_quantity, (min(rounds), statistics.median(rounds), max(rounds)))
     return f"{middle} images/s ({low} to {high})"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _row(name: str, text: str) -> str:

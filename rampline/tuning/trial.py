@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rampline.config import RunConfig, apply_overrides, flatten, from_dict, to_dict
+from rampline.config.formats import write_value
 from rampline.errors import ConfigError
 from rampline.explain.replica import replica_config
 from rampline.files import JsonData
@@ -118,11 +119,6 @@ class Trial:
         if self.rounds is None:
             return f"{self.label}: {self.status}: {self.reason}"
         return f"{self.label}: {self.rounds}{'' if self.rounds.is_gain else ', no gain'}"
-
-
-def write_value(value: Any) -> str:
-    """A setting as one writes it in a study."""
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def with_changes(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:

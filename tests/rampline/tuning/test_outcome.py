@@ -66,7 +66,7 @@ def test_of_equally_fast_ones_the_first_is_taken() -> None:
 
 def test_nothing_faster_is_said_so() -> None:
     text = "\n".join(describe_outcome(outcome(), train_examples=1000))
-    assert "before       100 images/s (90 to 110)" in text
+    assert "before       100 images/s (90.0 to 110)" in text
     assert "after        the same: no setting is faster by more than the noise" in text
 
 
