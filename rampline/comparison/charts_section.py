@@ -54,8 +54,8 @@ def make_charts_section(comparison: Comparison) -> Section:
 
 def make_charts(comparison: Comparison) -> list[Chart]:
     """All charts that the comparison has figures for, of the runs that are drawn."""
-    tables, drawn = (comparison.runs, comparison.epochs), drawn_runs(comparison)
-    runs, epochs = (pd.DataFrame(table[table["run"].isin(drawn)]) for table in tables)
+    drawn = drawn_runs(comparison)
+    runs, epochs = (pd.DataFrame(table[table["run"].isin(drawn)]) for table in (comparison.runs, comparison.epochs))
     comparison = dataclasses.replace(comparison, runs=runs, epochs=epochs)
     charts = [
         _curve(comparison, curve, is_first=number == 0)
@@ -201,11 +201,13 @@ def _throughput(comparison: Comparison) -> Chart:
 
 
 def _best_and_last(comparison: Comparison) -> Chart:
-    rows, styles = [], style_runs(comparison.runs["run"].tolist())
-    for figures in (row for row in comparison.rows if not is_missing(row["best_val_accuracy"])):
-        best, last = float(figures["best_val_accuracy"]), float(figures["last_val_accuracy"])
-        color = styles[figures["run"]].color
-        rows.append({"run": figures["run"], "color": color, "best": best, "last": last, "text": write_accuracy(best)})
+    styles = style_runs(comparison.runs["run"].tolist())
+    rows = [
+        {"run": row["run"], "color": styles[row["run"]].color, "text": write_accuracy(row["best_val_accuracy"])}
+        | {"best": row["best_val_accuracy"], "last": row["last_val_accuracy"]}
+        for row in comparison.rows
+        if not is_missing(row["best_val_accuracy"])
+    ]
     return Chart(
         title="Best against last epoch",
         caption="Filled: the best epoch, whose checkpoint is scored. Open: the last. A gap is training too long.",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from mlflow import MlflowClient
 
-from rampline.comparison.charts import COLOR, CUT, INK, Spec
+from rampline.comparison.charts import COLOR, CUT, INK, Spec, axis
 from rampline.comparison.mlflow_reader import read_artifact
 from rampline.comparison.recommendation import recommend
 from rampline.comparison.runs import Comparison, is_missing, written
@@ -164,21 +164,16 @@ def _matrix_chart(scores: Scores) -> Chart:
         }
         for label, answer in np.argwhere(matrix).tolist()
     ]
-    axis = {"domain": False, "labelExpr": CUT, "labelLimit": 0}
-    scale = {"domain": list(names)}
+    options: Spec = {"kind": "nominal", "scale": {"domain": list(names)}, "domain": False}
+    options |= {"labelExpr": CUT, "labelLimit": 0}
+    angle = 0 if max(map(len, names)) <= SHORT else -90
     counts = {"mark": {"type": "text"}, "encoding": {"text": {"field": "count"}, "color": {"value": INK}}}
     spec: Spec = {
         "data": {"values": cells},
         "height": CELL * len(names),
         "encoding": {
-            "x": {
-                **{"field": "answer", "type": "nominal", "title": "answer", "scale": scale},
-                "axis": {**axis, "labelAngle": 0 if max(map(len, names)) <= SHORT else -90, "titleAnchor": "start"},
-            },
-            "y": {
-                **{"field": "label", "type": "nominal", "title": "class", "scale": scale},
-                "axis": axis,
-            },
+            "x": axis("answer", "answer", **options, labelAngle=angle, titleAnchor="start"),
+            "y": axis("label", "class", **options),
         },
         "layer": [CELLS, *([counts] if len(names) <= MOST_COUNTS else [])],
     }

@@ -100,11 +100,8 @@ def _charts(comparison: Comparison) -> list[Chart]:
             for trend in lines
             for day, value in zip(trend.days, trend.values, strict=True)
         ]
-        x, y = (
-            axis("day", "days after this execution"),
-            axis("value", lines[0].metric.heading, scale={"zero": False}, format="~g"),
-        )
+        heading, x = lines[0].metric.heading, axis("day", "days after this execution")
+        y = axis("value", heading, scale={"zero": False}, format="~g")
         spec = curve_chart(rows, x, y, run_lines(rows, x, y, styles), points(x, y))
-        title = lines[0].metric.heading.capitalize()
-        charts.append(Chart(title=title, caption="A point for each execution.", spec=spec))
+        charts.append(Chart(title=heading.capitalize(), caption="A point for each execution.", spec=spec))
     return charts

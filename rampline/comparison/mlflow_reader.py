@@ -273,9 +273,11 @@ def read_system(
         utilization_over_time: (seconds since training began, `utilization_percent`) of each sample, or means of
             neighbours where there are more than `MOST_SAMPLES`; of GPUs alone.
     """
-    children = [child for child in children if child.info.run_id in names]
     return [
-        {"run": names[child.info.run_id], **row} for child in children for row in _system_rows(client, child, epochs)
+        {"run": names[child.info.run_id], **row}
+        for child in children
+        if child.info.run_id in names
+        for row in _system_rows(client, child, epochs)
     ]
 
 
@@ -284,12 +286,10 @@ def _system_rows(client: MlflowClient, run: Run, epochs: Histories) -> list[dict
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for key in sorted(run.data.metrics):
         match = METRIC.fullmatch(key)
-        found = match and (GPU_FIGURES if match["gpu"] else ROLE_FIGURES).get(match["name"])
-        if not match or not found:
-            continue
-        role, gpu = match["role"], match["gpu"]
-        row = rows.setdefault((role, int(gpu or -1)), _system_row(run, role, gpu))
-        row |= _read_figures(client, run.info.run_id, key, found, training)
+        if match and (found := (GPU_FIGURES if match["gpu"] else ROLE_FIGURES).get(match["name"])):
+            role, gpu = match["role"], match["gpu"]
+            row = rows.setdefault((role, int(gpu or -1)), _system_row(run, role, gpu))
+            row |= _read_figures(client, run.info.run_id, key, found, training)
     return [row for _, row in sorted(rows.items(), key=lambda item: _place(*item[0]))]
 
 

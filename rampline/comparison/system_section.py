@@ -120,13 +120,9 @@ def _utilization(runs: list[str], gpus: list[dict[str, Any]]) -> Chart:
     styles = style_runs(runs)
     rows = [
         finite(
-            {
-                "color": styles[gpu["run"]].color,
-                "run": f"{gpu['run']} {gpu['number']}",
-                "busy": float(gpu["utilization_percent_mean"]),
-                "access": float(gpu["memory_access_percent_mean"]),
-                "text": _percent(gpu["utilization_percent_mean"]),
-            }
+            {"run": f"{gpu['run']} {gpu['number']}", "color": styles[gpu["run"]].color}
+            | {"busy": (busy := float(gpu["utilization_percent_mean"])), "text": _percent(busy)}
+            | {"access": float(gpu["memory_access_percent_mean"])}
         )
         for gpu in gpus
     ]

@@ -26,6 +26,7 @@ from rampline.record.units import (
 
 TARGET = 0.99
 
+_DATA = ("fingerprint", *SAME_DATA)
 _accuracy = partial(written, write=write_accuracy)
 
 
@@ -81,12 +82,8 @@ def make_views(comparison: Comparison) -> Views | None:
 
 def _alike(comparison: Comparison) -> list[dict[str, Any]]:
     """The finished runs that were validated on the reference's images, and trained on its machine alone."""
-    reference = comparison.reference_row
-    keys = ("fingerprint", *SAME_DATA)
-    if reference is None:
-        return comparison.finished
-    alike = (row for row in comparison.finished if all(row[key] == reference[key] for key in keys))
-    return [row for row in alike if comparison.is_timed_alike(row)]
+    timed, reference = filter(comparison.is_timed_alike, comparison.finished), comparison.reference_row or {}
+    return [row for row in timed if all(row[key] == reference.get(key, row[key]) for key in _DATA)]
 
 
 def _curve(comparison: Comparison, row: dict[str, Any]) -> list[_Point]:
@@ -119,12 +116,13 @@ def make_ways_section(comparison: Comparison) -> Section | None:
     views = make_views(comparison)
     if views is None:
         return None
+    after = f"after {write_number_of('epoch', views.epochs)}", f"after {write_duration(views.seconds)}"
     return Section(
         id="ways",
         title="Ways of looking",
-        sentences=tuple(_sentences(views)),
-        tables=(_table(views),),
-        charts=(_chart(views, drawn_runs(comparison)),),
+        sentences=(_sentence(views, *after),),
+        tables=(_table(views, *after),),
+        charts=(_chart(views, after[0], drawn_runs(comparison)),),
         about=(
             "Validation accuracy. “Reached” is the best so far, as that checkpoint is kept. Equal time is the time of "
             f"the run that ended first, evaluation and checkpoints included. A run that starts from another's weights "
@@ -134,22 +132,18 @@ def make_ways_section(comparison: Comparison) -> Section | None:
     )
 
 
-def _sentences(views: Views) -> list[str]:
+def _sentence(views: Views, after_epochs: str, after_time: str) -> str:
     ways = {
-        _after(views): {v.run: v.at_equal_epochs for v in views.runs},
-        f"after {write_duration(views.seconds)}": {v.run: v.at_equal_time for v in views.runs},
+        after_epochs: {v.run: v.at_equal_epochs for v in views.runs},
+        after_time: {v.run: v.at_equal_time for v in views.runs},
         "over all its epochs": {v.run: v.best for v in views.runs},
     }
     leaders = [_leaders(values) for values in ways.values()]
     if all(leader == leaders[0] for leader in leaders):
         have = "has" if len(leaders[0]) == 1 else "have"
-        return [f"However one looks, {list_names(leaders[0])} {have} reached the most: {', '.join(ways)}."]
-    parts = [f"{way} it is {list_names(leader)}" for way, leader in zip(ways, leaders, strict=True)]
-    return [f"Which run leads depends on how one looks: {', '.join(parts)}."]
-
-
-def _after(views: Views) -> str:
-    return f"after {write_number_of('epoch', views.epochs)}"
+        return f"However one looks, {list_names(leaders[0])} {have} reached the most: {', '.join(ways)}."
+    parts = (f"{way} it is {list_names(leader)}" for way, leader in zip(ways, leaders, strict=True))
+    return f"Which run leads depends on how one looks: {', '.join(parts)}."
 
 
 def _leaders(values: dict[str, float]) -> list[str]:
@@ -157,9 +151,9 @@ def _leaders(values: dict[str, float]) -> list[str]:
     return [run for run, value in values.items() if value == best]
 
 
-def _table(views: Views) -> ReportTable:
-    head = ("run", "best epoch", "best", "last", _after(views), f"after {write_duration(views.seconds)}")
-    rows = [
+def _table(views: Views, *after: str) -> ReportTable:
+    head = ("run", "best epoch", "best", "last", *after, f"time to {write_accuracy(views.target)}")
+    rows = (
         (
             view.run,
             write_count(view.best_epoch),
@@ -167,33 +161,23 @@ def _table(views: Views) -> ReportTable:
             written(view.seconds_to_target, write_duration),
         )
         for view in views.runs
-    ]
-    return ReportTable(
-        title="",
-        head=(*head, f"time to {write_accuracy(views.target)}"),
-        rows=tuple(rows),
     )
+    return ReportTable(title="", head=head, rows=tuple(rows))
 
 
-def _chart(views: Views, runs: Sequence[str]) -> Chart:
-    styles = style_runs(runs)
+def _chart(views: Views, after_epochs: str, runs: Sequence[str]) -> Chart:
+    styles, within = style_runs(runs), f"within {write_duration(views.seconds)}"
     rows = [
         finite(
-            {
-                "run": view.run,
-                "color": styles[view.run].color,
-                "epochs": view.at_equal_epochs,
-                "time": view.at_equal_time,
-                "text": _accuracy(view.at_equal_time),
-            }
+            {"run": view.run, "color": styles[view.run].color, "text": _accuracy(view.at_equal_time)}
+            | {"epochs": view.at_equal_epochs, "time": view.at_equal_time}
         )
         for view in views.runs
         if view.run in styles
     ]
-    within, after = f"within {write_duration(views.seconds)}", _after(views)
-    shown = tooltip(time=within, epochs=after)
+    shown = tooltip(time=within, epochs=after_epochs)
     return Chart(
         title="Accuracy at equal time and at equal epochs",
-        caption=f"Filled: {within}, the time that all had. Open: {after}.",
+        caption=f"Filled: {within}, the time that all had. Open: {after_epochs}.",
         spec=dumbbell(rows, "epochs", "time", "validation accuracy reached", shown),
     )

@@ -16,7 +16,7 @@ import dataclasses
 import math
 import platform
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -34,7 +34,6 @@ from rampline.record.metric import Source
 from rampline.record.metrics import to_log
 from rampline.record.run_directory import RunDirectory
 from rampline.study.execution_file import find_executions
-from rampline.training.timings import Timings
 
 # Before anything was forecast in this home: the relative error, one standard deviation, of a set-up with the number of
 # replicas that was read; and of one with more, for each doubling.
@@ -138,8 +137,7 @@ class Calibration:
         for directory in found:
             with suppress(*UNREADABLE):
                 if directory.is_complete and counts_here(directory):
-                    errors += _errors(directory)
-                    wall_errors += _wall_errors(directory)
+                    _add_errors(directory, errors, wall_errors)
             if len(errors) == LATEST_RUNS:
                 break
         return cls(errors=errors, wall_errors=wall_errors)
@@ -174,19 +172,14 @@ def counts_here(directory: RunDirectory) -> bool:
     return {each.get("host", "") for each in environments} <= {"", platform.node()}
 
 
-def _errors(directory: RunDirectory) -> Iterable[float]:
-    epochs = steady_epochs(directory.read_events("started", "epoch"))
-    speeds = [metrics["images_per_second"] for metrics in epochs if metrics.get("images_per_second")]
-    if speeds:
-        forecast = Forecast.read(directory.forecast_file)
-        yield math.log(statistics.median(speeds) / forecast.images_per_second) / forecast.deviation
-
-
-def _wall_errors(directory: RunDirectory) -> Iterable[float]:
-    """Of a run that went on to its last epoch at the first start: a quote knows nothing of faults, stops and rungs."""
+def _add_errors(directory: RunDirectory, errors: list[float], wall_errors: list[float]) -> None:
     forecast, result = Forecast.read(directory.forecast_file), read_json(directory.result_file)
+    epochs = steady_epochs(directory.read_events("started", "epoch"))
+    if speeds := [metrics["images_per_second"] for metrics in epochs if metrics.get("images_per_second")]:
+        errors.append(math.log(statistics.median(speeds) / forecast.images_per_second) / forecast.deviation)
+    # Of a run that went on to its last epoch at the first start: a quote knows nothing of faults, stops and rungs.
     if result["attempts"] == 1 and result["epochs"] == forecast.epochs and not directory.rungs.is_dir():
-        yield math.log(result["wall_seconds"] / forecast.wall_seconds) / forecast.deviation
+        wall_errors.append(math.log(result["wall_seconds"] / forecast.wall_seconds) / forecast.deviation)
 
 
 def place_of(config: RunConfig) -> Place:
@@ -318,7 +311,7 @@ class _Law:
         """Of the rounds, and of the law, as the square root of the sum of squares."""
         reading = self.few or self.one
         _, nearest = min(zip(reading.batch_sizes, reading.real, strict=True), key=lambda pair: abs(pair[0] - size))
-        rounds = _deviation(nearest)
+        rounds = (max(nearest.milliseconds) - min(nearest.milliseconds)) / nearest.median / RANGE_OF_FIVE
         if self.machine:
             return math.hypot(rounds, PRIOR, UNSEEN)
         if self.few is None:
@@ -333,10 +326,6 @@ def _at(reading: Reading, kind: str, size: int) -> float:
 
 def _evaluation(reading: Reading, images: int) -> float:
     return between(reading.evaluation_images, reading.evaluation_seconds, images)
-
-
-def _deviation(timings: Timings) -> float:
-    return (max(timings.milliseconds) - min(timings.milliseconds)) / timings.median / RANGE_OF_FIVE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -211,15 +211,7 @@ def _log_trial(client: MlflowClient, experiment: str, trial: Trial, outcome: Out
     run = client.create_run(experiment, tags={**own, **tags}, run_name=trial.label)
     config = with_changes(outcome.config, trial.changes)
     batches = {"per_replica_batch_size": config.per_replica_batch_size, "global_batch_size": config.global_batch_size}
-    figures: dict[str, float | None] = {}
-    if trial.rounds:
-        figures = {
-            "images_per_second": trial.rounds.after_median,
-            "images_per_second_before": trial.rounds.before_median,
-            "ratio": trial.rounds.ratio,
-            "ratio_noise": trial.rounds.noise,
-            "peak_memory_bytes": trial.rounds.memory_bytes,
-        }
+    figures = trial.rounds.figures() | {"peak_memory_bytes": trial.rounds.memory_bytes} if trial.rounds else {}
     status = "FAILED" if trial.status == "failed" else "COMPLETE"
     record = Record(
         status=status,
@@ -231,10 +223,7 @@ def _log_trial(client: MlflowClient, experiment: str, trial: Trial, outcome: Out
 
 
 def _figures(outcome: Outcome) -> dict[str, float | None]:
-    found, tried = outcome.before_after, [trial for trial in outcome.trials if trial.status == MEASURED]
+    tried = [trial for trial in outcome.trials if trial.status == MEASURED]
     figures: dict[str, float | None] = {"trials": len(tried), "seconds": outcome.seconds}
     figures["largest_batch_that_fits"] = outcome.largest_batch_that_fits
-    if found:
-        figures |= {"images_per_second": found.after_median, "images_per_second_before": found.before_median}
-        figures |= {"ratio": found.ratio, "ratio_noise": found.noise}
-    return figures
+    return figures | (outcome.before_after.figures() if outcome.before_after else {})

@@ -52,16 +52,6 @@ class Rounds(JsonData):
         return statistics.median(self.ratios)
 
     @property
-    def before_median(self) -> float:
-        """Images per second of what it is compared with."""
-        return statistics.median(self.before)
-
-    @property
-    def after_median(self) -> float:
-        """Images per second of the candidate."""
-        return statistics.median(self.after)
-
-    @property
     def noise(self) -> float:
         """`DEVIATIONS` times the median distance of the ratios from their median: two rounds of five that the machine
         disturbed, to either side, do not change it much.
@@ -72,6 +62,12 @@ class Rounds(JsonData):
     def is_gain(self) -> bool:
         """Whether the candidate is faster by more than the noise, and by a share worth having."""
         return self.ratio - 1 > max(self.noise, SMALLEST_GAIN)
+
+    def figures(self) -> dict[str, float | None]:
+        """By the names that they have in MLflow."""
+        speeds = {"images_per_second": statistics.median(self.after)}
+        speeds |= {"images_per_second_before": statistics.median(self.before)}
+        return {**speeds, "ratio": self.ratio, "ratio_noise": self.noise}
 
     def __str__(self) -> str:
         """`x 1.12 (1.10 to 1.13)`: the median, the smallest and the largest of the rounds."""
@@ -210,21 +206,17 @@ def order_groups(limits: Limits) -> tuple[str, ...]:
 def candidates(group: str, config: RunConfig, limits: Limits) -> list[dict[str, Any]]:
     """The changes of a group that are allowed for `config`, and that it does not have already."""
     own = flatten(config)
-    proposed = {BATCH: _batches, PRECISION: _precisions, XLA: _xla}[group](config, limits)
+    proposed: Iterable[dict[str, Any]] = [{"xla": not config.xla}]
+    if group == BATCH:
+        proposed = _batches(config, limits)
+    elif group == PRECISION:
+        # The processor has no float16 arithmetic to gain from.
+        proposed = [{"precision": f"mixed_{name}"} for name in ("bfloat16", "float16")[: 1 + limits.has_gpu]]
     return [
         changes
         for changes in proposed
         if any(own[key] != value for key, value in changes.items()) and _is_allowed(config, changes)
     ]
-
-
-def _xla(config: RunConfig, limits: Limits) -> Iterable[dict[str, Any]]:
-    return ({"xla": not config.xla},)
-
-
-def _precisions(config: RunConfig, limits: Limits) -> Iterable[dict[str, Any]]:
-    # The processor has no float16 arithmetic to gain from.
-    return ({"precision": name} for name in ("mixed_bfloat16", *(["mixed_float16"] if limits.has_gpu else [])))
 
 
 def _batches(config: RunConfig, limits: Limits) -> Iterable[dict[str, Any]]:
