@@ -297,8 +297,7 @@ def timed_epochs(epochs: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:
 
 def _trainings(rows: list[dict[str, Any]], epochs: pd.DataFrame, study: str, execution: str) -> list[dict[str, Any]]:
     """The rows with what they take together with those that they start from; all have all columns, in their order."""
-    of_run = dict(tuple(epochs.groupby("run", sort=False)))
-    last = {str(run): max(own["elapsed_seconds"].dropna().tolist(), default=0.0) for run, own in of_run.items()}
+    last = epochs.groupby("run")["elapsed_seconds"].max().fillna(0.0).to_dict()
     _add_ancestors(rows, find_ancestors(rows, study, execution), last)
     told = dict.fromkeys(column for row in rows for column in row)
     published = [column for column in told if column.startswith("published_")]

@@ -65,9 +65,7 @@ Row = dict[str, Any]
 def make_scaling_section(comparison: Comparison) -> Section | None:
     """Strong and weak scaling of the finished runs; None where no finished run has several replicas."""
     left_out = list_left_out(comparison)
-    sentences: list[str] = []
-    tables: list[ReportTable] = []
-    charts: list[Chart] = []
+    sentences, tables, charts = list[str](), list[ReportTable](), list[Chart]()
     runs = list(dict.fromkeys([*drawn_runs(comparison), *comparison.runs["run"]]))
     for kind in KINDS:
         curves = make_curves(comparison, kind)
@@ -100,9 +98,7 @@ def make_scaling_section(comparison: Comparison) -> Section | None:
 
 def name_curves(curves: list[ScalingCurve]) -> list[str]:
     """A name for each curve: strategy, and of engine, steps per call and batch size those that differ."""
-    engines = {curve.engine for curve in curves}
-    calls = {curve.steps_per_call for curve in curves}
-    batches = {curve.batch_size for curve in curves}
+    engines, calls, batches = map(set, zip(*((c.engine, c.steps_per_call, c.batch_size) for c in curves), strict=True))
     names = []
     for curve in curves:
         parts = [curve.strategy.replace("_", "-")]

@@ -57,6 +57,4 @@ def _build(comparison: Comparison, columns: list[Column]) -> Table:
 def _cell(column: Column, row: dict, reference: str) -> Text:
     if column.key == "run":
         return Text(row["run"], style="bold") + Text(" *" if row["run"] == reference else "", style=MUTED)
-    if column.key == "status":
-        return Text(column.text(row), style="" if row["status"] == FINISHED else "red")
-    return Text(column.text(row))
+    return Text(column.text(row), style="red" if column.key == "status" and row["status"] != FINISHED else "")

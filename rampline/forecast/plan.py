@@ -33,8 +33,6 @@ class PlannedRun:
     """A run as it would be started.
 
     Attributes:
-        processes: roles with their number, such as `1 chief, 2 worker, 1 ps`.
-        devices: where the replicas of one process would be.
         steps_per_epoch: updates per epoch; `None` until the data is prepared, unless the study gives its size.
         is_prepared: whether the data is, so that `steps_per_epoch` is what will be.
         quote: what it would take; `None` where there is neither an earlier run with these settings nor a reading.
@@ -45,8 +43,6 @@ class PlannedRun:
 
     name: str
     config: RunConfig
-    processes: str
-    devices: str
     steps_per_epoch: int | None
     is_prepared: bool
     quote: Forecast | None
@@ -94,8 +90,6 @@ def _plan_run(
     return PlannedRun(
         name=run.name,
         config=config,
-        processes=", ".join(f"{count} {role}" for role, count in role_counts(config).items()),
-        devices=_place(config),
         steps_per_epoch=config.steps_per_epoch(examples) if examples else None,
         is_prepared=prepared is not None,
         quote=quote_run(home, executions, run.listed, config, prepared, calibration),
@@ -132,8 +126,8 @@ def _figures(run: PlannedRun) -> dict[str, str]:
     return {
         "run": run.name,
         "strategy": config.strategy.replace("_", " ") + (", fit" if config.engine == "fit" else ""),
-        "processes": run.processes,
-        "devices": run.devices,
+        "processes": ", ".join(f"{count} {role}" for role, count in role_counts(config).items()),
+        "devices": _place(config),
         "per-replica batch": str(config.per_replica_batch_size),
         "global batch": str(config.global_batch_size),
         "epochs": most + str(config.epochs),

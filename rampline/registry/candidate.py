@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from rampline.tracking.delivery import find_run
 from rampline.tracking.reconciliation import MODEL_NAME
 from rampline.tracking.store import TrackingError
 
+Log = Callable[[str], None]
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous-champion"
 PREFIX = "rampline-"
 # MLflow's notation: an alias behind @, or a version behind /. The scheme may be left out where there is an alias.

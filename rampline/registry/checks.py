@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from rampline.registry.candidate import (
     CHAMPION,
     PREDICTIONS,
     Candidate,
+    Log,
     Predictions,
     directory_of,
     find_mlflow_run,
@@ -34,8 +34,6 @@ from rampline.registry.paired_test import PairedComparison, compare_predictions
 from rampline.registry.prediction import try_model
 from rampline.tracking.delivery import find_run
 from rampline.tracking.description import PARITY_TAG
-
-Log = Callable[[str], None]
 
 RUN, PARITY, DATA, MODEL, ACCURACY = "run", "parity", "data", "model", "accuracy"
 

@@ -16,14 +16,7 @@ LARGEST_UNSEEN_LOSS = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class PairedComparison:
-    """Two models on the same test examples, counted by who is right.
-
-    Attributes:
-        both_right: examples that both classify rightly.
-        only_old: those that only the old model does.
-        only_new: those that only the new model does.
-        both_wrong: the rest.
-    """
+    """Two models on the same test examples, counted by who is right."""
 
     both_right: int
     only_old: int

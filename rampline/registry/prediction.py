@@ -10,7 +10,7 @@ import dataclasses
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from rampline.jobs.job import Job, JobFailed, ignore, run_job
 from rampline.jobs.local import LOCAL, NO_GPU
 from rampline.record.home import Home
 from rampline.record.units import write_number_of
-from rampline.registry.candidate import CHAMPION, ModelReference, get_version, registered_name
+from rampline.registry.candidate import CHAMPION, Log, ModelReference, get_version, registered_name
 from rampline.study import load_study, study_name
 from rampline.study.execution_file import new_execution
 from rampline.tracking.store import open_tracking, tracking_errors
@@ -37,8 +37,6 @@ DEFAULT_BATCH_SIZE = 256
 ONE_PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
 )
-
-Log = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from rampline.registry.candidate import (
     CHAMPION,
     PREVIOUS,
     Candidate,
+    Log,
     ModelReference,
     find_candidate,
     find_version,
@@ -43,16 +44,12 @@ from rampline.registry.paired_test import LEVEL, PairedComparison
 from rampline.tracking.store import open_tracking, tracking_errors
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class GateRecord:
     """The gate's outcome for one run, as it is kept.
 
-    Attributes:
-        candidate: the run.
-        checks: all of them, in order.
-        comparison: with the champion; `None` where there was none, or it could not be compared.
-        champion: the version it was compared with.
-        alias: what the new version was made.
+    The comparison is that with the champion, `None` where there was none, or it could not be compared; `alias` is what
+    the new version was made.
     """
 
     candidate: Candidate
@@ -116,9 +113,6 @@ class GateRecord:
         }
         client.log_artifact(self.candidate.run_id, str(self.candidate.directory.predictions_file), RECORD)
         client.log_dict(self.candidate.run_id, content, f"{RECORD}/{RECORD_FILE}")
-
-
-Log = Callable[[str], None]
 
 
 class NotPromoted(RamplineError):

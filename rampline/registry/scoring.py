@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,9 @@ from rampline.files import locked, read_json
 from rampline.jobs.evaluator import run_evaluation
 from rampline.record.checkpoints import Which
 from rampline.record.home import Home
-from rampline.registry.candidate import directory_of, find_mlflow_run, images_trained_on, open_run_directory
+from rampline.registry.candidate import Log, directory_of, find_mlflow_run, images_trained_on, open_run_directory
 from rampline.tracking.delivery import deliver_run
 from rampline.tracking.store import open_tracking
-
-Log = Callable[[str], None]
 
 
 def evaluate_one(run: str, data: str | None, *, which: Which = "best", home: Home, log: Log) -> dict[str, Any]:
