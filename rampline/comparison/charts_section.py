@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -58,23 +58,14 @@ def make_charts(comparison: Comparison) -> list[Chart]:
     runs, epochs = (pd.DataFrame(table[table["run"].isin(drawn)]) for table in (comparison.runs, comparison.epochs))
     comparison = dataclasses.replace(comparison, runs=runs, epochs=epochs)
     charts = [
-        _curve(comparison, curve, is_first=number == 0)
-        for number, curve in enumerate(curve for curve in CURVES if _values(epochs, curve.metric))
+        _curve(comparison, metric, is_first=number == 0)
+        for number, metric in enumerate(metric for metric in CURVES if _values(epochs, metric))
     ]
     if len(runs.dropna(subset=["images_per_second"])):
         charts.append(_throughput(comparison))
     if len(runs.dropna(subset=["best_val_accuracy"])):
         charts.append(_best_and_last(comparison))
     return charts
-
-
-class Curve(NamedTuple):
-    """What is charted over the epochs: a metric, its name on the axis, and how to read the chart."""
-
-    metric: str
-    words: str
-    caption: str
-    limits: Callable[[Comparison], dict[str, Any]]
 
 
 def _accuracy_scale(comparison: Comparison) -> dict[str, Any]:
@@ -98,49 +89,38 @@ def _values(epochs: pd.DataFrame, *metrics: str) -> list[float]:
     return [value for metric in metrics for value in epochs[metric].dropna().tolist()]
 
 
-CURVES = (
-    Curve(
-        "val_accuracy",
-        "validation accuracy",
-        "Share of right answers on images that are not trained on.",
-        _accuracy_scale,
-    ),
-    Curve(
-        "train_accuracy",
-        "training accuracy",
+# What is charted over the epochs, by metric: how to read the chart, and its scale.
+CURVES: dict[str, tuple[str, Callable[[Comparison], dict[str, Any]]]] = {
+    "val_accuracy": ("Share of right answers on images that are not trained on.", _accuracy_scale),
+    "train_accuracy": (
         "As the images were trained on. Far above the validation accuracy, a run learns its images by heart.",
         _accuracy_scale,
     ),
-    Curve(
-        "val_loss",
-        "validation loss",
-        "Where it rises while the training loss falls, more epochs do harm.",
-        _loss_scale,
-    ),
-    Curve("train_loss", "training loss", "On the same scale. Without penalties on weights.", _loss_scale),
-    Curve(
-        "learning_rate",
-        "learning rate",
+    "val_loss": ("Where it rises while the training loss falls, more epochs do harm.", _loss_scale),
+    "train_loss": ("On the same scale. Without penalties on weights.", _loss_scale),
+    "learning_rate": (
         "At the end of each epoch, scaling included. Runs with the same curve share one line.",
         _rate_scale,
     ),
-)
+}
 
 
-def _curve(comparison: Comparison, curve: Curve, *, is_first: bool) -> Chart:
+def _curve(comparison: Comparison, metric: str, *, is_first: bool) -> Chart:
     """A chart over the epochs, or over time."""
+    caption, limits = CURVES[metric]
+    words = metric.replace("val_", "validation ").replace("train_", "training ").replace("_", " ")
     before = {row["run"]: row["seconds_before"] for row in comparison.rows}
     by_epoch = axis("epoch", "epoch", tickMinStep=1)
     by_time = axis("elapsed_seconds", "seconds since training began", scale={"domainMin": 0})
-    y = axis(curve.metric, curve.words, scale=curve.limits(comparison), format="~g")
+    y = axis(metric, words, scale=limits(comparison), format="~g")
     runs = comparison.runs["run"].tolist()
     styles, rows, most = style_runs(runs), [], max(MOST_POINTS // len(runs), FEWEST_POINTS)
     for run in runs:
-        own = comparison.epochs_of(run).dropna(subset=[curve.metric]).to_dict("records")
+        own = comparison.epochs_of(run).dropna(subset=[metric]).to_dict("records")
         # The last epoch is always among them.
         for values in own[:: -math.ceil(len(own) / most) or -1][::-1]:
             at = {"epoch": float(values["epoch"]), "elapsed_seconds": values["elapsed_seconds"] + before[run]}
-            at |= {curve.metric: float(values[curve.metric])} | _range(values, curve.metric)
+            at |= {metric: float(values[metric])} | _range(values, metric)
             rows.append(finite({"run": run, "color": styles[run].color, **at}))
     areas = [range_areas(y)] if any("low" in row for row in rows) else []
     drawn = {
@@ -148,14 +128,14 @@ def _curve(comparison: Comparison, curve: Curve, *, is_first: bool) -> Chart:
         for x in (by_epoch, by_time)
         if all(x["field"] in row for row in rows)
     }
-    notes = [curve.caption]
+    notes = [caption]
     if is_first:
         notes += [WEIGHTS_NOTE] if any(before.values()) else []
         is_thinned = any(len(comparison.epochs_of(run)) > most for run in runs)
         notes += [RANGE_NOTE] if areas else []
         notes += [ZOOM_NOTE, *(["Of long runs not every epoch is drawn."] if is_thinned else [])]
     return Chart(
-        title=curve.words.capitalize(),
+        title=words.capitalize(),
         caption=" ".join(notes),
         spec=drawn["epoch"],
         by_time={key: drawn["elapsed_seconds"][key] for key in ("encoding", "layer")} if len(drawn) > 1 else {},

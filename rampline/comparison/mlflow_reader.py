@@ -74,26 +74,21 @@ def find_execution(client: MlflowClient, study: str, parent_run_id: str | None) 
     Raises:
         InputError: when MLflow has no such execution.
     """
+    store = f"MLflow at {mask(client.tracking_uri)}"
     if parent_run_id is not None:
-        return _get_execution(client, study, parent_run_id)
+        try:
+            run = client.get_run(parent_run_id)
+        except MlflowException as error:
+            raise InputError(f"study {study}: {store} has no run {parent_run_id}") from error
+        if run.data.tags.get("rampline.kind") != "study":
+            raise InputError(f"study {study}: MLflow run {parent_run_id} is not an execution of a study")
+        return run
     experiment = client.get_experiment_by_name(study)
     executions = "tags.`rampline.kind` = 'study'"
     newest = experiment and next(find_runs(client, experiment.experiment_id, executions, "DESC", page_size=1), None)
     if newest is None:
-        raise InputError(
-            f"study {study} has no execution in MLflow at {mask(client.tracking_uri)}: `rampline run {study}` makes one"
-        )
+        raise InputError(f"study {study} has no execution in {store}: `rampline run {study}` makes one")
     return newest
-
-
-def _get_execution(client: MlflowClient, study: str, run_id: str) -> Run:
-    try:
-        run = client.get_run(run_id)
-    except MlflowException as error:
-        raise InputError(f"study {study}: MLflow at {mask(client.tracking_uri)} has no run {run_id}") from error
-    if run.data.tags.get("rampline.kind") != "study":
-        raise InputError(f"study {study}: MLflow run {run_id} is not an execution of a study")
-    return run
 
 
 def read_children(client: MlflowClient, parent: Run) -> list[Run]:

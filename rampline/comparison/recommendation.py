@@ -31,6 +31,7 @@ ABOUT = (
     "for independent ones, which is wider. Where both have repeats it includes Welch's over the seeds; else it does "
     "not cover what another seed would change."
 )
+YES = {True: "yes", False: "no"}
 # The interval of two runs that are one model.
 SAME = (0.0, 0.0)
 
@@ -382,7 +383,7 @@ def make_recommendation_section(comparison: Comparison) -> Section | None:
 def _table(comparison: Comparison, candidates: Sequence[Candidate]) -> ReportTable:
     within, in_time = f"within {_points_of(comparison)}", comparison.deadline_hours is not None
     head = ("run", "accuracy", "points", "95 % interval", within, "time", "cost", *(["in time"] if in_time else []))
-    rows = [(*_cells(candidate), *([_yes(candidate.is_in_time)] if in_time else [])) for candidate in candidates]
+    rows = [(*_cells(candidate), *([YES[candidate.is_in_time]] if in_time else [])) for candidate in candidates]
     return ReportTable(
         title="",
         head=head,
@@ -397,11 +398,7 @@ def _cells(candidate: Candidate) -> tuple[str, ...]:
         write_accuracy(candidate.accuracy),
         _points(candidate.difference),
         _interval(candidate),
-        "not shown" if candidate.is_doubtful else _yes(candidate.is_within),
+        "not shown" if candidate.is_doubtful else YES[candidate.is_within],
         write_duration(candidate.time.value),
         written(candidate.cost.value, write_dollars),
     )
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from rampline.comparison.run_table import make_columns
 from rampline.comparison.runs import NOT_MEASURED_TAG, Comparison, is_missing
@@ -42,7 +41,10 @@ def summarise(comparison: Comparison, files: Iterable[Path], now: float) -> Reco
         }
     figures = {f"{key}/{row['run']}": float(row[key]) for row in rows for key in keys if not is_missing(row[key])}
     figures |= {
-        f"{key}_{bound}/{row['run']}": value for row in rows for key in keys for bound, value in _bounds(row, key)
+        f"{key}_{bound}/{row['run']}": value
+        for row in rows
+        for key in keys
+        for bound, value in zip(("low", "high"), row["intervals"].get(key, ()), strict=False)
     }
     return Record(
         params={f"{key}/{row['run']}": str(row[key]) for row in rows for key in SETTINGS if not is_missing(row[key])},
@@ -50,11 +52,6 @@ def summarise(comparison: Comparison, files: Iterable[Path], now: float) -> Reco
         moments=[Moment(figures=figures, time=now)],
         artifacts={file.name: file for file in files},
     )
-
-
-def _bounds(row: Mapping[str, Any], key: str) -> Iterator[tuple[str, float]]:
-    if key in row["intervals"]:
-        yield from zip(("low", "high"), row["intervals"][key], strict=True)
 
 
 def derived_metrics(comparison: Comparison) -> dict[str, dict[str, float]]:

@@ -121,7 +121,7 @@ def plan_table(runs: Sequence[PlannedRun]) -> tuple[list[str], list[list[str]]]:
 
 
 def _figures(run: PlannedRun) -> dict[str, str]:
-    config, most, cost = run.config, run.at_most, run.expected_cost_usd
+    config, most, cost, steps = run.config, run.at_most, run.expected_cost_usd, run.steps_per_epoch
     has_price = config.cluster.price_per_hour is not None
     return {
         "run": run.name,
@@ -131,19 +131,13 @@ def _figures(run: PlannedRun) -> dict[str, str]:
         "per-replica batch": str(config.per_replica_batch_size),
         "global batch": str(config.global_batch_size),
         "epochs": most + str(config.epochs),
-        "steps per epoch": _steps(run),
+        "steps per epoch": UNKNOWN if steps is None else f"{steps}{'' if run.is_prepared else FROM_STUDY}",
         "peak LR": f"{config.peak_learning_rate:g}",
         "repeats": f"{config.repeats}" if config.repeats > 1 else "",
         "time": UNKNOWN if run.expected_seconds is None else most + write_duration(run.expected_seconds),
         "within": "" if run.quote is None else write_percent(run.quote.wall_factor - 1),
         "cost": "" if not has_price else UNKNOWN if cost is None else most + write_dollars(cost),
     }
-
-
-def _steps(run: PlannedRun) -> str:
-    if run.steps_per_epoch is None:
-        return UNKNOWN
-    return str(run.steps_per_epoch) + ("" if run.is_prepared else FROM_STUDY)
 
 
 def plan_remarks(study: Study, runs: Sequence[PlannedRun], *, whose: str = "your") -> list[str]:

@@ -42,10 +42,6 @@ class ModelReference:
     alias: str = ""
     version: str = ""
 
-    def __post_init__(self) -> None:
-        if bool(self.alias) == bool(self.version):
-            raise ValueError(f"{self}: one of alias and version is needed")
-
     def __str__(self) -> str:
         return f"{self.name}@{self.alias}" if self.alias else f"{self.name} version {self.version}"
 
@@ -57,12 +53,11 @@ def registered_name(study: str) -> str:
 
 def parse_reference(text: str) -> ModelReference | None:
     """What `models:/NAME@ALIAS`, `NAME@ALIAS` or `models:/NAME/VERSION` names; `None` for any other text."""
-    match = _NOTATION.fullmatch(text)
-    if match is None:
-        return None
-    if match["alias"]:
-        return ModelReference(name=match["name"], alias=match["alias"])
-    return ModelReference(name=match["named"], version=match["version"])
+    if match := _NOTATION.fullmatch(text):
+        return ModelReference(
+            name=match["name"] or match["named"], alias=match["alias"] or "", version=match["version"] or ""
+        )
+    return None
 
 
 def find_version(client: MlflowClient, reference: ModelReference) -> ModelVersion | None:

@@ -251,13 +251,12 @@ def _label_batch(
     labels = iter(labeller.label([pixels for _, pixels, _ in batch if pixels is not None]))
     rows = []
     for path, pixels, problem in batch:
-        if pixels is None:
+        label, probabilities = ("", None) if pixels is None else next(labels)
+        if probabilities is not None and not np.isfinite(probabilities).all():
+            probabilities, problem = None, "the model's answer is not finite"
+        if probabilities is None:
             rows.append(Row(path, "", None, model_version, problem, (None,) * others))
-            continue
-        label, probabilities = next(labels)
-        if not np.isfinite(probabilities).all():
-            rows.append(Row(path, "", None, model_version, "the model's answer is not finite", (None,) * others))
-            continue
-        each = tuple(probabilities.tolist()[:others])
-        rows.append(Row(path, label, float(probabilities.max()), model_version, problem, each))
+        else:
+            each = tuple(probabilities.tolist()[:others])
+            rows.append(Row(path, label, float(probabilities.max()), model_version, problem, each))
     return rows

@@ -121,15 +121,10 @@ class NotPromoted(RamplineError):
 
 @dataclass(frozen=True, kw_only=True)
 class Promotion:
-    """What a promotion has led to.
+    """What a promotion has led to: the alias that a version of the registered model has now.
 
-    Attributes:
-        model: the registered model, such as `rampline-digits`.
-        version: of the run's model.
-        alias: which it has now.
-        is_new: whether the version was made by this call.
-        previous: version of the former champion, where another one took its place.
-        checks: the gate's, in order; none where the run was the champion already.
+    `is_new` where the call has made the version; `previous` is that of the former champion, where another one took its
+    place; `checks` are those of the gate, none where the run was the champion already.
     """
 
     model: str

@@ -70,11 +70,6 @@ class Outcome:
         """The largest per-replica batch that has run."""
         return max([self.config.per_replica_batch_size, *self.batches(MEASURED)])
 
-    @property
-    def smallest_batch_that_does_not_fit(self) -> int | None:
-        """`None` where every batch that was tried has run."""
-        return min(self.batches(DOES_NOT_FIT), default=None)
-
 
 def best_of(trials: list[Trial]) -> Trial | None:
     """The fastest of those that are faster by more than the noise; of equally fast ones the first, `None` without any.
@@ -154,7 +149,7 @@ def _effect_of_batch(outcome: Outcome, trial: Trial, train_examples: int) -> str
 
 def _batches(outcome: Outcome) -> Iterator[str]:
     if any(trial.group == BATCH and trial.status != NOT_TRIED for trial in outcome.trials):
-        beyond = outcome.smallest_batch_that_does_not_fit
+        beyond = min(outcome.batches(DOES_NOT_FIT), default=None)
         why = f"{beyond} does not fit" if beyond else "no larger one was tried"
         yield _row("memory", f"largest per-replica batch that ran: {outcome.largest_batch_that_fits} ({why})")
 
