@@ -16,7 +16,7 @@ import pandas as pd
 
 from rampline.record.metric import Metric, Source, interval_of_median
 from rampline.record.metrics import metrics_of_run
-from rampline.record.units import ACCURACY, COUNT
+from rampline.record.units import ACCURACY, COUNT, NUMBER
 
 # With fewer trainings each, two equal runs part by chance too often (3 and 3: one time in ten; 4 and 4: in 35): their
 # figures must differ by 5 % as well.
@@ -60,8 +60,7 @@ LOW, HIGH = "_low", "_high"
 
 
 def merge_epochs(epochs: pd.DataFrame, trainings: Iterable[Row]) -> pd.DataFrame:
-    """A row per run and epoch: medians of the trainings that its figures are of, speeds and times of those on its
-    machine.
+    """A row per run and epoch: medians of the trainings of its figures; of speeds and times, of those on its machine.
 
     Where a run was trained more than once, `METRIC_low` and `METRIC_high` are the least and the greatest of them.
     """
@@ -122,7 +121,7 @@ def _figures(row: Row) -> list[Metric]:
 
 
 def _is_timed(metric: Metric) -> bool:
-    return metric.source is not Source.EVALUATION and metric.unit is not ACCURACY
+    return metric.unit not in (ACCURACY, NUMBER)
 
 
 def _equal(trainings: Sequence[Row]) -> str:

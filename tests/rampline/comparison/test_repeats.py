@@ -205,8 +205,8 @@ def test_speed_and_time_are_of_the_trainings_on_one_machine_and_accuracy_is_of_a
         for training, machine in zip(run, machines, strict=True)
     ]
     run = [
-        replace(training, epochs=[(*epoch[:3], seconds) for epoch in training.epochs])
-        for training, seconds in zip(run, (1, 100, 3), strict=True)
+        replace(t, epochs=[(*epoch[:3], seconds) for epoch in t.epochs], curves={"val_auc": [0.0, seconds / 100]})
+        for t, seconds in zip(run, (1, 100, 3), strict=True)
     ]
     found = compare("moved", run)
     (row,) = found.rows
@@ -214,6 +214,7 @@ def test_speed_and_time_are_of_the_trainings_on_one_machine_and_accuracy_is_of_a
     assert row["intervals"]["images_per_second"] == (100, 110)
     assert found.epochs_of("a")["images_per_second"].tolist() == [105, 105]
     assert found.epochs_of("a")["elapsed_seconds"].tolist() == [2, 2]
+    assert row["val_auc"] == 0.03
     assert (row["test_accuracy"], row["intervals"]["test_accuracy"]) == (0.92, (0.90, 0.94))
     told = "a-seed1 was trained on beta, not on alpha: it counts for the accuracy of a alone."
     assert told in list_remarks(found)
