@@ -103,6 +103,8 @@ def _merge(trainings: Sequence[Row], alike: Sequence[Row]) -> Row:
         # The same models came out where the answers of all seeds are the same.
         "answers": " ".join(sorted({*answers})) if all(answers) else "",
         "answers_of": min(finished, key=lambda row: _distance(row["test_accuracy"], accuracy))["run_id"],
+        # That of the middle has its seed.
+        "set_up": finished[0]["set_up"],
         "epochs_in_all": epochs[0] if len({*epochs}) == 1 else math.nan,
         "machines": max((row["machines"] for row in timed), key=len),
         "first_epochs": tuple(sorted({epoch for row in finished for epoch in row["first_epochs"]})),
