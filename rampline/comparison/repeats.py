@@ -109,7 +109,6 @@ def _merge(trainings: Sequence[Row], alike: Sequence[Row]) -> Row:
         "machines": max((row["machines"] for row in timed), key=len),
         "first_epochs": tuple(sorted({epoch for row in finished for epoch in row["first_epochs"]})),
         "repeat_of": "",
-        "attempts": max((row["attempts"] for row in trainings if not pd.isna(row["attempts"])), default=None),
         "trained": sum(_is_finished(row) for row in trainings),
         "trainings": len(trainings),
         "intervals": {metric: interval for metric, interval in intervals.items() if interval and _is_finished(middle)},

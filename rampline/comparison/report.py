@@ -101,7 +101,8 @@ def _environment(environment: pd.DataFrame) -> list[tuple[str, list[tuple[str, s
 
 def make_attempts_section(comparison: Comparison) -> Section | None:
     """Where each attempt ran and how it ended; None where all runs were started once, on one host."""
-    rows = tuple((row["run"], *cells) for row in comparison.rows for cells in row["attempt_table"])
+    trainings = (training for run in comparison.trainings_of.values() for training in run)
+    rows = tuple((training["run"], *cells) for training in trainings for cells in training["attempt_table"])
     if not rows:
         return None
     table = ReportTable(title="", head=("run", *COLUMNS), rows=rows, numeric=(False,) * (1 + len(COLUMNS)))

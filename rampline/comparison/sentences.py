@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rampline.comparison.mlflow_reader import PRICE_OF
@@ -160,20 +160,13 @@ def list_warnings(comparison: Comparison) -> list[str]:
     for row in comparison.rows:
         if row["status"] != FINISHED:
             failure = f": {row['failure']}" if row["failure"] else ""
-            remarks.append(f"{row['run']} did not finish ({row['status'].lower()}){failure}")
+            did = "has not finished yet" if row["status"] == "RUNNING" else "did not finish"
+            remarks.append(f"{row['run']} {did} ({row['status'].lower()}){failure}")
         if 0 < row["trained"] < row["trainings"]:
             remarks.append(f"{row['run']}: {row['trained']} of its {row['trainings']} trainings have finished.")
         if row["stopped"]:
             remarks.append(f"{row['run']} stopped {row['stopped']}.")
-        if not is_missing(row["attempts"]) and row["attempts"] > 1:
-            lost = "the lost attempt" if row["attempts"] == 2 else "the lost attempts"
-            remarks.append(f"{row['run']} was started {row['attempts']} times: what {lost} took is in its wall time.")
-            if any(COMMAND_KILLED in cells for cells in row["attempt_table"]):
-                remarks[-1] += " What its killed command did after the last checkpoint is not."
-        if workers := row["workers_of_attempts"]:
-            remarks.append(
-                f"{row['run']} had not all its workers all the time ({workers} in turn): its speed is of a mix."
-            )
+        remarks += [told for training in comparison.trainings_of[row["run"]] for told in _tell_attempts(training)]
         if comparison.reference_row and not comparison.is_timed_alike(row):
             remarks.append(_elsewhere(row, comparison.reference_row["machine"]))
         remarks += [
@@ -201,6 +194,17 @@ def list_warnings(comparison: Comparison) -> list[str]:
         machines = list_names(sorted({*named} - {""}))
         remarks.append(f"Costs are at the price of {machines}, wherever the runs ran.")
     return remarks
+
+
+def _tell_attempts(training: Mapping[str, Any]) -> Iterator[str]:
+    run, attempts = training["run"], training["attempts"]
+    if not is_missing(attempts) and attempts > 1:
+        lost = "the lost attempt" if attempts == 2 else "the lost attempts"
+        killed = any(COMMAND_KILLED in cells for cells in training["attempt_table"])
+        more = " What its killed command did after the last checkpoint is not." if killed else ""
+        yield f"{run} was started {attempts} times: what {lost} took is in its wall time.{more}"
+    if workers := training["workers_of_attempts"]:
+        yield f"{run} had not all its workers all the time ({workers} in turn): its speed is of a mix."
 
 
 def unequal_epochs(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -13,6 +13,7 @@ from logged_runs import LoggedRun
 from rampline.comparison.charts_section import make_charts
 from rampline.comparison.errors_section import read_scores
 from rampline.comparison.recommendation import have_same_answers, recommend
+from rampline.comparison.report import make_attempts_section
 from rampline.comparison.run_table import make_columns
 from rampline.comparison.runs import read_comparison
 from rampline.comparison.sentences import (
@@ -140,6 +141,22 @@ def test_failed_trainings_are_left_out_and_told(compare):
     assert list_remarks(found) == ["one: 2 of its 3 trainings have finished."]
     told = "Each run was trained 3 times, each time with another seed: figures are medians with their intervals."
     assert tell_repeats(found) == told
+
+
+def test_what_happened_to_each_training_is_told(compare):
+    run = trainings("one", [100, 130, 110], [0.9] * 3)
+    attempts = [["1", "a, b", "0 → 20", "worker 1 on b was lost"], ["2", "a", "20 → 30", "complete"]]
+    tags = {"rampline.attempts": "2", "rampline.workers": "2, 1", "rampline.attempt_table": json.dumps(attempts)}
+    # That of another training has the speed in the middle.
+    run[1] = replace(run[1], tags={**run[1].tags, **tags})
+    found = compare("attempts", run)
+    assert list_remarks(found) == [
+        "one-seed1 was started 2 times: what the lost attempt took is in its wall time.",
+        "one-seed1 had not all its workers all the time (2, 1 in turn): its speed is of a mix.",
+    ]
+    section = make_attempts_section(found)
+    assert section is not None
+    assert section.tables[0].rows == tuple(("one-seed1", *cells) for cells in attempts)
 
 
 def test_another_seed_widens_the_interval_of_accuracy(compare):

@@ -75,6 +75,11 @@ def test_one_run(client, log_study, four_runs):
     assert list_remarks(comparison) == []
 
 
+def test_a_run_that_still_trains_has_not_failed(client, log_study, four_runs):
+    log_study("training", [four_runs[0], replace(four_runs[1], status="RUNNING")], reference="baseline")
+    assert list_remarks(read_comparison(client, "training")) == ["short has not finished yet (running)"]
+
+
 def test_a_run_that_was_started_again_is_said(client, log_study, four_runs):
     log_study("restarted", four_runs[:1], reference="baseline")
     comparison = read_comparison(client, "restarted")
