@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rampline.comparison.charts import axis, curve_chart, drawn_runs, points, run_lines, style_runs
 from rampline.comparison.history import FEWEST, LASTING, State, Trend
@@ -89,10 +89,9 @@ def sparkline(values: Sequence[float]) -> str:
     )
 
 
-def _charts(comparison: Comparison) -> list[Chart]:
+def _charts(comparison: Comparison) -> Iterator[Chart]:
     styles = style_runs(drawn_runs(comparison))
     drawn = [trend for trend in comparison.trends if trend.run in styles and len(trend.values) > 1]
-    charts = []
     for metric in dict.fromkeys(trend.metric.name for trend in drawn):
         lines = [trend for trend in drawn if trend.metric.name == metric]
         rows = [
@@ -103,5 +102,4 @@ def _charts(comparison: Comparison) -> list[Chart]:
         heading, x = lines[0].metric.heading, axis("day", "days after this execution")
         y = axis("value", heading, scale={"zero": False}, format="~g")
         spec = curve_chart(rows, x, y, run_lines(rows, x, y, styles), points(x, y))
-        charts.append(Chart(title=heading.capitalize(), caption="A point for each execution.", spec=spec))
-    return charts
+        yield Chart(title=heading.capitalize(), caption="A point for each execution.", spec=spec)

@@ -255,14 +255,11 @@ def _answer(
         return f"No other run can be weighed against {fastest.run}, which takes {_facts(fastest)}."
     if len(within) == 1:
         return f"No other run comes within {_tolerance(comparison, candidates)}: {fastest.run} takes {_facts(fastest)}."
-    if cheapest is None:
-        return f"{scope}, {_name(fastest, reference)} takes the least time: {_facts(fastest)}."
+    least = f"{scope}, {_name(fastest, reference)} takes the least time"
     if cheapest is fastest:
-        return f"{scope}, {_name(fastest, reference)} takes the least time and costs the least: {_facts(fastest)}."
-    return (
-        f"{scope}, {_name(fastest, reference)} takes the least time: {_facts(fastest)}; "
-        f"{_name(cheapest, reference)} costs the least: {_facts(cheapest)}."
-    )
+        return f"{least} and costs the least: {_facts(fastest)}."
+    other = f"; {_name(cheapest, reference)} costs the least: {_facts(cheapest)}" if cheapest else ""
+    return f"{least}: {_facts(fastest)}{other}."
 
 
 def _remarks(
@@ -275,7 +272,12 @@ def _remarks(
         if candidate.repeats
     ]
     remarks += _not_told_apart(candidates, fastest)
-    remarks += [_doubt(candidate) for candidate in (fastest, cheapest) if candidate and candidate.is_doubtful][:1]
+    remarks += [
+        "Not shown to be within: the interval of the difference includes differences beyond the tolerance. "
+        f"{write_count(candidate.examples or 0)} test images cannot tell that much."
+        for candidate in (fastest, cheapest)
+        if candidate and candidate.is_doubtful
+    ][:1]
     chosen = {candidate.run for candidate in (fastest, cheapest) if candidate}
     remarks += [
         f"{row['run']} has the time and the accuracy that it had when it stopped, {row['stopped']}."
@@ -307,13 +309,6 @@ def _not_told_apart(candidates: Sequence[Candidate], fastest: Candidate | None) 
     others = [c for c in candidates if c is not fastest and c.is_within and c.is_in_time and not c.repeats]
     close = [c.run for c in others if not c.time.is_clearly_above(fastest.time)]
     return [f"Not told apart from {fastest.run} by their times: {', '.join(close)}."] if close else []
-
-
-def _doubt(candidate: Candidate) -> str:
-    return (
-        "Not shown to be within: the interval of the difference includes differences beyond the tolerance. "
-        f"{write_count(candidate.examples or 0)} test images cannot tell that much."
-    )
 
 
 def _scope(comparison: Comparison, candidates: Sequence[Candidate]) -> str:

@@ -54,7 +54,9 @@ def make_columns(comparison: Comparison) -> list[Column]:
 
 def _without_published(comparison: Comparison) -> list[Column]:
     metrics = [metric for metric in shown_in(Output.TABLE, comparison.runs.columns) if _has_column(metric, comparison)]
-    scores = _score_title(set(comparison.runs["test_split"]))
+    # Data without a test split is scored on the validation split: the heading must not claim otherwise.
+    splits = set(comparison.runs["test_split"])
+    scores = "test acc" if "validation" not in splits else "test/val acc" if "test" in splits else "val acc"
     complete = len(comparison.finished) == len(comparison.rows)
     # Where one was stopped, their epochs differ.
     has_stopped = any(row["stopped"] for row in comparison.rows)
@@ -109,13 +111,6 @@ def _published(name: str) -> Column:
         under=figure_of_run(name),
         note="publ. {}",
     )
-
-
-def _score_title(splits: set[str]) -> str:
-    """Data without a test split is scored on the validation split: the heading must not claim otherwise."""
-    if "validation" not in splits:
-        return "test acc"
-    return "test/val acc" if "test" in splits else "val acc"
 
 
 def _plain(name: str) -> str:

@@ -80,7 +80,10 @@ def _tables(roles: list[dict[str, Any]], gpus: list[dict[str, Any]], balances: l
     yield ReportTable(
         title="Roles",
         head=("run", "role", "cores busy", "peak GB"),
-        rows=tuple((r["run"], r["role"], _cores(r["cpu_percent_mean"]), _gigabytes(r)) for r in roles),
+        rows=tuple(
+            (r["run"], r["role"], written(r["cpu_percent_mean"], lambda percent: f"{percent / 100:.2f}"), _gigabytes(r))
+            for r in roles
+        ),
         numeric=(False, False, True, True),
         note="Cores busy: CPU time of the process per second. Peak: its resident set.",
     )
@@ -155,10 +158,6 @@ def _utilization_over_time(runs: list[str], gpus: list[dict[str, Any]]) -> Chart
         caption="A line per GPU, in the colour of its run. Between epochs it drops for validation and checkpoints.",
         spec=curve_chart(rows, x, y, lines, points(x, y)),
     )
-
-
-def _cores(percent: float) -> str:
-    return written(percent, lambda figure: f"{figure / 100:.2f}")
 
 
 def _percent(percent: float) -> str:

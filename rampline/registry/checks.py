@@ -97,11 +97,9 @@ def check_parity_of(client: MlflowClient, candidate: Candidate) -> Check:
 def _parity_failure(statuses: set[str], tag: str | None, result: ParityResult | None) -> str:
     if not statuses:
         return "it was not checked (parity.steps=0): train it with the check, or its model stays unregistered"
-    if "fail" in statuses:
-        if result is not None and result.status == "fail":
-            return result.sentence()
-        return f"MLflow's tag {PARITY_TAG} is {tag}"
-    if result is not None and result.status == "not_applicable":
+    if result is not None and result.status == "fail":
+        return result.sentence()
+    if result is not None and result.status == "not_applicable" and "fail" not in statuses:
         return f"nothing shows that it trains as one replica would: {result.sentence()}"
     return f"MLflow's tag {PARITY_TAG} is {tag}: it must be pass"
 
