@@ -307,10 +307,12 @@ def _trainings(rows: list[dict[str, Any]], epochs: pd.DataFrame, study: str, exe
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows that have the same columns as a table, each column with its type."""
-    kinds = {metric.name: "Int64" if metric.unit is COUNT else "float64" for metric in metrics_of_run(rows[0])}
-    kinds |= {column: "float64" for column in rows[0] if column.startswith(("published_", "seconds_before"))}
+    columns = {column: [row[column] for row in rows] for column in rows[0]}
+    kinds = {metric.name: "Int64" if metric.unit is COUNT else "float64" for metric in metrics_of_run(columns)}
+    kinds |= {column: "float64" for column in columns if column.startswith(("published_", "seconds_before"))}
     kinds |= dict.fromkeys((*COUNTS, "virtual_devices", "attempts"), "Int64")
-    return pd.DataFrame(rows).astype(kinds)
+    typed = {name: pd.array(columns[name], dtype=kind) for name, kind in kinds.items()}
+    return pd.DataFrame(columns | typed)
 
 
 def _rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
