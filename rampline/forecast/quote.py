@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import reduce
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -211,11 +212,9 @@ def _as_it_was(directory: RunDirectory, config: RunConfig) -> Forecast:
 def _has_settings(directory: RunDirectory, wanted: Mapping[str, object]) -> bool:
     """Whether a run was made with these settings, by dotted key and as JSON gives them back."""
     found = read_json(directory.config_file)
-    return all(_leaf(found, key) == value for key, value in wanted.items())
+    return all(reduce(_get, key.split("."), found) == value for key, value in wanted.items())
 
 
-def _leaf(values: Any, key: str) -> object:
-    """The value at a dotted key; `None` where another version has written no such key."""
-    for part in key.split("."):
-        values = values.get(part) if isinstance(values, Mapping) else None
-    return values
+def _get(values: Any, part: str) -> Any:
+    """`None` where another version has written no such key."""
+    return values.get(part) if isinstance(values, Mapping) else None

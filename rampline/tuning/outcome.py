@@ -35,8 +35,7 @@ class Outcome:
     """The result of a search.
 
     Attributes:
-        run: name of the run.
-        config: its settings before.
+        config: the settings of the run before.
         adopted: the recommended settings by dotted key, without those that it has already; empty where nothing is
             faster by more than the noise.
         before_after: both measured in turns; `None` where nothing was adopted.
@@ -46,7 +45,6 @@ class Outcome:
         trials: every candidate, also those that were not tried.
         is_compiled: whether a function of the user's compiles the model, which then keeps its own learning rate.
         notes: what a person must know of how it was measured.
-        seconds: that all took.
     """
 
     run: str
