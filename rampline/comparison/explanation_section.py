@@ -85,10 +85,11 @@ def _drifted(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for row in rows:
         slowdown = row["probe_slowdown"]
         if not is_missing(slowdown) and not 1 / STEADY <= slowdown <= STEADY:
-            busy = "busier" if slowdown > 1 else "idler"
+            why = f"so the machine was {'busier' if slowdown > 1 else 'idler'} while it trained"
+            why = "but it had not all its workers all the time" if row["workers_of_attempts"] else why
             yield (
-                f"{row['run']}: its steps took {write_ratio(slowdown)} the time of its probes, so the machine was "
-                f"{busy} while it trained. Its parts are in the proportions of the probes."
+                f"{row['run']}: its steps took {write_ratio(slowdown)} the time of its probes, {why}. Its parts are "
+                "in the proportions of the probes."
             )
 
 

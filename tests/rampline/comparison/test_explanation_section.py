@@ -108,13 +108,16 @@ def test_where_no_run_that_is_drawn_was_probed_there_are_tables_alone(client, lo
 
 def test_probes_on_a_machine_that_was_busier_or_idler_are_told(client, log_study):
     runs = [run(f"at-{slowdown}", 1, SINGLE, {}, "", slowdown) for slowdown in (1.14, 0.88, 1.5, 0.5)]
+    runs.append(replace(runs[2], name="elastic", tags={"rampline.workers": "2, 1, 2"}))
     log_study("drifted", runs, reference="at-1.14")
     section = make_explanation_section(read_comparison(client, "drifted"))
     assert section is not None
-    proportions = "while it trained. Its parts are in the proportions of the probes."
+    proportions = "Its parts are in the proportions of the probes."
+    slow = f"its steps took 1.50{TIMES} the time of its probes"
     assert section.sentences == (
-        f"at-1.5: its steps took 1.50{TIMES} the time of its probes, so the machine was busier {proportions}",
-        f"at-0.5: its steps took 0.50{TIMES} the time of its probes, so the machine was idler {proportions}",
+        f"at-1.5: {slow}, so the machine was busier while it trained. {proportions}",
+        f"at-0.5: {slow.replace('1.5', '0.5')}, so the machine was idler while it trained. {proportions}",
+        f"elastic: {slow}, but it had not all its workers all the time. {proportions}",
     )
 
 
