@@ -1,7 +1,7 @@
 """The history of a study: figures of its runs in the executions before, as far as these may be compared.
 
-They may where a run had the same settings, the same data and the same machine, and halving cut it short at the same
-epoch, if at all; and so it must be for the runs whose weights it starts from. The code and the versions of libraries
+They may where a run had the same settings, data, machine and workers, and halving cut it short at the same epoch, if at
+all; and so it must be for the runs whose weights it starts from. The code and the versions of libraries
 may differ: what they change is to be found.
 
 Whether the newest figure differs from the earlier ones by more than their spread explains is Student's t for further
@@ -86,6 +86,7 @@ class _Conditions(NamedTuple):
     starts_from: str
     data: str
     machines: frozenset[str]
+    workers: str  # of each attempt, where an elastic run had not all of them
     cut: str  # after which epoch by halving; empty if not at all
 
 
@@ -147,6 +148,7 @@ def _conditions(runs: Sequence[Run], parent: Run) -> dict[str, _Conditions]:
             settings=settings,
             data=rows[name]["fingerprint"],
             machines=frozenset(machine for _, machine in rows[name]["machines"]),
+            workers=rows[name]["workers_of_attempts"],
             starts_from=ancestors.get(name, ""),
             cut=rows[name]["stopped"].partition(":")[0] if HALVED in rows[name]["stopped"] else "",
         )

@@ -86,6 +86,7 @@ def test_other_executions_do_not_count(night) -> None:
     others = {
         "machine": {"tags": {"rampline.machines": json.dumps([[1, "there (64 cores)"]])}},
         "data": {"tags": MACHINE | {"rampline.data_fingerprint": "e" * 64}},
+        "workers": {"tags": MACHINE | {"rampline.workers": "2, 1"}},
         "setting": {"params": {"epochs": "3"}},
         "price": {"params": {"epochs": "2", "cluster.price_per_hour": "7"}},
         "failed": {"status": "FAILED"},
