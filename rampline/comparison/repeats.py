@@ -69,7 +69,7 @@ def merge_epochs(epochs: pd.DataFrame, trainings: Iterable[Row]) -> pd.DataFrame
     elsewhere = [row["run"] for run in finished.values() for row in run if row["machine"] != run[0]["machine"]]
     kept = pd.DataFrame(epochs[epochs["run"].isin(counted)], copy=True)
     kept.loc[kept["run"].isin(elsewhere), ["images_per_second", "epoch_seconds", "elapsed_seconds"]] = math.nan
-    named = kept.assign(run=kept["run"].map(counted))
+    named = kept.assign(run=[counted[run] for run in kept["run"]])
     names = ["run", "epoch"]
     if not named.duplicated(names).any():
         return named.reset_index(drop=True)

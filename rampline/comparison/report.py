@@ -56,8 +56,7 @@ def render_report(
     comparison: Comparison, *, data: Mapping[str, DataReport] | None = None, scores: Sequence[Scores] = ()
 ) -> str:
     """The report as one HTML document that loads nothing from another file or host."""
-    columns = make_columns(comparison)
-    before = [make_recommendation_section(comparison)]
+    columns, before = make_columns(comparison), [make_recommendation_section(comparison)]
     after = [
         make_charts_section(comparison),
         make_history_section(comparison),

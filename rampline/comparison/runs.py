@@ -297,8 +297,8 @@ def timed_epochs(epochs: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:
 
 def _trainings(rows: list[dict[str, Any]], epochs: pd.DataFrame, study: str, execution: str) -> list[dict[str, Any]]:
     """The rows with what they take together with those that they start from; all have all columns, in their order."""
-    last = epochs.groupby("run")["elapsed_seconds"].max().fillna(0.0).to_dict()
-    _add_ancestors(rows, find_ancestors(rows, study, execution), last)
+    last: Any = epochs.groupby("run")["elapsed_seconds"].max()
+    _add_ancestors(rows, find_ancestors(rows, study, execution), last.fillna(0.0).to_dict())
     told = dict.fromkeys(column for row in rows for column in row)
     published = [column for column in told if column.startswith("published_")]
     columns = [*csv_columns(), *published, *SETTINGS, *(metric.name for metric in metrics_of_run(told))]
