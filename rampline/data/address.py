@@ -31,7 +31,13 @@ def tfds_directory(home: Home) -> Path:
 
 
 def describe_preprocessing(
-    config: DataConfig, *, channels: int, carve_validation: bool, is_upright: bool, cache: str = ""
+    config: DataConfig,
+    *,
+    channels: int,
+    carve_validation: bool,
+    is_upright: bool,
+    has_copies: bool = False,
+    cache: str = "",
 ) -> dict[str, Any]:
     """Everything beside the source's content that decides what is stored.
 
@@ -40,6 +46,7 @@ def describe_preprocessing(
         channels: of the stored images.
         carve_validation: whether the validation split is taken out of the source's train split.
         is_upright: whether all images are stored upright in the source, so that none is turned.
+        has_copies: whether a training image that may become validation is there twice.
         cache: what `data.cache=auto` stands for; left open, `auto` stays as it is.
     """
     values: dict[str, Any] = {
@@ -57,6 +64,8 @@ def describe_preprocessing(
         values["orientation"] = "turned upright by EXIF"
     if config.group is not None:
         values["group"] = config.group
+    elif carve_validation and has_copies:
+        values["copies"] = "in one split"
     return values
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from rampline.config import DataConfig
 from rampline.data.groups import draw_validation_groups, validation_share
@@ -76,7 +77,7 @@ def select(catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config
     """The split of every example of `catalog`, `""` for those left out by `data.limit`.
 
     Both choices are drawn by the digest of (`split_seed`, content): they do not depend on the order of the files,
-    adding an example moves few others, and byte-identical images stay side by side, mostly in the same split. With
+    adding an example moves few others, and of byte-identical images either all become validation or none does. With
     `data.group` whole groups become validation, see `draw_validation_groups`, which `tell` gets a line of.
 
     Raises:
@@ -117,17 +118,36 @@ def _validation_of_groups(
 def _validation_examples(
     catalog: Sequence[CatalogEntry], drawn: Sequence[int], class_names: tuple[str, ...], config: DataConfig
 ) -> list[int]:
-    """Of each class, the first `validation_fraction` of its training examples in the order drawn."""
-    by_class: defaultdict[int, list[int]] = defaultdict(list)
-    for index in drawn:
-        if catalog[index].split == "train":
-            by_class[catalog[index].label].append(index)
-    chosen = []
-    for label, members in by_class.items():
-        if len(members) < 2:
+    """Of each class `validation_fraction` of its training examples, in the order drawn, each with all its copies.
+
+    More copies than fit are taken where a class has no other image for validation.
+    """
+    trained = [index for index in drawn if catalog[index].split == "train"]
+    totals = Counter(catalog[index].label for index in trained)
+    shares = {label: validation_share(number, config.validation_fraction) for label, number in totals.items()}
+    taken, chosen = Counter[int](), list[int]()
+
+    def fits(labels: Counter[int]) -> bool:
+        return all(taken[label] + number <= shares[label] for label, number in labels.items())
+
+    def is_needed(labels: Counter[int]) -> bool:
+        is_first = any(not taken[label] for label in labels)
+        return is_first and all(taken[label] + number < totals[label] for label, number in labels.items())
+
+    for is_chosen in (fits, is_needed):
+        if len(taken) == len(totals):
+            break
+        for _, copies in groupby(trained, lambda index: catalog[index].sha256):
+            same = list(copies)
+            labels = Counter(catalog[index].label for index in same)
+            if is_chosen(labels):
+                chosen += same
+                taken.update(labels)
+    for label, number in totals.items():
+        if not taken[label]:
+            times = f", {number} times" if number > 1 else ""
             raise DatasetError(
-                f"class {class_names[label]!r} of {config.source} has 1 training image: "
+                f"class {class_names[label]!r} of {config.source} has 1 training image{times}: "
                 "at least 2 are needed, one of them for validation"
             )
-        chosen += members[: validation_share(len(members), config.validation_fraction)]
     return chosen

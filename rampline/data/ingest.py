@@ -317,11 +317,13 @@ def _store_source(
         stored = (config.limit or source.examples) * len(source.class_names) * len(SPLITS)
         cache, reason = choose_cache(min(stored, source.examples), shape, home.data)
         reporter.log(reason)
+    trained = [entry for entry in catalog if entry.split == "train"]
     preprocessing = describe_preprocessing(
         config,
         channels=channels,
         carve_validation=carve_validation,
         is_upright=all(entry.orientation == UPRIGHT for entry in catalog),
+        has_copies=len({entry.sha256 for entry in trained}) < len(trained),
         cache=cache,
     )
     directory = dataset_directory(home, name, fingerprint, preprocessing)
