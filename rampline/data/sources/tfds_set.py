@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import re
 import shutil
 import threading
@@ -135,8 +136,8 @@ def _download_and_prepare(config: DataConfig, builder: Any, tfds_directory: Path
 def _manual_dir(config: DataConfig) -> Path | None:
     if config.manual_dir is None:
         return None
-    folder = Path(config.manual_dir).expanduser().absolute()
-    if not folder.is_dir():
+    folder = Path(os.path.expanduser(config.manual_dir)).absolute()
+    if not os.path.isdir(folder):
         raise DatasetError(
             f"data.manual_dir={str(folder)!r} does not exist: it must hold the files that TFDS would download"
         )

@@ -88,8 +88,12 @@ def _url(config: DataConfig) -> str:
 
 
 def _check(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme not in (SECURE, PLAIN) or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in (SECURE, PLAIN) and parts.hostname and parts.port != 0
+    except ValueError:  # a bracket that is not closed, or a port above 65535
+        is_good = False
+    if not is_good:
         raise DatasetError(f"{url} is not allowed: it must be an address that begins with https:// or http://")
 
 

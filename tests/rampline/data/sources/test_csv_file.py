@@ -19,7 +19,7 @@ def folder(make_folder):
 
 def test_paths_are_relative_to_the_table_or_absolute(folder, tmp_path):
     table = folder / "table.csv"
-    table.write_text(f"label,path,extra\nNA,x/000.png,1\n007,../images/x/001.jpg,2\nN\x1bA,{folder}/x/002.png,3\n")
+    table.write_text(f"label, path,extra\nNA,x/000.png,1\n007,../images/x/001.jpg,2\nN\x1bA,{folder}/x/002.png,3\n")
     source = open_table(table)
     assert source.class_names == ("007", "NA", r"N\x1bA")
     examples = list(source.splits["train"].iterate())

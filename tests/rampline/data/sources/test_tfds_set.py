@@ -236,6 +236,7 @@ def test_sets_whose_archives_have_one_name_are_not_mixed_up(store, tmp_path):
         ({"source": "tfds:tiny_shapes:9.0.0"}, r"tfds:tiny_shapes:9.0.0 cannot be opened: .*9.0.0"),
         ({"source": "tfds:not a name"}, r"tfds:not a name cannot be opened"),
         ({"source": "tfds:mnist", "manual_dir": "/nowhere"}, r"data.manual_dir='/nowhere' does not exist"),
+        ({"source": "tfds:mnist", "manual_dir": "~nobody-of-that-name"}, r"data.manual_dir='/.*' does not exist"),
     ],
 )
 def test_wrong_sets(store, values, message):
