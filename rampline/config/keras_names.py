@@ -14,7 +14,7 @@ from typing import Any
 
 from rampline.config.choices import AUGMENTATIONS, MODELS
 from rampline.config.sections import DataConfig
-from rampline.config.setting import unknown_key
+from rampline.config.setting import check, unknown_key
 from rampline.errors import ConfigError
 from rampline.imports import locate_own
 
@@ -61,6 +61,7 @@ def check_augmentations(data: DataConfig) -> None:
     layers = keras_names("layers", IMAGE_LAYERS)
     for name, options in data.augmentations:
         if name in AUGMENTATIONS:
+            check(not options, f"data.augment.{name}", options, f"left out for {name}, which takes none")
             continue
         if name == "AugMix":
             raise ConfigError(

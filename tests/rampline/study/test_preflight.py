@@ -83,6 +83,10 @@ def test_a_strategy_that_no_run_has_is_refused():
             "data: {augment: [Dense]}",
             "unknown key data.augment.Dense: an image layer of keras.layers, such as RandomRot",
         ),
+        (
+            "data: {augment: [{flip: {rate: 0.2}}]}",
+            "data.augment.flip={'rate': 0.2} is not allowed: it must be left out for flip, which takes none",
+        ),
         ("data: {augment: [AugMix]}", "data.augment: AugMix draws its operations in Python, once for all images: use"),
         (
             "data: {augment: [{MixUp: {alfa: 0.2}}]}",

@@ -49,6 +49,10 @@ def test_what_a_study_refuses_the_schema_refuses(content, key):
     assert refused(content) == [key]
 
 
+def test_what_a_study_takes_the_schema_takes():
+    assert refused("base: {cluster: {replicas: auto}, data: {prefetch: 'off'}}\nruns: {a:}") == []
+
+
 def test_every_key_has_a_description():
     for keys in study_schema()["$defs"].values():
         assert all(field["description"] for field in keys["properties"].values())
