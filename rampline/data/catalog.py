@@ -7,10 +7,9 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from rampline.config import DataConfig
-from rampline.data.groups import draw_validation_groups, validation_share
+from rampline.data.groups import draw_validation_groups
 from rampline.data.orientation import UPRIGHT, read_orientation
 from rampline.data.parallel import MapInOrder, in_chunks
 from rampline.data.sources.source import Example, Source, Tell
@@ -77,8 +76,8 @@ def select(catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config
     """The split of every example of `catalog`, `""` for those left out by `data.limit`.
 
     Both choices are drawn by the digest of (`split_seed`, content): they do not depend on the order of the files,
-    adding an example moves few others, and of byte-identical images either all become validation or none does. With
-    `data.group` whole groups become validation, see `draw_validation_groups`, which `tell` gets a line of.
+    adding an example moves few others. What becomes validation are whole groups: of `data.group`, else the copies of an
+    image, see `draw_validation_groups`, which `tell` gets a line of.
 
     Raises:
         DatasetError: when a class has too few training examples, or groups, to give one to validation and keep one.
@@ -86,13 +85,13 @@ def select(catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config
     drawn = sorted(range(len(catalog)), key=lambda index: _rank(config.split_seed, catalog[index]))
     splits = [entry.split for entry in catalog]
     if "validation" not in splits:
-        chosen = (
-            _validation_of_groups(catalog, class_names, config, tell)
-            if config.group
-            else _validation_examples(catalog, drawn, class_names, config)
-        )
-        for index in chosen:
-            splits[index] = "validation"
+        trained = [index for index, entry in enumerate(catalog) if entry.split == "train"]
+        groups = [catalog[index].group or catalog[index].sha256 for index in trained]
+        labels = (catalog[index].label for index in trained)
+        chosen = draw_validation_groups(zip(groups, labels, strict=True), class_names, config, tell)
+        for index, group in zip(trained, groups, strict=True):
+            if group in chosen:
+                splits[index] = "validation"
     taken: Counter[tuple[str, int]] = Counter()
     for index in drawn:
         group = (splits[index], catalog[index].label)
@@ -104,50 +103,3 @@ def select(catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config
 
 def _rank(seed: int, entry: CatalogEntry) -> tuple[bytes, str]:
     return hashlib.sha256(f"{seed} {entry.sha256}".encode()).digest(), entry.name
-
-
-def _validation_of_groups(
-    catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config: DataConfig, tell: Tell
-) -> list[int]:
-    trained = [index for index, entry in enumerate(catalog) if entry.split == "train"]
-    images = [(catalog[index].group, catalog[index].label) for index in trained]
-    chosen = draw_validation_groups(images, class_names, config, tell)
-    return [index for index in trained if catalog[index].group in chosen]
-
-
-def _validation_examples(
-    catalog: Sequence[CatalogEntry], drawn: Sequence[int], class_names: tuple[str, ...], config: DataConfig
-) -> list[int]:
-    """Of each class `validation_fraction` of its training examples, in the order drawn, each with all its copies.
-
-    More copies than fit are taken where a class has no other image for validation.
-    """
-    trained = [index for index in drawn if catalog[index].split == "train"]
-    totals = Counter(catalog[index].label for index in trained)
-    shares = {label: validation_share(number, config.validation_fraction) for label, number in totals.items()}
-    taken, chosen = Counter[int](), list[int]()
-
-    def fits(labels: Counter[int]) -> bool:
-        return all(taken[label] + number <= shares[label] for label, number in labels.items())
-
-    def is_needed(labels: Counter[int]) -> bool:
-        is_first = any(not taken[label] for label in labels)
-        return is_first and all(taken[label] + number < totals[label] for label, number in labels.items())
-
-    for is_chosen in (fits, is_needed):
-        if len(taken) == len(totals):
-            break
-        for _, copies in groupby(trained, lambda index: catalog[index].sha256):
-            same = list(copies)
-            labels = Counter(catalog[index].label for index in same)
-            if is_chosen(labels):
-                chosen += same
-                taken.update(labels)
-    for label, number in totals.items():
-        if not taken[label]:
-            times = f", {number} times" if number > 1 else ""
-            raise DatasetError(
-                f"class {class_names[label]!r} of {config.source} has 1 training image{times}: "
-                "at least 2 are needed, one of them for validation"
-            )
-    return chosen
