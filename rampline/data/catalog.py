@@ -43,10 +43,11 @@ def read_catalog(source: Source, on_progress: Callable[[int], None], map_in_orde
 
 
 def _digest_chunk(split: str, examples: list[Example]) -> list[CatalogEntry]:
-    return [_digest(split, example, example.read()) for example in examples]
+    return [_digest(split, example) for example in examples]
 
 
-def _digest(split: str, example: Example, encoded: bytes) -> CatalogEntry:
+def _digest(split: str, example: Example) -> CatalogEntry:
+    encoded = example.read()
     return CatalogEntry(
         split=split,
         name=example.name,

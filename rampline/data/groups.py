@@ -13,15 +13,11 @@ from rampline.config import DataConfig
 from rampline.data.sources.source import Tell
 from rampline.errors import DatasetError
 
-# By `data.group`, the first draw that comes near enough is taken, else the best of as many as go through 10,000 groups, or of 10.
+# With `data.group` the first draw that comes near enough is taken, else the best of as many as go through 10,000 groups,
+# or of 10.
 _GROUPS_DRAWN, _LEAST_DRAWS = 10_000, 10
 # Costs are whole numbers: their sums are exact, and the same in any order.
 _UNIT = 2**20
-
-
-def validation_share(examples: int, fraction: float) -> int:
-    """How many training examples of a class become validation: at least one, and not all; `examples` is at least 2."""
-    return min(max(int(examples * fraction + 0.5), 1), examples - 1)
 
 
 def draw_validation_groups(
@@ -103,7 +99,8 @@ class _Draw:
         self.totals: Counter[int] = Counter()
         for counts in groups.values():
             self.totals.update(counts)
-        self.shares = {label: validation_share(n, config.validation_fraction) for label, n in self.totals.items()}
+        rounded = {label: int(n * config.validation_fraction + 0.5) for label, n in self.totals.items()}
+        self.shares = {label: min(max(share, 1), self.totals[label] - 1) for label, share in rounded.items()}
         self.taken: Counter[int] = Counter()
         self._forbidden = _UNIT * (self.totals.total() + 1)
 

@@ -40,7 +40,7 @@ from rampline.data.storage import Content, SplitWriter, stored_content
 from rampline.data.stored_dataset import fetch_dataset
 from rampline.devices import available_cores
 from rampline.errors import DatasetError
-from rampline.files import complete_directory, delete_unfinished, locked, write_csv, write_json
+from rampline.files import complete_directory, delete_unfinished, locked, sha256_of, write_csv, write_json
 from rampline.jobs.job import EVENTS
 from rampline.jobs.memory import available_bytes
 from rampline.record.events import EventWriter
@@ -104,23 +104,10 @@ def _write_images(
         for (split, entry), (image, content) in zip(plan.chosen, _decode_chosen(plan), strict=True):
             if content is not None:
                 writers[split].append(entry.label, content, entry.orientation)
-            rows.append(_report_row(plan, split, entry, image))
+            about = (split, plan.source.class_names[entry.label], entry.label, entry.name, entry.sha256)
+            rows.append(ReportRow(*about, image.width, image.height, image.problem, entry.group))
             on_progress(len(rows), examples)
     return rows, {split: writer.describe() for split, writer in writers.items()}
-
-
-def _report_row(plan: Plan, split: str, entry: CatalogEntry, image: DecodedImage) -> ReportRow:
-    return ReportRow(
-        split=split,
-        class_name=plan.source.class_names[entry.label],
-        label=entry.label,
-        name=entry.name,
-        sha256=entry.sha256,
-        width=image.width,
-        height=image.height,
-        problem=image.problem,
-        group=entry.group,
-    )
 
 
 def _decode_chosen(plan: Plan) -> Iterator[Stored]:
@@ -169,13 +156,8 @@ def _manifest(directory: Path, plan: Plan, images: dict[str, dict], *, undecodab
         "storage": plan.preprocessing["storage"],
         "preprocessing": plan.preprocessing,
         "images": images,
-        "files": {path.name: _describe_file(path) for path in small_files},
+        "files": {path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in small_files},
     }
-
-
-def _describe_file(path: Path) -> dict[str, int | str]:
-    content = path.read_bytes()
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 # Every role on a host holds a copy of a split, and for a moment two while it reads it: room for four roles.
