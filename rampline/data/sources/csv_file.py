@@ -80,6 +80,7 @@ def _read_table(path: Path, group: str | None) -> pd.DataFrame:
         table = pd.read_csv(path, dtype=str, keep_default_na=False).rename(columns=str.strip)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        reason = "save it as UTF-8" if isinstance(error, UnicodeDecodeError) else reason
         raise DatasetError(f"csv {path} cannot be read: {reason}") from error
     if not isinstance(table.index, pd.RangeIndex):  # what pandas makes of the values that have no column
         values, has = table.index.nlevels + len(table.columns), ", ".join(table.columns)

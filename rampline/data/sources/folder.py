@@ -84,8 +84,8 @@ def _archive_fingerprint(archive: Path) -> str:
 
 
 def _enter(folder: Path) -> Path:
-    """Archives often hold a single folder with everything in it."""
-    entries = _entries(folder)  # macOS adds `._photos` to a folder `photos`
+    """Archives often hold a single folder with everything in it, and a text beside it."""
+    entries = [path for path in _entries(folder) if path.is_dir() or is_image(path.name)]
     if len(entries) != 1 or not entries[0].is_dir():
         return folder
     # `test_data.zip` may hold `test_data/train` and `test_data/test`.

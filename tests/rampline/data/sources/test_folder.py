@@ -65,10 +65,10 @@ def test_an_archive_is_entered_though_it_is_called_as_a_split(make_folder, tmp_p
     assert {split: examples.examples for split, examples in source.splits.items()} == {"train": 4, "test": 1}
 
 
-def test_what_macos_adds_to_an_archive_is_no_second_folder(make_folder, tmp_path):
+def test_what_is_no_image_in_an_archive_is_no_second_folder(make_folder, tmp_path):
     root = make_folder({"photos/animals/cat": 1, "photos/animals/dog": 1})
-    for name in ("._photos", "photos/._animals"):
-        (root / name).write_bytes(b"of macOS")
+    for name in ("._photos", "photos/._animals", "README.md", "photos/LICENSE"):  # the first two are of macOS
+        (root / name).write_bytes(b"text")
     shutil.make_archive(str(tmp_path / "photos"), "gztar", root)
     config = DataConfig(source=f"folder:{tmp_path}/photos.tar.gz")
     assert folder.open_source(config, tmp_path / "home/tfds").class_names == ("cat", "dog")
