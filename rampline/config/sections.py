@@ -73,7 +73,7 @@ def _count_replicas(replicas: Any, info: ValidationInfo) -> Any:
 
 
 # The share of examples whose class is among the K most likely ones.
-MetricName = Annotated[Text, Field(pattern="^top_([2-9]|[1-9][0-9]+)$")]
+MetricName = Annotated[str, Field(pattern="^top_([2-9]|[1-9][0-9]+)$", strict=True)]
 
 # YAML 1.1 reads off as false.
 Prefetch = Annotated[
@@ -109,7 +109,7 @@ class DataConfig(Settings):
         "folder of the files that TFDS would download, for machines without a network (`tfds:` only)",
         changes_training=False,
     )
-    checksum: Annotated[Text, Field(pattern="^sha256:[0-9a-fA-F]{64}$")] | None = setting(
+    checksum: Annotated[str, Field(pattern="^sha256:[0-9a-fA-F]{64}$", strict=True)] | None = setting(
         None,
         "SHA-256 that the archive of `url:` must have; `null` takes what comes, and tells its checksum to be set here",
         allowed="sha256: and 64 hexadecimal digits, or null",

@@ -42,6 +42,8 @@ def test_built_in_studies_keep_to_the_schema(name):
         ("base: {batch: {size: 6.4}}\nruns: {a:}", "base.batch.size"),
         ("base: {learning_rate: {schedule: linear}}\nruns: {a:}", "base.learning_rate.schedule"),
         ("recommend: {accuracy_tolerance: 5}\nruns: {a:}", "recommend.accuracy_tolerance"),
+        ("base: {metrics: [top_1]}\nruns: {a:}", "base.metrics.0"),
+        ("base: {data: {checksum: '1'}}\nruns: {a:}", "base.data.checksum"),
         ("title: x\nruns: {a:}", ""),
     ],
 )
