@@ -7,6 +7,7 @@ of no use. SVHN's `extra` is 1.3 of its 1.6 GB.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import hashlib
 import os
@@ -79,8 +80,10 @@ def _make_builder(name: str, tfds_directory: Path) -> Any:
     try:
         return tfds.builder(name, data_dir=tfds_directory)
     except tfds.core.DatasetNotFoundError as error:
+        near = difflib.get_close_matches(name, tfds.list_builders(with_community_datasets=False), n=1)
+        hint = f": did you mean tfds:{near[0]}?" if near else ""
         raise DatasetError(
-            f"tfds:{name} is not known: TensorFlow Datasets {tfds.__version__} has no such set"
+            f"tfds:{name} is not known: TensorFlow Datasets {tfds.__version__} has no such set{hint}"
         ) from error
     except (ValueError, KeyError, AssertionError, ImportError) as error:
         raise DatasetError(f"tfds:{name} cannot be opened: {first_line(error)}") from error
