@@ -128,9 +128,9 @@ def download(urls: Sequence[str], path: Path, *, checksum: str | None, tell: Cal
             raise DatasetError(f"{path} has sha256:{found}, not data.checksum: remove it to have it downloaded again")
         return
     make_directory(path.parent)
-    problems = []
-    for url in urls:
-        part = _Part(url=url, path=path.with_name(f".{hashlib.sha256(url.encode()).hexdigest()[:16]}.part"))
+    names = {url: f".{hashlib.sha256(url.encode()).hexdigest()[:16]}.part" for url in urls}
+    parts, problems = [_Part(url=url, path=path.with_name(name)) for url, name in names.items()], []
+    for part in parts:
         try:
             _load(part, is_verified=checksum is not None, tell=tell)
             _verify(part, checksum, tell)
@@ -139,6 +139,8 @@ def download(urls: Sequence[str], path: Path, *, checksum: str | None, tell: Cal
             problems.append(problem)
             continue
         part.keep_as(path)
+        for left in parts:
+            left.drop()
         return
     kind = DownloadFailed if any(isinstance(problem, _NoAnswer) for problem in problems) else DatasetError
     raise kind(f"{path.name} cannot be downloaded: {'; '.join(map(str, problems))}")
@@ -187,7 +189,6 @@ class _Part:
         with open(self.path, "rb") as file:
             os.fsync(file.fileno())
         self.path.replace(path)
-        self.drop()
 
 
 def _load(part: _Part, *, is_verified: bool, tell: Callable[[str], None]) -> None:

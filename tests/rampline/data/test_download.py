@@ -133,6 +133,11 @@ def test_a_mirror_takes_over_from_one_that_lies_and_one_that_is_gone(path):
     assert f"{gone.url} answers 404 Not Found" in lines
 
 
+def test_nothing_is_left_of_what_an_address_gave_a_part_of(path):
+    with serve(CONTENT, break_after=[1_000_000] + [0] * 5) as gone, serve(CONTENT) as mirror:
+        fetch(path, gone, mirror)
+
+
 def test_a_server_that_is_down_is_asked_five_times(path):
     with serve(CONTENT, status=503) as server:
         message = refused(path, server)
