@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rampline.errors import DatasetError
-from rampline.files import read_csv, read_json
+from rampline.files import JsonData, read_csv, read_json
 
 # Also counts how encoded images become pixels: a run that goes on must not see others than it began with.
 FORMAT_VERSION = 3
@@ -23,7 +23,7 @@ DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreparedDataset:
+class PreparedDataset(JsonData):
     """A directory that holds decoded (or encoded) images, their labels, a manifest and a data report.
 
     Attributes:
@@ -61,7 +61,7 @@ class PreparedDataset:
             raise DatasetError(f"{directory} holds no prepared dataset ({error}): {_remedy(directory)}") from error
         try:
             dataset = cls._from_manifest(directory, manifest)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise DatasetError(f"{directory / 'manifest.json'} is damaged: {_remedy(directory)}") from error
         dataset._check_images_files()
         return dataset
@@ -70,19 +70,11 @@ class PreparedDataset:
     def _from_manifest(cls, directory: Path, manifest: dict[str, Any]) -> PreparedDataset:
         if manifest.get("format_version") != FORMAT_VERSION:
             raise DatasetError(f"{directory} was prepared by another version of Rampline: delete it and prepare again")
+        dataset = cls.from_dict({**manifest, "directory": directory})
         # They become names of files: nothing but these may be read.
-        if not set(SPLITS) >= set(manifest["splits"]) or manifest["storage"] not in STORAGES:
-            raise ValueError(manifest["splits"])
-        return cls(
-            directory=directory,
-            source=manifest["source"],
-            fingerprint=manifest["fingerprint"],
-            class_names=tuple(manifest["class_names"]),
-            image_shape=tuple(manifest["image_shape"]),
-            splits=dict(manifest["splits"]),
-            storage=manifest["storage"],
-            undecodable=manifest["undecodable"],
-        )
+        if not set(SPLITS) >= set(dataset.splits) or dataset.storage not in STORAGES:
+            raise ValueError(dataset.splits)
+        return dataset
 
     def _check_images_files(self) -> None:
         for split, examples in self.splits.items() if self.storage == "tensor" else ():

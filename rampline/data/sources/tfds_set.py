@@ -274,12 +274,14 @@ class _Downloads:
         return self._load(self._manager.download_and_extract, urls)
 
     def _load(self, load: Callable[[Any], Any], urls: Any) -> Any:
+        import tensorflow as tf
+
         unused: set[Any] = set()
         if isinstance(urls, Mapping) and "train" in map(split_called, map(str, urls)) and not self.is_complete:
             unused = {key for key in urls if not split_called(str(key))}
             self.left_out |= {str(key) for key in unused}
         wanted = {key: url for key, url in urls.items() if key not in unused} if unused else urls
-        with self._told(list(_flatten(wanted))):
+        with self._told([str(getattr(url, "url", url)) for url in tf.nest.flatten(wanted)]):
             loaded = load(wanted)
         # A set asks for each of its files by the key, also for one that is of no use.
         nothing = {key: Path(self._manager.download_dir, f"left-out-{key}") for key in unused}
@@ -308,16 +310,6 @@ class _Downloads:
         finally:
             done.set()
             watcher.join()
-
-
-def _flatten(urls: Any) -> Iterator[str]:
-    if isinstance(urls, Mapping):
-        urls = list(urls.values())
-    if isinstance(urls, list | tuple):
-        for inner in urls:
-            yield from _flatten(inner)
-    else:
-        yield str(getattr(urls, "url", urls))
 
 
 def _size(folder: Path) -> int:
