@@ -27,12 +27,12 @@ from rampline.data.address import (
     tfds_directory,
 )
 from rampline.data.catalog import CatalogEntry, fingerprint_catalog, read_catalog, select
-from rampline.data.dataset import FORMAT_VERSION, SPLITS, PreparedDataset, split_file
+from rampline.data.dataset import FORMAT_VERSION, SPLITS, split_file
 from rampline.data.decoder import DecodedImage, Decoder, compute_in_one_thread
 from rampline.data.integrity import seal
 from rampline.data.orientation import UPRIGHT
 from rampline.data.parallel import CAN_FORK, MapInOrder, in_chunks, map_in_order, worker_processes
-from rampline.data.preparation import check_classes, check_present, check_undecodable_share
+from rampline.data.preparation import check_undecodable_share, open_prepared
 from rampline.data.quality import ReportRow, make_report, read_report, write_report
 from rampline.data.sources import source_module
 from rampline.data.sources.source import Example, Source, as_test_images
@@ -140,7 +140,15 @@ def _check(plan: Plan, rows: Sequence[ReportRow]) -> None:
     check_undecodable_share(plan.config, undecodable=len(broken), examples=len(rows), first=first)
     chosen = {(row.split, row.label) for row in rows}
     stored = {(row.split, row.label) for row in rows if not row.problem}
-    check_classes(chosen, stored, plan.source.class_names, plan.config.source)
+    lost = [label for split, label in sorted(chosen - stored) if split == "train"]
+    if lost:
+        raise DatasetError(
+            f"class {plan.source.class_names[lost[0]]!r} of {plan.config.source} has no training image that decodes: "
+            "one is needed"
+        )
+    empty = {split for split, _ in chosen} - {split for split, _ in stored}
+    if empty:
+        raise DatasetError(f"{plan.config.source} has no {min(empty)} image that decodes: at least one is needed")
 
 
 def _manifest(directory: Path, plan: Plan, images: dict[str, dict], *, undecodable: int) -> dict[str, Any]:
@@ -280,7 +288,7 @@ def _workers(source: Source, *, may_fork: bool) -> Iterator[MapInOrder]:
 
 
 def _accept_present(config: DataConfig, directory: Path, reporter: Reporter) -> Path:
-    check_present(config, PreparedDataset.open(directory))
+    open_prepared(config, directory)
     reporter.log(f"prepared already: {directory}")
     return directory
 
