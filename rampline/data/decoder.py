@@ -183,7 +183,7 @@ class Decoder:
 
         def decode_all(*images: tf.Tensor) -> Any:
             signature = (tf.TensorSpec(image_shape, tf.uint8), tf.TensorSpec((2,), tf.int32))
-            # One after the other: a core has this call to itself, and ten photographs of 100 megapixels fill the memory.
+            # One after the other: this call has a core to itself, and ten images of 100 megapixels fill the memory.
             return tf.map_fn(
                 lambda image: decode_one(*image), images, fn_output_signature=signature, parallel_iterations=1
             )

@@ -13,8 +13,8 @@ from rampline.config import DataConfig
 from rampline.data.sources.source import Tell
 from rampline.errors import DatasetError
 
-# With `data.group` the first draw that comes near enough is taken, else the best of as many as go through 10,000 groups,
-# or of 10.
+# With `data.group` the first draw that comes near enough is taken, else the best of as many as go through 10,000
+# groups, or of 10.
 _GROUPS_DRAWN, _LEAST_DRAWS = 10_000, 10
 # Costs are whole numbers: their sums are exact, and the same in any order.
 _UNIT = 2**20

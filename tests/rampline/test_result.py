@@ -65,7 +65,7 @@ def test_a_value_is_written_as_set_reads_it(value: object, written: str) -> None
 
 
 def test_a_setting_that_is_no_plain_value_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"set=\{'model.weights': PosixPath\('x.h5'\)\} is not allowed: its values must be"):
+    with pytest.raises(ConfigError, match=r"^set=\{.*PosixPath\('x.h5'\)\} is not allowed: its values must be plain"):
         rampline.run("digits", set={"model.weights": Path("x.h5")})
 
 

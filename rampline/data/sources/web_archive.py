@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import netrc
 import os
 import shutil
 import socket
@@ -251,11 +252,21 @@ def _client(part: _Part) -> httpx.Client:
                 raise _NotThere(f"{part.url} redirects to {hide_credentials(target)}, which is refused")
 
     return httpx.Client(
+        auth=_login(),
         follow_redirects=True,
         event_hooks={"response": [refuse_redirect]},
         timeout=TIMEOUT_SECONDS,
         verify=ssl.create_default_context(),  # the system's authorities, not certifi's
     )
+
+
+def _login() -> httpx.NetRCAuth | None:
+    """What `~/.netrc`, or the file that NETRC names, has for the host; another host, behind a redirect, gets none."""
+    file = os.path.expanduser(os.environ.get("NETRC") or "~/.netrc")
+    try:
+        return httpx.NetRCAuth(file) if os.path.isfile(file) else None
+    except netrc.NetrcParseError as error:  # it repeats what is wrong, which may be a password
+        raise DatasetError(f"{file} cannot be read: its line {error.lineno} has another form") from None
 
 
 def _validator(headers: httpx.Headers) -> str:

@@ -87,10 +87,11 @@ def test_start_and_floor_lie_below_the_scaled_peak(schedule, end):
     assert str(failure.value) == f"learning_rate.{end}=0.005 is not allowed: it must be at most 0.0025, the scaled peak"
 
 
-@pytest.mark.parametrize("rate", [{"schedule": "constant"}, {"schedule": "steps"}, {"schedule": "ramp", "ramp_epochs": 0}])
+@pytest.mark.parametrize(
+    "rate", [{"schedule": "constant"}, {"schedule": "steps"}, {"schedule": "ramp", "ramp_epochs": 0, "floor": 0}]
+)
 def test_start_and_floor_count_where_the_schedule_has_them(rate):
-    floor = {"floor": 0.0} if rate["schedule"] == "ramp" else {}
-    assert RunConfig(learning_rate=LearningRateConfig(peak=1e-7, **rate, **floor)).peak_learning_rate == 1e-7
+    assert RunConfig(learning_rate=LearningRateConfig(peak=1e-7, **rate)).peak_learning_rate == 1e-7
 
 
 @pytest.mark.parametrize("strategy, cluster", [("single", {}), ("mirrored", {"replicas": 4}), ("multi_worker", {})])
