@@ -72,6 +72,8 @@ def _count_replicas(replicas: Any, info: ValidationInfo) -> Any:
     return len(find_devices().gpus) or (virtual if isinstance(virtual, int) else 0) or 1
 
 
+Replicas = Annotated[Count, BeforeValidator(_count_replicas, json_schema_input_type=Literal["auto"] | Count)]
+
 # The share of examples whose class is among the K most likely ones.
 MetricName = Annotated[str, Field(pattern="^top_([2-9]|[1-9][0-9]+)$", strict=True)]
 
@@ -357,9 +359,7 @@ class ClusterConfig(Settings):
         "is `replicas` for `mirrored` on a machine without a GPU, 1 for `workers` of the local launcher on one with "
         "fewer GPUs than these, else 0; the run's `config.json` and MLflow hold the number",
     )
-    replicas: Annotated[
-        Count, BeforeValidator(_count_replicas, json_schema_input_type=Literal["auto"] | Count)
-    ] = setting(
+    replicas: Replicas = setting(
         1,
         "model replicas in one process, one device each (`mirrored`, and per worker for `multi_worker`). A machine "
         "with fewer GPUs refuses, unless `virtual_devices` is set. `auto`: as many as the machine of the command has "
