@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from rampline.config import DataConfig
-from rampline.data.dataset import FORMAT_VERSION
+from rampline.data.dataset import FORMAT_VERSION, STORAGES
 from rampline.files import json_digest, read_json
 from rampline.record.home import Home
 
-STORAGES = {"memory": "tensor", "disk": "raw_files", "none": "encoded_files", "auto": "auto"}
 # What `rampline.data.decoder` does: images made otherwise are another dataset, and of no use to a model of these.
 RESIZE = "JPEG reduced while decoded, mean of area, bilinear where enlarged"
 _KEY_LENGTH = 16
@@ -53,7 +52,7 @@ def describe_preprocessing(
         "format_version": FORMAT_VERSION,
         "image_shape": [config.image_size, config.image_size, channels],
         "resize": RESIZE,
-        "storage": STORAGES[cache or config.cache],
+        "storage": STORAGES.get(cache or config.cache, "auto"),
         "limit": config.limit,
     }
     if carve_validation:

@@ -15,7 +15,8 @@ from rampline.files import JsonData, read_csv, read_json
 # Also counts how encoded images become pixels: a run that goes on must not see others than it began with.
 FORMAT_VERSION = 3
 SPLITS = ("train", "validation", "test")
-STORAGES = ("tensor", "raw_files", "encoded_files")
+# By `data.cache`.
+STORAGES = {"memory": "tensor", "disk": "raw_files", "none": "encoded_files"}
 EXAMPLES_PER_FOLDER = 1000
 # Of an images file, a digest per block: blocks are verified in parallel.
 BLOCK_BYTES = 8 * 2**20
@@ -72,7 +73,7 @@ class PreparedDataset(JsonData):
             raise DatasetError(f"{directory} was prepared by another version of Rampline: delete it and prepare again")
         dataset = cls.from_dict({**manifest, "directory": directory})
         # They become names of files: nothing but these may be read.
-        if not set(SPLITS) >= set(dataset.splits) or dataset.storage not in STORAGES:
+        if not set(SPLITS) >= set(dataset.splits) or dataset.storage not in STORAGES.values():
             raise ValueError(dataset.splits)
         return dataset
 
@@ -112,7 +113,7 @@ class PreparedDataset(JsonData):
 
     def example_prefix(self, split: str) -> str:
         """Begin of the paths of `raw_files` and `encoded_files`: example `i` is `PREFIX{i//1000:05d}/{i:08d}`."""
-        return example_prefix(self.directory, split)
+        return f"{self.directory / split}/"
 
 
 def _remedy(directory: Path) -> str:
@@ -145,11 +146,6 @@ def images_file(directory: Path, split: str) -> Path:
     return directory / f"{split}_images.bin"
 
 
-def example_prefix(directory: Path, split: str) -> str:
-    """What the paths of a split's example files begin with (storages `raw_files` and `encoded_files`)."""
-    return f"{directory / split}/"
-
-
 def example_file(directory: Path, split: str, index: int) -> Path:
     """File of example `index` of a split (storages `raw_files` and `encoded_files`)."""
-    return Path(f"{example_prefix(directory, split)}{index // EXAMPLES_PER_FOLDER:05d}/{index:08d}")
+    return directory / f"{split}/{index // EXAMPLES_PER_FOLDER:05d}/{index:08d}"
