@@ -38,6 +38,7 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
     if ":" in name:
         if not locate_own(name, Path.cwd()):
             places = f"{Path.cwd()}, PYTHONPATH and what is installed"
+            places += "; a module is named without .py" if ".py:" in name else ""
             raise ConfigError(f"model.name={name!r} is not found: looked in {places}")
     elif name in applications:
         check_parameters(options, applications[name], name, "model.options", GIVEN_TO_MODELS)

@@ -72,6 +72,13 @@ def test_a_strategy_that_no_run_has_is_refused():
         load_study("digits", only=["baseline"], strategy="mirrored")
 
 
+def test_a_module_is_named_without_its_suffix(tmp_path):
+    study = tmp_path / "study.yaml"
+    study.write_text('runs: {one: {set: {model: {name: "networks.py:network"}}}}')
+    with pytest.raises(ConfigError, match="what is installed; a module is named without .py$"):
+        check_study(str(study), home=Home(root=tmp_path / "home"))
+
+
 @pytest.mark.parametrize(
     "settings, message",
     [
