@@ -6,6 +6,7 @@ What Keras has is read from its files: importing it takes seconds.
 from __future__ import annotations
 
 import ast
+import difflib
 import functools
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -44,7 +45,9 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
         check_parameters(options, applications[name], name, "model.options", GIVEN_TO_MODELS)
     elif name not in MODELS:
         known = ", ".join(MODELS)
-        allowed = f"{known}, a keras.applications name, or package.module:function"
+        near = difflib.get_close_matches(name, applications, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        allowed = f"{known}, a keras.applications name, or package.module:function{hint}"
         raise ConfigError(f"model.name={name!r} is not known: it must be {allowed}")
 
 

@@ -94,6 +94,11 @@ def test_a_module_is_named_without_its_suffix(tmp_path):
             "data: {augment: [{flip: {rate: 0.2}}]}",
             "data.augment.flip={'rate': 0.2} is not allowed: it must be left out for flip, which takes none",
         ),
+        (
+            "model: {name: mobilenet_v2}",
+            "model.name='mobilenet_v2' is not known: it must be convnet, convnet1, convnet7, a keras.applications name, or "
+            "package.module:function; did you mean MobileNetV2?",
+        ),
         ("data: {augment: [AugMix]}", "data.augment: AugMix draws its operations in Python, once for all images: use"),
         (
             "data: {augment: [{MixUp: {alfa: 0.2}}]}",
