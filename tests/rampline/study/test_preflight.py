@@ -96,8 +96,8 @@ def test_a_module_is_named_without_its_suffix(tmp_path):
         ),
         (
             "model: {name: mobilenet_v2}",
-            "model.name='mobilenet_v2' is not known: it must be convnet, convnet1, convnet7, a keras.applications name, or "
-            "package.module:function; did you mean MobileNetV2?",
+            "model.name='mobilenet_v2' is not known: it must be convnet, convnet1, convnet7, a keras.applications name, "
+            "or package.module:function; did you mean MobileNetV2?",
         ),
         ("data: {augment: [AugMix]}", "data.augment: AugMix draws its operations in Python, once for all images: use"),
         (
