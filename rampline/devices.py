@@ -8,11 +8,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/gpus")
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 NVIDIA_SMI_TIMEOUT_SECONDS = 20
 LOOPBACK = "127.0.0.1"
 # How the identifiers of GPUs, and of slices of them, begin.
@@ -23,8 +24,12 @@ GPU_SLOTS, CPU_SLOTS = "gpu", "cpu-slots"
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    """Cores that this process may use: by its affinity, and by the quota of its container."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # none is set ("max")
+        quota, period = map(int, CPU_QUOTA.read_text().split())
+        cores = min(cores, max(1, round(quota / period)))
+    return cores
 
 
 def free_ports(count: int, host: str = LOOPBACK) -> list[int]:

@@ -79,7 +79,7 @@ class BarProgress(AbstractContextManager["BarProgress"]):
 
     def line(self, text: str) -> None:
         """Print the sentence above the bars."""
-        self._bars.console.print(text, highlight=False, markup=False)
+        self._bars.console.print(escape_controls(text), highlight=False, markup=False)
 
     def event(self, name: str, event: Event) -> None:
         """Move the bar of `name` to where the event says."""
@@ -106,7 +106,7 @@ class BarProgress(AbstractContextManager["BarProgress"]):
         elif kind == "decided":
             self._bars.update(task, total=self._bars.tasks[task].completed)
         elif text := describe(event, epochs=None):
-            self._bars.update(task, description=escape(text))
+            self._bars.update(task, description=escape(escape_controls(text)))
 
     def _move(self, name: str, event: Event) -> None:
         started = self._started.get(name)

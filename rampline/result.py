@@ -140,7 +140,10 @@ def run(
         if folder:
             more["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     chosen = [part for run in only for part in ("--only", run)]
-    texts = {key: value if isinstance(value, str) else write_value(value) for key, value in (set or {}).items()}
+    try:
+        texts = {key: value if isinstance(value, str) else write_value(value) for key, value in (set or {}).items()}
+    except yaml.YAMLError as error:  # such as an array, or a path
+        raise ConfigError(f"set={set!r} is not allowed: its values must be plain ones: {error}") from error
     settings = [part for key, text in texts.items() for part in ("--set", f"{key}={text}")]
     execution = new_execution()
     _command(["run", str(study), *chosen, *settings, "--execution", execution], more)

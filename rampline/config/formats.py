@@ -13,7 +13,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from rampline.config.run_config import RunConfig
-from rampline.config.setting import Options, Settings, schema_of, unknown_key
+from rampline.config.setting import LARGEST_INTEGER, Options, Settings, schema_of, unknown_key
 from rampline.credentials import hide_credentials
 from rampline.errors import ConfigError
 
@@ -112,7 +112,10 @@ class PlainLoader(yaml.SafeLoader):
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> Any:
         is_odd = re.match(r"[-+]?0[0-7_]|.*:", node.value)
-        return node.value if is_odd else super().construct_yaml_int(node)
+        value = node.value if is_odd else super().construct_yaml_int(node)
+        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+            raise yaml.YAMLError(f"line {node.start_mark.line + 1}: a whole number of more than 64 bits")
+        return value
 
     def construct_yaml_float(self, node: yaml.ScalarNode) -> Any:
         return node.value if ":" in node.value else super().construct_yaml_float(node)

@@ -6,6 +6,7 @@ What Keras has is read from its files: importing it takes seconds.
 from __future__ import annotations
 
 import ast
+import difflib
 import functools
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ from typing import Any
 
 from rampline.config.choices import AUGMENTATIONS, MODELS
 from rampline.config.sections import DataConfig
-from rampline.config.setting import unknown_key
+from rampline.config.setting import check, unknown_key
 from rampline.errors import ConfigError
 from rampline.imports import locate_own
 
@@ -38,12 +39,15 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
     if ":" in name:
         if not locate_own(name, Path.cwd()):
             places = f"{Path.cwd()}, PYTHONPATH and what is installed"
+            places += "; a module is named without .py" if ".py:" in name else ""
             raise ConfigError(f"model.name={name!r} is not found: looked in {places}")
     elif name in applications:
         check_parameters(options, applications[name], name, "model.options", GIVEN_TO_MODELS)
     elif name not in MODELS:
         known = ", ".join(MODELS)
-        allowed = f"{known}, a keras.applications name, or package.module:function"
+        near = difflib.get_close_matches(name, applications, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        allowed = f"{known}, a keras.applications name, or package.module:function{hint}"
         raise ConfigError(f"model.name={name!r} is not known: it must be {allowed}")
 
 
@@ -61,6 +65,7 @@ def check_augmentations(data: DataConfig) -> None:
     layers = keras_names("layers", IMAGE_LAYERS)
     for name, options in data.augmentations:
         if name in AUGMENTATIONS:
+            check(not options, f"data.augment.{name}", options, f"left out for {name}, which takes none")
             continue
         if name == "AugMix":
             raise ConfigError(

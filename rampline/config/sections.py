@@ -11,6 +11,7 @@ from rampline.config.choices import AUGMENTATIONS, MODELS, OPTIMIZERS, SOURCES
 from rampline.config.learning_rate import SCALINGS, SCHEDULES
 from rampline.config.setting import (
     Count,
+    Fraction,
     Integer,
     NotNegative,
     Number,
@@ -71,8 +72,10 @@ def _count_replicas(replicas: Any, info: ValidationInfo) -> Any:
     return len(find_devices().gpus) or (virtual if isinstance(virtual, int) else 0) or 1
 
 
+Replicas = Annotated[Count, BeforeValidator(_count_replicas, json_schema_input_type=Literal["auto"] | Count)]
+
 # The share of examples whose class is among the K most likely ones.
-MetricName = Annotated[Text, Field(pattern="^top_([2-9]|[1-9][0-9]+)$")]
+MetricName = Annotated[str, Field(pattern="^top_([2-9]|[1-9][0-9]+)$", strict=True)]
 
 # YAML 1.1 reads off as false.
 Prefetch = Annotated[
@@ -108,7 +111,7 @@ class DataConfig(Settings):
         "folder of the files that TFDS would download, for machines without a network (`tfds:` only)",
         changes_training=False,
     )
-    checksum: Annotated[Text, Field(pattern="^sha256:[0-9a-fA-F]{64}$")] | None = setting(
+    checksum: Annotated[str, Field(pattern="^sha256:[0-9a-fA-F]{64}$", strict=True)] | None = setting(
         None,
         "SHA-256 that the archive of `url:` must have; `null` takes what comes, and tells its checksum to be set here",
         allowed="sha256: and 64 hexadecimal digits, or null",
@@ -130,11 +133,8 @@ class DataConfig(Settings):
         None, "colours of an image; `null` keeps what the source has (`folder:` and `csv:`: 3)"
     )
     limit: Count | None = setting(None, "at most this many examples per class, in every split")
-    validation_fraction: Number = setting(
-        0.1,
-        "share of the training images that becomes the validation split, stratified, where the source has none",
-        gt=0,
-        lt=1,
+    validation_fraction: Fraction = setting(
+        0.1, "share of the training images that becomes the validation split, stratified, where the source has none"
     )
     split_seed: Whole = setting(
         0,
@@ -267,7 +267,7 @@ class LearningRateConfig(Settings):
     schedule: Annotated[str, OneOf(SCHEDULES)] = setting(
         "constant", "the rate over the run, with `peak` as it is scaled"
     )
-    start: NotNegative = setting(1e-5, "rate at the first step of `ramp` and `cosine`")
+    start: NotNegative = setting(1e-5, "rate at the first step of `ramp` and `cosine`; at most the scaled peak")
     peak: Positive = setting(1e-3, "highest rate, before `scale_with`")
     floor: NotNegative = setting(1e-6, "lowest rate after the decay of `ramp` and `cosine`; at most the scaled peak")
     ramp_epochs: NotNegative = setting(2.0, "length of the linear ramp, in epochs")
@@ -295,7 +295,7 @@ class OptimizerConfig(Settings):
         None,
         "the gradient of each variable is scaled down to this norm, after all replicas' are summed; `null` for none",
     )
-    ema: Annotated[float, Field(gt=0, lt=1, strict=True)] | None = setting(
+    ema: Fraction | None = setting(
         None,
         "momentum of a moving average of the weights, such as 0.99 (Keras' `ema_momentum`): the averages are "
         "validated, saved and promoted, and training goes on from the weights; `null` for none",
@@ -359,12 +359,11 @@ class ClusterConfig(Settings):
         "is `replicas` for `mirrored` on a machine without a GPU, 1 for `workers` of the local launcher on one with "
         "fewer GPUs than these, else 0; the run's `config.json` and MLflow hold the number",
     )
-    replicas: Annotated[Count, BeforeValidator(_count_replicas)] = setting(
+    replicas: Replicas = setting(
         1,
         "model replicas in one process, one device each (`mirrored`, and per worker for `multi_worker`). A machine "
         "with fewer GPUs refuses, unless `virtual_devices` is set. `auto`: as many as the machine of the command has "
         "GPUs, without one as many as `virtual_devices`, else 1; `config.json` and MLflow hold the number",
-        allowed="auto or a whole number of at least 1",
     )
     workers: Count = setting(1, "worker processes (`multi_worker`, `parameter_server`)")
     min_workers: Count | None = setting(

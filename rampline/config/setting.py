@@ -98,6 +98,7 @@ Count = Annotated[int, Field(ge=1, strict=True), AfterValidator(_check_whole)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False), WrapValidator(_check_number)]
 NotNegative = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False), WrapValidator(_check_number)]
 Positive = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False), WrapValidator(_check_number)]
+Fraction = Annotated[float, Field(gt=0, lt=1, strict=True, allow_inf_nan=False), WrapValidator(_check_number)]
 PositiveShare = Annotated[float, Field(gt=0, le=1, strict=True, allow_inf_nan=False), WrapValidator(_check_number)]
 Flag = Annotated[bool, Field(strict=True)]
 Text = Annotated[str, Field(strict=True, min_length=1), AfterValidator(_check_text)]
@@ -157,6 +158,9 @@ def _one_line(settings: type, error: ValidationError) -> str:
     first = next((one for one in wrong if one["type"] in UNKNOWN_KEY), wrong[0])
     where, value = [str(part) for part in first["loc"]], first["input"]
     if first["type"] in UNKNOWN_KEY:
+        outer, _, inner = where[0].partition(".")
+        if inner and outer in schema["properties"]:
+            return f"unknown key {where[0]}: here it is written as {outer}: {{{inner}: …}}"
         return unknown_key(where[0], list(schema["properties"]), section)
     name = _dotted(section, *where[:1])
     if first["type"] in NO_MAPPING:

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from rampline.config import DataConfig
-from rampline.data.dataset import FORMAT_VERSION
+from rampline.data.dataset import FORMAT_VERSION, STORAGES
 from rampline.files import json_digest, read_json
 from rampline.record.home import Home
 
-STORAGES = {"memory": "tensor", "disk": "raw_files", "none": "encoded_files", "auto": "auto"}
 # What `rampline.data.decoder` does: images made otherwise are another dataset, and of no use to a model of these.
 RESIZE = "JPEG reduced while decoded, mean of area, bilinear where enlarged"
 _KEY_LENGTH = 16
@@ -31,7 +30,13 @@ def tfds_directory(home: Home) -> Path:
 
 
 def describe_preprocessing(
-    config: DataConfig, *, channels: int, carve_validation: bool, is_upright: bool, cache: str = ""
+    config: DataConfig,
+    *,
+    channels: int,
+    carve_validation: bool,
+    is_upright: bool,
+    has_copies: bool = False,
+    cache: str = "",
 ) -> dict[str, Any]:
     """Everything beside the source's content that decides what is stored.
 
@@ -40,13 +45,14 @@ def describe_preprocessing(
         channels: of the stored images.
         carve_validation: whether the validation split is taken out of the source's train split.
         is_upright: whether all images are stored upright in the source, so that none is turned.
+        has_copies: whether a training image that may become validation is there twice.
         cache: what `data.cache=auto` stands for; left open, `auto` stays as it is.
     """
     values: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "image_shape": [config.image_size, config.image_size, channels],
         "resize": RESIZE,
-        "storage": STORAGES[cache or config.cache],
+        "storage": STORAGES.get(cache or config.cache, "auto"),
         "limit": config.limit,
     }
     if carve_validation:
@@ -57,6 +63,8 @@ def describe_preprocessing(
         values["orientation"] = "turned upright by EXIF"
     if config.group is not None:
         values["group"] = config.group
+    elif carve_validation and has_copies:
+        values["copies"] = "in one split"
     return values
 
 

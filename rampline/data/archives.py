@@ -124,7 +124,7 @@ def _zip_members(archive: Path) -> Iterator[_Member]:
             kind = stat.S_IFMT(info.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise _refusal(archive, info.filename, "is a link or a device")
-            if info.is_dir():
+            if info.filename.endswith(("/", "\\")):
                 _safe_name(archive, info.filename)
             elif not info.filename.startswith(_IGNORED):
                 yield _Member(name=info.filename, size=info.file_size, open=lambda info=info: opened.open(info))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rampline.config import DataConfig
-from rampline.data.groups import draw_validation_groups, validation_share
+from rampline.data.groups import draw_validation_groups
 from rampline.data.orientation import UPRIGHT, read_orientation
 from rampline.data.parallel import MapInOrder, in_chunks
 from rampline.data.sources.source import Example, Source, Tell
@@ -43,10 +43,11 @@ def read_catalog(source: Source, on_progress: Callable[[int], None], map_in_orde
 
 
 def _digest_chunk(split: str, examples: list[Example]) -> list[CatalogEntry]:
-    return [_digest(split, example, example.read()) for example in examples]
+    return [_digest(split, example) for example in examples]
 
 
-def _digest(split: str, example: Example, encoded: bytes) -> CatalogEntry:
+def _digest(split: str, example: Example) -> CatalogEntry:
+    encoded = example.read()
     return CatalogEntry(
         split=split,
         name=example.name,
@@ -76,8 +77,8 @@ def select(catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config
     """The split of every example of `catalog`, `""` for those left out by `data.limit`.
 
     Both choices are drawn by the digest of (`split_seed`, content): they do not depend on the order of the files,
-    adding an example moves few others, and byte-identical images stay side by side, mostly in the same split. With
-    `data.group` whole groups become validation, see `draw_validation_groups`, which `tell` gets a line of.
+    adding an example moves few others. What becomes validation are whole groups: of `data.group`, else the copies of an
+    image, see `draw_validation_groups`, which `tell` gets a line of.
 
     Raises:
         DatasetError: when a class has too few training examples, or groups, to give one to validation and keep one.
@@ -85,13 +86,13 @@ def select(catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config
     drawn = sorted(range(len(catalog)), key=lambda index: _rank(config.split_seed, catalog[index]))
     splits = [entry.split for entry in catalog]
     if "validation" not in splits:
-        chosen = (
-            _validation_of_groups(catalog, class_names, config, tell)
-            if config.group
-            else _validation_examples(catalog, drawn, class_names, config)
-        )
-        for index in chosen:
-            splits[index] = "validation"
+        trained = [index for index, entry in enumerate(catalog) if entry.split == "train"]
+        groups = [catalog[index].group or catalog[index].sha256 for index in trained]
+        labels = (catalog[index].label for index in trained)
+        chosen = draw_validation_groups(zip(groups, labels, strict=True), class_names, config, tell)
+        for index, group in zip(trained, groups, strict=True):
+            if group in chosen:
+                splits[index] = "validation"
     taken: Counter[tuple[str, int]] = Counter()
     for index in drawn:
         group = (splits[index], catalog[index].label)
@@ -103,31 +104,3 @@ def select(catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config
 
 def _rank(seed: int, entry: CatalogEntry) -> tuple[bytes, str]:
     return hashlib.sha256(f"{seed} {entry.sha256}".encode()).digest(), entry.name
-
-
-def _validation_of_groups(
-    catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config: DataConfig, tell: Tell
-) -> list[int]:
-    trained = [index for index, entry in enumerate(catalog) if entry.split == "train"]
-    images = [(catalog[index].group, catalog[index].label) for index in trained]
-    chosen = draw_validation_groups(images, class_names, config, tell)
-    return [index for index in trained if catalog[index].group in chosen]
-
-
-def _validation_examples(
-    catalog: Sequence[CatalogEntry], drawn: Sequence[int], class_names: tuple[str, ...], config: DataConfig
-) -> list[int]:
-    """Of each class, the first `validation_fraction` of its training examples in the order drawn."""
-    by_class: defaultdict[int, list[int]] = defaultdict(list)
-    for index in drawn:
-        if catalog[index].split == "train":
-            by_class[catalog[index].label].append(index)
-    chosen = []
-    for label, members in by_class.items():
-        if len(members) < 2:
-            raise DatasetError(
-                f"class {class_names[label]!r} of {config.source} has 1 training image: "
-                "at least 2 are needed, one of them for validation"
-            )
-        chosen += members[: validation_share(len(members), config.validation_fraction)]
-    return chosen

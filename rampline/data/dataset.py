@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from rampline.errors import DatasetError
-from rampline.files import read_csv, read_json
+from rampline.files import JsonData, read_csv, read_json
 
 # Also counts how encoded images become pixels: a run that goes on must not see others than it began with.
 FORMAT_VERSION = 3
 SPLITS = ("train", "validation", "test")
-STORAGES = ("tensor", "raw_files", "encoded_files")
+# By `data.cache`.
+STORAGES = {"memory": "tensor", "disk": "raw_files", "none": "encoded_files"}
 EXAMPLES_PER_FOLDER = 1000
 # Of an images file, a digest per block: blocks are verified in parallel.
 BLOCK_BYTES = 8 * 2**20
@@ -23,7 +24,7 @@ DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreparedDataset:
+class PreparedDataset(JsonData):
     """A directory that holds decoded (or encoded) images, their labels, a manifest and a data report.
 
     Attributes:
@@ -61,7 +62,7 @@ class PreparedDataset:
             raise DatasetError(f"{directory} holds no prepared dataset ({error}): {_remedy(directory)}") from error
         try:
             dataset = cls._from_manifest(directory, manifest)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise DatasetError(f"{directory / 'manifest.json'} is damaged: {_remedy(directory)}") from error
         dataset._check_images_files()
         return dataset
@@ -70,19 +71,11 @@ class PreparedDataset:
     def _from_manifest(cls, directory: Path, manifest: dict[str, Any]) -> PreparedDataset:
         if manifest.get("format_version") != FORMAT_VERSION:
             raise DatasetError(f"{directory} was prepared by another version of Rampline: delete it and prepare again")
+        dataset = cls.from_dict({**manifest, "directory": directory})
         # They become names of files: nothing but these may be read.
-        if not set(SPLITS) >= set(manifest["splits"]) or manifest["storage"] not in STORAGES:
-            raise ValueError(manifest["splits"])
-        return cls(
-            directory=directory,
-            source=manifest["source"],
-            fingerprint=manifest["fingerprint"],
-            class_names=tuple(manifest["class_names"]),
-            image_shape=tuple(manifest["image_shape"]),
-            splits=dict(manifest["splits"]),
-            storage=manifest["storage"],
-            undecodable=manifest["undecodable"],
-        )
+        if not set(SPLITS) >= set(dataset.splits) or dataset.storage not in STORAGES.values():
+            raise ValueError(dataset.splits)
+        return dataset
 
     def _check_images_files(self) -> None:
         for split, examples in self.splits.items() if self.storage == "tensor" else ():
@@ -120,7 +113,7 @@ class PreparedDataset:
 
     def example_prefix(self, split: str) -> str:
         """Begin of the paths of `raw_files` and `encoded_files`: example `i` is `PREFIX{i//1000:05d}/{i:08d}`."""
-        return example_prefix(self.directory, split)
+        return f"{self.directory / split}/"
 
 
 def _remedy(directory: Path) -> str:
@@ -153,11 +146,6 @@ def images_file(directory: Path, split: str) -> Path:
     return directory / f"{split}_images.bin"
 
 
-def example_prefix(directory: Path, split: str) -> str:
-    """What the paths of a split's example files begin with (storages `raw_files` and `encoded_files`)."""
-    return f"{directory / split}/"
-
-
 def example_file(directory: Path, split: str, index: int) -> Path:
     """File of example `index` of a split (storages `raw_files` and `encoded_files`)."""
-    return Path(f"{example_prefix(directory, split)}{index // EXAMPLES_PER_FOLDER:05d}/{index:08d}")
+    return directory / f"{split}/{index // EXAMPLES_PER_FOLDER:05d}/{index:08d}"

@@ -183,7 +183,10 @@ class Decoder:
 
         def decode_all(*images: tf.Tensor) -> Any:
             signature = (tf.TensorSpec(image_shape, tf.uint8), tf.TensorSpec((2,), tf.int32))
-            return tf.map_fn(lambda image: decode_one(*image), images, fn_output_signature=signature)
+            # One after the other: this call has a core to itself, and ten images of 100 megapixels fill the memory.
+            return tf.map_fn(
+                lambda image: decode_one(*image), images, fn_output_signature=signature, parallel_iterations=1
+            )
 
         # One call for many images: a call per image would cost more than decoding a small one.
         strings, numbers = tf.TensorSpec((None,), tf.string), tf.TensorSpec((None,), tf.int32)

@@ -1,28 +1,27 @@
-"""A validation split by `data.group`: the images of a patient, a camera or a burst are all on one side of it."""
+"""A validation split by groups: the images of a patient, a camera or a burst are all on one side of it (`data.group`).
+
+Without `data.group`, the copies of an image are a group.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rampline.config import DataConfig
 from rampline.data.sources.source import Tell
 from rampline.errors import DatasetError
 
-# The first draw that comes near enough is taken, else the best of as many as go through 10,000 groups, or of 10.
+# With `data.group` the first draw that comes near enough is taken, else the best of as many as go through 10,000
+# groups, or of 10.
 _GROUPS_DRAWN, _LEAST_DRAWS = 10_000, 10
 # Costs are whole numbers: their sums are exact, and the same in any order.
 _UNIT = 2**20
 
 
-def validation_share(examples: int, fraction: float) -> int:
-    """How many training examples of a class become validation: at least one, and not all; `examples` is at least 2."""
-    return min(max(int(examples * fraction + 0.5), 1), examples - 1)
-
-
 def draw_validation_groups(
-    images: Sequence[tuple[str, int]], class_names: Sequence[str], config: DataConfig, tell: Tell
+    images: Iterable[tuple[str, int]], class_names: Sequence[str], config: DataConfig, tell: Tell
 ) -> set[str]:
     """The groups whose training images become validation: of each class near `data.validation_fraction`.
 
@@ -33,33 +32,37 @@ def draw_validation_groups(
     Raises:
         DatasetError: when a class would not be on both sides.
     """
-    groups: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    groups: dict[str, Counter[int]] = {}
+    alone = [Counter([label]) for label in range(len(class_names))]  # one for all groups of one image: there are many
     for group, label in images:
-        groups[group][label] += 1
+        groups[group] = groups[group] + alone[label] if group in groups else alone[label]
     _check_groups(groups, class_names, config)
     best = _Draw(groups, config, 0)
-    for number in range(1, max(_LEAST_DRAWS, _GROUPS_DRAWN // max(len(groups), 1))):
+    draws = max(_LEAST_DRAWS, _GROUPS_DRAWN // max(len(groups), 1)) if config.group else 1
+    for number in range(1, draws):
         if best.is_near:
             break
         best = min(best, _Draw(groups, config, number), key=lambda draw: draw.cost)
     if best.one_sided:
+        by = f"data.group={config.group!r}: " if config.group else ""
         raise DatasetError(
-            f"data.group={config.group!r}: no way was found to split the {len(groups)} groups of {config.source} so "
-            f"that class {class_names[best.one_sided[0]]!r} is in train and in validation"
+            f"{by}no way was found to split the {len(groups)} groups of {config.source} so that class "
+            f"{class_names[best.one_sided[0]]!r} is in train and in validation"
         )
     if not best.is_near:
         label = best.farthest
+        why = "no group is on both sides" if config.group else "copies of an image stay together"
         tell(
             f"validation has {best.taken.total() / best.totals.total():.1%} of the training images, and "
             f"{best.taken[label] / best.totals[label]:.1%} of class {class_names[label]!r}, instead of "
-            f"{config.validation_fraction:.1%}: no group is on both sides"
+            f"{config.validation_fraction:.1%}: {why}"
         )
     return best.chosen
 
 
 def _check_groups(groups: Mapping[str, Counter[int]], class_names: Sequence[str], config: DataConfig) -> None:
     needed = "at least 2 groups are needed, one of them for validation"
-    if len(groups) == 1:
+    if config.group and len(groups) == 1:
         raise DatasetError(
             f"data.group={config.group!r} puts all training images of {config.source} into the group "
             f"{next(iter(groups))!r}: {needed}"
@@ -70,10 +73,12 @@ def _check_groups(groups: Mapping[str, Counter[int]], class_names: Sequence[str]
             holders[label].append(group)
     for label, names in sorted(holders.items()):
         if len(names) == 1:
-            raise DatasetError(
-                f"class {class_names[label]!r} of {config.source} has training images in the group {names[0]!r} alone: "
-                f"{needed}"
-            )
+            has = f"training images in the group {names[0]!r} alone: {needed}"
+            if not config.group:
+                copies = groups[names[0]][label]
+                times = f", {copies} times" if copies > 1 else ""
+                has = f"1 training image{times}: at least 2 are needed, one of them for validation"
+            raise DatasetError(f"class {class_names[label]!r} of {config.source} has {has}")
 
 
 class _Draw:
@@ -94,18 +99,21 @@ class _Draw:
         self.totals: Counter[int] = Counter()
         for counts in groups.values():
             self.totals.update(counts)
-        self.shares = {label: validation_share(n, config.validation_fraction) for label, n in self.totals.items()}
+        rounded = {label: int(n * config.validation_fraction + 0.5) for label, n in self.totals.items()}
+        self.shares = {label: min(max(share, 1), self.totals[label] - 1) for label, share in rounded.items()}
         self.taken: Counter[int] = Counter()
         self._forbidden = _UNIT * (self.totals.total() + 1)
 
+        prefix = f"{config.split_seed} {number} " if config.group else f"{config.split_seed} "
+
         def rank(group: str) -> tuple[bytes, str]:
-            return hashlib.sha256(f"{config.split_seed} {number} {group}".encode()).digest(), group
+            return hashlib.sha256(f"{prefix}{group}".encode()).digest(), group
 
         order = sorted(groups, key=rank)
         for group in order:
             if all(self.taken[label] + n <= self.shares[label] for label, n in groups[group].items()):
                 self._move(group, groups[group])
-        while sum(self._improve(group, groups[group]) for group in order):
+        while self.cost and sum(self._improve(group, groups[group]) for group in order):
             pass
 
     @property

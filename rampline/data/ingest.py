@@ -27,12 +27,12 @@ from rampline.data.address import (
     tfds_directory,
 )
 from rampline.data.catalog import CatalogEntry, fingerprint_catalog, read_catalog, select
-from rampline.data.dataset import FORMAT_VERSION, SPLITS, PreparedDataset, split_file
+from rampline.data.dataset import FORMAT_VERSION, SPLITS, split_file
 from rampline.data.decoder import DecodedImage, Decoder, compute_in_one_thread
 from rampline.data.integrity import seal
 from rampline.data.orientation import UPRIGHT
 from rampline.data.parallel import CAN_FORK, MapInOrder, in_chunks, map_in_order, worker_processes
-from rampline.data.preparation import check_classes, check_present, check_undecodable_share
+from rampline.data.preparation import check_undecodable_share, open_prepared
 from rampline.data.quality import ReportRow, make_report, read_report, write_report
 from rampline.data.sources import source_module
 from rampline.data.sources.source import Example, Source, as_test_images
@@ -40,7 +40,7 @@ from rampline.data.storage import Content, SplitWriter, stored_content
 from rampline.data.stored_dataset import fetch_dataset
 from rampline.devices import available_cores
 from rampline.errors import DatasetError
-from rampline.files import complete_directory, delete_unfinished, locked, write_csv, write_json
+from rampline.files import complete_directory, delete_unfinished, locked, sha256_of, write_csv, write_json
 from rampline.jobs.job import EVENTS
 from rampline.jobs.memory import available_bytes
 from rampline.record.events import EventWriter
@@ -104,23 +104,10 @@ def _write_images(
         for (split, entry), (image, content) in zip(plan.chosen, _decode_chosen(plan), strict=True):
             if content is not None:
                 writers[split].append(entry.label, content, entry.orientation)
-            rows.append(_report_row(plan, split, entry, image))
+            about = (split, plan.source.class_names[entry.label], entry.label, entry.name, entry.sha256)
+            rows.append(ReportRow(*about, image.width, image.height, image.problem, entry.group))
             on_progress(len(rows), examples)
     return rows, {split: writer.describe() for split, writer in writers.items()}
-
-
-def _report_row(plan: Plan, split: str, entry: CatalogEntry, image: DecodedImage) -> ReportRow:
-    return ReportRow(
-        split=split,
-        class_name=plan.source.class_names[entry.label],
-        label=entry.label,
-        name=entry.name,
-        sha256=entry.sha256,
-        width=image.width,
-        height=image.height,
-        problem=image.problem,
-        group=entry.group,
-    )
 
 
 def _decode_chosen(plan: Plan) -> Iterator[Stored]:
@@ -153,7 +140,15 @@ def _check(plan: Plan, rows: Sequence[ReportRow]) -> None:
     check_undecodable_share(plan.config, undecodable=len(broken), examples=len(rows), first=first)
     chosen = {(row.split, row.label) for row in rows}
     stored = {(row.split, row.label) for row in rows if not row.problem}
-    check_classes(chosen, stored, plan.source.class_names, plan.config.source)
+    lost = [label for split, label in sorted(chosen - stored) if split == "train"]
+    if lost:
+        raise DatasetError(
+            f"class {plan.source.class_names[lost[0]]!r} of {plan.config.source} has no training image that decodes: "
+            "one is needed"
+        )
+    empty = {split for split, _ in chosen} - {split for split, _ in stored}
+    if empty:
+        raise DatasetError(f"{plan.config.source} has no {min(empty)} image that decodes: at least one is needed")
 
 
 def _manifest(directory: Path, plan: Plan, images: dict[str, dict], *, undecodable: int) -> dict[str, Any]:
@@ -169,13 +164,8 @@ def _manifest(directory: Path, plan: Plan, images: dict[str, dict], *, undecodab
         "storage": plan.preprocessing["storage"],
         "preprocessing": plan.preprocessing,
         "images": images,
-        "files": {path.name: _describe_file(path) for path in small_files},
+        "files": {path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in small_files},
     }
-
-
-def _describe_file(path: Path) -> dict[str, int | str]:
-    content = path.read_bytes()
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 # Every role on a host holds a copy of a split, and for a moment two while it reads it: room for four roles.
@@ -298,7 +288,7 @@ def _workers(source: Source, *, may_fork: bool) -> Iterator[MapInOrder]:
 
 
 def _accept_present(config: DataConfig, directory: Path, reporter: Reporter) -> Path:
-    check_present(config, PreparedDataset.open(directory))
+    open_prepared(config, directory)
     reporter.log(f"prepared already: {directory}")
     return directory
 
@@ -317,11 +307,13 @@ def _store_source(
         stored = (config.limit or source.examples) * len(source.class_names) * len(SPLITS)
         cache, reason = choose_cache(min(stored, source.examples), shape, home.data)
         reporter.log(reason)
+    trained = [entry for entry in catalog if entry.split == "train"]
     preprocessing = describe_preprocessing(
         config,
         channels=channels,
         carve_validation=carve_validation,
         is_upright=all(entry.orientation == UPRIGHT for entry in catalog),
+        has_copies=len({entry.sha256 for entry in trained}) < len(trained),
         cache=cache,
     )
     directory = dataset_directory(home, name, fingerprint, preprocessing)

@@ -45,9 +45,10 @@ def map_with(pool: Executor, function: Callable[[Item], Result], items: Iterable
     At most two results per worker are held, whatever the number of items. An exception is raised in its turn.
     """
     pending: deque[Future[Result]] = deque()
+    most = 2 * available_cores()
     for item in items:
         pending.append(pool.submit(function, item))
-        if len(pending) >= 2 * available_cores():
+        if len(pending) >= most:
             yield pending.popleft().result()
     while pending:
         yield pending.popleft().result()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,30 +33,12 @@ def check_undecodable_share(config: DataConfig, *, undecodable: int, examples: i
         )
 
 
-def check_present(config: DataConfig, dataset: PreparedDataset) -> None:
-    """A dataset that was prepared under a laxer `max_undecodable_share` must satisfy the one asked for now."""
+def open_prepared(config: DataConfig, directory: Path) -> PreparedDataset:
+    """The dataset, unless more is undecodable than `config` allows: it may have been prepared under a laxer one."""
+    dataset = PreparedDataset.open(directory)
     examples = sum(dataset.splits.values()) + dataset.undecodable
     check_undecodable_share(config, undecodable=dataset.undecodable, examples=examples)
-
-
-def check_classes(
-    chosen: Set[tuple[str, int]], stored: Set[tuple[str, int]], class_names: tuple[str, ...], source: str
-) -> None:
-    """No class may lose all its training examples because they do not decode, and no split all its examples.
-
-    `chosen` are the (split, label) of the examples that were selected, `stored` of those that decode.
-
-    Raises:
-        DatasetError: otherwise.
-    """
-    lost = [label for split, label in sorted(chosen - stored) if split == "train"]
-    if lost:
-        raise DatasetError(
-            f"class {class_names[lost[0]]!r} of {source} has no training image that decodes: one is needed"
-        )
-    empty = {split for split, _ in chosen} - {split for split, _ in stored}
-    if empty:
-        raise DatasetError(f"{source} has no {min(empty)} image that decodes: at least one is needed")
+    return dataset
 
 
 # To remove what it wrote aside.
@@ -116,11 +98,7 @@ def _entry(config: DataConfig, home: Home, scored_classes: Sequence[str] | None)
 
 def _at(entry: Path, config: DataConfig, home: Home) -> PreparedDataset | None:
     directory = look_up(home, entry)
-    if directory is None:
-        return None
-    dataset = PreparedDataset.open(directory)
-    check_present(config, dataset)
-    return dataset
+    return open_prepared(config, directory) if directory else None
 
 
 def _run_process(

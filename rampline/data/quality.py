@@ -96,10 +96,13 @@ class DataReport:
         return [f"{self.source}: {leak}; {why}." for leak in self.leak_lines()]
 
     def duplicate_lines(self) -> list[str]:
-        """`leak_lines`, and how many images are more than once in one split."""
+        """`leak_lines`, and how many images are more than once in one split, or are in several classes."""
         within = self.repeated("within")
+        is_mixed = self.duplicates.groupby("group")["class"].transform("nunique") > 1
+        mixed = self.duplicates.loc[is_mixed]
         return [
             *self.leak_lines(),
+            *_tell("image", count_groups(mixed), "in more than one class", mixed["name"], more=1),
             *_tell("image", count_groups(within), "more than once in one split", within["name"], more=1),
         ]
 

@@ -29,7 +29,10 @@ def _named(what: str) -> BeforeValidator:
     """Refuses what cannot be the name of a folder, an MLflow experiment and a metric."""
 
     def check(name: Any) -> Any:
-        if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+        if not isinstance(name, str):
+            allowed = "a text: put it into quotation marks, without which YAML takes no, off and 1 for something else"
+            raise ConfigError(f"{what} {name!r} is not allowed: it must be {allowed}")
+        if not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
             allowed = f"lower-case letters, digits, - and _, at most {LONGEST_NAME}"
             raise ConfigError(f"{what} {name!r} is not allowed: it must be {allowed}")
         return name

@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rampline.config import DataConfig, RunConfig, from_dict, to_dict
+from rampline.config import DataConfig, RunConfig
 from rampline.errors import DatasetError, InputError
 from rampline.files import read_json, refuse_newer, write_json
 from rampline.record.checkpoints import best_checkpoint
@@ -65,8 +65,8 @@ class Execution:
             raise InputError(f"{folder} is no execution: it has no {FILE}")
         content = read_json(folder / FILE)
         refuse_newer(folder / FILE, content, version=VERSION)
-        runs = tuple(StudyRun(**{**run, "config": from_dict(run["config"])}) for run in content["study"]["runs"])
-        study = Study(**{**content["study"], "runs": runs, "datasets": _datasets(folder, runs)})
+        study = Study(**content["study"])
+        study = dataclasses.replace(study, datasets=_datasets(folder, study.runs))
         home = Home.of(folder, Path(content["home"]))
         return cls(folder=folder, study=study, home=home, parent_run_id=content["parent_run_id"])
 
@@ -78,9 +78,9 @@ class Execution:
 
     def write(self) -> None:
         """Write `execution.json`: the execution has begun."""
-        runs = [{**_shallow(run), "config": to_dict(run.config)} for run in self.study.runs]
-        study = {name: value for name, value in _shallow(self.study).items() if name != "datasets"}
-        content = {"study": {**study, "runs": runs}, "home": str(self.home.root), "parent_run_id": self.parent_run_id}
+        study = dataclasses.asdict(dataclasses.replace(self.study, datasets={}))
+        del study["datasets"]
+        content = {"study": study, "home": str(self.home.root), "parent_run_id": self.parent_run_id}
         began = began_at(self.folder) if self.is_begun else time.time()
         write_json(self.folder / FILE, {"version": VERSION, "began": began, **content})
 
@@ -153,10 +153,6 @@ def resolve_weights(config: RunConfig, execution: Path) -> RunConfig:
     if checkpoint is None:
         raise InputError(f"model.weights={config.model.weights}: run {name} of {execution} has no checkpoint")
     return dataclasses.replace(config, model=dataclasses.replace(config.model, weights=str(checkpoint)))
-
-
-def _shallow(value: Study | StudyRun) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 _AT_HAND: ContextVar[Execution | None] = ContextVar("execution", default=None)

@@ -20,7 +20,6 @@ from rampline.files import write_text
 MAX_BYTES = 256 * 1024
 # Values with every alias written out: a few lines of aliases of aliases make billions.
 MAX_VALUES = 50_000
-MAX_INTEGER = 2**63 - 1
 
 
 def read_yaml(path: Path) -> Any:
@@ -63,15 +62,6 @@ class _StrictLoader(PlainLoader):
                 raise ConfigError(f"line {key.start_mark.line + 1}: key {key.value} is given twice")
             seen.add(key.value)
         return node
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> Any:
-        value = super().construct_yaml_int(node)
-        if isinstance(value, int) and abs(value) > MAX_INTEGER:
-            raise yaml.YAMLError(f"line {node.start_mark.line + 1}: a whole number of more than 64 bits")
-        return value
-
-
-_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_yaml_int)
 
 
 def _count_values(node: yaml.Node, known: dict[int, int]) -> int:

@@ -28,7 +28,7 @@ def test_the_user_of_a_uri_and_passwords_of_queries_are_masked(text: str, masked
     assert mask(text) == masked
 
 
-@pytest.mark.parametrize("name", ["PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "MLFLOW_TRACKING_PASSWORD"])
+@pytest.mark.parametrize("name", ["PREFECT_API_KEY", "RAMPLINE_NOTIFY_URL", "MLFLOW_TRACKING_PASSWORD"])
 def test_what_secret_variables_hold_is_masked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, PASSWORD)
     assert mask(f"401 for header Bearer {PASSWORD}") == "401 for header Bearer ***"

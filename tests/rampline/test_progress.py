@@ -89,6 +89,15 @@ def test_a_path_above_the_bars_is_printed_as_it_is(markup):
     assert "prepared /data/[old]/home" in console.export_text()
 
 
+def test_a_terminal_obeys_no_message():
+    file = io.StringIO()
+    with BarProgress(Console(file=file, force_terminal=True, width=120)) as progress:
+        for kind in ("warning", "failed"):
+            progress.event("baseline", {"event": kind, "message": f"{kind} of \x1b[2Jyours"})
+    assert "\x1b[2J" not in file.getvalue()
+    assert file.getvalue().count(r" of \x1b[2Jyours") >= 2
+
+
 def test_bar_of_a_continued_run_starts_where_it_stopped():
     with BarProgress(Console(file=io.StringIO(), force_terminal=True)) as progress:
         progress.event("baseline", STARTED | {"first_epoch": 3})

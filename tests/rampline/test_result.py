@@ -64,6 +64,11 @@ def test_a_value_is_written_as_set_reads_it(value: object, written: str) -> None
     assert yaml.safe_load(write_value(value)) == value
 
 
+def test_a_setting_that_is_no_plain_value_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^set=\{.*PosixPath\('x.h5'\)\} is not allowed: its values must be plain"):
+        rampline.run("digits", set={"model.weights": Path("x.h5")})
+
+
 def test_a_function_of_a_module_is_named_by_it(tmp_path: Path) -> None:
     assert _name_model(start, Home(root=tmp_path)) == (f"{__name__}:start", None)
     assert _name_model("convnet7", Home(root=tmp_path)) == ("convnet7", None)

@@ -7,11 +7,11 @@ tells of a download. Each raises `DatasetError` where the source cannot be read,
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import ModuleType
 
 from rampline.config import DataConfig
 from rampline.config.choices import SOURCES
+from rampline.data.sources.source import path_of
 
 
 def source_module(config: DataConfig) -> ModuleType:
@@ -21,5 +21,5 @@ def source_module(config: DataConfig) -> ModuleType:
 
 def place_of(source: str) -> str:
     """`data.source` with its path absolute and links followed: equal however one place is written."""
-    kind, _, path = source.partition(":")
-    return f"{kind}:{Path(path).expanduser().resolve()}" if kind in ("folder", "csv") else source
+    kind = source.partition(":")[0]
+    return f"{kind}:{path_of(source).resolve()}" if kind in ("folder", "csv") else source

@@ -16,19 +16,19 @@ import pandas as pd
 from rampline.config import DataConfig
 from rampline.data.archives import Boundary
 from rampline.data.sources.image_files import SPLIT_ALLOWED, ImageFile, files_fingerprint, files_source, split_called
-from rampline.data.sources.source import Source, Tell
+from rampline.data.sources.source import Source, Tell, path_of
 from rampline.errors import DatasetError
 from rampline.record.units import escape_controls
 
 
 def directory_name(config: DataConfig) -> str:
     """What the prepared directory is named after."""
-    return _table_path(config).stem
+    return path_of(config.source).stem
 
 
 def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
     """A digest of the table's rows and of the sizes and times of the files that it names."""
-    return files_fingerprint(_list_files(_table_path(config), config.group))
+    return files_fingerprint(_list_files(path_of(config.source), config.group))
 
 
 def open_source(
@@ -40,12 +40,8 @@ def open_source(
         DatasetError: when the table is missing or lacks a column or a value, or names files that do not exist or lie
             outside its folder.
     """
-    table = _table_path(config)
+    table = path_of(config.source)
     return files_source(_list_files(table, config.group), origin=f"csv {table}", for_training=for_training)
-
-
-def _table_path(config: DataConfig) -> Path:
-    return Path(config.source.partition(":")[2]).expanduser().absolute()
 
 
 def _list_files(path: Path, group: str | None) -> list[ImageFile]:
@@ -81,9 +77,10 @@ def _read_table(path: Path, group: str | None) -> pd.DataFrame:
     """Columns path, label, split (ours: train, validation, test) and `group`, all texts and none empty."""
     try:
         # Texts as they stand: a class may be called "NA" or "007".
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        table = pd.read_csv(path, dtype=str, keep_default_na=False).rename(columns=str.strip)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        reason = "save it as UTF-8" if isinstance(error, UnicodeDecodeError) else reason
         raise DatasetError(f"csv {path} cannot be read: {reason}") from error
     if not isinstance(table.index, pd.RangeIndex):  # what pandas makes of the values that have no column
         values, has = table.index.nlevels + len(table.columns), ", ".join(table.columns)

@@ -18,7 +18,7 @@ from typing import NoReturn
 from rampline.config import DataConfig
 from rampline.data.archives import Boundary, is_archive, stem, unpack_once
 from rampline.data.sources.image_files import SPLIT_ALLOWED, ImageFile, files_fingerprint, files_source, split_called
-from rampline.data.sources.source import MOST_NAMED, Source, Tell
+from rampline.data.sources.source import MOST_NAMED, Source, Tell, path_of
 from rampline.errors import DatasetError
 from rampline.record.units import escape_controls
 
@@ -30,13 +30,13 @@ IMAGE_SUFFIXES = frozenset(_DECODABLE + _OTHER)
 
 def directory_name(config: DataConfig) -> str:
     """What the prepared directory is named after."""
-    root = _root(config)
+    root = path_of(config.source)
     return stem(root) if _is_archive(root) else root.resolve().name
 
 
 def stat_fingerprint(config: DataConfig, tfds_directory: Path) -> str:
     """A digest of names, sizes and times of all image files, or of those of the archive."""
-    root = _root(config)
+    root = path_of(config.source)
     return _archive_fingerprint(root) if _is_archive(root) else files_fingerprint(_list_files(root, config.group)[0])
 
 
@@ -49,7 +49,7 @@ def open_source(
         DatasetError: when the folder is missing, holds no images, a split without class folders (but in an archive) or
             a link that is refused, has fewer than two classes, or is an archive that cannot be unpacked.
     """
-    root = _root(config)
+    root = path_of(config.source)
     if _is_archive(root):
         return open_archive(root, config.group, tfds_directory, for_training=for_training)
     return _open_folder(root, config.group, for_training=for_training)
@@ -72,7 +72,7 @@ def _open_folder(root: Path, group: str | None, *, for_training: bool, is_unpack
 
 
 def _is_archive(root: Path) -> bool:
-    return is_archive(root) and not root.is_dir()
+    return is_archive(root) and not os.path.isdir(root)
 
 
 def _archive_fingerprint(archive: Path) -> str:
@@ -84,8 +84,8 @@ def _archive_fingerprint(archive: Path) -> str:
 
 
 def _enter(folder: Path) -> Path:
-    """Archives often hold a single folder with everything in it."""
-    entries = _entries(folder)  # macOS adds `._photos` to a folder `photos`
+    """Archives often hold a single folder with everything in it, and a text beside it."""
+    entries = [path for path in _entries(folder) if path.is_dir() or is_image(path.name)]
     if len(entries) != 1 or not entries[0].is_dir():
         return folder
     # `test_data.zip` may hold `test_data/train` and `test_data/test`.
@@ -93,18 +93,17 @@ def _enter(folder: Path) -> Path:
     return folder if is_split else _enter(entries[0])
 
 
-def _root(config: DataConfig) -> Path:
-    return Path(config.source.partition(":")[2]).expanduser().absolute()
-
-
 def _list_files(root: Path, group: str | None, *, is_unpacked: bool = False) -> tuple[list[ImageFile], tuple[str, ...]]:
     """The image files in order, and lines on what is left out; nobody can sort what was unpacked from an archive."""
-    if not root.is_dir():
-        found = "is a file" if root.exists() else "does not exist"
+    try:
+        found = "" if root.is_dir() else "is a file" if root.exists() else "does not exist"
+    except OSError as error:  # a parent that may not be looked into, or a name that is too long
+        found = f"cannot be read: {error.strerror}"
+    if found:
         needs = "a folder with a sub-folder per class, or a .zip or .tar archive of one"
         raise DatasetError(f"folder {root} {found}: data.source=folder:PATH needs {needs}")
     files: list[ImageFile] = []
-    others, boundary, prefix = 0, Boundary(root), os.path.join(root, "")
+    others, empty, boundary, prefix = 0, 0, Boundary(root), os.path.join(root, "")
     class_folders: dict[str, str] = {}
     split_folders = _split_folders(root)
     loose = {folder: _count_loose_images(folder) for folder in (root, *(folder for _, folder in split_folders))}
@@ -122,18 +121,21 @@ def _list_files(root: Path, group: str | None, *, is_unpacked: bool = False) -> 
                     f"folder {root} has classes that read alike, {os.fsencode(other)} and "
                     f"{os.fsencode(class_folder.name)}: their names must be UTF-8"
                 )
+            before = len(files)
             for path in _walk(class_folder):
                 if is_image(path):
                     stat = _stat(path, boundary)
                     files.append(_image_file(path, stat, prefix, split=split, class_name=class_folder.name))
                 else:
                     others += 1
+            empty += len(files) == before
     if not files:
         kinds = ".jpg, .png, .gif, .bmp, .webp"
         raise DatasetError(f"folder {root} holds no images: they are looked for in a sub-folder per class ({kinds})")
     counts = {
         f"files below {root} are no images by their names": others,
         f"images below {root} lie in no folder of a class": sum(loose.values()),
+        f"folders of classes below {root} hold no images": empty,
     }
     notes = tuple(f"{count} {what} and are left alone" for what, count in counts.items() if count)
     return _with_groups(files, group, root) if group else files, notes

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from rampline.data.dataset import SPLITS
-from rampline.data.sources.source import Example, Source, SourceSplit
+from rampline.data.sources.source import MOST_NAMED, Example, Source, SourceSplit
 from rampline.errors import DatasetError
 
 FILE_CHANNELS = 3
@@ -81,7 +83,7 @@ def files_source(
         channels=FILE_CHANNELS,
         splits=splits,
         stat_fingerprint=files_fingerprint(files),
-        notes=notes,
+        notes=(*notes, *_tell_of_alike(class_names)),
         read_anywhere=True,
     )
 
@@ -112,6 +114,14 @@ def _refuse_splits_as_classes(class_names: Sequence[str], origin: str) -> None:
             f"{origin} has the classes {found[0]!r} and {found[1]!r}, which are names of splits: write "
             "train/CLASS/1.jpg and test/CLASS/1.jpg, or in a table the split into the column 'split'"
         )
+
+
+def _tell_of_alike(class_names: Sequence[str]) -> tuple[str, ...]:
+    """A line where classes differ in case, or in how an accent is stored, alone."""
+    read = {name: unicodedata.normalize("NFKC", name).casefold() for name in class_names}
+    times = Counter(read.values())
+    alike = [name for name in class_names if times[read[name]] > 1]
+    return (f"classes that read alike are told apart: {', '.join(map(repr, alike[:MOST_NAMED]))}",) if alike else ()
 
 
 def _iterate(files: Sequence[ImageFile], labels: dict[str, int]) -> Iterator[Example]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from rampline.errors import DatasetError
 
@@ -65,6 +67,11 @@ class Source:
     def examples(self) -> int:
         """Examples in all splits."""
         return sum(split.examples for split in self.splits.values())
+
+
+def path_of(source: str) -> Path:
+    """The path in `data.source`, absolute; a user of the name behind `~` need not be known."""
+    return Path(os.path.expanduser(source.partition(":")[2])).absolute()
 
 
 def as_test_images(source: Source, class_names: tuple[str, ...], origin: str) -> Source:

@@ -7,8 +7,10 @@ of no use. SVHN's `extra` is 1.3 of its 1.6 GB.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import hashlib
+import os
 import re
 import shutil
 import threading
@@ -78,8 +80,10 @@ def _make_builder(name: str, tfds_directory: Path) -> Any:
     try:
         return tfds.builder(name, data_dir=tfds_directory)
     except tfds.core.DatasetNotFoundError as error:
+        near = difflib.get_close_matches(name, tfds.list_builders(with_community_datasets=False), n=1)
+        hint = f": did you mean tfds:{near[0]}?" if near else ""
         raise DatasetError(
-            f"tfds:{name} is not known: TensorFlow Datasets {tfds.__version__} has no such set"
+            f"tfds:{name} is not known: TensorFlow Datasets {tfds.__version__} has no such set{hint}"
         ) from error
     except (ValueError, KeyError, AssertionError, ImportError) as error:
         raise DatasetError(f"tfds:{name} cannot be opened: {first_line(error)}") from error
@@ -135,8 +139,8 @@ def _download_and_prepare(config: DataConfig, builder: Any, tfds_directory: Path
 def _manual_dir(config: DataConfig) -> Path | None:
     if config.manual_dir is None:
         return None
-    folder = Path(config.manual_dir).expanduser().absolute()
-    if not folder.is_dir():
+    folder = Path(os.path.expanduser(config.manual_dir)).absolute()
+    if not os.path.isdir(folder):
         raise DatasetError(
             f"data.manual_dir={str(folder)!r} does not exist: it must hold the files that TFDS would download"
         )
@@ -270,12 +274,14 @@ class _Downloads:
         return self._load(self._manager.download_and_extract, urls)
 
     def _load(self, load: Callable[[Any], Any], urls: Any) -> Any:
+        import tensorflow as tf
+
         unused: set[Any] = set()
         if isinstance(urls, Mapping) and "train" in map(split_called, map(str, urls)) and not self.is_complete:
             unused = {key for key in urls if not split_called(str(key))}
             self.left_out |= {str(key) for key in unused}
         wanted = {key: url for key, url in urls.items() if key not in unused} if unused else urls
-        with self._told(list(_flatten(wanted))):
+        with self._told([str(getattr(url, "url", url)) for url in tf.nest.flatten(wanted)]):
             loaded = load(wanted)
         # A set asks for each of its files by the key, also for one that is of no use.
         nothing = {key: Path(self._manager.download_dir, f"left-out-{key}") for key in unused}
@@ -304,16 +310,6 @@ class _Downloads:
         finally:
             done.set()
             watcher.join()
-
-
-def _flatten(urls: Any) -> Iterator[str]:
-    if isinstance(urls, Mapping):
-        urls = list(urls.values())
-    if isinstance(urls, list | tuple):
-        for inner in urls:
-            yield from _flatten(inner)
-    else:
-        yield str(getattr(urls, "url", urls))
 
 
 def _size(folder: Path) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import netrc
 import os
 import shutil
 import socket
@@ -88,8 +89,12 @@ def _url(config: DataConfig) -> str:
 
 
 def _check(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme not in (SECURE, PLAIN) or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in (SECURE, PLAIN) and parts.hostname and parts.port != 0
+    except ValueError:  # a bracket that is not closed, or a port above 65535
+        is_good = False
+    if not is_good:
         raise DatasetError(f"{url} is not allowed: it must be an address that begins with https:// or http://")
 
 
@@ -124,9 +129,9 @@ def download(urls: Sequence[str], path: Path, *, checksum: str | None, tell: Cal
             raise DatasetError(f"{path} has sha256:{found}, not data.checksum: remove it to have it downloaded again")
         return
     make_directory(path.parent)
-    problems = []
-    for url in urls:
-        part = _Part(url=url, path=path.with_name(f".{hashlib.sha256(url.encode()).hexdigest()[:16]}.part"))
+    names = {url: f".{hashlib.sha256(url.encode()).hexdigest()[:16]}.part" for url in urls}
+    parts, problems = [_Part(url=url, path=path.with_name(name)) for url, name in names.items()], []
+    for part in parts:
         try:
             _load(part, is_verified=checksum is not None, tell=tell)
             _verify(part, checksum, tell)
@@ -135,6 +140,8 @@ def download(urls: Sequence[str], path: Path, *, checksum: str | None, tell: Cal
             problems.append(problem)
             continue
         part.keep_as(path)
+        for left in parts:
+            left.drop()
         return
     kind = DownloadFailed if any(isinstance(problem, _NoAnswer) for problem in problems) else DatasetError
     raise kind(f"{path.name} cannot be downloaded: {'; '.join(map(str, problems))}")
@@ -183,7 +190,6 @@ class _Part:
         with open(self.path, "rb") as file:
             os.fsync(file.fileno())
         self.path.replace(path)
-        self.drop()
 
 
 def _load(part: _Part, *, is_verified: bool, tell: Callable[[str], None]) -> None:
@@ -246,11 +252,21 @@ def _client(part: _Part) -> httpx.Client:
                 raise _NotThere(f"{part.url} redirects to {hide_credentials(target)}, which is refused")
 
     return httpx.Client(
+        auth=_login(),
         follow_redirects=True,
         event_hooks={"response": [refuse_redirect]},
         timeout=TIMEOUT_SECONDS,
         verify=ssl.create_default_context(),  # the system's authorities, not certifi's
     )
+
+
+def _login() -> httpx.NetRCAuth | None:
+    """What `~/.netrc`, or the file that NETRC names, has for the host; another host, behind a redirect, gets none."""
+    file = os.path.expanduser(os.environ.get("NETRC") or "~/.netrc")
+    try:
+        return httpx.NetRCAuth(file) if os.path.isfile(file) else None
+    except netrc.NetrcParseError as error:  # it repeats what is wrong, which may be a password
+        raise DatasetError(f"{file} cannot be read: its line {error.lineno} has another form") from None
 
 
 def _validator(headers: httpx.Headers) -> str:

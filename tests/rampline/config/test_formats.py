@@ -71,6 +71,7 @@ def test_lists_of_layers_and_options_are_leaves_that_come_back():
     "values, message",
     [
         ({"epoch": 3}, "unknown key epoch: did you mean epochs?"),
+        ({"model.name": "convnet"}, "unknown key model.name: here it is written as model: {name: …}"),
         ({"batch": {"sizes": 3}}, "unknown key batch.sizes: did you mean batch.size?"),
         ({"batch": {"zzz": 3}}, "unknown key batch.zzz: known: batch.size, batch.per, batch.accumulate"),
         ({"batch": 64}, "batch=64 is not allowed: it must be a mapping of keys, such as batch: {…}"),

@@ -251,6 +251,13 @@ def test_a_good_archive_is_unpacked_once(tmp_path, name):
     assert (folder / "mark").exists()
 
 
+def test_a_zip_whose_folders_end_in_a_backslash(tmp_path):
+    """Older programs of Windows make such."""
+    members = ("images\\dogs\\", b""), ("images\\dogs\\1.png", b"second")
+    folder = unpack_once(write_zip(tmp_path / "x.zip", *members), tmp_path / "home")
+    assert read_tree(folder) == {IMAGE: b"first", "images/dogs/1.png": b"second"}
+
+
 def test_no_permissions_are_taken_over(tmp_path):
     info = tarfile.TarInfo("run.sh")
     info.mode = 0o6777

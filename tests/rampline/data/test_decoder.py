@@ -17,6 +17,12 @@ def test_images_of_any_size_in_one_call(make_image):
         np.testing.assert_array_equal(image.pixels, decode_and_resize(tf.constant(content), (8, 8, 3)))
 
 
+def test_one_image_of_a_call_is_decoded_at_a_time():
+    graph = Decoder((8, 8, 3))._decode_upright.get_concrete_function().graph
+    (loop,) = (operation for operation in graph.get_operations() if "While" in operation.type)
+    assert loop.get_attr("parallel_iterations") == 1
+
+
 @pytest.mark.parametrize("kind", ["png", "jpg"])
 def test_broken_images_are_named_and_the_others_kept(make_image, kind):
     good = [make_image(seed, (30, 30), kind) for seed in range(4)]

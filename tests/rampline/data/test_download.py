@@ -5,6 +5,7 @@ import random
 import re
 import socket
 
+import httpx
 import pytest
 from file_server import serve
 from small_disk import small_disk
@@ -131,6 +132,24 @@ def test_a_mirror_takes_over_from_one_that_lies_and_one_that_is_gone(path):
         lines = fetch(path, liar, gone, mirror)
     assert any("is not the file of data.checksum" in line for line in lines)
     assert f"{gone.url} answers 404 Not Found" in lines
+
+
+def test_nothing_is_left_of_what_an_address_gave_a_part_of(path):
+    with serve(CONTENT, break_after=[1_000_000] + [0] * 5) as gone, serve(CONTENT) as mirror:
+        fetch(path, gone, mirror)
+
+
+def test_a_login_is_that_of_netrc_and_goes_to_its_host_alone(path, monkeypatch):
+    monkeypatch.setenv("NETRC", str(path.with_name("netrc")))
+    path.parent.mkdir()
+    path.with_name("netrc").write_text("machine data.example login me password hunter2\n")
+    part = module._Part(url="https://data.example/images.zip", path=path)
+    with module._client(part) as client:
+        asked = [next(client.auth.auth_flow(httpx.Request("GET", url))) for url in (part.url, "https://other.example/")]
+    assert [request.headers.get("Authorization") for request in asked] == ["Basic bWU6aHVudGVyMg==", None]
+    path.with_name("netrc").write_text("hunter2")
+    with pytest.raises(DatasetError, match=r"netrc cannot be read: its line 1 has another form$"):
+        module._client(part)
 
 
 def test_a_server_that_is_down_is_asked_five_times(path):

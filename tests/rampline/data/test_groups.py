@@ -96,6 +96,17 @@ def test_the_share_that_was_reached_is_told_where_it_is_off():
     ]
 
 
+def test_copies_of_an_image_are_a_group(store, make_folder):
+    root = make_folder({"a": 10, "b": 10})
+    before = store(source=f"folder:{root}", validation_fraction=0.25)
+    for path in sorted(root.rglob("*.*")):
+        path.with_stem(f"{path.stem}-copy").write_bytes(path.read_bytes())
+    dataset = store(source=f"folder:{root}", validation_fraction=0.25)
+    assert dataset.splits == {"train": 32, "validation": 8}
+    assert read_report(dataset.directory).leak_lines() == []
+    assert before.splits == {"train": 14, "validation": 6}
+
+
 def test_limit_is_drawn_after_the_groups():
     catalog = catalog_of({f"g{i}": {i % 2: 5} for i in range(40)})
     splits = draw(catalog, limit=4)

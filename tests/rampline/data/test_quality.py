@@ -49,6 +49,13 @@ def test_undecodable_and_duplicates(report):
     assert across["group"].nunique() == within["group"].nunique() == 1
 
 
+def test_an_image_in_two_classes_is_told_of(report):
+    leak = "1 image is in more than one split, a leak: o/5 and t/1"
+    assert report.duplicate_lines() == [leak, "1 image is more than once in one split: n/2 and n/3"]
+    mixed = make_report([row("train", 0, "o/1", "A"), row("train", 1, "n/2", "A")], source="folder:x", fingerprint="0")
+    assert mixed.duplicate_lines()[0] == "1 image is in more than one class: n/2 and o/1"
+
+
 def test_read_gives_what_was_written(report, tmp_path):
     write_report(tmp_path, report)
     again = read_report(tmp_path)

@@ -77,3 +77,33 @@ def test_one_training_image_is_not_enough():
     catalog = catalog_of({("train", 0): 5, ("train", 1): 1})
     with pytest.raises(DatasetError, match=r"class 'b' of digits has 1 training image: at least 2 are needed"):
         select(catalog, CLASSES, DataConfig(), print)
+
+
+def copies(*images: tuple[str, int, int]) -> list[CatalogEntry]:
+    """`(content, label, number)`: so many training images that are the same."""
+    return [
+        CatalogEntry(split="train", name=f"{label}/{content}{index}", label=label, sha256=content)
+        for content, label, number in images
+        for index in range(number)
+    ]
+
+
+SOME_TWICE = copies(("m", 0, 1), ("m", 1, 1), *((f"x{i}", i % 2, 1 + i % 5 // 4) for i in range(90)))
+# More of each than the class is to give.
+TWENTY_TIMES = copies(*((f"x{i}", 0, 20) for i in range(5)), *((f"y{i}", 1, 1) for i in range(100)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("catalog, validation", [(SOME_TWICE, (6, 6)), (TWENTY_TIMES, (20, 10))])
+def test_copies_of_an_image_are_on_one_side(catalog, validation, seed):
+    catalog = random.Random(seed).sample(catalog, len(catalog))
+    splits = select(catalog, CLASSES, DataConfig(split_seed=seed), print)
+    sides = {(entry.sha256, split) for entry, split in zip(catalog, splits, strict=True)}
+    assert len(sides) == len({entry.sha256 for entry in catalog})
+    counted = count(catalog, splits)
+    assert (counted["validation", 0], counted["validation", 1]) == validation
+
+
+def test_copies_of_one_image_are_one_image():
+    with pytest.raises(DatasetError, match=r"class 'b' of digits has 1 training image, 3 times: at least 2 are needed"):
+        select(copies(("x", 0, 1), ("y", 0, 1), ("z", 1, 3)), CLASSES, DataConfig(), print)

@@ -99,7 +99,7 @@ def test_an_override_of_a_run_that_does_not_exist_is_refused(write):
 
 
 def test_a_run_whose_name_is_no_text_is_refused_with_an_override_for_another(write):
-    with pytest.raises(ConfigError, match="run name 1 is not allowed"):
+    with pytest.raises(ConfigError, match="run name 1 is not allowed: it must be a text: put it into quotation marks"):
         load_study(write("runs: {1: {}}"), overrides={"nosuch:epochs": "3"})
 
 

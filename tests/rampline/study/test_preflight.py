@@ -72,6 +72,13 @@ def test_a_strategy_that_no_run_has_is_refused():
         load_study("digits", only=["baseline"], strategy="mirrored")
 
 
+def test_a_module_is_named_without_its_suffix(tmp_path):
+    study = tmp_path / "study.yaml"
+    study.write_text('runs: {one: {set: {model: {name: "networks.py:network"}}}}')
+    with pytest.raises(ConfigError, match="what is installed; a module is named without .py$"):
+        check_study(str(study), home=Home(root=tmp_path / "home"))
+
+
 @pytest.mark.parametrize(
     "settings, message",
     [
@@ -82,6 +89,15 @@ def test_a_strategy_that_no_run_has_is_refused():
         (
             "data: {augment: [Dense]}",
             "unknown key data.augment.Dense: an image layer of keras.layers, such as RandomRot",
+        ),
+        (
+            "data: {augment: [{flip: {rate: 0.2}}]}",
+            "data.augment.flip={'rate': 0.2} is not allowed: it must be left out for flip, which takes none",
+        ),
+        (
+            "model: {name: mobilenet_v2}",
+            "model.name='mobilenet_v2' is not known: it must be convnet, convnet1, convnet7, a keras.applications name, "
+            "or package.module:function; did you mean MobileNetV2?",
         ),
         ("data: {augment: [AugMix]}", "data.augment: AugMix draws its operations in Python, once for all images: use"),
         (

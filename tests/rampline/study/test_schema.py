@@ -42,11 +42,17 @@ def test_built_in_studies_keep_to_the_schema(name):
         ("base: {batch: {size: 6.4}}\nruns: {a:}", "base.batch.size"),
         ("base: {learning_rate: {schedule: linear}}\nruns: {a:}", "base.learning_rate.schedule"),
         ("recommend: {accuracy_tolerance: 5}\nruns: {a:}", "recommend.accuracy_tolerance"),
+        ("base: {metrics: [top_1]}\nruns: {a:}", "base.metrics.0"),
+        ("base: {data: {checksum: '1'}}\nruns: {a:}", "base.data.checksum"),
         ("title: x\nruns: {a:}", ""),
     ],
 )
 def test_what_a_study_refuses_the_schema_refuses(content, key):
     assert refused(content) == [key]
+
+
+def test_what_a_study_takes_the_schema_takes():
+    assert refused("base: {cluster: {replicas: auto}, data: {prefetch: 'off'}}\nruns: {a:}") == []
 
 
 def test_every_key_has_a_description():

@@ -19,7 +19,7 @@ def folder(make_folder):
 
 def test_paths_are_relative_to_the_table_or_absolute(folder, tmp_path):
     table = folder / "table.csv"
-    table.write_text(f"label,path,extra\nNA,x/000.png,1\n007,../images/x/001.jpg,2\nN\x1bA,{folder}/x/002.png,3\n")
+    table.write_text(f"label, path,extra\nNA,x/000.png,1\n007,../images/x/001.jpg,2\nN\x1bA,{folder}/x/002.png,3\n")
     source = open_table(table)
     assert source.class_names == ("007", "NA", r"N\x1bA")
     examples = list(source.splits["train"].iterate())
@@ -73,6 +73,7 @@ def test_prepared_with_a_per_class_limit(folder, store):
     [
         (None, r"csv /.*table.csv cannot be read: No such file or directory"),
         ("", r"csv /.* cannot be read: No columns to parse"),
+        ("path,label\nx/000.png,caf\u00e9\n", r"csv /.* cannot be read: save it as UTF-8"),
         ("file,label\nx,y\n", r"has no column 'path' \(it has file, label\): the columns must be path,label\[,split\]"),
         ("path,label\nx/000.png,a\nx/001.jpg,a\n", r"csv /.* has only the class 'a'"),
         ("path,label\n", r"csv /.* has no training image"),
@@ -88,7 +89,7 @@ def test_prepared_with_a_per_class_limit(folder, store):
 def test_wrong_tables(folder, text, message):
     table = folder / "table.csv"
     if text is not None:
-        table.write_text(text)
+        table.write_text(text, encoding="cp1252")
     with pytest.raises(DatasetError, match=message) as caught:
         open_table(table)
     assert "\n" not in str(caught.value)

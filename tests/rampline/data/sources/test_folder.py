@@ -65,10 +65,10 @@ def test_an_archive_is_entered_though_it_is_called_as_a_split(make_folder, tmp_p
     assert {split: examples.examples for split, examples in source.splits.items()} == {"train": 4, "test": 1}
 
 
-def test_what_macos_adds_to_an_archive_is_no_second_folder(make_folder, tmp_path):
+def test_what_is_no_image_in_an_archive_is_no_second_folder(make_folder, tmp_path):
     root = make_folder({"photos/animals/cat": 1, "photos/animals/dog": 1})
-    for name in ("._photos", "photos/._animals"):
-        (root / name).write_bytes(b"of macOS")
+    for name in ("._photos", "photos/._animals", "README.md", "photos/LICENSE"):  # the first two are of macOS
+        (root / name).write_bytes(b"text")
     shutil.make_archive(str(tmp_path / "photos"), "gztar", root)
     config = DataConfig(source=f"folder:{tmp_path}/photos.tar.gz")
     assert folder.open_source(config, tmp_path / "home/tfds").class_names == ("cat", "dog")
@@ -80,13 +80,16 @@ def test_a_class_may_be_called_train(make_folder, names):
 
 
 def test_other_and_hidden_files_are_left_alone(make_folder):
-    root = make_folder({"a": 1, "b": 1})
+    root = make_folder({"a": 1, "b": 1, "c": 0})
     for name in ("a/notes.txt", "a/.hidden.png", "b/photo.webp", ".cache/x.png"):
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_bytes(b"x")
     source = open_folder(root)
     assert [example.name for example in source.splits["train"].iterate()] == ["a/000.png", "b/000.png", "b/photo.webp"]
-    assert source.notes == (f"1 files below {root} are no images by their names and are left alone",)
+    assert source.notes == (
+        f"1 files below {root} are no images by their names and are left alone",
+        f"1 folders of classes below {root} hold no images and are left alone",
+    )
 
 
 @pytest.mark.parametrize("names", [["1.png"], ["train/1.png", "test/2.JPG"]])
@@ -117,6 +120,12 @@ def test_a_split_without_class_folders_is_left_out_of_an_archive(make_folder, tm
     (note,) = source.notes
     assert note.startswith(f"3 images below {tmp_path}/home/unpacked/")
     assert note.endswith(" lie in no folder of a class and are left alone")
+
+
+def test_classes_that_differ_in_case_or_in_how_an_accent_is_stored_are_told_of(make_folder):
+    source = open_folder(make_folder(dict.fromkeys(("Cat", "cat", "dog", "caf\u00e9", "cafe\u0301"), 1)))
+    assert len(source.class_names) == 5
+    assert source.notes == ("classes that read alike are told apart: 'Cat', 'cafe\u0301', 'caf\u00e9', 'cat'",)
 
 
 def test_names_that_are_no_text(make_folder):
@@ -172,6 +181,13 @@ def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "x").touch()
     with pytest.raises(DatasetError, match="is a file"):
         open_folder(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    "path, found", [("~nobody-of-that-name", "does not exist"), ("x" * 300, "cannot be read: File name too long")]
+)
+def test_a_path_that_cannot_be_looked_at(path, found):
+    assert f"{path} {found}: data.source=folder:PATH needs a folder" in refusal(path)
 
 
 def refusal(root):

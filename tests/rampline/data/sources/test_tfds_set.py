@@ -229,6 +229,7 @@ def test_sets_whose_archives_have_one_name_are_not_mixed_up(store, tmp_path):
     ("values", "message"),
     [
         ({"source": "tfds:no_such_set"}, r"tfds:no_such_set is not known: TensorFlow Datasets 4\.\S+ has no such set"),
+        ({"source": "tfds:fashionmnist"}, r" has no such set: did you mean tfds:fashion_mnist\?$"),
         (
             {"source": "tfds:tiny_texts"},
             r"is no image classification set: .*it has text \(Text\), label \(ClassLabel\)",
@@ -236,6 +237,7 @@ def test_sets_whose_archives_have_one_name_are_not_mixed_up(store, tmp_path):
         ({"source": "tfds:tiny_shapes:9.0.0"}, r"tfds:tiny_shapes:9.0.0 cannot be opened: .*9.0.0"),
         ({"source": "tfds:not a name"}, r"tfds:not a name cannot be opened"),
         ({"source": "tfds:mnist", "manual_dir": "/nowhere"}, r"data.manual_dir='/nowhere' does not exist"),
+        ({"source": "tfds:mnist", "manual_dir": "~nobody-of-that-name"}, r"data.manual_dir='/.*' does not exist"),
     ],
 )
 def test_wrong_sets(store, values, message):

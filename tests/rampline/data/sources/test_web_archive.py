@@ -75,6 +75,8 @@ def test_a_page_in_place_of_the_archive_is_named_for_removal(store, content, hom
     "url, message",
     [
         ("file:///etc/images.zip", "must be an address that begins with https:// or http://"),
+        ("https://[::1/images.zip", "must be an address that begins with https:// or http://"),
+        ("https://example.org:99999/images.zip", "must be an address that begins with https:// or http://"),
         ("https:///images.zip", "must be an address that begins with https:// or http://"),
         ("https://example.org/images", "its path must end in .zip, .tar, .tar.gz, .tgz"),
     ],
