@@ -67,7 +67,6 @@ def apply_automations(client: SyncPrefectClient, **words: Any) -> list[str]:
         "notify_block": block,
         **words,
     }
-    values["overrun_hours"] = f"{values['overrun_seconds'] / 3600:g}"
     wanted = [AutomationCore(**given, tags=[TAG]) for given in automations(values)]
     names = AutomationFilterName(any_=[each.name for each in wanted])
     found = {each.name: each for each in client.read_automations(automations=AutomationFilter(name=names))}
