@@ -128,6 +128,8 @@ def find_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) ->
         InputError: when this machine does not allow it.
     """
     home, listed = Home.from_environment(), load_study(study).run(run).listed
+    # A form names its run, which may be a repeat.
+    overrides = {key.replace(f"{run}:", f"{listed}:"): value for key, value in overrides.items()}
     own = {key if ":" in key else f"{listed}:{key}": overrides[key] for key in overrides}
     # Other runs of the study need not be possible with the overrides.
     names = load_study(study, overrides=own).with_ancestors(run)
