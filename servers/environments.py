@@ -135,7 +135,7 @@ def mlflow_environment(home: Home, address: str, port: int, access: Access) -> d
     hosts = list(dict.fromkeys([*LOCALHOST, *_own_hosts(address), *given_hosts(os.environ.get(ALLOWED_HOSTS, ""))]))
     own = {
         "RAMPLINE_HOME": str(home.root),
-        "MLFLOW_BACKEND_STORE_URI": tracking_uri(home),
+        "MLFLOW_BACKEND_STORE_URI": _from_here(tracking_uri(home)),
         "MLFLOW_DEFAULT_ARTIFACT_ROOT": home.artifacts.as_uri(),
         "MLFLOW_ARTIFACTS_DESTINATION": home.artifacts.as_uri(),
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -181,6 +181,12 @@ def _inherited(*without: str) -> dict[str, str]:
     """This process's environment without what is for commands only, and names that begin with one of `without`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(without)}
     return {name: value for name, value in kept.items() if name not in FOR_COMMANDS_ONLY or QUIET[name] != value}
+
+
+def _from_here(uri: str) -> str:
+    """A relative path counts from where the command is; the server works in a folder of its own."""
+    path = uri.removeprefix("sqlite:///")
+    return uri if path == uri else f"sqlite:///{Path(path).absolute()}"
 
 
 def _own_hosts(address: str) -> list[str]:
