@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 
 from rampline.errors import InputError
@@ -49,8 +50,17 @@ def url(address: str, port: int) -> str:
     return f"http://{f'[{host}]' if host.version == 6 else host}:{port}"
 
 
+def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which clients leave out a proxy on the way to this machine.
+
+    It would look for the servers on its own, and be told their secrets.
+    """
+    given = environment.get("no_proxy") or environment.get("NO_PROXY", "")
+    return dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join([*given_hosts(given), "localhost", "127.0.0.1", "::1"]))
+
+
 def given_hosts(text: str) -> list[str]:
-    """The names in a value of `RAMPLINE_ALLOWED_HOSTS` or `RAMPLINE_OWN_HOSTS`."""
+    """The names in a value such as that of `RAMPLINE_ALLOWED_HOSTS`."""
     return [host.strip() for host in text.split(",") if host.strip()]
 
 
