@@ -144,14 +144,20 @@ def lock_holder(home: Home) -> int | None:
 
 @contextmanager
 def counting_signals() -> Iterator[Callable[[], int]]:
-    """In the block what would end this process only counts; yields a function that tells how often it was asked to."""
+    """In the block what would end this process only counts; yields a function that tells how often it was asked to.
+
+    A terminal that is closed hangs up twice, and asks once.
+    """
     count = 0
 
     def handle(_number: int, _frame: object) -> None:
         nonlocal count
         count += 1
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    before = {number: signal.signal(number, handle) for number in ENDING_SIGNALS}
+    deaf = (signal.SIGHUP, signal.SIG_IGN)  # it has hung up before
+    heard = [number for number in ENDING_SIGNALS if (number, signal.getsignal(number)) != deaf]
+    before = {number: signal.signal(number, handle) for number in heard}
     try:
         yield lambda: count
     finally:

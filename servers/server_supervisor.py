@@ -274,7 +274,8 @@ def step(subject: str, text: str) -> None:
 
 
 def _end_without_follower() -> None:
-    if sys.stdin.readline() != STAY:
+    # Where all is ending already, a signal would be the second one, which waits for nothing.
+    if sys.stdin.readline() != STAY and signal.getsignal(signal.SIGTERM) is _leave:
         os.kill(os.getpid(), signal.SIGTERM)
 
 

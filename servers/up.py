@@ -108,10 +108,10 @@ class _Follower:
 
     def _tell(self, *, ends_by_key: bool) -> None:
         for line in [*_clicks(self._plan.prefect_url, self._plan.mlflow_url), *_elsewhere(self._plan)]:
-            say(self._console, line)
+            self._console.print(line)
         _tell_sign_in(self._home, self._console)
         how = "Ctrl-C, or `rampline down`," if ends_by_key else "`rampline down`"
-        say(self._console, f"logs in {servers_folder(self._home)}; {how} ends all of it")
+        self._console.print(f"logs in {servers_folder(self._home)}; {how} ends all of it")
 
     def _let_stay(self) -> None:
         assert self._process.stdin is not None
@@ -121,7 +121,7 @@ class _Follower:
     def _end(self) -> None:
         """Ask it to end; a second Ctrl-C asks it to wait for nothing."""
         if self._console.is_terminal:
-            say(self._console, "Ctrl-C again ends all at once")
+            self._console.print("Ctrl-C again ends all at once")
         self._process.terminate()
         with counting_signals() as count:
             asked = 0
@@ -138,7 +138,7 @@ class _Follower:
             if line.startswith(ERROR_MARK):
                 self._error = line.removeprefix(ERROR_MARK)
             else:
-                say(self._console, line.rstrip("\n"))
+                self._console.print(line.rstrip("\n"))
 
 
 def end_servers(home: Home) -> str:
@@ -173,12 +173,6 @@ def waiting(console: Console, text: str) -> AbstractContextManager[object]:
     return console.status(text) if console.is_terminal else nullcontext()
 
 
-def say(console: Console, line: str) -> None:
-    """One line; a terminal that was closed meanwhile keeps nothing from being ended properly."""
-    with suppress(OSError):
-        console.print(line)
-
-
 def _clicks(prefect_url: str, mlflow_url: str) -> list[str]:
     """What to open, and what to click there."""
     return [
@@ -190,9 +184,9 @@ def _clicks(prefect_url: str, mlflow_url: str) -> list[str]:
 
 
 def _tell_sign_in(home: Home, console: Console) -> None:
-    """How to get in; the links hold the secret, so only a terminal is shown them."""
-    for line in sign_in_lines(home, with_secret=console.is_terminal):
-        say(console, line)
+    """How to get in; the links hold the secret, so only a terminal is shown them, and no file that has colours."""
+    for line in sign_in_lines(home, with_secret=console.file.isatty()):
+        console.print(line)
 
 
 def _elsewhere(plan: Plan) -> list[str]:
@@ -216,7 +210,7 @@ def _tell_of_other(home: Home, console: Console) -> None:
             f"`rampline up` of {home.root} (process {holder}) is starting or ending, a server does not answer, or a "
             "worker was started by hand there: see `rampline status`; `rampline down` ends it"
         )
-    say(console, f"already up in {home.root} (process {servers.pid}); `rampline down` ends it")
+    console.print(f"already up in {home.root} (process {servers.pid}); `rampline down` ends it")
     for line in _clicks(servers.prefect_url, servers.mlflow_url):
-        say(console, line)
+        console.print(line)
     _tell_sign_in(home, console)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rampline.cli.console import make_table, table_console
+from rampline.cli.console import line_console, make_table, table_console
 from rampline.config import RunConfig
 from rampline.config.choices import MODELS
 from rampline.config.keras_names import APPLICATIONS, keras_names
@@ -31,8 +32,6 @@ from rampline.study.definition import LONGEST_NAME
 if TYPE_CHECKING:
     from rampline.jobs.launcher import Node
 
-# Keras keeps weights that it has downloaded there.
-_CACHE = Path("~/.keras").expanduser()
 HERE, NOT_HERE = "here", "to be downloaded"
 
 
@@ -47,7 +46,9 @@ def models(
 ) -> None:
     """List the networks that come with Rampline and Keras, and how large they are."""
     applications = sorted(keras_names("applications", APPLICATIONS), key=str.lower)
-    cached = cached_weights(Path(os.environ.get("KERAS_HOME", _CACHE)) / "models", applications)
+    # Keras keeps weights that it has downloaded there.
+    cache = os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras")
+    cached = cached_weights(Path(cache) / "models", applications)
     for name in names or ():
         allowed = "one of those that `rampline models` lists"
         check(name in MODELS or name in applications, "model.name", name, allowed)
@@ -102,7 +103,7 @@ def studies(
     if schema:
         from rampline.study.schema import study_schema
 
-        typer.echo(json.dumps(study_schema(), indent=2))
+        line_console().print(json.dumps(study_schema(), indent=2))
         return
     console = table_console()
     if study is None:
@@ -206,7 +207,8 @@ def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder;
     words = re.sub("[^a-z0-9_-]", "-", folder.resolve().name.lower())
     name = words.strip("-_")[:LONGEST_NAME] or "my-project"
     name += "-project" if name in built_in_studies() else ""
+    console = line_console()
     for template in templates:
         write_text(folder / template.name, template.read_text(encoding="utf-8").replace("my-project", name))
-        typer.echo(f"wrote {folder / template.name}")
-    typer.echo(f"now: cd {folder} && rampline run study.yaml")
+        console.print(f"wrote {folder / template.name}")
+    console.print(f"now: cd {shlex.quote(str(folder))} && rampline run study.yaml")

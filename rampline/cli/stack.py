@@ -55,9 +55,9 @@ def status() -> None:
         console.print(f"nothing is up in {home.root}: `rampline up` starts it")
         raise typer.Exit(1)
     for part in parts:
-        condition = Text(f"{part.condition:<11}", style="green" if part.is_well else "red")
+        condition = Text(f"{part.condition:<15} ", style="green" if part.is_well else "red")
         console.print(Text(f"{part.name:<9}"), condition, part.where, *_details(part), sep="")
-    if console.is_terminal:
+    if console.file.isatty():
         for line in sign_in_lines(home, with_secret=True):
             console.print(line)
     if not all(part.is_well for part in parts):
@@ -73,8 +73,8 @@ def _details(part: Part) -> list[str]:
 
 def down() -> None:
     """End the servers and the worker of `rampline up`; flow runs in progress save a checkpoint first."""
-    from rampline.servers.up import end_servers, say, waiting
+    from rampline.servers.up import end_servers, waiting
 
     console = line_console()
     with waiting(console, "ending the worker and its flow runs, then the servers"):
-        say(console, end_servers(Home.from_environment()))
+        console.print(end_servers(Home.from_environment()))
