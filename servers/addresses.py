@@ -56,7 +56,8 @@ def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
     It would look for the servers on its own, and be told their secrets.
     """
     given = environment.get("no_proxy") or environment.get("NO_PROXY", "")
-    return dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join([*given_hosts(given), "localhost", "127.0.0.1", "::1"]))
+    hosts = [*given_hosts(given), *(host.strip("[]") for host in LOCALHOST)]
+    return dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(hosts))
 
 
 def given_hosts(text: str) -> list[str]:
@@ -73,8 +74,8 @@ def own_addresses() -> list[str]:
     """The addresses of this machine by IPv4."""
     import psutil
 
-    found = [entry.address for entries in psutil.net_if_addrs().values() for entry in entries]
-    return [address for address in found if address.count(".") == 3 and ":" not in address]
+    found = [entry for entries in psutil.net_if_addrs().values() for entry in entries]
+    return [entry.address for entry in found if entry.family == socket.AF_INET]
 
 
 def check_free(address: str, port: int, *, flag: str) -> None:
@@ -107,13 +108,9 @@ def _holder(port: int) -> str:
     import psutil
 
     with suppress(psutil.Error, OSError):
-        for connection in psutil.net_connections("tcp"):
-            if (
-                connection.status == psutil.CONN_LISTEN
-                and getattr(connection.laddr, "port", 0) == port
-                and connection.pid
-            ):
-                return f" (process {connection.pid}, {psutil.Process(connection.pid).name()})"
+        for found in psutil.net_connections("tcp"):
+            if found.status == psutil.CONN_LISTEN and found.laddr[1] == port and found.pid:
+                return f" (process {found.pid}, {psutil.Process(found.pid).name()})"
     return ""
 
 

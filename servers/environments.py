@@ -54,13 +54,7 @@ def make_quiet() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """The passwords of the servers; empty where a server has none.
-
-    Attributes:
-        prefect: `USER:PASSWORD`.
-        mlflow_user: MLflow's administrator.
-        mlflow_password: of at least 12 characters.
-    """
+    """The passwords of the servers, `USER:PASSWORD` of Prefect; empty where a server has none."""
 
     prefect: str = field(default="", repr=False)
     mlflow_user: str = ""
@@ -158,17 +152,9 @@ def mlflow_environment(home: Home, address: str, port: int, access: Access) -> d
 def client_environment(home: Home, prefect_api_url: str, mlflow_url: str, *, is_private: bool) -> dict[str, str]:
     """Of the worker and its flow runs, and of `prefect deploy`.
 
-    Args:
-        home: where flow runs keep things.
-        prefect_api_url: the Prefect server's API.
-        mlflow_url: the MLflow server.
-        is_private: whether the Prefect server is ours: then Prefect's folder is the one under `home`.
+    `is_private`: whether the Prefect server is ours; then Prefect's folder is the one under `home`.
     """
-    own = {
-        "PREFECT_API_URL": prefect_api_url,
-        "MLFLOW_TRACKING_URI": mlflow_url,
-        "RAMPLINE_HOME": str(home.root),
-    }
+    own = {"PREFECT_API_URL": prefect_api_url, "MLFLOW_TRACKING_URI": mlflow_url, "RAMPLINE_HOME": str(home.root)}
     # A flow run's lines go through a pipe to its worker. Without the worker the next line would end the flow run (rich
     # does that), so only errors go that way; all lines are in the UI.
     defaults = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR"}

@@ -56,21 +56,16 @@ def start(
         command: arguments of this Python.
         part: what it belongs to: `prefect`, `mlflow`, `worker` or `deploy`.
         home: whose `rampline up` this is.
-        environment: its whole environment, without the mark.
+        environment: all of it, without the mark.
         folder: where it runs.
-        log: what it prints is appended to this file.
+        log: what it prints is appended there.
     """
+    mark = {"RAMPLINE_HOME": str(home.root), MARK: str(home.root), PART: part}
     with open(log, "ab") as output:
         return subprocess.Popen(
             [sys.executable, *command],
             # Safe path: no process of these, nor one that it starts, looks for modules in the folder that it runs in.
-            env={
-                **environment,
-                "RAMPLINE_HOME": str(home.root),
-                MARK: str(home.root),
-                PART: part,
-                "PYTHONSAFEPATH": "1",
-            },
+            env={**environment, **mark, "PYTHONSAFEPATH": "1"},
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,

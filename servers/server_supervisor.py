@@ -110,10 +110,15 @@ class Supervisor:
     def _start_servers(self) -> None:
         plan = self._plan
         servers = [prefect_service(plan)] * plan.starts_prefect + [mlflow_service(plan)] * plan.starts_mlflow
+        own = {service.name: service for service in servers}
         with hold_start(self._home) if plan.starts_prefect else nullcontext():
             for service in servers:
                 self._start_service(service)
-            self._wait_for_servers(servers)
+            # MLflow first, which is quicker.
+            for name, title, url in (("mlflow", "MLflow", plan.mlflow_url), ("prefect", "Prefect", plan.prefect_url)):
+                if name in own:
+                    own[name].wait_for_answer()
+                step(title, f"{url} ({f'started, {self._clock}' if name in own else 'found'})")
 
     def _deploy(self) -> None:
         # Both bring in Prefect, while the servers start.
@@ -142,14 +147,6 @@ class Supervisor:
         service.start()
         self._services.append(service)
         self._write_state()
-
-    def _wait_for_servers(self, servers: Sequence[Service]) -> None:
-        plan, own = self._plan, {service.name: service for service in servers}
-        # MLflow first, which is quicker.
-        for name, title, url in (("mlflow", "MLflow", plan.mlflow_url), ("prefect", "Prefect", plan.prefect_url)):
-            if name in own:
-                own[name].wait_for_answer()
-            step(title, f"{url} ({f'started, {self._clock}' if name in own else 'found'})")
 
     def _end(self, count: Callable[[], int]) -> None:
         first = "flow runs save a checkpoint, then " if has_flow_runs(self._home) else ""

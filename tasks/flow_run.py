@@ -20,9 +20,18 @@ def current_flow_run() -> FlowRun:
 
 
 def submitted_at(flow_run: FlowRun) -> float:
-    """When somebody, or a schedule, asked for it; in seconds since 1970."""
+    """When somebody, or a schedule, asked for it to begin; in seconds since 1970."""
     submitted = flow_run.expected_start_time or flow_run.created
     return submitted.timestamp() if submitted else 0.0
+
+
+def own_name() -> str:
+    """A name for what the current flow run makes: a retry goes on with it, or makes it again.
+
+    By the time at which it was to begin: what a schedule starts has been there for days then.
+    """
+    flow_run = current_flow_run()
+    return f"{flow_run.expected_start_time or flow_run.created:%Y%m%d-%H%M%S}-{flow_run.id.hex[-6:]}"
 
 
 def flow_run_address() -> dict[str, str]:

@@ -17,7 +17,7 @@ from rampline.record.home import Home
 from rampline.study import load_study
 from rampline.study.execution_file import Execution, current_execution, is_begun
 from rampline.study.preflight import check_machine, continue_or_check
-from rampline.tasks.flow_run import current_flow_run
+from rampline.tasks.flow_run import own_name
 
 # What forms offer; `with_values` passes over `AS_IN_STUDY`.
 AS_IN_STUDY: Final = "as in the study"
@@ -115,7 +115,7 @@ def find_execution(
     if opened := current_execution():
         return opened
     home, chosen = Home.from_environment(), None if strategy == "all" else strategy
-    folder = Path(own_execution(execution) or home.runs / load_study(study).name / _own_name())
+    folder = Path(own_execution(execution) or home.runs / load_study(study).name / own_name())
     log = get_run_logger().info
     return continue_or_check(study, folder, home, log, only=only, overrides=overrides, strategy=chosen)
 
@@ -139,7 +139,7 @@ def find_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) ->
         raise ConfigError(
             f"run {run} has strategy {strategy}: the flow {FLOW_OF_STRATEGY[strategy]} trains it, not {flow}"
         )
-    folder = home.runs / loaded.name / _own_name()
+    folder = home.runs / loaded.name / own_name()
     if is_begun(folder):
         return Execution.open(folder)
     stage = dataclasses.replace(loaded, runs=tuple(map(loaded.run, names)))  # without their repeats
@@ -164,9 +164,3 @@ def find_trained(study: str, execution: str, runs: Sequence[str]) -> tuple[Execu
     if not trained:
         raise InputError(f"nothing to evaluate: none of {', '.join(chosen)} is trained in {opened.folder}")
     return opened, trained
-
-
-def _own_name() -> str:
-    """The name of the flow run's own execution: a retry of the flow run goes on where the first attempt stopped."""
-    flow_run = current_flow_run()
-    return f"{flow_run.created:%Y%m%d-%H%M%S}-{flow_run.id.hex[-6:]}"

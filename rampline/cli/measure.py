@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from rampline.tuning.outcome import Outcome
     from rampline.tuning.trial import Limits
 
-FAILED = 1
-
 
 def parity(
     study: StudyArgument,
@@ -63,7 +61,7 @@ def parity(
         console.print(line)
     console.print(f"result   {result_file(directory)}")
     if not result.passed:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(1)
 
 
 def _prepare(study: Study, home: Home, log: Callable[[str], None]) -> dict[DataConfig, PreparedDataset]:
@@ -317,7 +315,8 @@ def tune(
     outcome = _search(folder / run, config, str(dataset.directory), limits, budget, console)
     for line in ["", *describe_outcome(outcome, train_examples=limits.train_examples)]:
         console.print(line)
-    _write(outcome, [study, *(f"--set={each}" for each in set_ or [])], output or _file(home, name, run), console)
+    path = output or home.root / "tuning" / name / f"{run}.yaml"
+    _write(outcome, [study, *(f"--set={each}" for each in set_ or [])], path, console)
     _log(outcome, name, home, folder.name, console)
 
 
@@ -351,10 +350,6 @@ def _read_run(study: str, run: str, assignments: Sequence[str]) -> tuple[Study, 
     if origin:
         overrides[f"{listed}:model.weights"] = "none"  # no other run is needed
     return check_study(study, home=Home.from_environment(), only=[run], overrides=overrides), origin
-
-
-def _file(home: Home, study: str, run: str) -> Path:
-    return home.root / "tuning" / study / f"{run}.yaml"
 
 
 def _write(outcome: Outcome, arguments: Sequence[str], path: Path, console: Console) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,8 +10,7 @@ from rich.text import Text
 from rampline.cli.console import line_console
 from rampline.record.home import Home
 from rampline.servers.secret import sign_in_lines
-from rampline.servers.status import Part, look
-from rampline.tracking.pages import shorten
+from rampline.servers.status import look
 
 
 def up(
@@ -56,19 +54,12 @@ def status() -> None:
         raise typer.Exit(1)
     for part in parts:
         condition = Text(f"{part.condition:<15} ", style="green" if part.is_well else "red")
-        console.print(Text(f"{part.name:<9}"), condition, part.where, *_details(part), sep="")
+        console.print(Text(f"{part.name:<9}"), condition, ", ".join(part.about), sep="")
     if console.file.isatty():
         for line in sign_in_lines(home, with_secret=True):
             console.print(line)
     if not all(part.is_well for part in parts):
         raise typer.Exit(1)
-
-
-def _details(part: Part) -> list[str]:
-    """What there is of a process that runs."""
-    found = [f"process {part.pid}" if part.pid else "", f"since {part.since}" if part.since else ""]
-    found += [f"log {shorten(Path(part.log))}" if part.log else ""]
-    return [f", {text}" for text in found if text]
 
 
 def down() -> None:

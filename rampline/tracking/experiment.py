@@ -35,18 +35,9 @@ KIND_TAG, KIND = "mlflow.experimentKind", "custom_model_development"
 
 
 def open_experiment(client: MlflowClient, study: Study, home: Home, *, execution: str) -> str:
-    """The experiment of a study, see `experiment_id`, described and with views of its runs.
+    """Id of the experiment of a study, see `experiment_id`, described and with views of its runs.
 
-    What a person has written there in its place stays.
-
-    Args:
-        client: of the store.
-        study: whose name, description and purpose it gets.
-        home: where artifacts go if the store has no place of its own for them.
-        execution: the one that begins, which the view of the latest shows.
-
-    Returns:
-        its id.
+    What a person has written there in its place stays. `execution` is the one that begins: a view shows the latest.
 
     Raises:
         TrackingError: when the store refuses.
@@ -103,8 +94,7 @@ def begin_run(
     Args:
         client: of the store.
         experiment: id of the study's.
-        study: its name.
-        execution: its name.
+        study, execution: their names.
         tags: on top of those every execution has, such as `rampline.reference` and `rampline.command`.
         began: Unix seconds of its begin; now by default.
 

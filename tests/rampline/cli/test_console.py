@@ -38,7 +38,7 @@ def test_a_reader_that_is_gone_ends_nothing(open_pair):
     """The pipe of `tee` or `head`, and a terminal that was closed."""
     reader, writer = open_pair()
     os.close(reader)
-    gone = open(writer, "w")
+    gone = open(writer, "w")  # noqa: SIM115 - closed below
     try:
         for _ in range(2):
             SafeConsole(file=gone).print("a line")
