@@ -59,12 +59,9 @@ def version() -> str:
 
 
 def deploy(home: Home, folder: Path, environment: Mapping[str, str]) -> None:
-    """Apply `prefect.yaml`; the work pool must be there.
+    """Apply `prefect.yaml` on the server that `environment` leads to; the work pool must be there.
 
-    Args:
-        home: whose servers these are.
-        folder: which the deployments remember; their flow runs work in it.
-        environment: leads to the Prefect server.
+    The deployments remember `folder`: their flow runs work in it.
 
     Raises:
         RamplineError: when Prefect refuses: naming the log.

@@ -163,9 +163,7 @@ def counting_signals() -> Iterator[Callable[[], int]]:
 def end_all(home: Home, *, is_urgent: Callable[[], bool] = lambda: False) -> None:
     """End every process of `home`'s servers, in order, and remove their state file.
 
-    Args:
-        home: whose servers.
-        is_urgent: asked again and again: whether somebody does not want to wait any more.
+    `is_urgent` is asked again and again: whether somebody does not want to wait any more.
     """
     # A worker that is asked to end kills its flow runs at once. So it is halted, and starts no others, until they have
     # ended in their own way.

@@ -20,13 +20,7 @@ POOL = "rampline"
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessState:
-    """One process of `rampline up`.
-
-    Attributes:
-        pid: its process id, which is also that of its process group.
-        identity: its `process_identity`, which says which process is meant.
-        log: path of all that it prints.
-    """
+    """One process of `rampline up`, which leads its process group: its `process_identity`, and the path of its log."""
 
     pid: int
     identity: str

@@ -172,12 +172,7 @@ class Supervisor:
 
 
 class Watch:
-    """Keeps services running.
-
-    Args:
-        services: all have been started.
-        on_start: called after a service was started again.
-    """
+    """Keeps services running that have been started; `on_start` is called after one was started again."""
 
     def __init__(self, services: Sequence[Service], *, on_start: Callable[[], None]) -> None:
         self._services, self._on_start = services, on_start
@@ -221,12 +216,9 @@ def is_busy(home: Home) -> bool:
 
 
 class Idle:
-    """Runs a command once nothing has run for a while, and again after the next work: a rented machine costs.
+    """Runs a shell command once nothing has run for so long, also since the start, and again after the next work.
 
-    Args:
-        command: for the shell; empty for none.
-        seconds: how long nothing must have run, also since the start.
-        is_busy: whether something runs.
+    A rented machine costs. An empty command is none.
     """
 
     def __init__(self, command: str, seconds: float, *, is_busy: Callable[[], bool]) -> None:

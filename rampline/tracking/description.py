@@ -75,9 +75,7 @@ FINGERPRINT_DIGITS, PREPARATION_DIGITS = 12, 8
 class RunReader:
     """Reads a run directory for MLflow, again and again: days of events, and what never changes, are read once.
 
-    Args:
-        directory: of the run.
-        from_end: leave out what its events and samples tell so far, because MLflow has it.
+    `from_end` leaves out what its events and samples tell so far, because MLflow has it.
     """
 
     def __init__(self, directory: RunDirectory, *, from_end: bool = False) -> None:

@@ -92,8 +92,7 @@ def begin_run(
     """Begin the run of a new execution; runs of earlier ones whose process was killed are closed first.
 
     Args:
-        client: of the store.
-        experiment: id of the study's.
+        client, experiment: the store, and the id of the study's experiment there.
         study, execution: their names.
         tags: on top of those every execution has, such as `rampline.reference` and `rampline.command`.
         began: Unix seconds of its begin; now by default.

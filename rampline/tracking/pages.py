@@ -63,15 +63,9 @@ RUNS_SHOWN = 20
 
 
 def renew_views(tags: Mapping[str, str], execution: str, now_seconds: float) -> dict[str, str]:
-    """The tags to write on the experiment so that its views are there and up to date.
+    """The tags, by name, to write on the experiment that has `tags`, so that its views are there and up to date.
 
-    Args:
-        tags: what the experiment has.
-        execution: the newest one of the study.
-        now_seconds: Unix time.
-
-    Returns:
-        values by name; nothing for a view that a person has changed in MLflow.
+    `execution` is the newest one of the study. A view that a person has changed in MLflow is left as it is.
     """
     filters = {LATEST: f"{RUNS_ONLY} and tags.`rampline.execution` = '{execution}'", ALL: RUNS_ONLY}
     renewed = {}
