@@ -32,8 +32,6 @@ from rampline.study.definition import LONGEST_NAME
 if TYPE_CHECKING:
     from rampline.jobs.launcher import Node
 
-HERE, NOT_HERE = "here", "to be downloaded"
-
 
 def models(
     names: Annotated[
@@ -68,7 +66,7 @@ def models(
         if "parameters" in found:
             memory = f"{found['bytes_per_image'] / 2**20:.1f} MiB"
             told = [f"{found['parameters']:,}", f"{found['image_size']} px", memory]
-        weights = HERE if found["name"] in cached else NOT_HERE
+        weights = "here" if found["name"] in cached else "to be downloaded"
         table.add_row(found["name"], *told, "" if found["name"] in MODELS else weights)
     console = table_console()
     console.print(table)

@@ -39,39 +39,32 @@ from rampline.tracking.pages import shorten
 
 HTTP_LIBRARIES = ("httpx", "httpcore")
 
-ResumeOption = Annotated[
-    bool, typer.Option("--resume", help="Continue the study's latest execution, with the settings it was started with.")
-]
-
-
-LauncherOption = Annotated[
-    Launcher | None, typer.Option("--launcher", help="What starts the processes of every run: sets cluster.launcher.")
-]
-
-
-ExecutionOption = Annotated[
-    str | None,
-    typer.Option(
-        "--execution",
-        metavar="NAME",
-        help="Name of the execution: continued if there is one, else begun. For jobs that a scheduler starts again.",
-    ),
-]
-
-ProfileOption = Annotated[
-    bool, typer.Option("--profile", help="Capture a TensorBoard trace of a few steps of each run's chief.")
-]
-
 
 def run(
     study: StudyArgument,
     only: OnlyOption = None,
     set_: SetOption = None,
     file: OverridesOption = None,
-    resume: ResumeOption = False,
-    name: ExecutionOption = None,
-    profile: ProfileOption = False,
-    launcher: LauncherOption = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Continue the study's latest execution, with the settings it was started with."),
+    ] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--execution",
+            metavar="NAME",
+            help="Name of the execution: continued if there is one, else begun. "
+            "For jobs that a scheduler starts again.",
+        ),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Capture a TensorBoard trace of a few steps of each run's chief.")
+    ] = False,
+    launcher: Annotated[
+        Launcher | None,
+        typer.Option("--launcher", help="What starts the processes of every run: sets cluster.launcher."),
+    ] = None,
 ) -> None:
     """Run a study: prepare its data, train its runs, evaluate and compare them."""
     home, console = Home.from_environment(), SafeConsole()
@@ -236,15 +229,12 @@ def _unfinished(study: str, folder: Path | None, home: Home, *, settings_given: 
     return execution
 
 
-OptionsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[-- OPTION...]", help="Options of sbatch, such as --partition=gpu --time=8:00:00."),
-]
-
-
 def submit(
     study: StudyArgument,
-    options: OptionsArgument = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- OPTION...]", help="Options of sbatch, such as --partition=gpu --time=8:00:00."),
+    ] = None,
     launcher: Annotated[Literal["slurm"], typer.Option(help="Whose job it becomes.")] = "slurm",
     only: OnlyOption = None,
     set_: SetOption = None,
@@ -304,15 +294,14 @@ def worker(run_directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help
     say("the run is complete")
 
 
-What = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[STUDY | RUN_DIR | EXECUTION_DIR]", help="What to deliver; all of RAMPLINE_HOME if left out."
-    ),
-]
-
-
-def sync(what: What = None) -> None:
+def sync(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[STUDY | RUN_DIR | EXECUTION_DIR]", help="What to deliver; all of RAMPLINE_HOME if left out."
+        ),
+    ] = None,
+) -> None:
     """Deliver to MLflow what it has not got of runs: params, epochs, results, evaluation, artifacts, final status."""
     # They bring in MLflow and pandas: too slow for the other commands.
     from rampline.execution import compare_runs
