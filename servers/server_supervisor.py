@@ -55,9 +55,9 @@ def supervise(request: Request) -> None:
         InputError: when it cannot be done as asked; nothing was started.
         RamplineError: when a server does not start, or dies again and again.
     """
-    home, plan, clock = request.home, make_plan(request), Stopwatch()
+    home, plan, began = request.home, make_plan(request), time.monotonic()
     if end_leftovers(home):
-        say(f"ended what an earlier `rampline up` that was killed has left ({clock})")
+        say(f"ended what an earlier `rampline up` that was killed has left ({took(began)})")
     with hold_lock(home) as is_held:
         if not is_held:
             raise InputError(f"another `rampline up` of {home.root} has just begun: see `rampline status`")
@@ -75,7 +75,7 @@ class Supervisor:
         self._plan, self._home = plan, plan.request.home
         self._services: list[Service] = []
         self._ready = False
-        self._clock = Stopwatch()
+        self._began = time.monotonic()
 
     def run(self) -> None:
         """Start, watch, end."""
@@ -100,10 +100,10 @@ class Supervisor:
         plan = self._plan
         self._start_servers()
         self._deploy()
-        worker, clock = worker_service(plan), Stopwatch()
+        worker, began = worker_service(plan), time.monotonic()
         self._start_service(worker)
         worker.wait_for_answer()
-        step("worker", f"waits for flow runs in work pool {POOL} ({clock})")
+        step("worker", f"waits for flow runs in work pool {POOL} ({took(began)})")
         self._ready = True
         self._write_state()
 
@@ -118,7 +118,7 @@ class Supervisor:
             for name, title, url in (("mlflow", "MLflow", plan.mlflow_url), ("prefect", "Prefect", plan.prefect_url)):
                 if name in own:
                     own[name].wait_for_answer()
-                step(title, f"{url} ({f'started, {self._clock}' if name in own else 'found'})")
+                step(title, f"{url} ({f'started, {took(self._began)}' if name in own else 'found'})")
 
     def _deploy(self) -> None:
         # Both bring in Prefect, while the servers start.
@@ -127,13 +127,13 @@ class Supervisor:
         from rampline.servers.automations import apply_automations
         from rampline.servers.deployments import add_schedules, deploy, ensure_device_limit, ensure_pool, version
 
-        plan, clock = self._plan, Stopwatch()
+        plan, began = self._plan, time.monotonic()
         try:
             with open_prefect(self._home, plan.prefect_api_url) as client:
                 changes = ensure_pool(client)
                 deploy(self._home, plan.folder, worker_environment(plan))
                 add_schedules(client)
-                step("flows", f"deployed from {PREFECT_YAML}, version {version()} ({clock})")
+                step("flows", f"deployed from {PREFECT_YAML}, version {version()} ({took(began)})")
                 # Before the limit: they refuse settings that cannot be used.
                 made = apply_automations(client)
                 slots, is_ours = plan.request.cpu_slots, plan.starts_prefect
@@ -241,14 +241,9 @@ class Idle:
             subprocess.Popen(self._command, shell=True, stdin=subprocess.DEVNULL, start_new_session=True)
 
 
-class Stopwatch:
-    """Seconds since it was made; as text such as `12 s`."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-
-    def __str__(self) -> str:
-        return f"{time.monotonic() - self._began:.0f} s"
+def took(began: float) -> str:
+    """Seconds since then, such as `12 s`."""
+    return f"{time.monotonic() - began:.0f} s"
 
 
 def say(line: str) -> None:
