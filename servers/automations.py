@@ -41,13 +41,10 @@ def apply_automations(client: SyncPrefectClient, **words: Any) -> list[str]:
     """Make those that are missing; of those that are there, change only what is broken or was asked for.
 
     To be called after `prefect deploy --all`, because it needs the ids of deployments. Whether an automation is
-    switched on is the user's: it is never changed.
+    switched on is the user's: it is never changed. Returns what was made or changed, a line each, for the user.
 
     Args:
         words: what the file's `$…` stand for, where it is not the default.
-
-    Returns:
-        what was made or changed, a line each, for the user.
 
     Raises:
         ConfigError: when `RAMPLINE_NOTIFY_URL` or `RAMPLINE_OVERRUN_HOURS` cannot be used.

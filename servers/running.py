@@ -32,8 +32,7 @@ class Servers(JsonData):
     """The servers of one home.
 
     Attributes:
-        pid: process id of `rampline up`.
-        identity: `process_identity` of that process.
+        pid, identity: process id and `process_identity` of `rampline up`.
         ready: whether all had answered by the time this was written.
         prefect_api_url: what `PREFECT_API_URL` has to be, such as `http://127.0.0.1:4200/api`.
         mlflow_url: where MLflow is, and what `MLFLOW_TRACKING_URI` has to be.

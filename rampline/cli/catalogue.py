@@ -104,18 +104,13 @@ def studies(
         line_console().print(json.dumps(study_schema(), indent=2))
         return
     console = table_console()
-    if study is None:
-        _print_studies(console)
-    else:
+    if study is not None:
         _print_card(load_study(study), console)
-
-
-def _print_studies(console: Console) -> None:
+        return
     table = make_table("study", "runs", "teaches", "takes", numbers=("runs",))
-    for name in built_in_studies():
-        study = load_study(name)
-        runs, teaches = str(len(study.first_trainings)), study.teaches or study.description
-        table.add_row(study.name, runs, teaches, study.expected_hours)
+    for each in map(load_study, built_in_studies()):
+        runs, teaches = str(len(each.first_trainings)), each.teaches or each.description
+        table.add_row(each.name, runs, teaches, each.expected_hours)
     console.print(table)
     console.print("`rampline studies STUDY` shows one, `rampline plan STUDY` what would run here")
 
@@ -127,9 +122,13 @@ def _print_card(study: Study, console: Console) -> None:
             card.add_row(Text(title, style="dim"), Text(text))
     console.print(card)
     console.print(_runs_table(study))
-    if study.published_metrics:
+    if metrics := study.published_metrics:
         console.print(Text("published by others, on other hardware"))
-        console.print(_published_table(study))
+        table = make_table("run", *metrics, numbers=metrics)
+        for run in study.first_trainings:
+            if run.published:
+                table.add_row(run.name, *(f"{run.published[m]:g}" if m in run.published else "" for m in metrics))
+        console.print(table)
 
 
 def _card(study: Study) -> dict[str, str]:
@@ -155,15 +154,6 @@ def _runs_table(study: Study) -> Table:
         strategy = config.strategy.replace("_", " ") + (", fit" if config.engine == "fit" else "")
         name = f"{run.name} (reference)" if run.name == study.reference else run.name
         table.add_row(name, strategy, str(config.replicas), str(config.global_batch_size), run.description)
-    return table
-
-
-def _published_table(study: Study) -> Table:
-    metrics = study.published_metrics
-    table = make_table("run", *metrics, numbers=metrics)
-    for run in study.first_trainings:
-        if run.published:
-            table.add_row(run.name, *(f"{run.published[m]:g}" if m in run.published else "" for m in metrics))
     return table
 
 

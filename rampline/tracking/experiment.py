@@ -89,16 +89,13 @@ def begin_run(
     tags: Mapping[str, str] | None = None,
     began: float | None = None,
 ) -> str:
-    """Begin the run of a new execution; runs of earlier ones whose process was killed are closed first.
+    """Begin the run of a new execution, and return its id; runs of killed processes are closed first.
 
     Args:
         client, experiment: the store, and the id of the study's experiment there.
         study, execution: their names.
         tags: on top of those every execution has, such as `rampline.reference` and `rampline.command`.
         began: Unix seconds of its begin; now by default.
-
-    Returns:
-        id of the run.
 
     Raises:
         TrackingError: when MLflow refuses.
