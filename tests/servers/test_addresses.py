@@ -1,6 +1,7 @@
 """Hosts, ports and passwords: what is refused, and how."""
 
 import os
+import urllib.request
 from urllib.parse import urlsplit
 
 import pytest
@@ -29,6 +30,7 @@ def test_hosts(host, address, is_loopback, url):
 def test_servers_of_this_machine_are_not_asked_through_a_proxy(http_server, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setattr(urllib.request, "_opener", None)  # which keeps the proxies that there were
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.setenv("NO_PROXY", "example.org, .lan")
     assert not answers(f"{http_server}/health")
