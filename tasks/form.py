@@ -147,10 +147,10 @@ def find_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) ->
 
 
 def find_trained(study: str, execution: str, runs: Sequence[str]) -> tuple[Execution, list[str]]:
-    """An execution (empty: the open one, else the latest of `study`), and which of `runs` (empty: of all) are trained.
+    """An execution (empty: the open one, else the latest of `study`), and its `runs` (empty: those that are trained).
 
     Raises:
-        InputError: when there is no such execution or run, the folder is not allowed, or nothing is trained.
+        InputError: when there is no such execution or run, the folder is not allowed, or they are not trained.
     """
     home = Home.from_environment()
     if execution:
@@ -161,6 +161,7 @@ def find_trained(study: str, execution: str, runs: Sequence[str]) -> tuple[Execu
         raise InputError(f"study {load_study(study).name} has no execution in {home.runs}: run it first")
     chosen = [opened.study.run(run).name for run in runs or [run.name for run in opened.study.runs]]
     trained = [run for run in chosen if opened.directory(run).is_complete]
-    if not trained:
-        raise InputError(f"nothing to evaluate: none of {', '.join(chosen)} is trained in {opened.folder}")
+    if not trained or (runs and trained != chosen):
+        others = ", ".join(run for run in chosen if run not in trained)
+        raise InputError(f"nothing to evaluate of {others}: not trained in {opened.folder}")
     return opened, trained
