@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 
 from rampline.errors import InputError
@@ -49,8 +50,18 @@ def url(address: str, port: int) -> str:
     return f"http://{f'[{host}]' if host.version == 6 else host}:{port}"
 
 
+def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which clients leave out a proxy on the way to this machine.
+
+    It would look for the servers on its own, and be told their secrets.
+    """
+    given = environment.get("no_proxy") or environment.get("NO_PROXY", "")
+    hosts = [*given_hosts(given), *(host.strip("[]") for host in LOCALHOST)]
+    return dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(hosts))
+
+
 def given_hosts(text: str) -> list[str]:
-    """The names in a value of `RAMPLINE_ALLOWED_HOSTS` or `RAMPLINE_OWN_HOSTS`."""
+    """The names in a value such as that of `RAMPLINE_ALLOWED_HOSTS`."""
     return [host.strip() for host in text.split(",") if host.strip()]
 
 
@@ -63,8 +74,8 @@ def own_addresses() -> list[str]:
     """The addresses of this machine by IPv4."""
     import psutil
 
-    found = [entry.address for entries in psutil.net_if_addrs().values() for entry in entries]
-    return [address for address in found if address.count(".") == 3 and ":" not in address]
+    found = [entry for entries in psutil.net_if_addrs().values() for entry in entries]
+    return [entry.address for entry in found if entry.family == socket.AF_INET]
 
 
 def check_free(address: str, port: int, *, flag: str) -> None:
@@ -97,13 +108,9 @@ def _holder(port: int) -> str:
     import psutil
 
     with suppress(psutil.Error, OSError):
-        for connection in psutil.net_connections("tcp"):
-            if (
-                connection.status == psutil.CONN_LISTEN
-                and getattr(connection.laddr, "port", 0) == port
-                and connection.pid
-            ):
-                return f" (process {connection.pid}, {psutil.Process(connection.pid).name()})"
+        for found in psutil.net_connections("tcp"):
+            if found.status == psutil.CONN_LISTEN and found.laddr[1] == port and found.pid:
+                return f" (process {found.pid}, {psutil.Process(found.pid).name()})"
     return ""
 
 

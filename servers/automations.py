@@ -41,13 +41,10 @@ def apply_automations(client: SyncPrefectClient, **words: Any) -> list[str]:
     """Make those that are missing; of those that are there, change only what is broken or was asked for.
 
     To be called after `prefect deploy --all`, because it needs the ids of deployments. Whether an automation is
-    switched on is the user's: it is never changed.
+    switched on is the user's: it is never changed. Returns what was made or changed, a line each, for the user.
 
     Args:
         words: what the file's `$…` stand for, where it is not the default.
-
-    Returns:
-        what was made or changed, a line each, for the user.
 
     Raises:
         ConfigError: when `RAMPLINE_NOTIFY_URL` or `RAMPLINE_OVERRUN_HOURS` cannot be used.
@@ -67,35 +64,23 @@ def apply_automations(client: SyncPrefectClient, **words: Any) -> list[str]:
         "notify_block": block,
         **words,
     }
-    values["overrun_hours"] = f"{values['overrun_seconds'] / 3600:g}"
     wanted = [AutomationCore(**given, tags=[TAG]) for given in automations(values)]
     names = AutomationFilterName(any_=[each.name for each in wanted])
     found = {each.name: each for each in client.read_automations(automations=AutomationFilter(name=names))}
     for each in wanted:
-        lines += _repair(client, found[each.name], each) if each.name in found else _make(client, each)
+        if each.name in found:
+            lines += _repair(client, found[each.name], each)
+        else:
+            client.create_automation(each)
+            lines.append(f"made the automation '{each.name}'" + ("" if each.enabled else ", switched off"))
     return lines
 
 
 def automations(words: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Those of the file, with `words` for its `$…`; without those that need one of the words that are `None`."""
-    given = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-    missing = [f"${name}" for name, value in words.items() if value is None]
-    return [_fill(each, words) for each in given if not any(name in str(each) for name in missing)]
-
-
-def _fill(value: Any, words: Mapping[str, Any]) -> Any:
-    if isinstance(value, dict):
-        return {key: _fill(each, words) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_fill(each, words) for each in value]
-    if not isinstance(value, str):
-        return value
-    return words[value[1:]] if value[:1] == "$" and value[1:] in words else Template(value).substitute(words)
-
-
-def _make(client: SyncPrefectClient, wanted: AutomationCore) -> list[str]:
-    client.create_automation(wanted)
-    return [f"made the automation '{wanted.name}'" + ("" if wanted.enabled else ", switched off")]
+    known = {name: value for name, value in words.items() if value is not None}
+    filled = yaml.safe_load(Template(FILE.read_text(encoding="utf-8")).safe_substitute(known))
+    return [each for each in filled if "$" not in str(each)]
 
 
 def _repair(client: SyncPrefectClient, found: Automation, wanted: AutomationCore) -> list[str]:

@@ -59,12 +59,9 @@ def version() -> str:
 
 
 def deploy(home: Home, folder: Path, environment: Mapping[str, str]) -> None:
-    """Apply `prefect.yaml`; the work pool must be there.
+    """Apply `prefect.yaml` on the server that `environment` leads to; the work pool must be there.
 
-    Args:
-        home: whose servers these are.
-        folder: which the deployments remember; their flow runs work in it.
-        environment: leads to the Prefect server.
+    The deployments remember `folder`: their flow runs work in it.
 
     Raises:
         RamplineError: when Prefect refuses: naming the log.
@@ -83,13 +80,10 @@ def deploy(home: Home, folder: Path, environment: Mapping[str, str]) -> None:
 
 
 def ensure_pool(client: SyncPrefectClient) -> list[str]:
-    """Make the work pool `rampline` of type `process`, if there is none.
+    """Make the work pool `rampline` of type `process`, if there is none; returns what was changed, for the user.
 
     One that is there is left as it is, but for a template that lets callers choose the command, as Prefect's own does:
     such a one is replaced.
-
-    Returns:
-        what was changed, for the user.
     """
     template = read_json(TEMPLATE)
     try:
@@ -125,15 +119,13 @@ def add_schedules(client: SyncPrefectClient) -> None:
 def ensure_device_limit(client: SyncPrefectClient, *, cpu_slots: int | None = None, is_ours: bool = False) -> list[str]:
     """Make the limit `gpu` (without a GPU: `cpu-slots`) if there is none, with a slot per device of this machine.
 
-    One that is there keeps its size, because a person may have set it in the UI; only `cpu_slots` changes it.
+    One that is there keeps its size, because a person may have set it in the UI; only `cpu_slots` changes it. Returns
+    what was made or changed, a line each.
 
     Args:
         cpu_slots: how many flow runs may train at once on a machine without a GPU; ignored where there is one.
         is_ours: whether this `rampline up` has started the server: slots that are taken while no flow run is in
             progress are those of a command that was killed, and are freed.
-
-    Returns:
-        what was made or changed, a line each.
     """
     devices = find_devices()
     asked = cpu_slots if devices.slots == CPU_SLOTS else None

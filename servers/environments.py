@@ -54,13 +54,7 @@ def make_quiet() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """The passwords of the servers; empty where a server has none.
-
-    Attributes:
-        prefect: `USER:PASSWORD`.
-        mlflow_user: MLflow's administrator.
-        mlflow_password: of at least 12 characters.
-    """
+    """The passwords of the servers, `USER:PASSWORD` of Prefect; empty where a server has none."""
 
     prefect: str = field(default="", repr=False)
     mlflow_user: str = ""
@@ -135,7 +129,7 @@ def mlflow_environment(home: Home, address: str, port: int, access: Access) -> d
     hosts = list(dict.fromkeys([*LOCALHOST, *_own_hosts(address), *given_hosts(os.environ.get(ALLOWED_HOSTS, ""))]))
     own = {
         "RAMPLINE_HOME": str(home.root),
-        "MLFLOW_BACKEND_STORE_URI": tracking_uri(home),
+        "MLFLOW_BACKEND_STORE_URI": _from_here(tracking_uri(home)),
         "MLFLOW_DEFAULT_ARTIFACT_ROOT": home.artifacts.as_uri(),
         "MLFLOW_ARTIFACTS_DESTINATION": home.artifacts.as_uri(),
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -158,17 +152,9 @@ def mlflow_environment(home: Home, address: str, port: int, access: Access) -> d
 def client_environment(home: Home, prefect_api_url: str, mlflow_url: str, *, is_private: bool) -> dict[str, str]:
     """Of the worker and its flow runs, and of `prefect deploy`.
 
-    Args:
-        home: where flow runs keep things.
-        prefect_api_url: the Prefect server's API.
-        mlflow_url: the MLflow server.
-        is_private: whether the Prefect server is ours: then Prefect's folder is the one under `home`.
+    `is_private`: whether the Prefect server is ours; then Prefect's folder is the one under `home`.
     """
-    own = {
-        "PREFECT_API_URL": prefect_api_url,
-        "MLFLOW_TRACKING_URI": mlflow_url,
-        "RAMPLINE_HOME": str(home.root),
-    }
+    own = {"PREFECT_API_URL": prefect_api_url, "MLFLOW_TRACKING_URI": mlflow_url, "RAMPLINE_HOME": str(home.root)}
     # A flow run's lines go through a pipe to its worker. Without the worker the next line would end the flow run (rich
     # does that), so only errors go that way; all lines are in the UI.
     defaults = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR"}
@@ -181,6 +167,12 @@ def _inherited(*without: str) -> dict[str, str]:
     """This process's environment without what is for commands only, and names that begin with one of `without`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(without)}
     return {name: value for name, value in kept.items() if name not in FOR_COMMANDS_ONLY or QUIET[name] != value}
+
+
+def _from_here(uri: str) -> str:
+    """A relative path counts from where the command is; the server works in a folder of its own."""
+    path = uri.removeprefix("sqlite:///")
+    return uri if path == uri else f"sqlite:///{Path(path).absolute()}"
 
 
 def _own_hosts(address: str) -> list[str]:

@@ -63,8 +63,10 @@ def _put_gate_before_app() -> None:
 def _make_administrator(config: Path) -> None:
     database = config.with_suffix(".db")
     lines = ["[mlflow]", "default_permission = READ", f"database_uri = sqlite:///{database}"]
-    _write_private(config, "\n".join(lines) + "\n")
-    _write_private(database, None)
+    for file in (config, database):
+        file.touch(mode=0o600)
+        file.chmod(0o600)
+    config.write_text("\n".join(lines) + "\n")
     # Reads its configuration when it is imported.
     from mlflow.server.auth.sqlalchemy_store import SqlAlchemyStore
 
@@ -75,14 +77,6 @@ def _make_administrator(config: Path) -> None:
         store.create_user(user, password, is_admin=True)
     elif not store.authenticate_user(user, password) or not store.get_user(user).is_admin:
         store.update_user(user, password=password, is_admin=True)
-
-
-def _write_private(path: Path, text: str | None) -> None:
-    """A file that only its owner reads; its content is left if `text` is `None`."""
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    if text is not None:
-        path.write_text(text)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,10 @@ def start_prefect(home: Home) -> Callable[[], None] | None:
 
     def wait() -> None:
         with lock:
-            _wait_for(f"{url}/health", server, folder / "server.log")
+            wait_until(lambda: answers(f"{url}/health") or server.poll() is not None, START_TIMEOUT_SECONDS, every=0.1)
+            if server.poll() is not None or not answers(f"{url}/health"):
+                log = folder / "server.log"
+                raise RamplineError(f"the Prefect server did not start: see {log}, or run `rampline doctor`")
 
     return wait
 
@@ -120,12 +123,6 @@ def _start(listener: socket.socket, login: str, log: Path) -> subprocess.Popen[b
             start_new_session=True,
             pass_fds=[listener.fileno()],
         )
-
-
-def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    wait_until(lambda: answers(url) or server.poll() is not None, START_TIMEOUT_SECONDS, every=0.1)
-    if server.poll() is not None or not answers(url):
-        raise RamplineError(f"the Prefect server did not start: see {log}, or run `rampline doctor`")
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:

@@ -56,21 +56,16 @@ def start(
         command: arguments of this Python.
         part: what it belongs to: `prefect`, `mlflow`, `worker` or `deploy`.
         home: whose `rampline up` this is.
-        environment: its whole environment, without the mark.
+        environment: all of it, without the mark.
         folder: where it runs.
-        log: what it prints is appended to this file.
+        log: what it prints is appended there.
     """
+    mark = {"RAMPLINE_HOME": str(home.root), MARK: str(home.root), PART: part}
     with open(log, "ab") as output:
         return subprocess.Popen(
             [sys.executable, *command],
             # Safe path: no process of these, nor one that it starts, looks for modules in the folder that it runs in.
-            env={
-                **environment,
-                "RAMPLINE_HOME": str(home.root),
-                MARK: str(home.root),
-                PART: part,
-                "PYTHONSAFEPATH": "1",
-            },
+            env={**environment, **mark, "PYTHONSAFEPATH": "1"},
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -144,14 +139,20 @@ def lock_holder(home: Home) -> int | None:
 
 @contextmanager
 def counting_signals() -> Iterator[Callable[[], int]]:
-    """In the block what would end this process only counts; yields a function that tells how often it was asked to."""
+    """In the block what would end this process only counts; yields a function that tells how often it was asked to.
+
+    A terminal that is closed hangs up twice, and asks once.
+    """
     count = 0
 
     def handle(_number: int, _frame: object) -> None:
         nonlocal count
         count += 1
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    before = {number: signal.signal(number, handle) for number in ENDING_SIGNALS}
+    deaf = (signal.SIGHUP, signal.SIG_IGN)  # it has hung up before
+    heard = [number for number in ENDING_SIGNALS if (number, signal.getsignal(number)) != deaf]
+    before = {number: signal.signal(number, handle) for number in heard}
     try:
         yield lambda: count
     finally:
@@ -162,9 +163,7 @@ def counting_signals() -> Iterator[Callable[[], int]]:
 def end_all(home: Home, *, is_urgent: Callable[[], bool] = lambda: False) -> None:
     """End every process of `home`'s servers, in order, and remove their state file.
 
-    Args:
-        home: whose servers.
-        is_urgent: asked again and again: whether somebody does not want to wait any more.
+    `is_urgent` is asked again and again: whether somebody does not want to wait any more.
     """
     # A worker that is asked to end kills its flow runs at once. So it is halted, and starts no others, until they have
     # ended in their own way.

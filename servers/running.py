@@ -20,13 +20,7 @@ POOL = "rampline"
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessState:
-    """One process of `rampline up`.
-
-    Attributes:
-        pid: its process id, which is also that of its process group.
-        identity: its `process_identity`, which says which process is meant.
-        log: path of all that it prints.
-    """
+    """One process of `rampline up`, which leads its process group: its `process_identity`, and the path of its log."""
 
     pid: int
     identity: str
@@ -38,8 +32,7 @@ class Servers(JsonData):
     """The servers of one home.
 
     Attributes:
-        pid: process id of `rampline up`.
-        identity: `process_identity` of that process.
+        pid, identity: process id and `process_identity` of `rampline up`.
         ready: whether all had answered by the time this was written.
         prefect_api_url: what `PREFECT_API_URL` has to be, such as `http://127.0.0.1:4200/api`.
         mlflow_url: where MLflow is, and what `MLFLOW_TRACKING_URI` has to be.

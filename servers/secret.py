@@ -94,7 +94,8 @@ def open_prefect(home: Home, url: str, *, timeout_seconds: float = 15.0) -> Sync
 def sign_in_lines(home: Home, *, with_secret: bool) -> list[str]:
     """What opens the pages: a link per server that signs a browser in, or where the password is."""
     servers, secret = read_state(home), _read(home)
-    if servers is None or not servers.with_secret or not secret:
+    # Once it has ended, somebody else may listen there, and would be told the secret.
+    if servers is None or not servers.is_up or not servers.with_secret or not secret:
         return []
     if not with_secret:
         return [
@@ -111,8 +112,10 @@ def tighten(home: Home) -> None:
     mask = private_mask(home)
     names = ("servers", "servers/secret", "prefect", "runs", "mlartifacts")
     for path in (home.root / name for name in (*names, "mlflow.db", "mlflow.db-wal", "mlflow.db-shm")):
+        # Not those that are closed: of a home of a group they are another member's.
         with suppress(FileNotFoundError):
-            path.chmod(stat.S_IMODE(path.stat().st_mode) & ~mask)
+            if (mode := stat.S_IMODE(path.stat().st_mode)) & mask:
+                path.chmod(mode & ~mask)
 
 
 def _read(home: Home) -> str:

@@ -38,13 +38,9 @@ class Request:
     """What the user asks for.
 
     Attributes:
-        home: where all is kept.
         host: name or address to listen on.
-        prefect_port: of the Prefect server.
-        mlflow_port: of the MLflow server.
         cpu_slots: runs at once on a machine without a GPU; `None` leaves it as it is.
-        when_idle: command for the shell, run when nothing has trained for a while; empty for none.
-        idle_minutes: how long that is.
+        when_idle: command for the shell, run when nothing has trained for `idle_minutes`; empty for none.
     """
 
     home: Home
@@ -61,13 +57,10 @@ class Plan:
     """What is started where, and who may use it.
 
     Attributes:
-        request: what the user asked for.
         address: IP address to listen on.
         starts_prefect: else `PREFECT_API_URL` is used.
         starts_mlflow: else `MLFLOW_TRACKING_URI` is used.
         prefect_api_url: without credentials, as the next one.
-        mlflow_url: where MLflow is.
-        access: passwords.
         folder: where flow runs work.
     """
 

@@ -55,9 +55,9 @@ def supervise(request: Request) -> None:
         InputError: when it cannot be done as asked; nothing was started.
         RamplineError: when a server does not start, or dies again and again.
     """
-    home, plan, clock = request.home, make_plan(request), Stopwatch()
+    home, plan, began = request.home, make_plan(request), time.monotonic()
     if end_leftovers(home):
-        say(f"ended what an earlier `rampline up` that was killed has left ({clock})")
+        say(f"ended what an earlier `rampline up` that was killed has left ({took(began)})")
     with hold_lock(home) as is_held:
         if not is_held:
             raise InputError(f"another `rampline up` of {home.root} has just begun: see `rampline status`")
@@ -75,7 +75,7 @@ class Supervisor:
         self._plan, self._home = plan, plan.request.home
         self._services: list[Service] = []
         self._ready = False
-        self._clock = Stopwatch()
+        self._began = time.monotonic()
 
     def run(self) -> None:
         """Start, watch, end."""
@@ -100,20 +100,25 @@ class Supervisor:
         plan = self._plan
         self._start_servers()
         self._deploy()
-        worker, clock = worker_service(plan), Stopwatch()
+        worker, began = worker_service(plan), time.monotonic()
         self._start_service(worker)
         worker.wait_for_answer()
-        step("worker", f"waits for flow runs in work pool {POOL} ({clock})")
+        step("worker", f"waits for flow runs in work pool {POOL} ({took(began)})")
         self._ready = True
         self._write_state()
 
     def _start_servers(self) -> None:
         plan = self._plan
         servers = [prefect_service(plan)] * plan.starts_prefect + [mlflow_service(plan)] * plan.starts_mlflow
+        own = {service.name: service for service in servers}
         with hold_start(self._home) if plan.starts_prefect else nullcontext():
             for service in servers:
                 self._start_service(service)
-            self._wait_for_servers(servers)
+            # MLflow first, which is quicker.
+            for name, title, url in (("mlflow", "MLflow", plan.mlflow_url), ("prefect", "Prefect", plan.prefect_url)):
+                if name in own:
+                    own[name].wait_for_answer()
+                step(title, f"{url} ({f'started, {took(self._began)}' if name in own else 'found'})")
 
     def _deploy(self) -> None:
         # Both bring in Prefect, while the servers start.
@@ -122,13 +127,13 @@ class Supervisor:
         from rampline.servers.automations import apply_automations
         from rampline.servers.deployments import add_schedules, deploy, ensure_device_limit, ensure_pool, version
 
-        plan, clock = self._plan, Stopwatch()
+        plan, began = self._plan, time.monotonic()
         try:
             with open_prefect(self._home, plan.prefect_api_url) as client:
                 changes = ensure_pool(client)
                 deploy(self._home, plan.folder, worker_environment(plan))
                 add_schedules(client)
-                step("flows", f"deployed from {PREFECT_YAML}, version {version()} ({clock})")
+                step("flows", f"deployed from {PREFECT_YAML}, version {version()} ({took(began)})")
                 # Before the limit: they refuse settings that cannot be used.
                 made = apply_automations(client)
                 slots, is_ours = plan.request.cpu_slots, plan.starts_prefect
@@ -142,14 +147,6 @@ class Supervisor:
         service.start()
         self._services.append(service)
         self._write_state()
-
-    def _wait_for_servers(self, servers: Sequence[Service]) -> None:
-        plan, own = self._plan, {service.name: service for service in servers}
-        # MLflow first, which is quicker.
-        for name, title, url in (("mlflow", "MLflow", plan.mlflow_url), ("prefect", "Prefect", plan.prefect_url)):
-            if name in own:
-                own[name].wait_for_answer()
-            step(title, f"{url} ({f'started, {self._clock}' if name in own else 'found'})")
 
     def _end(self, count: Callable[[], int]) -> None:
         first = "flow runs save a checkpoint, then " if has_flow_runs(self._home) else ""
@@ -175,12 +172,7 @@ class Supervisor:
 
 
 class Watch:
-    """Keeps services running.
-
-    Args:
-        services: all have been started.
-        on_start: called after a service was started again.
-    """
+    """Keeps services running that have been started; `on_start` is called after one was started again."""
 
     def __init__(self, services: Sequence[Service], *, on_start: Callable[[], None]) -> None:
         self._services, self._on_start = services, on_start
@@ -224,12 +216,9 @@ def is_busy(home: Home) -> bool:
 
 
 class Idle:
-    """Runs a command once nothing has run for a while, and again after the next work: a rented machine costs.
+    """Runs a shell command once nothing has run for so long, also since the start, and again after the next work.
 
-    Args:
-        command: for the shell; empty for none.
-        seconds: how long nothing must have run, also since the start.
-        is_busy: whether something runs.
+    A rented machine costs. An empty command is none.
     """
 
     def __init__(self, command: str, seconds: float, *, is_busy: Callable[[], bool]) -> None:
@@ -252,14 +241,9 @@ class Idle:
             subprocess.Popen(self._command, shell=True, stdin=subprocess.DEVNULL, start_new_session=True)
 
 
-class Stopwatch:
-    """Seconds since it was made; as text such as `12 s`."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-
-    def __str__(self) -> str:
-        return f"{time.monotonic() - self._began:.0f} s"
+def took(began: float) -> str:
+    """Seconds since then, such as `12 s`."""
+    return f"{time.monotonic() - began:.0f} s"
 
 
 def say(line: str) -> None:
@@ -274,7 +258,8 @@ def step(subject: str, text: str) -> None:
 
 
 def _end_without_follower() -> None:
-    if sys.stdin.readline() != STAY:
+    # Where all is ending already, a signal would be the second one, which waits for nothing.
+    if sys.stdin.readline() != STAY and signal.getsignal(signal.SIGTERM) is _leave:
         os.kill(os.getpid(), signal.SIGTERM)
 
 

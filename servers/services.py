@@ -22,8 +22,6 @@ from rampline.servers.running import POOL, ProcessState, answers, servers_folder
 from rampline.servers.secret import open_prefect
 from rampline.servers.server_plan import Plan
 
-# Prefect's own 10 s make a person who has clicked Run wonder.
-QUERY, QUERY_SECONDS = "PREFECT_WORKER_QUERY_SECONDS", "3"
 ANSWER_SECONDS = 180.0
 POLL_SECONDS = 0.2
 TAIL_BYTES = 4096
@@ -34,12 +32,9 @@ class Service:
     """One of `prefect`, `mlflow` and `worker`.
 
     Attributes:
-        name: as above; its log is `servers/NAME.log`.
         title: how people are told of it.
-        home: whose it is.
         command: Python module that is run, and its arguments.
-        environment: all of its environment.
-        folder: where it runs.
+        environment: all of it.
         health: whether it answers; is given when the process was created, in seconds since 1970.
         port: where it listens; who else listens there is not told the secret.
     """
@@ -155,7 +150,8 @@ def worker_service(plan: Plan) -> Service:
 
 def worker_environment(plan: Plan) -> dict[str, str]:
     """Of what talks to both servers."""
-    return {QUERY: QUERY_SECONDS} | client_environment(
+    # Prefect's own 10 s make a person who has clicked Run wonder.
+    return {"PREFECT_WORKER_QUERY_SECONDS": "3"} | client_environment(
         plan.request.home,
         plan.prefect_api_url,
         # With the credentials that the user may have written into it.

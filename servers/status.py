@@ -2,92 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from rampline.record.home import Home
 from rampline.record.provenance import process_runs
 from rampline.record.units import write_number_of
 from rampline.servers.processes import created, lock_holder
-from rampline.servers.running import POOL, ProcessState, Servers, answers, read_state
+from rampline.servers.running import POOL, Servers, answers, read_state
 from rampline.servers.secret import open_prefect
 from rampline.servers.services import worker_name
+from rampline.tracking.pages import shorten
 
 REQUEST_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One line of `rampline status`.
-
-    Attributes:
-        name: `up`, `prefect`, `mlflow` or `worker`.
-        is_well: whether it runs, and answers.
-        condition: the same in words.
-        where: its address, or its work pool.
-        pid: its process id; `None` for a server that was there before, and for what does not run.
-        since: when its process began, in local time; empty without one.
-        log: path of what it prints; empty without one.
-    """
+    """One line of `rampline status`; `about` is its address or its work pool, then what there is of its process."""
 
     name: str
     is_well: bool
     condition: str
-    where: str = ""
-    pid: int | None = None
-    since: str = ""
-    log: str = ""
+    about: Sequence[str]
 
 
 def look(home: Home) -> list[Part]:
     """What runs; empty if nothing does."""
     servers, holder = read_state(home), lock_holder(home)
     if servers is None:
-        return [Part(name="up", is_well=False, condition="is starting", pid=holder)] if holder else []
+        return [Part(name="up", is_well=False, condition="is starting", about=_process(holder))] if holder else []
     is_up = holder == servers.pid and servers.is_up
     condition = ("running" if servers.ready else "is starting") if is_up else "was killed"
-    up = Part(
-        name="up",
-        is_well=is_up and servers.ready,
-        condition=condition,
-        where=str(home.root),
-        pid=servers.pid if is_up else None,
-        since=_since(servers.pid) if is_up else "",
-    )
-    return [up, _server(servers, "prefect"), _server(servers, "mlflow"), _worker(home, servers)]
-
-
-def _server(servers: Servers, name: str) -> Part:
-    url = servers.prefect_url if name == "prefect" else servers.mlflow_url
-    page = f"{servers.prefect_api_url}/health" if name == "prefect" else f"{url}/health"
-    return _part(name, servers.processes.get(name), where=url, is_there=answers(page), otherwise="does not answer")
+    about = [str(home.root), *(_process(servers.pid) if is_up else ())]
+    up = Part(name="up", is_well=is_up and servers.ready, condition=condition, about=about)
+    pages = {"prefect": (servers.prefect_url, servers.prefect_api_url), "mlflow": (servers.mlflow_url,) * 2}
+    found = [
+        _part(servers, name, where=url, is_there=answers(f"{api}/health"), otherwise="does not answer")
+        for name, (url, api) in pages.items()
+    ]
+    return [up, *found, _worker(home, servers)]
 
 
 def _worker(home: Home, servers: Servers) -> Part:
-    online, where = False, f"pool {POOL}"
-    if found := _pool(home, servers):
-        online, running = found
-        where += f", {write_number_of('flow run', running)} running"
-    process = servers.processes.get("worker")
-    if process is None:
-        return Part(name="worker", is_well=False, condition="not running", where=where)
-    return _part("worker", process, where=where, is_there=online, otherwise="is not online")
+    online, running = _pool(home, servers) or (False, None)
+    where = f"pool {POOL}" + ("" if running is None else f", {write_number_of('flow run', running)} running")
+    is_ours = "worker" in servers.processes
+    otherwise = "is not online" if is_ours else "not running"
+    return _part(servers, "worker", where=where, is_there=online and is_ours, otherwise=otherwise)
 
 
-def _part(name: str, process: ProcessState | None, *, where: str, is_there: bool, otherwise: str) -> Part:
+def _part(servers: Servers, name: str, *, where: str, is_there: bool, otherwise: str) -> Part:
+    """Of a server that was there before, nothing is known but whether it answers."""
+    process = servers.processes.get(name)
     if process is None:
-        return Part(name=name, is_well=is_there, condition="found" if is_there else otherwise, where=where)
+        return Part(name=name, is_well=is_there, condition="found" if is_there else otherwise, about=[where])
     runs = process_runs(process.identity)
     condition = ("running" if is_there else otherwise) if runs else "not running"
-    return Part(
-        name=name,
-        is_well=runs and is_there,
-        condition=condition,
-        where=where,
-        pid=process.pid if runs else None,
-        since=_since(process.pid) if runs else "",
-        log=process.log,
-    )
+    about = [where, *(_process(process.pid) if runs else ()), f"log {shorten(Path(process.log))}"]
+    return Part(name=name, is_well=runs and is_there, condition=condition, about=about)
 
 
 def _pool(home: Home, servers: Servers) -> tuple[bool, int] | None:
@@ -110,5 +85,5 @@ def _pool(home: Home, servers: Servers) -> tuple[bool, int] | None:
         return None
 
 
-def _since(pid: int) -> str:
-    return datetime.fromtimestamp(created(pid)).strftime("%Y-%m-%d %H:%M:%S")
+def _process(pid: int) -> list[str]:
+    return [f"process {pid}", f"since {datetime.fromtimestamp(created(pid)):%Y-%m-%d %H:%M:%S}"]

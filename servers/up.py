@@ -22,7 +22,7 @@ from rampline.jobs.waiting import wait_until
 from rampline.record.home import Home
 from rampline.servers.addresses import is_loopback
 from rampline.servers.processes import counting_signals, end_leftovers, is_ending, is_gone, lock_holder, send
-from rampline.servers.running import read_state, running_servers, servers_folder
+from rampline.servers.running import Servers, read_state, running_servers, servers_folder
 from rampline.servers.secret import sign_in_lines
 from rampline.servers.server_plan import Plan, Request, make_plan
 from rampline.servers.server_supervisor import STAY
@@ -76,7 +76,9 @@ class _Follower:
             is_up = True
             self._tell(ends_by_key=not detach and self._console.is_terminal)
             if detach:
-                self._let_stay()
+                assert self._process.stdin is not None
+                self._process.stdin.write(STAY.encode())
+                self._process.stdin.close()
             else:
                 self._show_until(lambda: False)
         except (KeyboardInterrupt, SystemExit):
@@ -107,21 +109,14 @@ class _Follower:
             time.sleep(POLL_SECONDS)
 
     def _tell(self, *, ends_by_key: bool) -> None:
-        for line in [*_clicks(self._plan.prefect_url, self._plan.mlflow_url), *_elsewhere(self._plan)]:
-            say(self._console, line)
-        _tell_sign_in(self._home, self._console)
+        _tell_pages(self._home, self._console, self._plan, *_elsewhere(self._plan))
         how = "Ctrl-C, or `rampline down`," if ends_by_key else "`rampline down`"
-        say(self._console, f"logs in {servers_folder(self._home)}; {how} ends all of it")
-
-    def _let_stay(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(STAY.encode())
-        self._process.stdin.close()
+        self._console.print(f"logs in {servers_folder(self._home)}; {how} ends all of it")
 
     def _end(self) -> None:
         """Ask it to end; a second Ctrl-C asks it to wait for nothing."""
         if self._console.is_terminal:
-            say(self._console, "Ctrl-C again ends all at once")
+            self._console.print("Ctrl-C again ends all at once")
         self._process.terminate()
         with counting_signals() as count:
             asked = 0
@@ -138,7 +133,7 @@ class _Follower:
             if line.startswith(ERROR_MARK):
                 self._error = line.removeprefix(ERROR_MARK)
             else:
-                say(self._console, line.rstrip("\n"))
+                self._console.print(line.rstrip("\n"))
 
 
 def end_servers(home: Home) -> str:
@@ -173,26 +168,20 @@ def waiting(console: Console, text: str) -> AbstractContextManager[object]:
     return console.status(text) if console.is_terminal else nullcontext()
 
 
-def say(console: Console, line: str) -> None:
-    """One line; a terminal that was closed meanwhile keeps nothing from being ended properly."""
-    with suppress(OSError):
+def _tell_pages(home: Home, console: Console, servers: Plan | Servers, *notes: str) -> None:
+    """What to open, and what to click there.
+
+    The links that sign in hold the secret: a terminal is shown them, and no file, also where FORCE_COLOR makes it one.
+    """
+    for line in (
+        "",
+        f"train      {servers.prefect_url}/deployments: study, Run, Custom run, fill in the form, Submit",
+        f"compare    {servers.mlflow_url}: an experiment, tick its runs, Compare",
+        "",
+        *notes,
+        *sign_in_lines(home, with_secret=console.file.isatty()),
+    ):
         console.print(line)
-
-
-def _clicks(prefect_url: str, mlflow_url: str) -> list[str]:
-    """What to open, and what to click there."""
-    return [
-        "",
-        f"train      {prefect_url}/deployments: study, Run, Custom run, fill in the form, Submit",
-        f"compare    {mlflow_url}: an experiment, tick its runs, Compare",
-        "",
-    ]
-
-
-def _tell_sign_in(home: Home, console: Console) -> None:
-    """How to get in; the links hold the secret, so only a terminal is shown them."""
-    for line in sign_in_lines(home, with_secret=console.is_terminal):
-        say(console, line)
 
 
 def _elsewhere(plan: Plan) -> list[str]:
@@ -216,7 +205,5 @@ def _tell_of_other(home: Home, console: Console) -> None:
             f"`rampline up` of {home.root} (process {holder}) is starting or ending, a server does not answer, or a "
             "worker was started by hand there: see `rampline status`; `rampline down` ends it"
         )
-    say(console, f"already up in {home.root} (process {servers.pid}); `rampline down` ends it")
-    for line in _clicks(servers.prefect_url, servers.mlflow_url):
-        say(console, line)
-    _tell_sign_in(home, console)
+    console.print(f"already up in {home.root} (process {servers.pid}); `rampline down` ends it")
+    _tell_pages(home, console, servers)

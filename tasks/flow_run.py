@@ -2,7 +2,7 @@
 
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
-from prefect.settings import PREFECT_API_URL, get_current_settings
+from prefect.settings import get_current_settings
 
 from rampline.servers.watchdog import FLOW_RUN
 
@@ -20,9 +20,18 @@ def current_flow_run() -> FlowRun:
 
 
 def submitted_at(flow_run: FlowRun) -> float:
-    """When somebody, or a schedule, asked for it; in seconds since 1970."""
+    """When somebody, or a schedule, asked for it to begin; in seconds since 1970."""
     submitted = flow_run.expected_start_time or flow_run.created
     return submitted.timestamp() if submitted else 0.0
+
+
+def own_name() -> str:
+    """A name for what the current flow run makes: a retry goes on with it, or makes it again.
+
+    By the time at which it was to begin: what a schedule starts has been there for days then.
+    """
+    flow_run = current_flow_run()
+    return f"{flow_run.expected_start_time or flow_run.created:%Y%m%d-%H%M%S}-{flow_run.id.hex[-6:]}"
 
 
 def flow_run_address() -> dict[str, str]:
@@ -30,11 +39,5 @@ def flow_run_address() -> dict[str, str]:
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return {}
-    key, auth = get_current_settings().api.key, get_current_settings().api.auth_string
-    values = {
-        FLOW_RUN: str(context.flow_run.id),
-        "PREFECT_API_URL": PREFECT_API_URL.value(),
-        "PREFECT_API_KEY": key.get_secret_value() if key else None,
-        "PREFECT_API_AUTH_STRING": auth.get_secret_value() if auth else None,
-    }
-    return {name: str(value) for name, value in values.items() if value}
+    api = get_current_settings().api.to_environment_variables(exclude_unset=True)
+    return {FLOW_RUN: str(context.flow_run.id), **api}

@@ -17,7 +17,7 @@ from rampline.record.home import Home
 from rampline.study import load_study
 from rampline.study.execution_file import Execution, current_execution, is_begun
 from rampline.study.preflight import check_machine, continue_or_check
-from rampline.tasks.flow_run import current_flow_run
+from rampline.tasks.flow_run import own_name
 
 # What forms offer; `with_values` passes over `AS_IN_STUDY`.
 AS_IN_STUDY: Final = "as in the study"
@@ -115,7 +115,7 @@ def find_execution(
     if opened := current_execution():
         return opened
     home, chosen = Home.from_environment(), None if strategy == "all" else strategy
-    folder = Path(own_execution(execution) or home.runs / load_study(study).name / _own_name())
+    folder = Path(own_execution(execution) or home.runs / load_study(study).name / own_name())
     log = get_run_logger().info
     return continue_or_check(study, folder, home, log, only=only, overrides=overrides, strategy=chosen)
 
@@ -128,6 +128,8 @@ def find_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) ->
         InputError: when this machine does not allow it.
     """
     home, listed = Home.from_environment(), load_study(study).run(run).listed
+    # A form names its run, which may be a repeat.
+    overrides = {key.replace(f"{run}:", f"{listed}:"): value for key, value in overrides.items()}
     own = {key if ":" in key else f"{listed}:{key}": overrides[key] for key in overrides}
     # Other runs of the study need not be possible with the overrides.
     names = load_study(study, overrides=own).with_ancestors(run)
@@ -137,7 +139,7 @@ def find_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) ->
         raise ConfigError(
             f"run {run} has strategy {strategy}: the flow {FLOW_OF_STRATEGY[strategy]} trains it, not {flow}"
         )
-    folder = home.runs / loaded.name / _own_name()
+    folder = home.runs / loaded.name / own_name()
     if is_begun(folder):
         return Execution.open(folder)
     stage = dataclasses.replace(loaded, runs=tuple(map(loaded.run, names)))  # without their repeats
@@ -145,10 +147,10 @@ def find_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) ->
 
 
 def find_trained(study: str, execution: str, runs: Sequence[str]) -> tuple[Execution, list[str]]:
-    """An execution (empty: the open one, else the latest of `study`), and which of `runs` (empty: of all) are trained.
+    """An execution (empty: the open one, else the latest of `study`), and its `runs` (empty: those that are trained).
 
     Raises:
-        InputError: when there is no such execution or run, the folder is not allowed, or nothing is trained.
+        InputError: when there is no such execution or run, the folder is not allowed, or they are not trained.
     """
     home = Home.from_environment()
     if execution:
@@ -159,12 +161,7 @@ def find_trained(study: str, execution: str, runs: Sequence[str]) -> tuple[Execu
         raise InputError(f"study {load_study(study).name} has no execution in {home.runs}: run it first")
     chosen = [opened.study.run(run).name for run in runs or [run.name for run in opened.study.runs]]
     trained = [run for run in chosen if opened.directory(run).is_complete]
-    if not trained:
-        raise InputError(f"nothing to evaluate: none of {', '.join(chosen)} is trained in {opened.folder}")
+    if not trained or (runs and trained != chosen):
+        others = ", ".join(run for run in chosen if run not in trained)
+        raise InputError(f"nothing to evaluate of {others}: not trained in {opened.folder}")
     return opened, trained
-
-
-def _own_name() -> str:
-    """The name of the flow run's own execution: a retry of the flow run goes on where the first attempt stopped."""
-    flow_run = current_flow_run()
-    return f"{flow_run.created:%Y%m%d-%H%M%S}-{flow_run.id.hex[-6:]}"

@@ -30,7 +30,7 @@ from rampline.record.provenance import process_identity
 from rampline.registry.prediction import predict_folder
 from rampline.servers.watchdog import start_watchdog
 from rampline.study.execution_file import Execution, at_hand
-from rampline.tasks.flow_run import current_flow_run, flow_run_address
+from rampline.tasks.flow_run import current_flow_run, flow_run_address, own_name
 from rampline.tasks.page import (
     artifact_key,
     comparison_rows,
@@ -251,7 +251,7 @@ def announce_changes(execution: Execution, changes: Sequence[str]) -> None:
 def label_images(study: str, images: str, output: str, batch_size: int, probabilities: bool = False) -> dict[str, Any]:
     """Label the folder; returns the file, the model's version, and how many images have each label."""
     home, log = Home.from_environment(), progress_to(get_run_logger().info).line
-    file = output or str(home.predictions / Path(study).stem / f"{_flow_run_time()}.csv")
+    file = output or str(home.predictions / Path(study).stem / f"{own_name()}.csv")
     made = predict_folder(study, images, home=home, output=file, batch_size=batch_size, with_all=probabilities, log=log)
     log(made.sentence())
     return made.to_dict()
@@ -266,9 +266,3 @@ def publish_counts(study: str, prediction: dict[str, Any]) -> None:
     model, version = prediction["model"], prediction["model_version"]
     link = model_version_link(model, version, Home.from_environment())
     create_link_artifact(link, link_text=f"{model} version {version}", key=artifact_key("champion", study))
-
-
-def _flow_run_time() -> str:
-    """When the flow run was to start: a retry writes to the same file."""
-    flow_run = current_flow_run()
-    return f"{flow_run.expected_start_time or flow_run.created:%Y%m%d-%H%M%S}-{flow_run.id.hex[-6:]}"

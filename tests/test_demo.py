@@ -45,6 +45,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     temporary = folder / "tmp"
     temporary.mkdir()
     environment = {**kept, "RAMPLINE_HOME": str(folder / ".rampline"), "TMPDIR": str(temporary), "COLUMNS": "80"}
+    environment |= {"http_proxy": "http://127.0.0.1:9"}  # of a company: it leads to no server on this machine
     done = subprocess.run(
         [str(rampline), "run", "digits"], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -22,6 +24,7 @@ from rampline.errors import ERROR_MARK, NO_SPACE, NOT_ALLOWED, RamplineError
 from rampline.jobs.parent import end_with_parent
 from rampline.record.home import Home, keep_private
 from rampline.record.units import escape_controls
+from rampline.servers.addresses import without_proxy
 from rampline.servers.environments import make_quiet
 from rampline.servers.secret import log_in, take_login_out
 
@@ -59,6 +62,9 @@ def main() -> int:
     if caller := os.environ.pop("RAMPLINE_CALLER_PID", None):  # see `rampline.result`
         end_with_parent(int(caller))
     make_quiet()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # paths may hold bytes that are no text, and a locale lack a dash
+            stream.reconfigure(errors="backslashreplace")
     home = Home.from_environment()
     # What ends a command from outside must unwind it like Ctrl-C, so that executions are closed and processes ended.
     signal.signal(signal.SIGTERM, _leave)
@@ -66,6 +72,7 @@ def main() -> int:
         signal.signal(signal.SIGHUP, _leave)
     try:
         keep_private(home)
+        os.environ.update(without_proxy(os.environ))
         os.environ.update(take_login_out(os.environ))
         os.environ.update(log_in(home, os.environ))
         return app(standalone_mode=False) or 0
@@ -91,9 +98,12 @@ def _describe(error: OSError) -> str:
 
 def _fail(message: str, status: int) -> int:
     if message:  # none with the help that a bare `rampline` shows
-        print(f"{ERROR_MARK}{mask(escape_controls(' '.join(message.split())))}", file=sys.stderr)  # noqa: T201
+        with suppress(OSError):  # nobody reads it any more
+            print(f"{ERROR_MARK}{mask(escape_controls(' '.join(message.split())))}", file=sys.stderr)  # noqa: T201
     return status
 
 
 def _leave(number: int, _frame: object) -> None:
+    # A terminal that is closed hangs up twice, by its shell and by the kernel: a second signal is not waited for.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     raise SystemExit(128 + number)

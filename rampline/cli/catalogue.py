@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rampline.cli.console import make_table, table_console
+from rampline.cli.console import line_console, make_table, table_console
 from rampline.config import RunConfig
 from rampline.config.choices import MODELS
 from rampline.config.keras_names import APPLICATIONS, keras_names
@@ -31,10 +32,6 @@ from rampline.study.definition import LONGEST_NAME
 if TYPE_CHECKING:
     from rampline.jobs.launcher import Node
 
-# Keras keeps weights that it has downloaded there.
-_CACHE = Path("~/.keras").expanduser()
-HERE, NOT_HERE = "here", "to be downloaded"
-
 
 def models(
     names: Annotated[
@@ -47,7 +44,9 @@ def models(
 ) -> None:
     """List the networks that come with Rampline and Keras, and how large they are."""
     applications = sorted(keras_names("applications", APPLICATIONS), key=str.lower)
-    cached = cached_weights(Path(os.environ.get("KERAS_HOME", _CACHE)) / "models", applications)
+    # Keras keeps weights that it has downloaded there.
+    cache = os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras")
+    cached = cached_weights(Path(cache) / "models", applications)
     for name in names or ():
         allowed = "one of those that `rampline models` lists"
         check(name in MODELS or name in applications, "model.name", name, allowed)
@@ -67,7 +66,7 @@ def models(
         if "parameters" in found:
             memory = f"{found['bytes_per_image'] / 2**20:.1f} MiB"
             told = [f"{found['parameters']:,}", f"{found['image_size']} px", memory]
-        weights = HERE if found["name"] in cached else NOT_HERE
+        weights = "here" if found["name"] in cached else "to be downloaded"
         table.add_row(found["name"], *told, "" if found["name"] in MODELS else weights)
     console = table_console()
     console.print(table)
@@ -102,21 +101,16 @@ def studies(
     if schema:
         from rampline.study.schema import study_schema
 
-        typer.echo(json.dumps(study_schema(), indent=2))
+        line_console().print(json.dumps(study_schema(), indent=2))
         return
     console = table_console()
-    if study is None:
-        _print_studies(console)
-    else:
+    if study is not None:
         _print_card(load_study(study), console)
-
-
-def _print_studies(console: Console) -> None:
+        return
     table = make_table("study", "runs", "teaches", "takes", numbers=("runs",))
-    for name in built_in_studies():
-        study = load_study(name)
-        runs, teaches = str(len(study.first_trainings)), study.teaches or study.description
-        table.add_row(study.name, runs, teaches, study.expected_hours)
+    for each in map(load_study, built_in_studies()):
+        runs, teaches = str(len(each.first_trainings)), each.teaches or each.description
+        table.add_row(each.name, runs, teaches, each.expected_hours)
     console.print(table)
     console.print("`rampline studies STUDY` shows one, `rampline plan STUDY` what would run here")
 
@@ -128,9 +122,13 @@ def _print_card(study: Study, console: Console) -> None:
             card.add_row(Text(title, style="dim"), Text(text))
     console.print(card)
     console.print(_runs_table(study))
-    if study.published_metrics:
+    if metrics := study.published_metrics:
         console.print(Text("published by others, on other hardware"))
-        console.print(_published_table(study))
+        table = make_table("run", *metrics, numbers=metrics)
+        for run in study.first_trainings:
+            if run.published:
+                table.add_row(run.name, *(f"{run.published[m]:g}" if m in run.published else "" for m in metrics))
+        console.print(table)
 
 
 def _card(study: Study) -> dict[str, str]:
@@ -156,15 +154,6 @@ def _runs_table(study: Study) -> Table:
         strategy = config.strategy.replace("_", " ") + (", fit" if config.engine == "fit" else "")
         name = f"{run.name} (reference)" if run.name == study.reference else run.name
         table.add_row(name, strategy, str(config.replicas), str(config.global_batch_size), run.description)
-    return table
-
-
-def _published_table(study: Study) -> Table:
-    metrics = study.published_metrics
-    table = make_table("run", *metrics, numbers=metrics)
-    for run in study.first_trainings:
-        if run.published:
-            table.add_row(run.name, *(f"{run.published[m]:g}" if m in run.published else "" for m in metrics))
     return table
 
 
@@ -206,7 +195,8 @@ def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder;
     words = re.sub("[^a-z0-9_-]", "-", folder.resolve().name.lower())
     name = words.strip("-_")[:LONGEST_NAME] or "my-project"
     name += "-project" if name in built_in_studies() else ""
+    console = line_console()
     for template in templates:
         write_text(folder / template.name, template.read_text(encoding="utf-8").replace("my-project", name))
-        typer.echo(f"wrote {folder / template.name}")
-    typer.echo(f"now: cd {folder} && rampline run study.yaml")
+        console.print(f"wrote {folder / template.name}")
+    console.print(f"now: cd {shlex.quote(str(folder))} && rampline run study.yaml")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -19,13 +18,6 @@ from rampline.record.units import NONE, write_accuracy, write_count
 MOST_CLASSES = 40  # rows
 
 
-class Alias(StrEnum):
-    """What a model can be made."""
-
-    CHAMPION = "champion"
-    CHALLENGER = "challenger"
-
-
 def promote(
     run_id: Annotated[
         str,
@@ -34,14 +26,15 @@ def promote(
         ),
     ],
     alias: Annotated[
-        Alias, typer.Option("--as", help="A challenger may be less accurate than the champion.")
-    ] = Alias.CHAMPION,
+        Literal["champion", "challenger"],
+        typer.Option("--as", help="A challenger may be less accurate than the champion."),
+    ] = "champion",
 ) -> None:
     """Register a run's model in MLflow as rampline-STUDY, if it is complete, as accurate as the champion, and sound."""
     from rampline.registry.promotion import promote as promote_run  # MLflow: too slow for the other commands
 
     console = line_console()
-    promotion = promote_run(run_id, alias=alias.value, home=Home.from_environment(), log=console.print)
+    promotion = promote_run(run_id, alias=alias, home=Home.from_environment(), log=console.print)
     console.print(promotion.sentence())
     console.print(f"model  models:/{promotion.model}@{promotion.alias}")
 

@@ -38,7 +38,7 @@ DISK_GIBIBYTES = 5.0
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """One line of `rampline doctor`: what was looked at, what was found, and what to do unless it is `ok`."""
 
@@ -86,7 +86,7 @@ def _python() -> Finding:
     allowed = low <= sys.version_info[:2] < high
     text = f"{sys.version.split()[0]} ({sys.executable})"
     remedy = f"make a fresh environment with Python {low[0]}.{low[1]} to {high[0]}.{high[1] - 1}: `make setup PYTHON=…`"
-    return Finding(subject="Python", status="ok" if allowed else "fail", text=text, remedy=remedy)
+    return Finding("Python", "ok" if allowed else "fail", text, remedy)
 
 
 def _packages() -> Iterator[Finding]:
@@ -98,7 +98,7 @@ def _packages() -> Iterator[Finding]:
         if name in PACKAGES or not fits:
             text = f"{version}, which is not {allowed}" if version and not fits else version or "not installed"
             remedy = f"run `make setup`, or `pip install '{name}{allowed}'`"
-            yield Finding(subject=name, status="ok" if fits else "fail", text=text, remedy=remedy)
+            yield Finding(name, "ok" if fits else "fail", text, remedy)
 
 
 def _bounds() -> dict[str, SpecifierSet]:
@@ -120,10 +120,8 @@ def _devices() -> Finding:
     text = f"{', '.join(devices.gpus) or 'no GPU'}, {write_number_of('CPU core', cores)}"
     if devices.gpus and not _has_cuda():
         remedy = "TensorFlow will not see the GPU: run `make setup EXTRA=gpu`, or `pip install 'rampline[gpu]'`"
-        return Finding(
-            subject="devices", status="warn", text=f"{text}; no CUDA libraries for TensorFlow", remedy=remedy
-        )
-    return Finding(subject="devices", status="ok", text=text)
+        return Finding("devices", "warn", f"{text}; no CUDA libraries for TensorFlow", remedy)
+    return Finding("devices", "ok", text)
 
 
 def _has_cuda() -> bool:
@@ -135,19 +133,14 @@ def _has_cuda() -> bool:
 def _amount(subject: str, gibibytes: float, wanted: float, remedy: str) -> Finding:
     enough = gibibytes >= wanted
     text = f"{gibibytes:.1f} GiB free" + ("" if enough else f", {wanted:g} GiB are advisable")
-    return Finding(subject=subject, status="ok" if enough else "warn", text=text, remedy=remedy)
+    return Finding(subject, "ok" if enough else "warn", text, remedy)
 
 
 def _writable(home: Home) -> Finding:
     existing = _nearest_existing(home.root)
     writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
     text = f"{home.root} {'can' if writable else 'cannot'} be written to"
-    return Finding(
-        subject="RAMPLINE_HOME",
-        status="ok" if writable else "fail",
-        text=text,
-        remedy="set RAMPLINE_HOME to a folder of yours",
-    )
+    return Finding("RAMPLINE_HOME", "ok" if writable else "fail", text, "set RAMPLINE_HOME to a folder of yours")
 
 
 def _nearest_existing(path: Path) -> Path:
@@ -161,8 +154,8 @@ def _loopback() -> Finding:
             socket.create_connection(server.getsockname(), timeout=5).close()
     except OSError as error:
         remedy = "allow connections on 127.0.0.1 (firewall, container settings)"
-        return Finding(subject="loopback", status="fail", text=f"no connection on 127.0.0.1: {error}", remedy=remedy)
-    return Finding(subject="loopback", status="ok", text="ports of 127.0.0.1 can be used")
+        return Finding("loopback", "fail", f"no connection on 127.0.0.1: {error}", remedy)
+    return Finding("loopback", "ok", "ports of 127.0.0.1 can be used")
 
 
 def _other_users() -> Finding:
@@ -170,27 +163,27 @@ def _other_users() -> Finding:
     others, has_private = ", ".join(other_users()), private_network() is not SHARED
     network = f"roles of one run {'get' if has_private else 'cannot have'} a network of their own"
     if not others:
-        return Finding(subject="other users", status="ok", text=f"none on this machine; {network}")
+        return Finding("other users", "ok", f"none on this machine; {network}")
     open_to = "runs with a model function or imagenet weights" if has_private else "runs"
     remedy = f"train multi_worker and parameter_server {open_to} where nobody else has an account: see docs/trust.md"
-    return Finding(subject="other users", status="warn", text=f"{others}; {network}", remedy=remedy)
+    return Finding("other users", "warn", f"{others}; {network}", remedy)
 
 
 def _address(subject: str, variable: str, otherwise: str) -> Finding:
     """The user's own server if the variable names one, and whether somebody listens there."""
     value = os.environ.get(variable)
     if not value:
-        return Finding(subject=subject, status="ok", text=f"{otherwise} ({variable} is not set)")
+        return Finding(subject, "ok", f"{otherwise} ({variable} is not set)")
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https"):
-        return Finding(subject=subject, status="ok", text=f"{variable}={mask(value)}")
+        return Finding(subject, "ok", f"{variable}={mask(value)}")
     try:
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
         socket.create_connection((parts.hostname or "", port), timeout=5).close()
     except (OSError, ValueError) as error:
         text = f"{variable}={mask(value)} does not answer: {error}"
-        return Finding(subject=subject, status="fail", text=text, remedy=f"start that server, or unset {variable}")
-    return Finding(subject=subject, status="ok", text=f"{variable}={mask(value)} answers")
+        return Finding(subject, "fail", text, f"start that server, or unset {variable}")
+    return Finding(subject, "ok", f"{variable}={mask(value)} answers")
 
 
 def _store() -> Iterator[Finding]:
@@ -200,10 +193,9 @@ def _store() -> Iterator[Finding]:
         store = ObjectStore.from_environment()
         assert store
         store.check()
-        yield Finding(subject="store", status="ok", text=f"{VARIABLE}={store.url} can be written to")
+        yield Finding("store", "ok", f"{VARIABLE}={store.url} can be written to")
     except InputError as error:
-        remedy = f"mend that, or unset {VARIABLE}: see docs/store.md"
-        yield Finding(subject="store", status="fail", text=str(error), remedy=remedy)
+        yield Finding("store", "fail", str(error), f"mend that, or unset {VARIABLE}: see docs/store.md")
 
 
 def _tf_config() -> Iterator[Finding]:
@@ -214,9 +206,7 @@ def _tf_config() -> Iterator[Finding]:
         task = json.loads(text)["task"]
         role = f"{task['type']} {task['index']}"
         found = f"`rampline run` and `rampline worker` would be {role} of a run of several processes"
-        yield Finding(subject="TF_CONFIG", status="ok", text=found)
+        yield Finding("TF_CONFIG", "ok", found)
     except (ValueError, TypeError, KeyError, RecursionError):
         remedy = 'set it to {"cluster": {ROLE: ["HOST:PORT", …]}, "task": {"type": ROLE, "index": N}}, or unset it'
-        yield Finding(
-            subject="TF_CONFIG", status="fail", text="is set, but is not JSON with cluster and task", remedy=remedy
-        )
+        yield Finding("TF_CONFIG", "fail", "is set, but is not JSON with cluster and task", remedy)

@@ -70,11 +70,11 @@ def show_comparison(comparison: Comparison, home: Home, console: Console) -> Non
     console.print()
     report = home.reports / comparison.study / comparison.execution / "report.html"
     if report.is_file():
-        console.print(f"report  {shorten(report)}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"report  {shorten(report)}", soft_wrap=True)
     runs = home.runs / comparison.study / comparison.execution
     if runs.is_dir():
-        console.print(f"runs    {shorten(runs)}", highlight=False, soft_wrap=True, markup=False)
-    console.print(f"MLflow  {how_to_open_mlflow(home)}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"runs    {shorten(runs)}", soft_wrap=True)
+    console.print(f"MLflow  {how_to_open_mlflow(home)}", soft_wrap=True)
 
 
 def data(study: StudyArgument, set_: SetOption = None) -> None:

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from rampline.tuning.outcome import Outcome
     from rampline.tuning.trial import Limits
 
-FAILED = 1
-
 
 def parity(
     study: StudyArgument,
@@ -63,7 +61,7 @@ def parity(
         console.print(line)
     console.print(f"result   {result_file(directory)}")
     if not result.passed:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(1)
 
 
 def _prepare(study: Study, home: Home, log: Callable[[str], None]) -> dict[DataConfig, PreparedDataset]:
@@ -95,15 +93,17 @@ def _figure(value: float | None) -> str:
     return "a figure that is not finite" if value is None else f"{value:.2g}"
 
 
-MeasureOption = Annotated[
-    bool,
-    typer.Option("--measure", help="Measure now: one epoch of each run on this machine, in a folder of its own."),
-]
 WIDTH_WITHOUT_TERMINAL = 140
 
 
 def explain(
-    study: StudyArgument, only: OnlyOption = None, set_: SetOption = None, measure: MeasureOption = False
+    study: StudyArgument,
+    only: OnlyOption = None,
+    set_: SetOption = None,
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Measure now: one epoch of each run on this machine, in a folder of its own."),
+    ] = False,
 ) -> None:
     """Show where the time of a study's latest execution went, run by run, or measure it now."""
     home, console = Home.from_environment(), table_console(WIDTH_WITHOUT_TERMINAL)
@@ -193,18 +193,15 @@ def _show(explanations: dict[str, Explanation], console: Console) -> None:
         console.print(Text(f"{name}: ", style="bold") + Text(explanation.verdict.sentence))
 
 
-OnOption = Annotated[
-    Path | None,
-    typer.Option("--on", metavar="FILE", help="A file of machine types: what the runs would take on each of them."),
-]
-
-
 def forecast(
     study: StudyArgument,
     only: OnlyOption = None,
     set_: SetOption = None,
     file: OverridesOption = None,
-    on: OnOption = None,
+    on: Annotated[
+        Path | None,
+        typer.Option("--on", metavar="FILE", help="A file of machine types: what the runs would take on each of them."),
+    ] = None,
 ) -> None:
     """Measure about a minute per network, and tell what each run would take, with the interval of 90 %."""
     home, console = Home.from_environment(), line_console()
@@ -273,29 +270,26 @@ def _show_forecasts(
     table_console(WIDTH_WITHOUT_TERMINAL).print(table)
 
 
-BudgetOption = Annotated[float, typer.Option("--budget", min=1, metavar="SECONDS", help="Time for all trials.")]
-MaxBatchOption = Annotated[
-    int | None, typer.Option("--max-batch", min=1, metavar="IMAGES", help="Largest per-replica batch that is tried.")
-]
-AllowBatchOption = Annotated[
-    bool, typer.Option("--allow-batch", help="Recommend a faster batch too, and the learning rate that goes with it.")
-]
-AllowPrecisionOption = Annotated[bool, typer.Option("--allow-precision", help="Recommend a faster precision too.")]
-OutputOption = Annotated[
-    Path | None,
-    typer.Option("--output", metavar="FILE", help="Where the recommended settings go, instead of the home."),
-]
-
-
 def tune(
     study: StudyArgument,
     run: Annotated[str, typer.Option("--run", metavar="RUN", help="The run of the study that is tuned.")],
-    budget: BudgetOption = 120,
+    budget: Annotated[float, typer.Option("--budget", min=1, metavar="SECONDS", help="Time for all trials.")] = 120,
     set_: SetOption = None,
-    allow_batch: AllowBatchOption = False,
-    allow_precision: AllowPrecisionOption = False,
-    max_batch: MaxBatchOption = None,
-    output: OutputOption = None,
+    allow_batch: Annotated[
+        bool,
+        typer.Option("--allow-batch", help="Recommend a faster batch too, and the learning rate that goes with it."),
+    ] = False,
+    allow_precision: Annotated[
+        bool, typer.Option("--allow-precision", help="Recommend a faster precision too.")
+    ] = False,
+    max_batch: Annotated[
+        int | None,
+        typer.Option("--max-batch", min=1, metavar="IMAGES", help="Largest per-replica batch that is tried."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Where the recommended settings go, instead of the home."),
+    ] = None,
 ) -> None:
     """Find the settings with which a run is fast on this machine, by short measured trials."""
     checked, _ = _read_run(study, run, set_ or [])
@@ -317,7 +311,8 @@ def tune(
     outcome = _search(folder / run, config, str(dataset.directory), limits, budget, console)
     for line in ["", *describe_outcome(outcome, train_examples=limits.train_examples)]:
         console.print(line)
-    _write(outcome, [study, *(f"--set={each}" for each in set_ or [])], output or _file(home, name, run), console)
+    path = output or home.root / "tuning" / name / f"{run}.yaml"
+    _write(outcome, [study, *(f"--set={each}" for each in set_ or [])], path, console)
     _log(outcome, name, home, folder.name, console)
 
 
@@ -351,10 +346,6 @@ def _read_run(study: str, run: str, assignments: Sequence[str]) -> tuple[Study, 
     if origin:
         overrides[f"{listed}:model.weights"] = "none"  # no other run is needed
     return check_study(study, home=Home.from_environment(), only=[run], overrides=overrides), origin
-
-
-def _file(home: Home, study: str, run: str) -> Path:
-    return home.root / "tuning" / study / f"{run}.yaml"
 
 
 def _write(outcome: Outcome, arguments: Sequence[str], path: Path, console: Console) -> None:

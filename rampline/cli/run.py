@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import typer
 from rich.console import Console
 
 from rampline.cli.arguments import OnlyOption, OverridesOption, SetOption, StudyArgument, all_overrides
-from rampline.cli.console import SafeConsole, line_console
+from rampline.cli.console import SafeConsole, line_console, shows_bars
 from rampline.cli.look import find_comparison, show_comparison
 from rampline.config.sections import Launcher
 from rampline.credentials import mask
@@ -38,84 +39,80 @@ from rampline.tracking.pages import shorten
 
 HTTP_LIBRARIES = ("httpx", "httpcore")
 
-ResumeOption = Annotated[
-    bool, typer.Option("--resume", help="Continue the study's latest execution, with the settings it was started with.")
-]
-
-
-LauncherOption = Annotated[
-    Launcher | None, typer.Option("--launcher", help="What starts the processes of every run: sets cluster.launcher.")
-]
-
-
-ExecutionOption = Annotated[
-    str | None,
-    typer.Option(
-        "--execution",
-        metavar="NAME",
-        help="Name of the execution: continued if there is one, else begun. For jobs that a scheduler starts again.",
-    ),
-]
-
-ProfileOption = Annotated[
-    bool, typer.Option("--profile", help="Capture a TensorBoard trace of a few steps of each run's chief.")
-]
-
 
 def run(
     study: StudyArgument,
     only: OnlyOption = None,
     set_: SetOption = None,
     file: OverridesOption = None,
-    resume: ResumeOption = False,
-    name: ExecutionOption = None,
-    profile: ProfileOption = False,
-    launcher: LauncherOption = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Continue the study's latest execution, with the settings it was started with."),
+    ] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--execution",
+            metavar="NAME",
+            help="Name of the execution: continued if there is one, else begun. "
+            "For jobs that a scheduler starts again.",
+        ),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Capture a TensorBoard trace of a few steps of each run's chief.")
+    ] = False,
+    launcher: Annotated[
+        Launcher | None,
+        typer.Option("--launcher", help="What starts the processes of every run: sets cluster.launcher."),
+    ] = None,
 ) -> None:
     """Run a study: prepare its data, train its runs, evaluate and compare them."""
-    home, console = Home.from_environment(), SafeConsole(markup=False)
+    home, console = Home.from_environment(), SafeConsole()
+    say = partial(console.print, soft_wrap=True)
     if name and (Path(name).name != name or name == ".."):
         raise InputError(f"--execution={name}: it must be the name of a folder of {home.runs}/STUDY")
     short = [*(["profile=true"] if profile else []), *([f"cluster.launcher={launcher}"] if launcher else [])]
     overrides = all_overrides(file, [*(set_ or []), *short], only)
-    _meet_store(study, name, home, console, continues=resume or name is not None)
+    _meet_store(study, name, home, say, continues=resume or name is not None)
     folder = home.runs / load_study(study).name / name if name else None
     if resume:
         execution = _unfinished(load_study(study).name, folder, home, settings_given=bool(only or overrides))
     else:
-        say = partial(console.print, highlight=False)
         execution = continue_or_check(study, folder, home, say, only=only or [], overrides=overrides)
     is_job = any(run.config.cluster.launcher == "slurm" for run in execution.study.runs)
     requeue = requeue_at_exit() if is_job else None
-    console.print(f"study {execution.study.name}, execution {execution.name}", highlight=False)
+    # Not the latest one, perhaps.
+    again = shlex.join(["rampline", "run", study, *(["--execution", name] if name else []), "--resume"])
+    say(f"study {execution.study.name}, execution {execution.name}")
     parameters = {"study": study, "only": only or [], "overrides": overrides, "execution": str(execution.folder)}
     try:
         with ExitStack() as stack, at_hand(execution):
             _run_flow(home, parameters, console, stack, execution.study)
     except KeyboardInterrupt:
-        remedy = f": `rampline run {study} --resume` continues it" if execution.is_begun else ""
-        console.print(f"interrupted{remedy}", highlight=False)
+        say("interrupted" + (f": `{again}` continues it" if execution.is_begun else ""))
         raise
-    except Preempted as stop:
-        raise typer.Exit(_say_preempted(stop, requeue, study, console)) from None
-    except SystemExit:
+    except (Preempted, SystemExit) as end:
         from rampline.execution import preempted_run
 
-        # SIGTERM to this command, which Prefect has passed on.
-        stop = preempted_run(execution)
+        # SystemExit: SIGTERM to this command, which Prefect has passed on.
+        stop = end if isinstance(end, Preempted) else preempted_run(execution)
+        if stop:
+            say(f"preempted: {stop}: `{again}` continues it")
+        if requeue and is_running():
+            say("queueing the job again")
+            requeue()
         if stop is None:
-            _queue_again(requeue, console)
             raise
-        raise typer.Exit(_say_preempted(stop, requeue, study, console)) from None
+        raise typer.Exit(stop.exit_status) from None
     except (RunFailed, PrefectLost):
         if execution.is_begun:
-            console.print(f"`rampline run {study} --resume` continues what did not complete", highlight=False)
+            say(f"`{again}` continues what did not complete")
         raise
     finally:
         _show_what_there_is(execution, console)
 
 
-def _meet_store(study: str, name: str | None, home: Home, console: Console, *, continues: bool) -> None:
+def _meet_store(study: str, name: str | None, home: Home, log: Callable[[str], None], *, continues: bool) -> None:
     """Refuse an object store that cannot be written to; fetch what another machine has put there of the execution.
 
     Raises:
@@ -128,20 +125,7 @@ def _meet_store(study: str, name: str | None, home: Home, console: Console, *, c
     if continues:
         from rampline.study.stored_execution import fetch_execution  # NumPy: a wrong store should be told of before
 
-        fetch_execution(store, load_study(study).name, home, name, lambda line: console.print(line, highlight=False))
-
-
-def _say_preempted(stop: Preempted, requeue: Callable[[], None] | None, study: str, console: Console) -> int:
-    text = f"preempted: {stop}: `rampline run {study} --resume` continues it"
-    console.print(text, highlight=False, soft_wrap=True)
-    _queue_again(requeue, console)
-    return stop.exit_status
-
-
-def _queue_again(requeue: Callable[[], None] | None, console: Console) -> None:
-    if requeue and is_running():
-        console.print("queueing the job again", highlight=False)
-        requeue()
+        fetch_execution(store, load_study(study).name, home, name, log)
 
 
 class PrefectLost(RamplineError):
@@ -151,7 +135,8 @@ class PrefectLost(RamplineError):
 def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: ExitStack, study: Study) -> None:
     forks = fork_server if study.needs_tensorflow_here else nullcontext
     prepare_nodes(run.config for run in study.runs)
-    with console.status("starting Prefect") if console.is_terminal else nullcontext():
+    bars = shows_bars(console)
+    with console.status("starting Prefect") if bars else nullcontext():
         wait = start_prefect(home)
         # Prefect's server takes longest. Where it and this process have all cores, TensorFlow is imported afterwards.
         has_spare_core = wait is None or available_cores() > 2
@@ -166,7 +151,8 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: E
             stack.enter_context(forks())
         if wait:
             wait()
-    with BarProgress(console) if console.is_terminal else nullcontext(LineProgress(typer.echo)) as progress:
+    lines = LineProgress(partial(console.print, soft_wrap=True))
+    with BarProgress(console) if bars else nullcontext(lines) as progress:
         token = TERMINAL.set(progress)
         # While the API is away, Prefect's log handler would write to the terminal for every line that it cannot send.
         before, logging.raiseExceptions = logging.raiseExceptions, False
@@ -216,9 +202,9 @@ def _show_what_there_is(execution: Execution, console: Console) -> None:
         comparison = execution.comparison or find_comparison(study.name, home, execution.parent_run_id)
         show_comparison(comparison, home, console)
         if any(run.config.profile for run in study.runs):
-            console.print(f"profile {how_to_open_tensorboard(execution.folder)}", highlight=False, soft_wrap=True)
+            console.print(f"profile {how_to_open_tensorboard(execution.folder)}", soft_wrap=True)
     except TrackingError as error:
-        console.print(f"no comparison: {error}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"no comparison: {error}", soft_wrap=True)
 
 
 def _unfinished(study: str, folder: Path | None, home: Home, *, settings_given: bool) -> Execution:
@@ -229,7 +215,8 @@ def _unfinished(study: str, folder: Path | None, home: Home, *, settings_given: 
     """
     if settings_given:
         raise InputError(
-            "--resume continues an execution with its own settings: leave out --only and --set, and --overrides"
+            "--resume continues an execution with its own settings: leave out --only and --set, --overrides, --profile "
+            "and --launcher"
         )
     execution = Execution.open(folder) if folder else Execution.latest(study, home)
     if execution is None:
@@ -242,15 +229,12 @@ def _unfinished(study: str, folder: Path | None, home: Home, *, settings_given: 
     return execution
 
 
-OptionsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[-- OPTION...]", help="Options of sbatch, such as --partition=gpu --time=8:00:00."),
-]
-
-
 def submit(
     study: StudyArgument,
-    options: OptionsArgument = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- OPTION...]", help="Options of sbatch, such as --partition=gpu --time=8:00:00."),
+    ] = None,
     launcher: Annotated[Literal["slurm"], typer.Option(help="Whose job it becomes.")] = "slurm",
     only: OnlyOption = None,
     set_: SetOption = None,
@@ -304,21 +288,20 @@ def worker(run_directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help
     if not text:
         raise ClusterConfigError("TF_CONFIG is not set: it says which role of the run this is")
     task = parse_tf_config(text, directory.read_config())
-    say = LineProgress(typer.echo).line
+    say = LineProgress(line_console().print).line
     say(f"joining the run in {run_directory} as {task.role} {task.index}")
     supervise(directory, on_event=lambda event: None, log=say, launcher=Local([task]))
     say("the run is complete")
 
 
-What = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[STUDY | RUN_DIR | EXECUTION_DIR]", help="What to deliver; all of RAMPLINE_HOME if left out."
-    ),
-]
-
-
-def sync(what: What = None) -> None:
+def sync(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[STUDY | RUN_DIR | EXECUTION_DIR]", help="What to deliver; all of RAMPLINE_HOME if left out."
+        ),
+    ] = None,
+) -> None:
     """Deliver to MLflow what it has not got of runs: params, epochs, results, evaluation, artifacts, final status."""
     # They bring in MLflow and pandas: too slow for the other commands.
     from rampline.execution import compare_runs
@@ -328,8 +311,9 @@ def sync(what: What = None) -> None:
 
     home, console = Home.from_environment(), line_console()
     chosen = _executions(what, home)
-    store, client, delivered, failed = ObjectStore.from_environment(), open_tracking(home), 0, 0
+    store, delivered, failed = ObjectStore.from_environment(), 0, 0
     for folder, runs in chosen:
+        client = open_tracking(home)  # without it none of them could be delivered
         try:
             execution = Execution.open(folder)
             if store and is_taken_over(store, execution):
@@ -342,7 +326,6 @@ def sync(what: What = None) -> None:
         except RamplineError as error:
             console.print(f"{folder.parent.name}/{folder.name}: {error}")
             failed += 1
-            open_tracking(home)  # with which the others could not be delivered either
     if failed:
         raise TrackingError(f"{failed} of {len(chosen)} executions could not be delivered: see above")
     if not delivered:

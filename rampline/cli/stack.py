@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,8 +10,7 @@ from rich.text import Text
 from rampline.cli.console import line_console
 from rampline.record.home import Home
 from rampline.servers.secret import sign_in_lines
-from rampline.servers.status import Part, look
-from rampline.tracking.pages import shorten
+from rampline.servers.status import look
 
 
 def up(
@@ -55,26 +53,19 @@ def status() -> None:
         console.print(f"nothing is up in {home.root}: `rampline up` starts it")
         raise typer.Exit(1)
     for part in parts:
-        condition = Text(f"{part.condition:<11}", style="green" if part.is_well else "red")
-        console.print(Text(f"{part.name:<9}"), condition, part.where, *_details(part), sep="")
-    if console.is_terminal:
+        condition = Text(f"{part.condition:<15} ", style="green" if part.is_well else "red")
+        console.print(Text(f"{part.name:<9}"), condition, ", ".join(part.about), sep="")
+    if console.file.isatty():
         for line in sign_in_lines(home, with_secret=True):
             console.print(line)
     if not all(part.is_well for part in parts):
         raise typer.Exit(1)
 
 
-def _details(part: Part) -> list[str]:
-    """What there is of a process that runs."""
-    found = [f"process {part.pid}" if part.pid else "", f"since {part.since}" if part.since else ""]
-    found += [f"log {shorten(Path(part.log))}" if part.log else ""]
-    return [f", {text}" for text in found if text]
-
-
 def down() -> None:
     """End the servers and the worker of `rampline up`; flow runs in progress save a checkpoint first."""
-    from rampline.servers.up import end_servers, say, waiting
+    from rampline.servers.up import end_servers, waiting
 
     console = line_console()
     with waiting(console, "ending the worker and its flow runs, then the servers"):
-        say(console, end_servers(Home.from_environment()))
+        console.print(end_servers(Home.from_environment()))

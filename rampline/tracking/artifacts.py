@@ -59,7 +59,7 @@ def draw_learning_rate(path: Path, curve: Sequence[Sequence[float]], epochs: Map
     """PNG of the learning rate over epochs.
 
     Args:
-        path: the file, replaced if it exists.
+        path: the file.
         curve: `[[epoch, rate], …]` of the schedule, epoch 0 at the first step; may be empty.
         epochs: rate at the end of each epoch (1-based), as it was recorded.
     """

@@ -50,12 +50,7 @@ class Projection:
 
     `mlflow.json` keeps the run's id, and which version of which file was uploaded. Which epochs and samples MLflow has,
     it is asked once: a marker of ours could be older than what it has taken. Where `delivery.json` says that it has all
-    of them, they are not even read.
-
-    Args:
-        client: of the store.
-        directory: of the run.
-        parent_run_id: MLflow run of the execution, below which the run is made if this store has none.
+    of them, they are not even read. The run is made below `parent_run_id`, the execution's, if this store has none.
 
     Raises:
         TrackingError: when this store has no run of the directory, and no parent is given.
@@ -160,7 +155,7 @@ class Delivery:
     Args:
         open_client: called in the thread, again after each failure.
         directory: created.
-        parent_run_id: MLflow run of the execution.
+        parent_run_id: see `Projection`.
         log: gets a line for what a user acts on, in the thread that calls `tell` and `close`.
     """
 

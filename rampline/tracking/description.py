@@ -58,8 +58,6 @@ EPOCHS, SAMPLES = "elapsed_seconds", "system/{node}/cpu_utilization_percentage"
 SAMPLES_AT_ONCE = 200
 DATA_REPORT = ("data_report.json", "data_report.csv", "undecodable.csv", "duplicates.csv", "groups.csv")
 DRAWN = ("learning_rate.png", "confusion_matrix.png", "classification_report.csv", "classification_report.json")
-CONTEXT = "training"
-BYTES_PER_MEGABYTE = 10**6
 # MLflow measures no memory access, the name is ours.
 GPU_NAMES = {
     "utilization_percent": "utilization_percentage",
@@ -75,9 +73,7 @@ FINGERPRINT_DIGITS, PREPARATION_DIGITS = 12, 8
 class RunReader:
     """Reads a run directory for MLflow, again and again: days of events, and what never changes, are read once.
 
-    Args:
-        directory: of the run.
-        from_end: leave out what its events and samples tell so far, because MLflow has it.
+    `from_end` leaves out what its events and samples tell so far, because MLflow has it.
     """
 
     def __init__(self, directory: RunDirectory, *, from_end: bool = False) -> None:
@@ -253,7 +249,7 @@ def _dataset_part(folder: Path) -> Record:
         dataset = PreparedDataset.open(folder)
     except DatasetError:
         return Record()
-    given = DatasetInput(dataset=make_dataset(dataset), tags=[InputTag(MLFLOW_DATASET_CONTEXT, CONTEXT)])
+    given = DatasetInput(dataset=make_dataset(dataset), tags=[InputTag(MLFLOW_DATASET_CONTEXT, "training")])
     reports = _existing({f"data_report/{name}": dataset.directory / name for name in DATA_REPORT})
     return Record(tags={"rampline.data_fingerprint": dataset.fingerprint}, artifacts=reports, dataset=given)
 
@@ -413,7 +409,7 @@ def _name_gpu_metrics(gpu: dict[str, Any]) -> dict[str, float]:
 
 
 def _megabytes(mebibytes: float) -> float:
-    return round(mebibytes * BYTES_PER_MEBIBYTE / BYTES_PER_MEGABYTE, 1)
+    return round(mebibytes * BYTES_PER_MEBIBYTE / 1e6, 1)
 
 
 def _whole_samples(reader: EventReader) -> Iterator[dict[str, Any]]:

@@ -35,18 +35,9 @@ KIND_TAG, KIND = "mlflow.experimentKind", "custom_model_development"
 
 
 def open_experiment(client: MlflowClient, study: Study, home: Home, *, execution: str) -> str:
-    """The experiment of a study, see `experiment_id`, described and with views of its runs.
+    """Id of the experiment of a study, see `experiment_id`, described and with views of its runs.
 
-    What a person has written there in its place stays.
-
-    Args:
-        client: of the store.
-        study: whose name, description and purpose it gets.
-        home: where artifacts go if the store has no place of its own for them.
-        execution: the one that begins, which the view of the latest shows.
-
-    Returns:
-        its id.
+    What a person has written there in its place stays. `execution` is the one that begins: a view shows the latest.
 
     Raises:
         TrackingError: when the store refuses.
@@ -98,18 +89,13 @@ def begin_run(
     tags: Mapping[str, str] | None = None,
     began: float | None = None,
 ) -> str:
-    """Begin the run of a new execution; runs of earlier ones whose process was killed are closed first.
+    """Begin the run of a new execution, and return its id; runs of killed processes are closed first.
 
     Args:
-        client: of the store.
-        experiment: id of the study's.
-        study: its name.
-        execution: its name.
+        client, experiment: the store, and the id of the study's experiment there.
+        study, execution: their names.
         tags: on top of those every execution has, such as `rampline.reference` and `rampline.command`.
         began: Unix seconds of its begin; now by default.
-
-    Returns:
-        id of the run.
 
     Raises:
         TrackingError: when MLflow refuses.

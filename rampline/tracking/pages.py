@@ -63,15 +63,9 @@ RUNS_SHOWN = 20
 
 
 def renew_views(tags: Mapping[str, str], execution: str, now_seconds: float) -> dict[str, str]:
-    """The tags to write on the experiment so that its views are there and up to date.
+    """The tags, by name, to write on the experiment that has `tags`, so that its views are there and up to date.
 
-    Args:
-        tags: what the experiment has.
-        execution: the newest one of the study.
-        now_seconds: Unix time.
-
-    Returns:
-        values by name; nothing for a view that a person has changed in MLflow.
+    `execution` is the newest one of the study. A view that a person has changed in MLflow is left as it is.
     """
     filters = {LATEST: f"{RUNS_ONLY} and tags.`rampline.execution` = '{execution}'", ALL: RUNS_ONLY}
     renewed = {}
@@ -103,7 +97,10 @@ def _write_view(name: str, condition: str, created_ms: int) -> str:
         "runsHiddenMode": f"FIRST_{RUNS_SHOWN}_RUNS",
         "hideEmptyCharts": True,
         "isAccordionReordered": True,
-        "compareRunSections": [_section(name) for name in (SUMMARY, BY_TIME, BY_EPOCH, OTHER)],
+        "compareRunSections": [
+            {"uuid": name, "name": name, "display": True, "isReordered": True}
+            for name in (SUMMARY, BY_TIME, BY_EPOCH, OTHER)
+        ],
         "compareRunCharts": _charts(),
     }
     return _compact({"name": name, "createdAt": created_ms, "updatedAt": created_ms, "state": _compact(state)})
@@ -116,7 +113,7 @@ def _columns() -> list[str]:
 
 def _charts() -> list[dict[str, Any]]:
     return [
-        *(_bar(metric) for metric in _shown_in(Output.VIEW_BAR)),
+        *(_chart("BAR", SUMMARY, metric, {"metricKey": metric}) for metric in _shown_in(Output.VIEW_BAR)),
         _parallel(),
         *(_line(metric, BY_TIME, x="elapsed_seconds") for metric in _shown_in(Output.VIEW_BY_TIME)),
         *(_line(metric, BY_EPOCH) for metric in _shown_in(Output.VIEW_BY_EPOCH)),
@@ -127,17 +124,9 @@ def _shown_in(output: Output) -> list[str]:
     return [metric.name for metric in shown_in(output)]
 
 
-def _section(name: str) -> dict[str, Any]:
-    return {"uuid": name, "name": name, "display": True, "isReordered": True}
-
-
 def _chart(kind: str, section: str, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     fixed = {"type": kind, "uuid": f"{section}: {name}", "metricSectionId": section, "runsCountToCompare": RUNS_SHOWN}
     return {**fixed, "deleted": False, "isGenerated": False, **values}
-
-
-def _bar(metric: str) -> dict[str, Any]:
-    return _chart("BAR", SUMMARY, metric, {"metricKey": metric})
 
 
 def _line(metric: str, section: str, *, x: str = "") -> dict[str, Any]:

@@ -89,10 +89,8 @@ class Known:
     out what it has (mlflow/store/tracking/dbmodels/models.py `SqlMetric`, sqlalchemy_store.py `_log_metrics`, 3.17).
 
     Attributes:
-        run_id: of the run.
         status: MLflow's.
         params: names.
-        tags: values by name.
         figures: latest value of every metric by name.
         files: of what was uploaded, by its path in MLflow, a stamp that another version of it would not have.
         times: by series and step, when the latest point was made, in milliseconds; filled as it is asked for.
@@ -225,15 +223,9 @@ def _upload(client: MlflowClient, record: Record, known: Known) -> None:
 
 
 def log_model(client: MlflowClient, run_id: str, folder: Path) -> str:
-    """Log a saved model as the run's (`runs:/RUN_ID/model`); the same model is not logged twice.
+    """Log what `mlflow.keras.save_model` wrote as the model of a run in any state (`runs:/RUN_ID/model`).
 
-    Args:
-        client: where to.
-        run_id: the run, in any state.
-        folder: what `mlflow.keras.save_model` wrote.
-
-    Returns:
-        Id of the MLflow model.
+    The same model is not logged twice. Returns the id of the MLflow model.
     """
     from mlflow.models import Model  # half a second, which no run needs before it trains
 

@@ -23,12 +23,7 @@ STRATEGIES = {
 
 
 def describe_run(directory: RunDirectory, failure: str | None = None) -> str:
-    """A few lines of markdown; what is not known yet is left out.
-
-    Args:
-        directory: of the run, in any state.
-        failure: why it ended without being complete, one line.
-    """
+    """A few lines of markdown on a run in any state; `failure` is why it ended without being complete, one line."""
     identity = directory.read_identity()
     paragraphs = [
         identity.description,

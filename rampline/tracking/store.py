@@ -6,7 +6,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -60,8 +60,10 @@ def open_tracking(home: Home) -> MlflowClient:
     """
     uri = tracking_uri(home)
     _quiet()
-    # Of several processes that create the tables of a fresh sqlite database, all but one fail.
-    with tracking_errors(f"MLflow at {mask(uri)} cannot be used"), locked(home.root / ".mlflow.lock"):
+    # Of several processes that create the tables of a fresh database, all but one fail. A server has made its own, and
+    # who waits for one that does not answer must not hold up the others.
+    lock = locked(home.root / ".mlflow.lock") if uri.startswith(LOCAL_SCHEMES) else nullcontext()
+    with tracking_errors(f"MLflow at {mask(uri)} cannot be used"), lock:
         is_default = uri == default_uri(home)
         if is_default and not home.tracking_database.exists():
             _make_database(home)

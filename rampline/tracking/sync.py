@@ -38,8 +38,7 @@ def end_execution(open_client: OpenClient, execution: Execution, status: str, fa
     Args:
         open_client: called in a thread.
         execution: begun, its folder held.
-        status: `COMPLETE`, `FAILED`, `KILLED` or `PREEMPTED`.
-        failure: why it is not complete, one line.
+        status, failure: see `End`.
 
     Returns:
         why MLflow does not know it, `None` if it does; it stays marked then for `rampline sync`.

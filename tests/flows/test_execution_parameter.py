@@ -7,10 +7,11 @@ import pytest
 from executions import begin
 
 from rampline.errors import InputError
+from rampline.files import write_json
 from rampline.flows.evaluate import evaluate
 from rampline.flows.study import study
 from rampline.record.home import Home
-from rampline.tasks.form import own_execution
+from rampline.tasks.form import find_trained, own_execution
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,16 @@ def test_an_execution_outside_the_home_is_refused(flow, made, rampline_home):
     for folder in (made, f"{inside}/../../../../{made}", f"{rampline_home}/runs/e1", f"{inside}/baseline", "/"):
         with pytest.raises(InputError, match=r"must be a folder .*/runs/STUDY/EXECUTION, or empty"):
             flow.fn(study="digits", execution=str(folder))
+
+
+def test_a_run_that_is_named_and_not_trained_is_refused(made, monkeypatch):
+    monkeypatch.setenv("RAMPLINE_HOME", str(made.parents[2]))
+    with pytest.raises(InputError, match="nothing to evaluate of baseline, "):
+        find_trained("digits", str(made), [])
+    write_json(made / "baseline" / "result.json", {})
+    assert find_trained("digits", str(made), [])[1] == ["baseline"]
+    with pytest.raises(InputError, match="nothing to evaluate of baseline-fit: not trained in"):
+        find_trained("digits", str(made), ["baseline", "baseline-fit"])
 
 
 def test_an_execution_of_the_home_may_be_named_in_any_way(tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """Hosts, ports and passwords: what is refused, and how."""
 
+import os
+import urllib.request
 from urllib.parse import urlsplit
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from rampline.errors import InputError
 from rampline.servers import addresses
 from rampline.servers.environments import Access
+from rampline.servers.running import answers
 
 
 @pytest.mark.parametrize(
@@ -22,6 +25,19 @@ def test_hosts(host, address, is_loopback, url):
     assert addresses.resolve(host) == address
     assert addresses.is_loopback(address) is is_loopback
     assert addresses.url(address, 80) == url
+
+
+def test_servers_of_this_machine_are_not_asked_through_a_proxy(http_server, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setattr(urllib.request, "_opener", None)  # which keeps the proxies that there were
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("NO_PROXY", "example.org, .lan")
+    assert not answers(f"{http_server}/health")
+    for name, value in addresses.without_proxy(os.environ).items():
+        monkeypatch.setenv(name, value)
+    assert os.environ["no_proxy"] == "example.org,.lan,localhost,127.0.0.1,::1"
+    assert answers(f"{http_server}/health")
 
 
 def test_ipv6_stands_in_brackets():

@@ -111,7 +111,10 @@ def flow_runs(api: PrefectApi, deployments: dict[str, dict[str, Any]], receiver:
         with nothing_of_ours(api):
             with pytest.MonkeyPatch.context() as patch, client_of(api) as client:
                 patch.setenv("RAMPLINE_NOTIFY_URL", f"{receiver.url}/hook")
-                apply_automations(client, silence_seconds=THRESHOLD, overrun_seconds=THRESHOLD)
+                apply_automations(client, silence_seconds=THRESHOLD)
+                # Of an automation that is there already, whose message tells of the new hours.
+                patch.setenv("RAMPLINE_OVERRUN_HOURS", str(THRESHOLD / 3600))
+                apply_automations(client)
             yield FlowRuns(api=api, deployments=deployments)
         # Before a worker sees them; what an automation has been told to start may still come.
         for _ in range(5):

@@ -1,15 +1,27 @@
 """What `rampline up` starts."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 from command_line import wait_until
 
+from rampline.cli import _leave
 from rampline.record.home import Home
-from rampline.servers.processes import MODULE, end_all, end_leftovers, is_ending, lock_holder, marked, start
+from rampline.servers.processes import (
+    MODULE,
+    counting_signals,
+    end_all,
+    end_leftovers,
+    is_ending,
+    lock_holder,
+    marked,
+    start,
+)
 
 
 def test_neither_a_process_nor_what_it_starts_looks_for_modules_where_it_runs(tmp_path):
@@ -28,6 +40,23 @@ def test_temporary_files_are_in_the_home_where_no_other_user_has_been_before(tmp
     environment = {**os.environ, "RAMPLINE_HOME": str(tmp_path / "home"), "PYTHONPATH": str(tmp_path)}
     told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert told.stdout.strip() == str(tmp_path / "home/servers/tmp")
+
+
+def test_a_terminal_that_is_closed_asks_once():
+    """It hangs up twice: its shell tells its jobs, and the kernel when that has ended."""
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        with counting_signals() as count:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGHUP)
+            assert count() == 1
+        with pytest.raises(SystemExit):
+            _leave(signal.SIGHUP, None)
+        with counting_signals() as count:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert count() == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 # A supervisor of two services that do nothing; a process of one of them saves when it is asked to end.

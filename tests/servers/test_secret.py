@@ -39,6 +39,14 @@ def test_what_an_earlier_version_left_open_is_closed(home):
     assert [path.stat().st_mode & 0o077 for path in (home.runs, home.tracking_database, secret_file(home))] == [0, 0, 0]
 
 
+def test_what_is_closed_already_is_not_touched(home):
+    """In the home of a group it may be another member's, who alone may change it."""
+    tighten(home)
+    before = secret_file(home).stat().st_ctime_ns
+    tighten(home)
+    assert secret_file(home).stat().st_ctime_ns == before
+
+
 def test_it_is_made_once(home):
     secret = secret_file(home).read_text()
     assert len(secret) == 43
@@ -81,3 +89,6 @@ def test_the_links_are_for_a_terminal(home):
         f"http://rampline:{secret}@127.0.0.1:5000/sign-in/",
     ]
     assert secret not in str(sign_in_lines(home, with_secret=False))
+    # Another user's program may have got the ports of servers that were killed.
+    dataclasses.replace(SERVERS, identity=SERVERS.identity[:-1]).write(state_file(home))
+    assert sign_in_lines(home, with_secret=True) == []

@@ -1,5 +1,6 @@
 """A process that ends is started again, with what it had left ended first; one that cannot run ends all."""
 
+import io
 import os
 import signal
 import time
@@ -14,7 +15,7 @@ from rampline.files import locked
 from rampline.jobs.device_queue import Ticket, hold_devices
 from rampline.record.home import Home
 from rampline.servers import server_supervisor
-from rampline.servers.processes import end_all, hold_lock, lock_holder, marked
+from rampline.servers.processes import counting_signals, end_all, hold_lock, lock_holder, marked
 from rampline.servers.running import answers
 from rampline.servers.server_plan import Request, make_plan
 from rampline.servers.server_supervisor import Idle, Supervisor, Watch
@@ -148,6 +149,14 @@ def test_all_that_a_service_has_started_is_found_and_ended(home):
     end_all(home, is_urgent=lambda: True)
     assert time.monotonic() - began < 5
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in found)
+
+
+def test_a_follower_that_leaves_while_all_ends_does_not_ask_for_more_haste(monkeypatch):
+    """As it does when Ctrl-C has ended `tee`: a second signal ends flow runs before they have saved."""
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with counting_signals() as count:
+        server_supervisor._end_without_follower()
+        assert count() == 0
 
 
 def test_one_holds_the_lock(home):

@@ -24,7 +24,7 @@ def test_a_run_of_another_strategy_is_refused():
 
 
 def test_the_settings_of_a_form_are_not_those_of_the_runs_that_it_does_not_train(rampline_home, monkeypatch):
-    monkeypatch.setattr(form, "_own_name", lambda: "e1")
+    monkeypatch.setattr(form, "own_name", lambda: "e1")
     for flow, run in (("baseline", "baseline"), ("finetune", "mirrored-ramp")):
         runs = find_stage(flow, "digits", run, {"engine": "fit"}).study.runs
         assert {each.config.engine for each in runs} == {"fit"}
@@ -34,10 +34,11 @@ def test_the_settings_of_a_form_are_not_those_of_the_runs_that_it_does_not_train
 
 
 def test_the_form_of_a_repeat_has_the_settings_of_its_run(rampline_home, monkeypatch, tmp_path):
-    monkeypatch.setattr(form, "_own_name", lambda: "e1")
+    monkeypatch.setattr(form, "own_name", lambda: "e1")
     (tmp_path / "twice.yaml").write_text("runs: {one: {set: {repeats: 2}}}")
-    (again,) = find_stage("baseline", str(tmp_path / "twice.yaml"), "one-seed1", {"epochs": "2"}).study.runs
-    assert (again.name, again.config.epochs, again.config.seed) == ("one-seed1", 2, 1)
+    given = with_values({}, epochs=2, **{"one-seed1:batch.size": 16})  # fields may be of that run alone
+    (again,) = find_stage("baseline", str(tmp_path / "twice.yaml"), "one-seed1", given).study.runs
+    assert (again.name, again.config.epochs, again.config.seed, again.config.batch.size) == ("one-seed1", 2, 1, 16)
 
 
 def test_values_that_are_none_leave_the_study_as_it_is():

@@ -8,13 +8,19 @@ from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 from prefect.flow_engine import run_flow
-from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
+from prefect.settings import (
+    PREFECT_API_AUTH_STRING,
+    PREFECT_API_URL,
+    PREFECT_LOGGING_TO_API_ENABLED,
+    temporary_settings,
+)
 from prefect.states import Cancelling
 
 from rampline.devices import find_devices
 from rampline.servers.environments import OWN_PREFECT
+from rampline.servers.watchdog import FLOW_RUN
 from rampline.tasks import turns
-from rampline.tasks.flow_run import current_flow_run
+from rampline.tasks.flow_run import current_flow_run, flow_run_address, own_name
 from rampline.tasks.turns import WAITING, _show_state, earlier_run_in_progress, slots
 
 pytestmark = pytest.mark.slow
@@ -38,6 +44,27 @@ def test_waiting_is_shown_but_never_instead_of_a_cancel(prefect_server):
     with temporary_settings({PREFECT_API_URL: prefect_server.api.url, PREFECT_LOGGING_TO_API_ENABLED: False}):
         waits(return_state=True)
     assert seen == [WAITING, "Running", "Cancelling", "Cancelling"]
+
+
+def test_what_a_schedule_starts_is_named_by_when_it_was_to_begin_and_says_where_it_is_known(prefect_server):
+    """Prefect makes its flow runs days ahead."""
+    api = prefect_server.api
+
+    @flow
+    def nightly() -> tuple[str, dict[str, str]]:
+        return own_name(), flow_run_address()
+
+    flow_id = api.post("/flows/", {"name": "nightly"})["id"]
+    due = {"type": "SCHEDULED", "state_details": {"scheduled_time": "2026-01-02T03:04:05Z"}}
+    made = api.post("/flow_runs/", {"flow_id": flow_id, "state": due})["id"]
+    given = {PREFECT_API_URL: api.url, PREFECT_API_AUTH_STRING: "me:secret", PREFECT_LOGGING_TO_API_ENABLED: False}
+    with temporary_settings(given):
+        with get_client(sync_client=True) as client:
+            flow_run = client.read_flow_run(made)
+        name, address = run_flow(nightly, flow_run)  # pyright: ignore[reportGeneralTypeIssues]
+    assert name == f"20260102-030405-{flow_run.id.hex[-6:]}"
+    expected = {FLOW_RUN: made, "PREFECT_API_URL": api.url, "PREFECT_API_AUTH_STRING": "me:secret"}
+    assert expected.items() <= address.items()
 
 
 def test_a_command_with_a_server_of_its_own_takes_no_slots(prefect_server, monkeypatch):

@@ -1,9 +1,12 @@
 """`rampline models`: every network by name, and how large it is."""
 
+import importlib
+import pwd
 import re
 
 import pytest
 
+from rampline.cli import catalogue
 from rampline.cli.catalogue import cached_weights
 from rampline.config.choices import MODELS
 from rampline.config.keras_names import APPLICATIONS, keras_names
@@ -22,6 +25,17 @@ def test_the_list_has_every_network_and_says_whose_weights_are_here(rampline, ho
     refused = rampline("models", "--image-size", "64")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert not home.exists()
+
+
+def test_a_user_without_a_home_has_the_commands(monkeypatch):
+    """A container may run as a number without a name."""
+
+    def nobody(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    importlib.reload(catalogue)
 
 
 def test_a_file_of_weights_is_of_the_network_with_the_longest_name(tmp_path):

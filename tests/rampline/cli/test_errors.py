@@ -74,6 +74,7 @@ def test_a_home_that_another_user_has_put_there(tmp_path):
         (["run", "digits", "--resume", "--execution", "e1"], ["runs/digits/e1 is no execution"]),
         (["run", "digits", "--resume"], ["study digits has no execution", "leave out --resume"]),
         (["run", "digits", "--resume", "--set", "epochs=2"], ["leave out --only and --set"]),
+        (["run", "digits", "--resume", "--profile"], ["leave out", "--profile and --launcher"]),
         (["run", "digits", "--nosuch"], ["--nosuch"]),
         (["run"], ["STUDY"]),
         (["worker", "--nosuch"], ["No such option: --nosuch"]),

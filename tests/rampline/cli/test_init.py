@@ -24,6 +24,10 @@ def test_a_project_is_written_once_and_can_be_planned(rampline, tmp_path):
     assert f"imports networks:network from {folder}/networks.py" in planned.stdout
 
 
+def test_what_comes_next_can_be_pasted(rampline):
+    assert "now: cd 'my flowers' && rampline run study.yaml\n" in rampline("init", "my flowers").stdout
+
+
 @pytest.mark.parametrize("below", ["", "/project"])
 def test_a_file_is_not_made_a_folder(rampline, tmp_path, below):
     (tmp_path / "notes.txt").write_text("mine")

@@ -113,10 +113,31 @@ def test_ctrl_c_closes_everything(command, home, prefect_server):
     os.killpg(process.pid, signal.SIGINT)
     rest, _ = process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGINT
-    assert "unhurried.yaml --resume` continues it" in " ".join(rest.split())
+    assert "unhurried.yaml --resume` continues it" in rest
     assert "Traceback" not in rest
+    look_that_all_is_closed_and_saved(home)
+
+
+@pytest.mark.usefixtures("prepared")
+@pytest.mark.long
+@pytest.mark.parametrize("numbers", [[signal.SIGINT], [signal.SIGHUP] * 2], ids=["tee", "terminal"])
+def test_a_stop_saves_a_checkpoint_also_when_nobody_can_be_told(command, home, prefect_server, numbers):
+    """Ctrl-C ends `tee` first; a terminal that is closed hangs up twice, by its shell and by the kernel."""
+    process = command("run", UNHURRIED, "--only", "baseline", "--set", "epochs=200", prefect=prefect_server.prefect)
+    read_until(process, "epoch 2/")
+    assert process.stdout is not None
+    process.stdout.close()
+    for number in numbers:
+        os.killpg(process.pid, number)
+        time.sleep(0.2)
+    assert process.wait(30) == (128 + signal.SIGINT if signal.SIGINT in numbers else 143)
+    look_that_all_is_closed_and_saved(home)
+
+
+def look_that_all_is_closed_and_saved(home):
     tags = mlflow_tags(f"sqlite:///{home}/mlflow.db")
     assert {name: run["status"] for name, run in tags.items()} == {"study": "KILLED", "baseline": "KILLED"}
+    assert "saved" in json.loads((run_directory(home) / "stop.json").read_text())
     assert processes_with(home) == []
 
 

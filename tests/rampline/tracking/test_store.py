@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from other_user import closed
 
-from rampline.files import write_text
+from rampline.files import locked, write_text
 from rampline.record.home import Home
 from rampline.tracking.store import PLACES, TrackingError, experiment_id, open_tracking
 
@@ -92,6 +92,14 @@ def test_a_store_that_cannot_be_used_is_one_line_without_the_password(home, monk
             open_tracking(home)
         assert "\n" not in str(caught.value)
         assert "secret" not in str(caught.value)
+
+
+@pytest.mark.timeout(60)
+def test_who_waits_for_a_server_that_does_not_answer_holds_up_no_other(home, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with locked(home.root / ".mlflow.lock"), pytest.raises(TrackingError):
+        open_tracking(home)
 
 
 def test_a_deleted_experiment_is_restored_with_its_artifacts_in_the_home(client, home):
