@@ -24,7 +24,7 @@ def predict(
 
     Args:
         study: Name of the study; its champion is the model that `rampline promote` made one.
-        images: Folder of the image files to label (.jpg, .png, .gif, .bmp), with its sub-folders. It must be given.
+        images: Folder of image files to label (.jpg, .png, .gif, .bmp, .webp), with its sub-folders. It must be given.
         output: Table in RAMPLINE_HOME/predictions, .csv or .parquet; an earlier one is replaced. Empty for a new .csv.
         batch_size: Images per step of the model, at least 1.
         probabilities: Add the probability of each class, in columns p_CLASS.

@@ -119,7 +119,7 @@ def run(
         model: a name as in a study, or a function of `(input_shape, classes)` that returns a model; it may be one of a
             notebook.
         data: where images come from, as `data.source` of a study.
-        strategies: a run each, in this order; the first is what the others are compared with.
+        strategies: a run each, in this order, of that name with `-` for `_`; the others are compared with the first.
         replicas: of all but `single`.
 
     Returns:

@@ -1,8 +1,8 @@
 """Automations of the Prefect server: made where missing, repaired where they point to nothing, else left alone.
 
 `automations.yaml` says what they are. Messages to a person go through a block of Prefect's,
-`custom-webhook/rampline-notify`, as `{"text": ...}` by POST: what Slack, Mattermost, Google Chat and Teams take. Its
-address is `RAMPLINE_NOTIFY_URL`, a secret (who knows it can write there), and is kept as one.
+`custom-webhook/rampline-notify`, as `{"text": ...}` by POST: what incoming webhooks of Slack, Mattermost, Rocket.Chat
+and Google Chat take. Its address is `RAMPLINE_NOTIFY_URL`, a secret (who knows it can write there), and is kept as one.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def promote(
         typer.Option("--as", help="A challenger may be less accurate than the champion."),
     ] = "champion",
 ) -> None:
-    """Register a run's model in MLflow as rampline-STUDY, if it is complete, as accurate as the champion, and sound."""
+    """Register a run's model in MLflow as rampline-STUDY, if it is complete, sound and not worse than the champion."""
     from rampline.registry.promotion import promote as promote_run  # MLflow: too slow for the other commands
 
     console = line_console()
@@ -40,7 +40,9 @@ def promote(
 
 
 def predict(
-    study: Annotated[str, typer.Argument(metavar="STUDY", help="Study whose champion in MLflow labels the images.")],
+    study: Annotated[
+        str, typer.Argument(metavar="STUDY", help="Study, or its file, whose champion in MLflow labels the images.")
+    ],
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of image files; sub-folders are read too.")],
     output: Annotated[
         str, typer.Option(metavar="FILE", help="Table, .csv or .parquet; by default in RAMPLINE_HOME/predictions.")

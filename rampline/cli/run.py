@@ -215,8 +215,8 @@ def _unfinished(study: str, folder: Path | None, home: Home, *, settings_given: 
     """
     if settings_given:
         raise InputError(
-            "--resume continues an execution with its own settings: leave out --only and --set, --overrides, --profile "
-            "and --launcher"
+            "--resume continues an execution with its own settings: leave out --only, --set, --overrides, --launcher "
+            "and --profile"
         )
     execution = Execution.open(folder) if folder else Execution.latest(study, home)
     if execution is None:

@@ -87,7 +87,7 @@ def predict_folder(
 
     Args:
         study: name of the study, or path of its file.
-        images: folder of image files (.jpg, .png, .gif, .bmp); sub-folders are read too.
+        images: folder of image files (.jpg, .png, .gif, .bmp, .webp); sub-folders are read too.
         home: whose MLflow store.
         output: the table, `.csv` or `.parquet`; one that exists is replaced when the new one is complete. By default
             `predictions/STUDY/TIME-NUMBER.csv` in `home`.

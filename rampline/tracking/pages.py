@@ -179,7 +179,9 @@ def how_to_open_mlflow(home: Home) -> str:
 
 def how_to_open_tensorboard(folder: Path) -> str:
     """The one command that shows the scalars of a run and its profile, whose plugin is no part of this installation."""
-    return f"uvx --with xprof tensorboard --logdir {shlex.quote(shorten(folder))}"
+    own = Path(sys.prefix).with_name(".tools") / "bin" / "uvx"  # of `make setup`
+    program = shlex.quote(shorten(own)) if own.is_file() else "uvx"
+    return f"{program} --with xprof tensorboard --logdir {shlex.quote(shorten(folder))}"
 
 
 def shorten(path: Path) -> str:

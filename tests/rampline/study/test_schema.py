@@ -1,13 +1,14 @@
 """The keys of study files as documents and editors have them."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from rampline.study import built_in_studies
+from rampline.study import built_in_studies, load_study
 from rampline.study.content import BUILT_IN
 from rampline.study.schema import study_schema, write_tables
 
@@ -26,6 +27,12 @@ def test_the_document_has_the_keys_as_they_are():
     assert write_tables(document) == document
     for name in study_schema()["$defs"]:
         assert f"<!-- keys of {name} -->\n| key |" in document
+
+
+def test_the_document_names_the_studies_with_figures_of_others():
+    document, said = DOCUMENT.read_text(encoding="utf-8"), " are experiments whose figures others have published"
+    named = re.findall(r"`(\w+)`", document.partition(said)[0].rpartition("\n\n")[2])
+    assert sorted(named) == [name for name in built_in_studies() if load_study(name).published_metrics]
 
 
 @pytest.mark.parametrize("name", built_in_studies())

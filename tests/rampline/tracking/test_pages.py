@@ -1,9 +1,12 @@
 """Addresses of MLflow's pages; tests/flows/test_in_the_browser.py looks at them."""
 
 import json
+import sys
 from urllib.parse import parse_qs
 
-from rampline.tracking.pages import artifact_page, compare_page, run_page
+import pytest
+
+from rampline.tracking.pages import artifact_page, compare_page, how_to_open_tensorboard, run_page
 
 
 def test_addresses():
@@ -13,3 +16,14 @@ def test_addresses():
     assert page == "#/compare-runs"
     assert json.loads(parse_qs(query)["runs"][0]) == ["ab", "cd"]
     assert json.loads(parse_qs(query)["experiments"][0]) == ["1"]
+
+
+@pytest.mark.parametrize("place, program", [("checkout", ".tools/bin/uvx"), ("elsewhere", "uvx")])
+def test_tensorboard_is_opened_by_the_uvx_that_there_is(tmp_path, monkeypatch, place, program):
+    uvx = tmp_path / "checkout" / ".tools" / "bin" / "uvx"
+    uvx.parent.mkdir(parents=True)
+    uvx.touch()
+    (tmp_path / place).mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path / place)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / place / ".venv"))
+    assert how_to_open_tensorboard(tmp_path / place / "run") == f"{program} --with xprof tensorboard --logdir run"
