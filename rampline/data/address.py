@@ -83,8 +83,11 @@ def look_up(home: Home, entry: Path) -> Path | None:
 
 def index_entry(home: Home, config: DataConfig, stat_fingerprint: str, scored_classes: Sequence[str] | None) -> Path:
     """The file that leads from the request to the directory."""
-    # As if an image were turned: before that was done, the same source led to images that may lie on their side.
-    request = describe_preprocessing(config, channels=config.channels or 0, carve_validation=True, is_upright=False)
+    # As if an image were turned, and one were there twice: before these were looked at, the same source led to images
+    # that may lie on their side, and to copies in both splits.
+    request = describe_preprocessing(
+        config, channels=config.channels or 0, carve_validation=True, is_upright=False, has_copies=True
+    )
     # The seed counts where a limit or a split is drawn, which is known only to who has opened the source.
     request["split_seed"] = config.split_seed
     if scored_classes is not None:
