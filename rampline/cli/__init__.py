@@ -104,6 +104,6 @@ def _fail(message: str, status: int) -> int:
 
 
 def _leave(number: int, _frame: object) -> None:
-    # A terminal that is closed hangs up twice, by its shell and by the kernel: a second signal is not waited for.
+    # A terminal that is closed hangs up twice, by its shell and by the kernel; a second signal ends roles unsaved.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     raise SystemExit(128 + number)

@@ -49,7 +49,9 @@ def make_system_section(comparison: Comparison) -> Section | None:
     rows = comparison.system
     if not rows:
         return None
-    roles, gpus = [row for row in rows if row["gpu"] is None], _number_gpus(rows)
+    roles, numbers = [row for row in rows if row["gpu"] is None], defaultdict[str, Iterator[int]](itertools.count)
+    # Counted through each run, from 0.
+    gpus = [row | {"number": next(numbers[row["run"]])} for row in rows if row["gpu"] is not None]
     balances = find_balances(rows)
     runs = drawn_runs(comparison)
     drawn = [gpu for gpu in gpus if gpu["run"] in runs and not is_missing(gpu["utilization_percent_mean"])]
@@ -62,12 +64,6 @@ def make_system_section(comparison: Comparison) -> Section | None:
         charts=tuple(charts),
         about=ABOUT,
     )
-
-
-def _number_gpus(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of GPUs with `number`, counted through each run, from 0."""
-    numbers = defaultdict[str, Iterator[int]](itertools.count)
-    return [row | {"number": next(numbers[row["run"]])} for row in rows if row["gpu"] is not None]
 
 
 def describe_loads(balances: Sequence[Balance]) -> list[str]:

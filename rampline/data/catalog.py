@@ -86,13 +86,11 @@ def select(catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config
     drawn = sorted(range(len(catalog)), key=lambda index: _rank(config.split_seed, catalog[index]))
     splits = [entry.split for entry in catalog]
     if "validation" not in splits:
-        trained = [index for index, entry in enumerate(catalog) if entry.split == "train"]
-        groups = [catalog[index].group or catalog[index].sha256 for index in trained]
-        labels = (catalog[index].label for index in trained)
-        chosen = draw_validation_groups(zip(groups, labels, strict=True), class_names, config, tell)
-        for index, group in zip(trained, groups, strict=True):
-            if group in chosen:
-                splits[index] = "validation"
+        contents = Counter(label for label, _ in {(one.label, one.sha256) for one in catalog if one.split == "train"})
+        groups = [_group(one, contents[one.label]) if one.split == "train" else "" for one in catalog]
+        trained = ((group, one.label) for group, one in zip(groups, catalog, strict=True) if group)
+        chosen = draw_validation_groups(trained, class_names, config, tell)
+        splits = ["validation" if group in chosen else split for group, split in zip(groups, splits, strict=True)]
     taken: Counter[tuple[str, int]] = Counter()
     for index in drawn:
         group = (splits[index], catalog[index].label)
@@ -100,6 +98,11 @@ def select(catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config
         if config.limit is not None and taken[group] > config.limit:
             splits[index] = ""
     return splits
+
+
+def _group(entry: CatalogEntry, contents: int) -> str:
+    """Copies stay together, unless there is no other content in the class."""
+    return entry.group or (entry.sha256 if contents > 1 else f"{entry.sha256} {entry.name}")
 
 
 def _rank(seed: int, entry: CatalogEntry) -> tuple[bytes, str]:

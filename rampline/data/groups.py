@@ -1,6 +1,6 @@
 """A validation split by groups: the images of a patient, a camera or a burst are all on one side of it (`data.group`).
 
-Without `data.group`, the copies of an image are a group.
+Without `data.group`, an image and its copies are a group.
 """
 
 from __future__ import annotations
@@ -75,9 +75,7 @@ def _check_groups(groups: Mapping[str, Counter[int]], class_names: Sequence[str]
         if len(names) == 1:
             has = f"training images in the group {names[0]!r} alone: {needed}"
             if not config.group:
-                copies = groups[names[0]][label]
-                times = f", {copies} times" if copies > 1 else ""
-                has = f"1 training image{times}: at least 2 are needed, one of them for validation"
+                has = "1 training image: at least 2 are needed, one of them for validation"
             raise DatasetError(f"class {class_names[label]!r} of {config.source} has {has}")
 
 

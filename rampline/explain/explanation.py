@@ -100,7 +100,8 @@ def judge(
     """The verdict on a run; `noise`: of its parts, see `noise_of_parts`."""
     values, noise = {name: getattr(parts, name) for name in BOUNDS}, noise or {}
     first, second, *_ = sorted(BOUNDS, key=lambda name: -values[name])
-    share = values[first] / parts.total
+    # With the noise of the others, a part can be more than the whole.
+    shares = {name: min(values[name] / parts.total, 1.0) for name in BOUNDS}
     gain = _gain(config, first, parts, probes)
     lost = [name for name in noise if values[name] <= noise[name] and name != first]
     step = f"of each {write_milliseconds(parts.total)} ms step"
@@ -111,23 +112,22 @@ def judge(
         causes, helps = [], []
         for name in (first, second):
             reason, remedy = _words(config, name, parts, probes)
-            causes.append(f"{100 * values[name] / parts.total:.0f} % {reason}")
+            causes.append(f"{100 * shares[name]:.0f} % {reason}")
             helps.append(_with_gain(name, remedy, _gain(config, name, parts, probes)))
         bound = f"{BOUNDS[first]} or {BOUNDS[second]}"
         sentence = f"{bound}, not told apart: {step}, {causes[0]}, and {causes[1]}; {'; '.join(helps)}"
-        return Verdict(bound=bound, share=share, gain=gain, sentence=sentence)
+        return Verdict(bound=bound, share=shares[first], gain=gain, sentence=sentence)
     reason, remedy = _words(config, first, parts, probes)
     help_ = _with_gain(first, remedy, gain)
     others = [name for name in values if name not in (first, *lost) and values[name] > 0]
-    if share < HALF and others:
+    if shares[first] < HALF and others:
         second = max(others, key=lambda name: values[name])
-        help_ += f"; next comes {NAMES[second]} with {100 * values[second] / parts.total:.0f} %"
+        help_ += f"; next comes {NAMES[second]} with {100 * shares[second]:.0f} %"
     if lost:
         told = "is" if len(lost) == 1 else "are"
         help_ += f"; {list_names([NAMES[name] for name in lost])} {told} not told apart from noise"
-    # With the noise of the others, which is left out, a part can be more than the whole.
-    sentence = f"{BOUNDS[first]}-bound: {100 * min(share, 1.0):.0f} % {step} {reason}; {help_}"
-    return Verdict(bound=BOUNDS[first], share=share, gain=gain, sentence=sentence)
+    sentence = f"{BOUNDS[first]}-bound: {100 * shares[first]:.0f} % {step} {reason}; {help_}"
+    return Verdict(bound=BOUNDS[first], share=shares[first], gain=gain, sentence=sentence)
 
 
 def _gain(config: RunConfig, part: str, parts: StepParts, probes: StrategyProbes) -> float:

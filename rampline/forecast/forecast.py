@@ -255,6 +255,8 @@ class _Law:
         alone = {"input": real - cached, "compute": cached - fixed, "other": fixed}
         few, sync = self.few, 0.0
         if self.machine:
+            # A pipeline that takes less than nothing is noise, which a faster machine would not divide.
+            alone["input"] = max(0.0, alone["input"])
             alone["compute"] /= self.machine.compute
             sync = self.machine.all_reduce_ms(self.one.gradient_bytes, self.replicas)
         if self.machine or few is None:

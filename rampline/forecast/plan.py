@@ -61,7 +61,7 @@ class PlannedRun:
 
         A limit of the run's time ends all but the first epoch.
         """
-        return self.quote and max(self.quote.least_seconds, min(self.quote.wall_seconds, time_limit(self.config)[0]))
+        return self.quote and min(self.quote.wall_seconds, max(self.quote.least_seconds, time_limit(self.config)[0]))
 
     @property
     def expected_cost_usd(self) -> float | None:

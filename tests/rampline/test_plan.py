@@ -112,6 +112,16 @@ def test_a_limit_of_the_time_ends_all_but_the_first_epoch(executions):
         assert planned[0].expected_seconds == pytest.approx(expected)
 
 
+def test_one_epoch_is_expected_to_take_what_it_is_quoted_to(executions):
+    config = RunConfig(epochs=1)
+    # The usual epoch was slower than the mean.
+    record(executions, "20260101-000000", dataclasses.replace(config, epochs=4), [9.0, 2.0, 2.0, 1.0])
+    study = Study(name="s", description="", reference="baseline", runs=(StudyRun(name="baseline", config=config),))
+    (planned,) = plan_study(study, Home(root=executions.parent.parent))
+    assert planned.quote is not None
+    assert planned.expected_seconds == planned.quote.wall_seconds
+
+
 def test_the_plan_says_at_most_where_a_run_may_stop(tmp_path, monkeypatch):
     monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
     study = tmp_path / "s.yaml"

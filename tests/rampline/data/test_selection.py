@@ -104,6 +104,7 @@ def test_copies_of_an_image_are_on_one_side(catalog, validation, seed):
     assert (counted["validation", 0], counted["validation", 1]) == validation
 
 
-def test_copies_of_one_image_are_one_image():
-    with pytest.raises(DatasetError, match=r"class 'b' of digits has 1 training image, 3 times: at least 2 are needed"):
-        select(copies(("x", 0, 1), ("y", 0, 1), ("z", 1, 3)), CLASSES, DataConfig(), print)
+def test_a_class_of_one_image_and_its_copies_has_it_on_both_sides():
+    catalog = copies(("x", 0, 1), ("y", 0, 1), ("z", 1, 20), ("z", 2, 3))
+    counted = count(catalog, select(catalog, CLASSES, DataConfig(), print))
+    assert [counted["validation", label] for label in range(3)] == [1, 2, 1]

@@ -163,7 +163,11 @@ def test_parts_that_are_not_told_apart_from_noise_are_named() -> None:
 
 def test_no_more_than_the_whole_step_is_said_to_go_somewhere() -> None:
     found = parts(compute=1, sync=10.5, input=-1.5)
-    assert "sync-bound: 100 % of each 10.0 ms step goes" in judge(MIRRORED, found, probed()).sentence
+    verdict = judge(MIRRORED, found, probed())
+    assert verdict.share == 1
+    assert "sync-bound: 100 % of each 10.0 ms step goes" in verdict.sentence
+    apart = judge(MIRRORED, found, probed(), {"compute": 8.0, "sync": 8.0}).sentence
+    assert apart.startswith("sync or compute, not told apart: of each 10.0 ms step, 100 % goes into the all-reduce")
 
 
 def test_two_parts_that_are_not_told_apart_are_both_the_cause() -> None:

@@ -124,6 +124,12 @@ def test_a_smaller_batch_costs_its_share_and_the_fixed_cost() -> None:
     assert (step.other, step.compute) == pytest.approx((8.0, 12.0))
 
 
+def test_the_noise_of_a_reading_is_not_taken_off_the_step_of_a_faster_machine() -> None:
+    one = reading(1, 20.0, real=timings(9.5, 19.0))
+    found = forecast_run(RunConfig(batch=BatchConfig(size=32)), one, None, **IMAGES, machine=MachineType(compute=100.0))
+    assert (found.step.input, found.step.total) == (0.0, pytest.approx(0.2))
+
+
 def test_a_described_machine_computes_faster_and_sends_over_its_link() -> None:
     machine = MachineType(devices=4, compute=10.0, link_gbit=1.0, link_latency_us=100.0, price_per_hour=3.0)
     found = forecast_run(mirrored(4), reading(1, 20.0), None, **IMAGES, machine=machine)
