@@ -109,7 +109,7 @@ def _holder(port: int) -> str:
 
     with suppress(psutil.Error, OSError):
         for found in psutil.net_connections("tcp"):
-            if found.status == psutil.CONN_LISTEN and found.laddr[1] == port and found.pid:
+            if found.status == psutil.CONN_LISTEN and found.laddr and found.laddr[1] == port and found.pid:
                 return f" (process {found.pid}, {psutil.Process(found.pid).name()})"
     return ""
 

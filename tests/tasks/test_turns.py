@@ -51,20 +51,22 @@ def test_what_a_schedule_starts_is_named_by_when_it_was_to_begin_and_says_where_
     api = prefect_server.api
 
     @flow
-    def nightly() -> tuple[str, dict[str, str]]:
-        return own_name(), flow_run_address()
+    def nightly() -> dict[str, str]:
+        return {"name": own_name(), **flow_run_address()}
 
     flow_id = api.post("/flows/", {"name": "nightly"})["id"]
     due = {"type": "SCHEDULED", "state_details": {"scheduled_time": "2026-01-02T03:04:05Z"}}
     made = api.post("/flow_runs/", {"flow_id": flow_id, "state": due})["id"]
-    given = {PREFECT_API_URL: api.url, PREFECT_API_AUTH_STRING: "me:secret", PREFECT_LOGGING_TO_API_ENABLED: False}
-    with temporary_settings(given):
+    with temporary_settings(
+        {PREFECT_API_URL: api.url, PREFECT_API_AUTH_STRING: "me:secret", PREFECT_LOGGING_TO_API_ENABLED: False}
+    ):
         with get_client(sync_client=True) as client:
             flow_run = client.read_flow_run(made)
-        name, address = run_flow(nightly, flow_run)  # pyright: ignore[reportGeneralTypeIssues]
-    assert name == f"20260102-030405-{flow_run.id.hex[-6:]}"
+        told = run_flow(nightly, flow_run)
+    assert isinstance(told, dict)
     expected = {FLOW_RUN: made, "PREFECT_API_URL": api.url, "PREFECT_API_AUTH_STRING": "me:secret"}
-    assert expected.items() <= address.items()
+    assert told | expected == told
+    assert told["name"] == f"20260102-030405-{flow_run.id.hex[-6:]}"
 
 
 def test_a_command_with_a_server_of_its_own_takes_no_slots(prefect_server, monkeypatch):
