@@ -1,7 +1,6 @@
 """The tasks of the flows, as far as they need no flow run."""
 
 import os
-import shutil
 import subprocess
 import sys
 
@@ -10,7 +9,6 @@ from prefect.states import Failed
 from runs import SUPPORT
 
 from rampline.errors import DatasetError, DownloadFailed, InputError
-from rampline.record.home import Home
 from rampline.study import load_study
 from rampline.study.execution_file import Execution
 from rampline.tasks.steps import open_execution, unless_ours
@@ -42,19 +40,16 @@ with hold(folder):
 """
 
 
-def test_an_execution_that_another_process_is_at_work_on_stays_its_own(tmp_path, monkeypatch, initialised):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    home = Home(root=tmp_path)
-    shutil.copy(initialised, home.tracking_database)
-    folder = home.runs / "digits" / "e1"
+def test_an_execution_that_another_process_is_at_work_on_stays_its_own(tracked_home):
+    folder = tracked_home.runs / "digits" / "e1"
 
     def owner() -> tuple[str, str]:
-        run = open_tracking(home).get_run(Execution.open(folder).parent_run_id)
+        run = open_tracking(tracked_home).get_run(Execution.open(folder).parent_run_id)
         return run.data.tags[PROCESS_TAG], (folder / "delivery.json").read_text()
 
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     environment = os.environ | {"PYTHONPATH": str(SUPPORT)}
-    command = [sys.executable, "-c", AT_WORK, str(home.root)]
+    command = [sys.executable, "-c", AT_WORK, str(tracked_home.root)]
     with subprocess.Popen(command, env=environment, **pipes) as other:
         assert other.stdin is not None
         assert other.stdout is not None
@@ -67,11 +62,9 @@ def test_an_execution_that_another_process_is_at_work_on_stays_its_own(tmp_path,
         other.stdin.close()
 
 
-def test_who_delivers_what_a_killed_process_has_left_is_waited_for(tmp_path, monkeypatch, initialised):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    home = Home(root=tmp_path)
-    shutil.copy(initialised, home.tracking_database)
-    execution = Execution(folder=home.runs / "digits" / "e1", study=load_study("digits", only=["baseline"]), home=home)
+def test_who_delivers_what_a_killed_process_has_left_is_waited_for(tracked_home):
+    folder, study = tracked_home.runs / "digits" / "e1", load_study("digits", only=["baseline"])
+    execution = Execution(folder=folder, study=study, home=tracked_home)
     with open_execution(execution, "rampline run digits"):
         pass
     delivering = [sys.executable, "-c", DELIVERS, str(execution.folder)]
