@@ -36,13 +36,7 @@ def test_bad_input_is_refused_with_the_reason_and_starts_nothing(stack: Flows):
 def test_a_study_that_costs_too_much_waits_for_a_person_who_refuses_it(stack: Flows):
     unknown = PRICED | {"data.limit": "21"}  # never measured
     flow_run = stack.start("study", only=["baseline"], epochs=2, overrides=unknown, approve_cost_above=0.01)
-    look_that_it_is_refused(stack, flow_run, {})
-    stack.retry(flow_run)  # which asks again
-    look_that_it_is_refused(stack, flow_run, {"run_input": {"approved": False, "remark": "by the test"}})
-
-
-def look_that_it_is_refused(stack: Flows, flow_run: str, body: dict[str, Any]) -> None:
-    answer(stack, flow_run, body)
+    answer(stack, flow_run, {})
     found = stack.until(flow_run, *ENDED)
     assert (found["state_type"], found["state"]["message"]) == ("CANCELLED", "its cost was not approved")
     assert stack.children(flow_run) == {}
@@ -53,6 +47,9 @@ def test_studies_take_turns_in_the_order_in_which_they_were_submitted(stack: Flo
     first = stack.start("study", study=UNHURRIED, only=["baseline"])
     directory = stack.until_training(first, "baseline")
     second = stack.start("study", only=["baseline"], epochs=2, overrides=PRICED, approve_cost_above=0.01)
+    answer(stack, second, {"run_input": {"approved": False, "remark": "by the test"}})
+    assert stack.until(second, *ENDED)["state_type"] == "CANCELLED"
+    stack.retry(second)  # which asks again
     answer(stack, second, {"run_input": {"approved": True, "remark": "by the test"}})
     assert stack.until(second, "WaitingForDevices", *ENDED)["state_type"] == "RUNNING"
     assert stack.children(second) == {}
