@@ -19,6 +19,7 @@ from rampline.servers.running import answers
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("mlflow_login")]
 
 PRICED = {"cluster.price_per_hour": "3600"}
+NOT_APPROVED = {"run_input": {"approved": False, "remark": "by the test"}}
 
 
 @pytest.mark.long
@@ -33,13 +34,17 @@ def test_bad_input_is_refused_with_the_reason_and_starts_nothing(stack: Flows):
     assert stack.children(too_many) == {}
 
 
-def test_a_study_that_costs_too_much_waits_for_a_person_who_refuses_it(stack: Flows):
+@pytest.mark.parametrize("refusals", [[{}], pytest.param([{}, NOT_APPROVED], marks=pytest.mark.long)])
+def test_a_study_that_costs_too_much_waits_for_a_person_who_refuses_it(stack: Flows, refusals: list[dict[str, Any]]):
     unknown = PRICED | {"data.limit": "21"}  # never measured
     flow_run = stack.start("study", only=["baseline"], epochs=2, overrides=unknown, approve_cost_above=0.01)
-    answer(stack, flow_run, {})
-    found = stack.until(flow_run, *ENDED)
-    assert (found["state_type"], found["state"]["message"]) == ("CANCELLED", "its cost was not approved")
-    assert stack.children(flow_run) == {}
+    for number, body in enumerate(refusals):
+        if number:
+            stack.retry(flow_run)  # which asks again
+        answer(stack, flow_run, body)
+        found = stack.until(flow_run, *ENDED)
+        assert (found["state_type"], found["state"]["message"]) == ("CANCELLED", "its cost was not approved")
+        assert stack.children(flow_run) == {}
 
 
 @pytest.mark.long
@@ -47,9 +52,6 @@ def test_studies_take_turns_in_the_order_in_which_they_were_submitted(stack: Flo
     first = stack.start("study", study=UNHURRIED, only=["baseline"])
     directory = stack.until_training(first, "baseline")
     second = stack.start("study", only=["baseline"], epochs=2, overrides=PRICED, approve_cost_above=0.01)
-    answer(stack, second, {"run_input": {"approved": False, "remark": "by the test"}})
-    assert stack.until(second, *ENDED)["state_type"] == "CANCELLED"
-    stack.retry(second)  # which asks again
     answer(stack, second, {"run_input": {"approved": True, "remark": "by the test"}})
     assert stack.until(second, "WaitingForDevices", *ENDED)["state_type"] == "RUNNING"
     assert stack.children(second) == {}

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from command_line import prefect_settings
 from prefect.states import Failed
 from runs import SUPPORT
 
@@ -62,17 +63,18 @@ def test_an_execution_that_another_process_is_at_work_on_stays_its_own(tracked_h
         other.stdin.close()
 
 
-def test_who_delivers_what_a_killed_process_has_left_is_waited_for(tracked_home):
+def test_who_delivers_what_a_killed_process_has_left_is_waited_for(tracked_home, prefect_server):
     folder, study = tracked_home.runs / "digits" / "e1", load_study("digits", only=["baseline"])
     execution = Execution(folder=folder, study=study, home=tracked_home)
-    with open_execution(execution, "rampline run digits"):
-        pass
     delivering = [sys.executable, "-c", DELIVERS, str(execution.folder)]
-    with subprocess.Popen(delivering, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "delivers\n"
-        with open_execution(Execution.open(execution.folder), "rampline run digits --resume"):
-            assert other.wait(5) == 0
+    with prefect_settings(prefect_server.prefect):  # it would start a server of its own
+        with open_execution(execution, "rampline run digits"):
+            pass
+        with subprocess.Popen(delivering, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "delivers\n"
+            with open_execution(Execution.open(execution.folder), "rampline run digits --resume"):
+                assert other.wait(5) == 0
 
 
 @pytest.mark.parametrize("error, again", [(DownloadFailed(), True), (DatasetError(), False), (OSError(), True)])

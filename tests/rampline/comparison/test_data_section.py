@@ -36,9 +36,7 @@ def photographs(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("cache", ["memory", pytest.param("disk", marks=pytest.mark.long), "none"])
-def test_each_class_has_a_contact_sheet_whatever_the_storage(
-    cache: Cache, photographs: Path, tmp_path: Path
-) -> None:
+def test_each_class_has_a_contact_sheet_whatever_the_storage(cache: Cache, photographs: Path, tmp_path: Path) -> None:
     config = DataConfig(source=f"folder:{photographs}", image_size=16, cache=cache)
     dataset = store_here(config, Home(root=tmp_path / "home"))
     report, page = read_report(dataset.directory), tmp_path / "page.html"

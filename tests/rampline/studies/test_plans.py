@@ -156,7 +156,6 @@ def test_inaturalist_sweeps_replicas_and_batches():
     assert column(table, "epochs") == ["50"] * 20
     assert "* from the 5,000 or 9,999 training images that the study names" in output
 
-
     study = load_study("inaturalist")
     assert [study.run(f"2-gpu-total-64{more}").config.data.limit for more in ("", "-all")] == [500, 5000]
     assert {(run.config.model.name, run.config.data.image_size) for run in study.runs} == {("convnet7", 299)}

@@ -1,6 +1,5 @@
 """What a study is after its check: resolved for this machine."""
 
-
 import pytest
 from executions import begin
 
