@@ -70,8 +70,8 @@ def test_section_says_where_they_agree(compare):
     assert section.sentences == (
         "However one looks, good has reached the most: after 2 epochs, after 2.00 s, over all its epochs.",
     )
-    log_study("tie", [run(name, (0.9, 1), (0.95, 2)) for name in ("good", "twin", "third")])
-    section = make_ways_section(read_comparison(client, "tie"))
+    tie = [run(name, (0.9, 1), (0.95, 2)) for name in ("good", "twin", "third")]
+    section = make_ways_section(compare("tie", tie))
     assert section is not None
     assert section.sentences[0].startswith("However one looks, good, twin and third have reached the most: ")
 
