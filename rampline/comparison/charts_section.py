@@ -58,8 +58,8 @@ def make_charts(comparison: Comparison) -> list[Chart]:
     runs, epochs = (pd.DataFrame(table[table["run"].isin(drawn)]) for table in (comparison.runs, comparison.epochs))
     comparison = dataclasses.replace(comparison, runs=runs, epochs=epochs)
     charts = [
-        _curve(comparison, metric, is_first=number == 0)
-        for number, metric in enumerate(metric for metric in CURVES if _values(epochs, metric))
+        _curve(comparison, curve, is_first=number == 0)
+        for number, curve in enumerate(curve for curve in CURVES if _values(epochs, curve[0]))
     ]
     if len(runs.dropna(subset=["images_per_second"])):
         charts.append(_throughput(comparison))
@@ -89,25 +89,28 @@ def _values(epochs: pd.DataFrame, *metrics: str) -> list[float]:
     return [value for metric in metrics for value in epochs[metric].dropna().tolist()]
 
 
-# What is charted over the epochs, by metric: how to read the chart, and its scale.
-CURVES: dict[str, tuple[str, Callable[[Comparison], dict[str, Any]]]] = {
-    "val_accuracy": ("Share of right answers on images that are not trained on.", _accuracy_scale),
-    "train_accuracy": (
+# What is charted over the epochs: a metric, how to read the chart, and its scale.
+Curve = tuple[str, str, Callable[[Comparison], dict[str, Any]]]
+CURVES: tuple[Curve, ...] = (
+    ("val_accuracy", "Share of right answers on images that are not trained on.", _accuracy_scale),
+    (
+        "train_accuracy",
         "As the images were trained on. Far above the validation accuracy, a run learns its images by heart.",
         _accuracy_scale,
     ),
-    "val_loss": ("Where it rises while the training loss falls, more epochs do harm.", _loss_scale),
-    "train_loss": ("On the same scale. Without penalties on weights.", _loss_scale),
-    "learning_rate": (
+    ("val_loss", "Where it rises while the training loss falls, more epochs do harm.", _loss_scale),
+    ("train_loss", "On the same scale. Without penalties on weights.", _loss_scale),
+    (
+        "learning_rate",
         "At the end of each epoch, scaling included. Runs with the same curve share one line.",
         _rate_scale,
     ),
-}
+)
 
 
-def _curve(comparison: Comparison, metric: str, *, is_first: bool) -> Chart:
+def _curve(comparison: Comparison, curve: Curve, *, is_first: bool) -> Chart:
     """A chart over the epochs, or over time."""
-    caption, limits = CURVES[metric]
+    metric, caption, limits = curve
     words = metric.replace("val_", "validation ").replace("train_", "training ").replace("_", " ")
     before = {row["run"]: row["seconds_before"] for row in comparison.rows}
     by_epoch = axis("epoch", "epoch", tickMinStep=1)

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from rampline.record.metric import Metric, Source, interval_of_median
-from rampline.record.metrics import metrics_of_run
+from rampline.record.metrics import from_source, metrics_of_run
 from rampline.record.units import ACCURACY, COUNT, NUMBER
 
 # With fewer trainings each, two equal runs part by chance too often (3 and 3: one time in ten; 4 and 4: in 35): their
@@ -68,7 +68,8 @@ def merge_epochs(epochs: pd.DataFrame, trainings: Iterable[Row]) -> pd.DataFrame
     counted = {row["run"]: name for name, run in finished.items() for row in run}
     elsewhere = [row["run"] for run in finished.values() for row in run if row["machine"] != run[0]["machine"]]
     kept = pd.DataFrame(epochs[epochs["run"].isin(counted)], copy=True)
-    kept.loc[kept["run"].isin(elsewhere), ["images_per_second", "epoch_seconds", "elapsed_seconds"]] = math.nan
+    timed = [metric.name for metric in from_source(Source.EPOCH) if metric.name in kept and _is_timed(metric)]
+    kept.loc[kept["run"].isin(elsewhere), timed] = math.nan
     named = kept.assign(run=[counted[run] for run in kept["run"]])
     names = ["run", "epoch"]
     if not named.duplicated(names).any():

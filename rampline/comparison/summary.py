@@ -40,12 +40,9 @@ def summarise(comparison: Comparison, files: Iterable[Path], now: float) -> Reco
             "rampline.fastest_run": find_fastest(comparison)["run"],
         }
     figures = {f"{key}/{row['run']}": float(row[key]) for row in rows for key in keys if not is_missing(row[key])}
-    figures |= {
-        f"{key}_{bound}/{row['run']}": value
-        for row in rows
-        for key in keys
-        for bound, value in zip(("low", "high"), row["intervals"].get(key, ()), strict=False)
-    }
+    bounds = [(row["run"], key, row["intervals"][key]) for row in rows for key in keys if key in row["intervals"]]
+    figures |= {f"{key}_low/{run}": low for run, key, (low, _) in bounds}
+    figures |= {f"{key}_high/{run}": high for run, key, (_, high) in bounds}
     return Record(
         params={f"{key}/{row['run']}": str(row[key]) for row in rows for key in SETTINGS if not is_missing(row[key])},
         tags=tags,

@@ -26,7 +26,6 @@ from rampline.record.units import (
 
 TARGET = 0.99
 
-_DATA = ("fingerprint", *SAME_DATA)
 _accuracy = partial(written, write=write_accuracy)
 
 
@@ -83,7 +82,8 @@ def make_views(comparison: Comparison) -> Views | None:
 def _alike(comparison: Comparison) -> list[dict[str, Any]]:
     """The finished runs that were validated on the reference's images, and trained on its machine alone."""
     timed, reference = filter(comparison.is_timed_alike, comparison.finished), comparison.reference_row or {}
-    return [row for row in timed if all(row[key] == reference.get(key, row[key]) for key in _DATA)]
+    keys = ("fingerprint", *SAME_DATA)
+    return [row for row in timed if all(row[key] == reference.get(key, row[key]) for key in keys)]
 
 
 def _curve(comparison: Comparison, row: dict[str, Any]) -> list[_Point]:
