@@ -13,7 +13,6 @@ from rampline.data.groups import draw_validation_groups
 from rampline.data.orientation import UPRIGHT, read_orientation
 from rampline.data.parallel import MapInOrder, in_chunks
 from rampline.data.sources.source import Example, Source, Tell
-from rampline.errors import DatasetError
 
 _CHUNK = 64
 

@@ -98,8 +98,8 @@ class DataReport:
     def duplicate_lines(self) -> list[str]:
         """`leak_lines`, and how many images are more than once in one split, or are in several classes."""
         within = self.repeated("within")
-        is_mixed = self.duplicates.groupby("group")["class"].transform("nunique") > 1
-        mixed = self.duplicates.loc[is_mixed]
+        classes: Any = self.duplicates.groupby("group")["class"]
+        mixed = self.duplicates.loc[classes.transform("nunique") > 1]
         return [
             *self.leak_lines(),
             *_tell("image", count_groups(mixed), "in more than one class", mixed["name"], more=1),

@@ -69,7 +69,7 @@ def test_a_strategy_that_no_run_has_is_refused():
 def test_a_module_is_named_without_its_suffix(tmp_path):
     study = tmp_path / "study.yaml"
     study.write_text('runs: {one: {set: {model: {name: "networks.py:network"}}}}')
-    with pytest.raises(ConfigError, match="what is installed; a module is named without .py$"):
+    with pytest.raises(ConfigError, match=r"what is installed; a module is named without \.py$"):
         check_study(str(study), home=Home(root=tmp_path / "home"))
 
 
@@ -90,8 +90,8 @@ def test_a_module_is_named_without_its_suffix(tmp_path):
         ),
         (
             "model: {name: mobilenet_v2}",
-            "model.name='mobilenet_v2' is not known: it must be convnet, convnet1, convnet7, a keras.applications name, "
-            "or package.module:function; did you mean MobileNetV2?",
+            "model.name='mobilenet_v2' is not known: it must be convnet, convnet1, convnet7, a keras.applications "
+            "name, or package.module:function; did you mean MobileNetV2?",
         ),
         ("data: {augment: [AugMix]}", "data.augment: AugMix draws its operations in Python, once for all images: use"),
         (
