@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from runs import SUPPORT
+from stored_data import store_here
 
 from rampline.config import DataConfig
 from rampline.config.sections import Cache
 from rampline.data.dataset import PreparedDataset
-from rampline.data.preparation import prepare_dataset
 from rampline.imports import importing
 from rampline.jobs.fork_server import fork_server
 from rampline.record.home import Home
@@ -73,14 +73,12 @@ def usual_umask() -> Iterator[None]:
 
 
 def _prepare(root: Path, cache: Cache) -> PreparedDataset:
-    return prepare_dataset(DataConfig(limit=EXAMPLES_PER_CLASS, cache=cache), Home(root=root))
+    return store_here(DataConfig(limit=EXAMPLES_PER_CLASS, cache=cache), Home(root=root))
 
 
 @pytest.fixture(scope="session")
-def digits(rampline_home: Path, request: pytest.FixtureRequest) -> PreparedDataset:
+def digits(rampline_home: Path) -> PreparedDataset:
     """`digits` by the real preparation: 12 examples of each class in every split, (28, 28, 1), in memory."""
-    # Not by its arguments: a test is in the tier `roles` for what it starts itself.
-    request.getfixturevalue("forks")
     return _prepare(rampline_home, "memory")
 
 

@@ -17,9 +17,9 @@ import pytest
 from mlflow_server import MlflowServer
 from prefect_rest import PrefectApi
 from runs import SUPPORT
+from stored_data import store_here
 
 from rampline.cli import main
-from rampline.data.preparation import prepare_dataset
 from rampline.record.home import Home
 from rampline.study import load_study
 
@@ -105,7 +105,7 @@ def home(tmp_path: Path) -> Path:
 def small_data(rampline_home: Path) -> Path:
     """The folder `data` of a home in which the data of `SMALL` are prepared."""
     (run,) = load_study("digits", only=["baseline"], overrides={"data.limit": "20"}).runs
-    prepare_dataset(run.config.data, Home(root=rampline_home))
+    store_here(run.config.data, Home(root=rampline_home))
     return rampline_home / "data"
 
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from executions import begin
+from stored_data import store_here
 
 from rampline.data.dataset import PreparedDataset
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
+from rampline.study import load_study
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -42,6 +44,8 @@ def trained(rampline_home: Path, forks: None, tmp_path_factory: pytest.TempPathF
 
     study = tmp_path_factory.mktemp("study") / "registry.yaml"
     study.write_text(CONTENT)
+    for data in load_study(str(study)).data:
+        store_here(data, Home(root=rampline_home))
     execution = begin(study, Home(root=rampline_home))
     for run in RUNS:
         train_run(execution, run, on_event=lambda event: None, log=print)

@@ -8,9 +8,10 @@ import pytest
 from file_server import serve
 from PIL import Image
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
+from stored_data import store_here
 
 from rampline.config import DataConfig
-from rampline.data.preparation import locate_prepared, prepare_dataset
+from rampline.data.preparation import locate_prepared
 from rampline.flows.prepare import prepare
 from rampline.progress import TERMINAL, LineProgress
 from rampline.record.home import Home
@@ -27,7 +28,7 @@ def test_cached_preparation_holds_as_long_as_the_folder_and_the_settings(tmp_pat
     monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path))
     config = DataConfig(source="digits", limit=5)
     assert key_of(config) is None
-    prepared = prepare_dataset(config, Home.from_environment())
+    prepared = store_here(config, Home.from_environment())
     key = key_of(config)
     assert key is not None
     assert key == key_of(DataConfig(source="digits", limit=5))

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from stored_data import store_here
 
 from rampline.comparison.data_section import PICTURES, write_data_page
 from rampline.config import DataConfig
 from rampline.config.sections import Cache
-from rampline.data.preparation import prepare_dataset
 from rampline.data.quality import read_report
 from rampline.record.home import Home
 
@@ -36,11 +36,9 @@ def photographs(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("cache", ["memory", pytest.param("disk", marks=pytest.mark.long), "none"])
-def test_each_class_has_a_contact_sheet_whatever_the_storage(
-    cache: Cache, photographs: Path, forks: None, tmp_path: Path
-) -> None:
+def test_each_class_has_a_contact_sheet_whatever_the_storage(cache: Cache, photographs: Path, tmp_path: Path) -> None:
     config = DataConfig(source=f"folder:{photographs}", image_size=16, cache=cache)
-    dataset = prepare_dataset(config, Home(root=tmp_path / "home"))
+    dataset = store_here(config, Home(root=tmp_path / "home"))
     report, page = read_report(dataset.directory), tmp_path / "page.html"
     write_data_page(dataset, report, page)
     html = page.read_text()
@@ -58,11 +56,11 @@ def test_each_class_has_a_contact_sheet_whatever_the_storage(
     assert twice.startswith("1 image is more than once in one split: ")
 
 
-def test_an_image_that_pillow_refuses_has_no_picture(photographs: Path, forks: None, tmp_path: Path) -> None:
+def test_an_image_that_pillow_refuses_has_no_picture(photographs: Path, tmp_path: Path) -> None:
     file = photographs / "train" / "red" / "0.png"
     Image.open(file).save(file, exif=b"Exif\0\0neither of both byte orders")
     config = DataConfig(source=f"folder:{photographs}", image_size=16, cache="none")
-    dataset, page = prepare_dataset(config, Home(root=tmp_path / "home")), tmp_path / "page.html"
+    dataset, page = store_here(config, Home(root=tmp_path / "home")), tmp_path / "page.html"
     assert dataset.undecodable == 0
     write_data_page(dataset, read_report(dataset.directory), page)
     assert len(PNG.findall(page.read_text())) == 2 * PICTURES - 1

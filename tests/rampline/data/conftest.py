@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
+from stored_data import store_here
 
 from rampline.config import DataConfig
 from rampline.data.dataset import PreparedDataset
-from rampline.data.ingest import Reporter, store_dataset
 from rampline.record.home import Home
 
 # How pixels are stored that EXIF's orientation of this number turns upright.
@@ -54,8 +54,7 @@ class Store:
         self.lines: list[str] = []
 
     def __call__(self, *, scored_classes: tuple[str, ...] | None = None, **values: Any) -> PreparedDataset:
-        reporter = Reporter(progress=lambda done, total: None, log=self.lines.append)
-        return PreparedDataset.open(store_dataset(DataConfig(**values), self.home, reporter, scored_classes))
+        return store_here(DataConfig(**values), self.home, scored_classes=scored_classes, log=self.lines.append)
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from folder_content import read_tree
 from s3_server import S3
+from stored_data import store_here
 
 from rampline.config import DataConfig
-from rampline.data.ingest import Reporter, store_dataset
 from rampline.data.integrity import check_intact
 from rampline.data.preparation import prepare_dataset
 from rampline.data.stored_dataset import put_dataset
@@ -48,9 +48,8 @@ def test_the_same_images_are_decoded_once(make_folder: Callable, store, s3: S3, 
     for path in other.rglob("*.*"):
         os.utime(path, (1e9, 1e9))
     lines: list[str] = []
-    reporter = Reporter(progress=lambda done, total: None, log=lines.append)
     config = DataConfig(source=f"folder:{other}", image_size=8)
-    second = store_dataset(config, Home(root=tmp_path / "b"), reporter)
+    second = store_here(config, Home(root=tmp_path / "b"), log=lines.append).directory
     assert f"fetched {second.name} from {s3.url}" in lines
     assert read_tree(second) == read_tree(first.directory)
 

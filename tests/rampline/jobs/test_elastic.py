@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from faults import Resizes, assert_bit_equal, examples_seen
 from runs import MakeRun, make_config
+from stored_data import store_here
 
 from rampline.config import DataConfig, LearningRateConfig, OptimizerConfig, RunConfig
-from rampline.data.preparation import prepare_dataset
 from rampline.jobs.supervisor import supervise
 from rampline.record.attempts import read_workers
 from rampline.record.home import Home
@@ -39,7 +39,7 @@ def run_resized(directory: RunDirectory, whole: RunDirectory, sizes: tuple[int, 
 
 @pytest.mark.long
 def test_three_two_one_and_three_workers(rampline_home: Path, make_run: MakeRun) -> None:
-    dataset = prepare_dataset(DataConfig(source="digits"), Home(root=rampline_home)).directory
+    dataset = store_here(DataConfig(source="digits"), Home(root=rampline_home)).directory
     config = make_elastic(3, epochs=14, checkpoint_every_steps=50, steps_per_call=4)
     resized, whole = (make_run(config, dataset=dataset) for _ in range(2))
     lines = run_resized(resized, whole, (3, 2, 1, 3), epochs=3)

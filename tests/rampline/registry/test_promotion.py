@@ -17,11 +17,11 @@ from mlflow.entities import Run, RunData, RunInfo, RunTag
 from mlflow.tracking import MlflowClient
 from other_user import closed
 from PIL import Image
+from stored_data import store_here
 from trained_runs import MODEL, aliases
 
 from rampline.config import DataConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
-from rampline.data.preparation import prepare_dataset
 from rampline.errors import InputError
 from rampline.files import locked, read_json
 from rampline.jobs.waiting import wait_until
@@ -195,7 +195,7 @@ def test_a_folder_that_has_grown_leaves_images_to_compare_on(tmp_path: Path) -> 
             file = tmp_path / "images" / f"class{number % 2}" / f"{number}.png"
             file.parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (8, 8), (number % 256, number // 256, 7)).save(file)
-        return prepare_dataset(dataclasses.replace(data, split_seed=split_seed), home)
+        return store_here(dataclasses.replace(data, split_seed=split_seed), home)
 
     own = grow(range(200), 0)
     directory = RunDirectory(tmp_path / "run")
@@ -230,9 +230,9 @@ def test_images_are_left_out_too_where_a_table_has_got_a_split(tmp_path: Path, m
 
     data = DataConfig(source="csv:table.csv", image_size=8, validation_fraction=0.5)
     write("", [""] * 400)
-    own = prepare_dataset(data, home)
+    own = store_here(data, home)
     write(",split", [",test" if number % 4 < 2 else ",train" for number in range(400)])
-    scored = prepare_dataset(dataclasses.replace(data, source=f"csv:{tmp_path}/table.csv"), home)
+    scored = store_here(dataclasses.replace(data, source=f"csv:{tmp_path}/table.csv"), home)
     directory = RunDirectory(tmp_path / "run")
     directory.create(RunConfig(data=data), RunIdentity(study="s", name="run", dataset=str(own.directory)))
     unseen, trained_on = _unseen(directory, scored), own.paths("train")

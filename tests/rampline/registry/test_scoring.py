@@ -15,10 +15,10 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 from command_line import Rampline, wait_until
+from stored_data import store_here
 from trained_runs import write_test_images
 
 from rampline.data.dataset import PreparedDataset
-from rampline.data.preparation import prepare_dataset
 from rampline.errors import InputError
 from rampline.execution import evaluate_runs, explain_runs
 from rampline.files import locked, read_json, write_json
@@ -81,7 +81,7 @@ def test_images_that_the_run_was_trained_on_are_told_of(
         (tmp_path / "sorted" / str(label)).mkdir(parents=True, exist_ok=True)
         path.rename(tmp_path / "sorted" / str(label) / path.name)
     data = dataclasses.replace(run.read_config().data, source=f"folder:{tmp_path}/sorted", limit=None, channels=1)
-    own = prepare_dataset(data, home)
+    own = store_here(data, home)
     config, identity = read_json(run.config_file), read_json(run.identity_file)
     write_json(run.config_file, config | {"data": config["data"] | {"source": data.source}})
     write_json(run.identity_file, identity | {"dataset": str(own.directory)})

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import yaml
 from executions import begin
+from stored_data import store_here
 
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
-from rampline.data.preparation import prepare_dataset
 from rampline.execution import train_run
 from rampline.parity.check import ParityResult, result_file
 from rampline.record.checkpoints import find_checkpoints
@@ -67,7 +67,7 @@ def test_only_what_is_to_be_trained_changes_in_each_phase(
         run["set"] |= {"epochs": 1}
     file.write_text(yaml.safe_dump(study, sort_keys=False))
     home = Home(root=rampline_home)
-    prepare_dataset(load_study(str(file)).data[0], home)
+    store_here(load_study(str(file)).data[0], home)
     execution = begin(file, home, f"x-{tmp_path.name}")
     values = {}
     for name in ("head", "last-layers"):

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from stored_data import store_here
 
 from rampline.data.dataset import PreparedDataset
-from rampline.data.preparation import prepare_dataset
 from rampline.errors import ConfigError
 from rampline.record.home import Home
 from rampline.study import Study
@@ -82,7 +82,7 @@ def test_a_model_for_the_data_alone_is_checked_when_they_are_prepared(
         pytest.raises(ConfigError, match=r"^model\.name='users_networks:for_grey_images' ends in a softmax, "),
         checked_models(study, log=print),
     ):
-        assert prepare_dataset(study.runs[0].config.data, Home.from_environment()).image_shape[-1] == 1
+        assert store_here(study.runs[0].config.data, Home.from_environment()).image_shape[-1] == 1
 
 
 def test_a_layer_that_cannot_be_made_is_refused_before_anything_is_prepared(
