@@ -1,6 +1,7 @@
 """What all tests share: a home of their own, and small prepared copies of the `digits` dataset."""
 
 import os
+import shutil
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -98,3 +99,13 @@ def initialised(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         open_tracking(home)
     return home.tracking_database
+
+
+@pytest.fixture
+def tracked_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, initialised: Path) -> Home:
+    """A home whose MLflow database exists, and is used."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    home = Home(root=tmp_path / "home")
+    home.root.mkdir()
+    shutil.copy(initialised, home.tracking_database)
+    return home

@@ -1,7 +1,6 @@
 """How an execution ends in MLflow, and the command that it keeps there."""
 
 import contextlib
-import shutil
 
 import pytest
 from executions import begin
@@ -9,7 +8,6 @@ from executions import begin
 from rampline.errors import Preempted, RunFailed, TakenOver
 from rampline.execution import close_execution, closing, command_of, start_execution
 from rampline.record.delivery_state import read_delivery
-from rampline.record.home import Home
 from rampline.study.execution_file import Execution
 from rampline.tracking.store import TrackingError, open_tracking
 
@@ -23,26 +21,20 @@ from rampline.tracking.store import TrackingError, open_tracking
         (KeyboardInterrupt(), "KILLED", "KILLED", "interrupted"),
     ],
 )
-def test_an_execution_ends_as_its_block_does(tmp_path, monkeypatch, initialised, error, status, in_mlflow, failure):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    home = Home(root=tmp_path)
-    shutil.copy(initialised, home.tracking_database)
-    execution = begin("digits", home, only=["baseline"])
+def test_an_execution_ends_as_its_block_does(tracked_home, error, status, in_mlflow, failure):
+    execution = begin("digits", tracked_home, only=["baseline"])
     with contextlib.suppress(RunFailed, Preempted, KeyboardInterrupt), closing(execution):
         if error is not None:
             raise error
-    run = open_tracking(home).get_run(execution.parent_run_id)
+    run = open_tracking(tracked_home).get_run(execution.parent_run_id)
     assert (run.data.tags["rampline.status"], run.info.status) == (status, in_mlflow)
     assert run.data.tags.get("rampline.failure") == failure
 
 
 def test_an_execution_that_has_begun_goes_on_without_mlflow_and_a_new_one_does_not_begin(
-    tmp_path, monkeypatch, initialised, caplog
+    tracked_home, monkeypatch, caplog
 ):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    home = Home(root=tmp_path)
-    shutil.copy(initialised, home.tracking_database)
-    begun = begin("digits", home, only=["baseline"])
+    begun = begin("digits", tracked_home, only=["baseline"])
     with monkeypatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -51,35 +43,29 @@ def test_an_execution_that_has_begun_goes_on_without_mlflow_and_a_new_one_does_n
         assert again.parent_run_id == begun.parent_run_id
         assert "MLflow does not answer, e1 goes on: MLflow at http://127.0.0.1:9 cannot be used: " in caplog.text
         with pytest.raises(TrackingError, match="cannot be used"):
-            begin("digits", home, "e2", only=["baseline"])
-        assert not (home.runs / "digits" / "e2").exists()
+            begin("digits", tracked_home, "e2", only=["baseline"])
+        assert not (tracked_home.runs / "digits" / "e2").exists()
     close_execution(again, "COMPLETE")
-    assert open_tracking(home).get_run(begun.parent_run_id).info.status == "FINISHED"
+    assert open_tracking(tracked_home).get_run(begun.parent_run_id).info.status == "FINISHED"
 
 
-def test_a_new_execution_that_cannot_be_written_leaves_nothing_in_mlflow(tmp_path, monkeypatch, initialised):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    home = Home(root=tmp_path)
-    shutil.copy(initialised, home.tracking_database)
-    (home.runs / "digits").mkdir(parents=True)
-    (home.runs / "digits" / "e1").touch()  # no folder can be made there
+def test_a_new_execution_that_cannot_be_written_leaves_nothing_in_mlflow(tracked_home):
+    (tracked_home.runs / "digits").mkdir(parents=True)
+    (tracked_home.runs / "digits" / "e1").touch()  # no folder can be made there
     with pytest.raises(OSError, match="e1"):
-        begin("digits", home, only=["baseline"])
-    client = open_tracking(home)
+        begin("digits", tracked_home, only=["baseline"])
+    client = open_tracking(tracked_home)
     experiment = client.get_experiment_by_name("digits")
     assert experiment is not None
     assert client.search_runs([experiment.experiment_id]) == []
 
 
 @pytest.mark.parametrize("error", [TakenOver("e1 goes on in process 7 of b"), RunFailed("no")])
-def test_what_another_machine_has_taken_over_is_not_to_be_delivered(tmp_path, monkeypatch, initialised, error):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    home = Home(root=tmp_path)
-    shutil.copy(initialised, home.tracking_database)
-    execution = begin("digits", home, only=["baseline"])
+def test_what_another_machine_has_taken_over_is_not_to_be_delivered(tracked_home, error):
+    execution = begin("digits", tracked_home, only=["baseline"])
     with contextlib.suppress(RunFailed), closing(execution):
         raise error
-    state, run = read_delivery(execution.folder), open_tracking(home).get_run(execution.parent_run_id)
+    state, run = read_delivery(execution.folder), open_tracking(tracked_home).get_run(execution.parent_run_id)
     assert state is not None
     assert state.delivered
     expected = ("KILLED", "RUNNING") if isinstance(error, TakenOver) else ("FAILED", "FAILED")

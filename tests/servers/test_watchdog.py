@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -46,15 +45,12 @@ sys.stdin.readline()
 
 
 @pytest.fixture
-def execution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, initialised: Path) -> Path:
+def execution(tracked_home: Home) -> Path:
     """An execution in a store of its own."""
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    home = Home(root=tmp_path)
-    shutil.copy(initialised, home.tracking_database)
-    client = open_tracking(home)
-    run_id = begin_run(client, experiment_id(client, "digits", home), study="digits", execution="e1")
-    folder = home.runs / "digits" / "e1"
-    Execution(folder=folder, study=load_study("digits"), home=home, parent_run_id=run_id).write()
+    client = open_tracking(tracked_home)
+    run_id = begin_run(client, experiment_id(client, "digits", tracked_home), study="digits", execution="e1")
+    folder = tracked_home.runs / "digits" / "e1"
+    Execution(folder=folder, study=load_study("digits"), home=tracked_home, parent_run_id=run_id).write()
     return folder
 
 

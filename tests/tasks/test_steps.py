@@ -1,16 +1,15 @@
 """The tasks of the flows, as far as they need no flow run."""
 
 import os
-import shutil
 import subprocess
 import sys
 
 import pytest
+from command_line import prefect_settings
 from prefect.states import Failed
 from runs import SUPPORT
 
 from rampline.errors import DatasetError, DownloadFailed, InputError
-from rampline.record.home import Home
 from rampline.study import load_study
 from rampline.study.execution_file import Execution
 from rampline.tasks.steps import open_execution, unless_ours
@@ -42,19 +41,16 @@ with hold(folder):
 """
 
 
-def test_an_execution_that_another_process_is_at_work_on_stays_its_own(tmp_path, monkeypatch, initialised):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    home = Home(root=tmp_path)
-    shutil.copy(initialised, home.tracking_database)
-    folder = home.runs / "digits" / "e1"
+def test_an_execution_that_another_process_is_at_work_on_stays_its_own(tracked_home):
+    folder = tracked_home.runs / "digits" / "e1"
 
     def owner() -> tuple[str, str]:
-        run = open_tracking(home).get_run(Execution.open(folder).parent_run_id)
+        run = open_tracking(tracked_home).get_run(Execution.open(folder).parent_run_id)
         return run.data.tags[PROCESS_TAG], (folder / "delivery.json").read_text()
 
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     environment = os.environ | {"PYTHONPATH": str(SUPPORT)}
-    command = [sys.executable, "-c", AT_WORK, str(home.root)]
+    command = [sys.executable, "-c", AT_WORK, str(tracked_home.root)]
     with subprocess.Popen(command, env=environment, **pipes) as other:
         assert other.stdin is not None
         assert other.stdout is not None
@@ -67,19 +63,18 @@ def test_an_execution_that_another_process_is_at_work_on_stays_its_own(tmp_path,
         other.stdin.close()
 
 
-def test_who_delivers_what_a_killed_process_has_left_is_waited_for(tmp_path, monkeypatch, initialised):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    home = Home(root=tmp_path)
-    shutil.copy(initialised, home.tracking_database)
-    execution = Execution(folder=home.runs / "digits" / "e1", study=load_study("digits", only=["baseline"]), home=home)
-    with open_execution(execution, "rampline run digits"):
-        pass
+def test_who_delivers_what_a_killed_process_has_left_is_waited_for(tracked_home, prefect_server):
+    folder, study = tracked_home.runs / "digits" / "e1", load_study("digits", only=["baseline"])
+    execution = Execution(folder=folder, study=study, home=tracked_home)
     delivering = [sys.executable, "-c", DELIVERS, str(execution.folder)]
-    with subprocess.Popen(delivering, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "delivers\n"
-        with open_execution(Execution.open(execution.folder), "rampline run digits --resume"):
-            assert other.wait(5) == 0
+    with prefect_settings(prefect_server.prefect):  # it would start a server of its own
+        with open_execution(execution, "rampline run digits"):
+            pass
+        with subprocess.Popen(delivering, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "delivers\n"
+            with open_execution(Execution.open(execution.folder), "rampline run digits --resume"):
+                assert other.wait(5) == 0
 
 
 @pytest.mark.parametrize("error, again", [(DownloadFailed(), True), (DatasetError(), False), (OSError(), True)])

@@ -1,7 +1,5 @@
 """What a study is after its check: resolved for this machine."""
 
-import shutil
-
 import pytest
 from executions import begin
 
@@ -21,15 +19,11 @@ runs:
 """
 
 
-def test_a_checked_study_has_numbers_only_also_in_its_execution(tmp_path, monkeypatch, initialised):
+def test_a_checked_study_has_numbers_only_also_in_its_execution(tmp_path, monkeypatch, tracked_home):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     study = tmp_path / "study.yaml"
     study.write_text(STUDY)
-    home = Home(root=tmp_path / "home")
-    home.root.mkdir()
-    shutil.copy(initialised, home.tracking_database)
-    folder = begin(study, home).folder
+    folder = begin(study, tracked_home).folder
     clusters = [run.config.cluster for run in Execution.open(folder).study.runs]
     started = Execution.open(folder).study
     assert not settings_differ(started, str(study), ["one", "two", "both"], {})  # as a scheduler repeats a command

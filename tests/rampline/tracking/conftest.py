@@ -1,7 +1,6 @@
 """An MLflow store per test, copied from one that was initialised once, and run directories as training leaves them."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,8 @@ CURVE = [[0.0, 0.001], [1.5, 0.0009], [3.0, 0.0005]]
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch, initialised) -> Home:
-    """A home whose database exists."""
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    home = Home(root=tmp_path / "home")
-    home.root.mkdir()
-    shutil.copy(initialised, home.tracking_database)
-    return home
+def home(tracked_home) -> Home:
+    return tracked_home
 
 
 @pytest.fixture
