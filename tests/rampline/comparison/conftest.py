@@ -12,6 +12,8 @@ from logged_runs import LoggedRun
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
+from rampline.comparison.runs import Comparison, read_comparison
+
 PER_EPOCH = ("val_accuracy", "images_per_second", "learning_rate", "elapsed_seconds")
 
 
@@ -42,6 +44,12 @@ def log_study(client: MlflowClient, tmp_path_factory: pytest.TempPathFactory) ->
         return parent
 
     return log
+
+
+@pytest.fixture(scope="session")
+def compare(client: MlflowClient, log_study: LogStudy) -> Callable[..., Comparison]:
+    """`compare(study, runs, **parent_tags)` logs an execution and reads it."""
+    return lambda study, runs, **tags: read_comparison(client, study, log_study(study, runs, **tags))
 
 
 def _log_run(client: MlflowClient, experiment_id: str, parent: str, run: LoggedRun, start_time: int) -> None:

@@ -8,7 +8,6 @@ import pytest
 from logged_runs import LoggedRun
 
 from rampline.comparison.charts_section import accuracy_limits, make_charts
-from rampline.comparison.runs import read_comparison
 
 
 @pytest.mark.parametrize(
@@ -21,15 +20,15 @@ from rampline.comparison.runs import read_comparison
         ([[0.5]], []),
     ],
 )
-def test_only_low_first_epochs_are_cut(client, log_study, curves, cut):
+def test_only_low_first_epochs_are_cut(compare, curves, cut):
     runs = [LoggedRun(name=f"run-{i}", epochs=[(a, 9, 1e-3, 1) for a in curve]) for i, curve in enumerate(curves)]
-    low, high = accuracy_limits(read_comparison(client, "lines", log_study("lines", runs, execution=str(curves))))
+    low, high = accuracy_limits(compare("lines", runs, execution=str(curves)))
     accuracies = sorted(accuracy for curve in curves for accuracy in curve)
     assert [accuracy for accuracy in accuracies if not low < accuracy < high] == cut
 
 
-def test_long_runs_are_drawn_with_few_points_and_their_last_epoch(client, log_study, four_runs):
-    comparison = read_comparison(client, "long", log_study("long", four_runs[:2]))
+def test_long_runs_are_drawn_with_few_points_and_their_last_epoch(compare, four_runs):
+    comparison = compare("long", four_runs[:2])
     curves = [
         {"run": run, "epoch": epoch, "val_loss": 1 / epoch, "elapsed_seconds": epoch}
         for run in ("baseline", "short")
@@ -45,13 +44,13 @@ def test_long_runs_are_drawn_with_few_points_and_their_last_epoch(client, log_st
     assert loss.caption.endswith("Of long runs not every epoch is drawn.")
 
 
-def test_ticks_are_the_epochs_that_the_bar_is_of(client, log_study, four_runs):
+def test_ticks_are_the_epochs_that_the_bar_is_of(compare, four_runs):
     machines = ([[1, "alpha"]], [[1, "beta"], [3, "alpha"]])
     runs = [
         replace(run, tags={**run.tags, "rampline.machines": json.dumps(machine)})
         for run, machine in zip((four_runs[0], four_runs[2]), machines, strict=True)
     ]
-    comparison = read_comparison(client, "ticks", log_study("ticks", runs, reference="baseline"))
+    comparison = compare("ticks", runs, reference="baseline")
     chart = next(chart for chart in make_charts(comparison) if chart.title == "Throughput")
     ticks = [row["images_per_second"] for row in chart.spec["layer"][1]["data"]["values"] if row["run"] == "mirrored"]
     assert ticks == [1700]  # the first one there traces

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from logged_runs import LoggedRun
+from logged_runs import LoggedRun, there
 
 from rampline.comparison.charts import MOST_STYLES
 from rampline.comparison.explanation_section import describe_loss, find_losses, make_explanation_section
@@ -51,10 +51,8 @@ RUNS = [
 ]
 
 
-def test_verdicts_parts_and_the_lost_speedup(client, log_study):
-    log_study("explained", RUNS, reference="one")
-    section = make_explanation_section(read_comparison(client, "explained"))
-    assert section is not None
+def test_verdicts_parts_and_the_lost_speedup(compare):
+    section = there(make_explanation_section(compare("explained", RUNS, reference="one")))
     assert (section.id, section.title) == ("explanation", "Where the time went")
     # Of the two scaled runs, the faster one: 1.2 times the speed of 24 ms, 4 replicas reach 1.0.
     assert len(section.sentences) == 1
@@ -83,10 +81,8 @@ def test_verdicts_parts_and_the_lost_speedup(client, log_study):
     assert whole.rows[0][3] == "30.0 (100 %)"
 
 
-def test_the_charts_have_the_runs_that_were_probed(client, log_study):
-    log_study("charts", RUNS, reference="one")
-    section = make_explanation_section(read_comparison(client, "charts"))
-    assert section is not None
+def test_the_charts_have_the_runs_that_were_probed(compare):
+    section = there(make_explanation_section(compare("charts", RUNS, reference="one")))
     assert [chart.title for chart in section.charts] == ["One training step", "The whole run"]
     for chart, total in zip(section.charts, ("20.0", "32.0"), strict=True):
         totals = {row["run"]: row["text"] for row in chart.spec["layer"][1]["data"]["values"]}
@@ -96,21 +92,17 @@ def test_the_charts_have_the_runs_that_were_probed(client, log_study):
     assert "unexplained" not in [words for words, _ in section.charts[1].legend]
 
 
-def test_where_no_run_that_is_drawn_was_probed_there_are_tables_alone(client, log_study):
+def test_where_no_run_that_is_drawn_was_probed_there_are_tables_alone(compare):
     crowd = [run(f"fast-{n}", 1, {}, {}, "") for n in range(MOST_STYLES)]
     last = replace(RUNS[0], epochs=[(0.5, 1, 1e-3, 1)])
-    log_study("crowd", [*crowd, last], reference="fast-0")
-    section = make_explanation_section(read_comparison(client, "crowd"))
-    assert section is not None
+    section = there(make_explanation_section(compare("crowd", [*crowd, last], reference="fast-0")))
     assert section.charts == ()
     assert section.tables[1].rows[0][0] == "one"
 
 
-def test_probes_on_a_machine_that_was_busier_or_idler_are_told(client, log_study):
+def test_probes_on_a_machine_that_was_busier_or_idler_are_told(compare):
     runs = [run(f"at-{slowdown}", 1, SINGLE, {}, "", slowdown) for slowdown in (1.14, 0.88, 1.5, 0.5)]
-    log_study("drifted", runs, reference="at-1.14")
-    section = make_explanation_section(read_comparison(client, "drifted"))
-    assert section is not None
+    section = there(make_explanation_section(compare("drifted", runs, reference="at-1.14")))
     proportions = "while it trained. Its parts are in the proportions of the probes."
     assert section.sentences == (
         f"at-1.5: its steps took 1.50{TIMES} the time of its probes, so the machine was busier {proportions}",
@@ -118,11 +110,9 @@ def test_probes_on_a_machine_that_was_busier_or_idler_are_told(client, log_study
     )
 
 
-def test_a_part_that_is_not_told_apart_from_noise_has_its_size_and_no_share(client, log_study):
+def test_a_part_that_is_not_told_apart_from_noise_has_its_size_and_no_share(compare):
     noisy = replace(RUNS[1], metrics={**RUNS[1].metrics, "step_ms_sync_noise": 4.0, "step_ms_other_noise": 0.75})
-    log_study("noisy", [RUNS[0], noisy, RUNS[3]], reference="one")
-    section = make_explanation_section(read_comparison(client, "noisy"))
-    assert section is not None
+    section = there(make_explanation_section(compare("noisy", [RUNS[0], noisy, RUNS[3]], reference="one")))
     _, steps, _, whole = section.tables
     assert steps.rows[1][3:] == ("4.0 (20 %)", f"3.5 {PLUS_MINUS}4.0", f"0.50 {PLUS_MINUS}0.75", "20.0")
     assert steps.rows[2][4] == "8.0 (33 %)"
@@ -134,10 +124,8 @@ def test_a_part_that_is_not_told_apart_from_noise_has_its_size_and_no_share(clie
     )
 
 
-def test_one_replica_alone_has_no_losses(client, log_study):
-    log_study("alone", RUNS[:1], reference="one")
-    section = make_explanation_section(read_comparison(client, "alone"))
-    assert section is not None
+def test_one_replica_alone_has_no_losses(compare):
+    section = there(make_explanation_section(compare("alone", RUNS[:1], reference="one")))
     assert section.sentences == ()
     assert [table.title for table in section.tables] == [
         "What holds each run back",
@@ -146,9 +134,8 @@ def test_one_replica_alone_has_no_losses(client, log_study):
     ]
 
 
-def test_there_is_no_section_where_no_run_was_probed(client, log_study):
-    log_study("unprobed", RUNS[2:3], reference="not-probed")
-    assert make_explanation_section(read_comparison(client, "unprobed")) is None
+def test_there_is_no_section_where_no_run_was_probed(compare):
+    assert make_explanation_section(compare("unprobed", RUNS[2:3], reference="not-probed")) is None
 
 
 def probed(name: str, replicas: int, *, batch: int = 64, status: str = "FINISHED", **milliseconds: float) -> LoggedRun:
@@ -171,9 +158,8 @@ ONE = probed("one", 1, input=2, compute=20, other=2)
 TWO = probed("two", 2, input=2, compute=10.5, contention=3, sync=2, other=2)
 
 
-def test_the_parts_of_the_loss_add_up(client, log_study):
-    log_study("loss", [ONE, TWO], reference="one")
-    (loss,) = find_losses(read_comparison(client, "loss"))
+def test_the_parts_of_the_loss_add_up(compare):
+    (loss,) = find_losses(compare("loss", [ONE, TWO], reference="one"))
     assert (loss.run, loss.ideal_speedup, loss.ideal_ms, loss.step_ms) == ("two", 2, 12, 19.5)
     assert loss.speedup == pytest.approx(24 / 19.5)
     # 10 of the 10.5 ms of compute, and 1 of the 2 of each the input and the fixed cost, are there in an ideal step too.
@@ -187,21 +173,19 @@ def test_the_parts_of_the_loss_add_up(client, log_study):
     )
 
 
-def test_with_the_same_batch_per_replica_the_ideal_step_is_the_references(client, log_study):
+def test_with_the_same_batch_per_replica_the_ideal_step_is_the_references(compare):
     weak = probed("weak", 4, batch=256, input=2, compute=20, contention=8, sync=6, other=2)
-    log_study("weak", [ONE, weak], reference="one")
-    (loss,) = find_losses(read_comparison(client, "weak"))
+    (loss,) = find_losses(compare("weak", [ONE, weak], reference="one"))
     assert (loss.ideal_ms, loss.step_ms, loss.ideal_speedup) == (24, 38, 4)
     # 4 times the images in 38 ms instead of 24.
     assert loss.speedup == pytest.approx(4 * 24 / 38)
     assert loss.parts == {"contention": 8, "sync": 6, "other": 0, "input": 0, "compute": 0}
 
 
-def test_a_part_that_the_run_does_better_is_not_named_as_lost(client, log_study):
+def test_a_part_that_the_run_does_better_is_not_named_as_lost(compare):
     # 3 ms less of input than an ideal step would have, 0.2 ms more of sync: below 3 % of the loss of 7.2 ms.
     better = probed("better", 2, compute=10, sync=0.2, contention=11)
-    log_study("better", [probed("one", 1, input=6, compute=20, other=2), better], reference="one")
-    (loss,) = find_losses(read_comparison(client, "better"))
+    (loss,) = find_losses(compare("better", [probed("one", 1, input=6, compute=20, other=2), better], reference="one"))
     assert loss.parts == pytest.approx({"contention": 11, "sync": 0.2, "other": -1, "input": -3, "compute": 0})
     assert sum(loss.parts.values()) == pytest.approx(21.2 - 14)
     assert describe_loss(loss).endswith("it loses 11.0 ms to replicas sharing the hardware.")
@@ -215,9 +199,8 @@ def test_what_is_lost_within_the_noise_is_not_told(client, log_study, compute, r
     assert describe_loss(loss) == f"two: {reached}{TIMES} where the ideal is 2.00{TIMES}. It scales ideally."
 
 
-def test_the_reference_may_have_several_replicas(client, log_study):
-    log_study("from-two", [ONE, TWO, probed("four", 4, compute=6, sync=6)], reference="two")
-    (loss,) = find_losses(read_comparison(client, "from-two"))
+def test_the_reference_may_have_several_replicas(compare):
+    (loss,) = find_losses(compare("from-two", [ONE, TWO, probed("four", 4, compute=6, sync=6)], reference="two"))
     assert (loss.run, loss.ideal_speedup, loss.ideal_ms) == ("four", 2, 9.75)
     assert loss.speedup == pytest.approx(19.5 / 12)
 
@@ -231,6 +214,5 @@ def test_the_reference_may_have_several_replicas(client, log_study):
         ("failed", [ONE, probed("two", 2, status="FAILED", compute=20)]),
     ],
 )
-def test_nothing_is_said_of_what_is_not_known(client, log_study, study, runs):
-    log_study(study, runs, reference="one")
-    assert list(find_losses(read_comparison(client, study))) == []
+def test_nothing_is_said_of_what_is_not_known(compare, study, runs):
+    assert list(find_losses(compare(study, runs, reference="one"))) == []

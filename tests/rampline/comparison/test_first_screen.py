@@ -55,13 +55,12 @@ def test_it_answers_and_warns(client, log_study, four_runs):
     )
 
 
-def test_many_runs_share_certificates(client, log_study, four_runs):
+def test_many_runs_share_certificates(compare, four_runs):
     runs = [
         checked(replace(four_runs[2], name=f"run-{n}"), "pass", max_loss_diff=n * 1e-17, max_weight_diff=2e-16)
         for n in range(11)
     ]
-    log_study("many", [*runs, checked(replace(four_runs[2], name="bad"), "fail")])
-    failed, passed = list_certificates(read_comparison(client, "many"))
+    failed, passed = list_certificates(compare("many", [*runs, checked(replace(four_runs[2], name="bad"), "fail")]))
     assert (failed.runs, failed.result) == ("bad", "failed")
     assert passed.runs.endswith("run-7 and 3 more")
     assert passed.result == "passed: losses differ by up to 1e\N{MINUS SIGN}16, weights by up to 2e\N{MINUS SIGN}16"

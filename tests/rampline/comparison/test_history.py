@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from command_line import wait_until
 from golden import visible_text
-from logged_runs import LoggedRun
+from logged_runs import LoggedRun, there
 from own_prefect import deployed_flow_run
 from prefect import flow
 from prefect.flow_engine import run_flow
@@ -75,8 +75,7 @@ def test_a_slow_night_is_told_and_shown_and_noise_is_not(night, tmp_path) -> Non
     assert cost.startswith("baseline: cost $0.2000; usually $0.0200, ")
     report = write_comparison(slow, tmp_path).read_text()
     assert speed.removeprefix("baseline: ") in visible_text(report)
-    section = make_history_section(slow)
-    assert section is not None
+    section = there(make_history_section(slow))
     assert [chart.title for chart in section.charts] == ["Test acc", "Images/s", "Cost"]
     assert section.tables[0].rows[1][:3] == ("baseline", "images/s", "100")
     assert section.tables[0].rows[1][-2:] == ("████▁", "changed")
@@ -116,8 +115,7 @@ def test_a_run_counts_with_those_that_it_starts_from(night) -> None:
     assert trend_of(found, "images_per_second", "tuned").values == (401.0, 402.0)
     found = night("ancestors", 1000.0, tuned(3), params={"epochs": "9"})
     assert trend_of(found, "images_per_second", "tuned").values == (403.0,)
-    section = make_history_section(found)
-    assert section is not None
+    section = there(make_history_section(found))
     assert section.sentences[0].startswith("Too little history: 3 executions")
 
 

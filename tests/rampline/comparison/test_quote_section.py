@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from logged_runs import LoggedRun
+from logged_runs import LoggedRun, there
 from rich.console import Console
 
 from rampline.comparison.quote_section import make_quote_section
@@ -25,15 +25,14 @@ def run(name: str, quoted: float | None, wall: float, stopped: str = "", **metri
     )
 
 
-def test_each_quote_stands_beside_what_came_out(client, log_study):
+def test_each_quote_stands_beside_what_came_out(compare):
     runs = [
         run("near", 100.0, 110.0, quoted_startup_seconds=2.0, startup_seconds=1.0, quoted_cost_usd=0.5, cost_usd=0.55),
         run("far", 100.0, 150.0),
         run("never-quoted", None, 40.0),
         run("stopped", 100.0, 20.0, stopped="after epoch 1 of 5: limit of 1 minute reached"),
     ]
-    section = make_quote_section(read_comparison(client, "quoted", log_study("quoted", runs)))
-    assert section is not None
+    section = there(make_quote_section(compare("quoted", runs)))
     assert section.sentences == (
         "200 s were quoted for 2 runs, 260 s came out (+30 %); 1 of 2 lie in the interval of their quote.",
     )
@@ -45,8 +44,8 @@ def test_each_quote_stands_beside_what_came_out(client, log_study):
     assert stages.rows[0] == ("near", f"2.00 {ARROW} 1.00 (-50 %)")
 
 
-def test_without_quotes_there_is_no_section(client, log_study):
-    comparison = read_comparison(client, "unquoted", log_study("unquoted", [run("a", None, 40.0)]))
+def test_without_quotes_there_is_no_section(compare):
+    comparison = compare("unquoted", [run("a", None, 40.0)])
     assert make_quote_section(comparison) is None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from logged_runs import LoggedRun
+from logged_runs import LoggedRun, there
 
 from rampline.comparison.recommendation import make_recommendation_section, recommend
 from rampline.comparison.runs import read_comparison
@@ -29,9 +29,9 @@ def run(
 
 
 @pytest.fixture
-def recommended(client, log_study):
+def recommended(compare):
     def read(study, runs, **tags):
-        return recommend(read_comparison(client, study, log_study(study, runs, reference=runs[0].name, **tags)))
+        return recommend(compare(study, runs, reference=runs[0].name, **tags))
 
     return read
 
@@ -157,8 +157,7 @@ def test_section(recommended, client):
         run("bad", 0.8, 10, examples=None),
     ]
     found = recommended("table", runs, deadline_hours="0.02")
-    section = make_recommendation_section(read_comparison(client, "table"))
-    assert section is not None
+    section = there(make_recommendation_section(read_comparison(client, "table")))
     assert section.sentences == found.remarks
     table = section.tables[0]
     assert table.head == ("run", "accuracy", "points", "95 % interval", "within 1 point", "time", "cost", "in time")
@@ -230,19 +229,18 @@ def test_answers_that_are_gone_leave_the_wider_interval(recommended, client):
     assert fast.interval == pytest.approx((-0.0193, 0.0193), abs=1e-4)
 
 
-def twins(client, log_study, study: str, *, same: bool = True, **params: str):
+def twins(client, compare, study: str, *, same: bool = True, **params: str):
     """`twin` takes half the time of `base` at twice its throughput, and is the same model."""
     base = replace(run("base", 0.9, 100, 0.2, examples=58), params={})
     twin = replace(run("twin", 0.9, 50, 0.1, examples=58), params=params, epochs=[(0.9, 200, 1e-3, 1)])
-    log_study(study, [base, twin], reference="base")
-    for row in read_comparison(client, study).rows:
+    for row in compare(study, [base, twin], reference="base").rows:
         client.set_tag(row["run_id"], "rampline.answers", "same" if same else row["run"])
     return read_comparison(client, study)
 
 
-def test_the_same_training_once_more_is_not_recommended_and_not_faster(client, log_study):
+def test_the_same_training_once_more_is_not_recommended_and_not_faster(client, compare):
     spelling = {"batch.per": "replica", "cluster.price_per_hour": "7"}
-    comparison = twins(client, log_study, "twins", same=True, **spelling)
+    comparison = twins(client, compare, "twins", same=True, **spelling)
     found = recommend(comparison)
     assert (found.fastest, found.cheapest) == ("base", "base")
     assert found.sentence == (
@@ -251,31 +249,29 @@ def test_the_same_training_once_more_is_not_recommended_and_not_faster(client, l
     )
     assert found.remarks[0].startswith("twin is the same training as base: the same answers")
     assert found.candidates[1].interval == (0, 0)
-    section = make_recommendation_section(comparison)
-    assert section is not None
+    section = there(make_recommendation_section(comparison))
     assert section.tables[0].rows[1][2:5] == ("+0.0", "same answers", "yes")
     speed, ratio = summarise_speed(comparison), f"2.00{TIMES} (0.50{TIMES} to 2.00{TIMES})"
     assert speed == f"No run is clearly faster than the reference base (100 images/s): twin is at {ratio}."
 
 
-def test_the_same_training_in_another_set_up_is_recommended_where_it_is_faster(client, log_study):
-    comparison = twins(client, log_study, "other-set-up", engine="fit")
+def test_the_same_training_in_another_set_up_is_recommended_where_it_is_faster(client, compare):
+    comparison = twins(client, compare, "other-set-up", engine="fit")
     assert recommend(comparison).fastest == "twin"
     assert summarise_speed(comparison).startswith("twin is the fastest")
     # Half the time at the same throughput is the start, or noise.
-    slow = twins(client, log_study, "slow-set-up", engine="fit", images="fewer")
+    slow = twins(client, compare, "slow-set-up", engine="fit", images="fewer")
     epochs = slow.runs.assign(images_per_second=[100.0, 90.0])
     assert recommend(replace(slow, runs=epochs)).fastest == "base"
     # Equal settings are one set-up, whatever came out of it: its speeds differ by noise.
-    assert recommend(twins(client, log_study, "no-twins", same=False)).fastest == "base"
+    assert recommend(twins(client, compare, "no-twins", same=False)).fastest == "base"
 
 
-def test_a_run_that_stopped_earlier_with_the_same_model_takes_less_time_for_that(client, log_study):
+def test_a_run_that_stopped_earlier_with_the_same_model_takes_less_time_for_that(client, compare):
     base = replace(run("base", 0.9, 100, examples=58), epochs=[(0.9, 100, 1e-3, 1), (0.8, 100, 1e-3, 2)])
     tags = {"rampline.stopped": "after epoch 1 of 2: target accuracy 0.9 reached"}
     early = replace(run("early", 0.9, 50, examples=58), tags=tags, params={"stop.target_accuracy": "0.9"})
-    log_study("early", [base, early], reference="base")
-    for row in read_comparison(client, "early").rows:
+    for row in compare("early", [base, early], reference="base").rows:
         client.set_tag(row["run_id"], "rampline.answers", "same")
     found = recommend(read_comparison(client, "early"))
     assert found.fastest == "early"
@@ -296,7 +292,7 @@ def test_a_run_that_stopped_earlier_with_the_same_model_takes_less_time_for_that
         ("test", {"test_examples": "500"}, False),
     ],
 )
-def test_runs_are_held_to_each_other_on_the_same_images_alone(client, log_study, split, other, weighed):
+def test_runs_are_held_to_each_other_on_the_same_images_alone(client, compare, split, other, weighed):
     data = {"data.limit": "None", "data.split_seed": "0", "data.validation_fraction": "0.1"}
     examples = int(other.get("test_examples", "1000"))
     runs = [
@@ -304,8 +300,7 @@ def test_runs_are_held_to_each_other_on_the_same_images_alone(client, log_study,
         replace(run("fast", 0.95, 50, examples=examples), params=data | other),
     ]
     study = f"images-{split}-{'-'.join(other)}"
-    log_study(study, runs, reference="base")
-    for row in read_comparison(client, study).rows:
+    for row in compare(study, runs, reference="base").rows:
         client.set_tag(row["run_id"], "rampline.test_split", split)
     comparison = read_comparison(client, study)
     assert [candidate.run for candidate in recommend(comparison).candidates] == ["base", "fast"][: 1 + weighed]

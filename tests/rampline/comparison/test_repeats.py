@@ -42,10 +42,10 @@ def trainings(
 
 
 @pytest.fixture
-def compare(client, log_study):
+def compare(compare):
     def read(study, *runs):
         logged = [training for run in runs for training in run]
-        return read_comparison(client, study, log_study(study, logged, reference=logged[0].name))
+        return compare(study, logged, reference=logged[0].name)
 
     return read
 

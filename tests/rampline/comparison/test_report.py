@@ -66,9 +66,8 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def comparison(client, log_study, four_runs):
-    parent = log_study("report", four_runs, reference="baseline", command="rampline run report --set seed=7")
-    return read_comparison(client, "report", parent)
+def comparison(compare, four_runs):
+    return compare("report", four_runs, reference="baseline", command="rampline run report --set seed=7")
 
 
 def test_csv_table_and_summary_hold_the_same_figures(comparison, tmp_path):
@@ -120,17 +119,17 @@ def test_names_are_escaped(client, log_study, four_runs):
 
 
 @pytest.mark.parametrize("kept", [[0], [3], []], ids=["one run", "failed only", "no epochs"])
-def test_little_to_show(client, log_study, four_runs, kept):
+def test_little_to_show(compare, four_runs, kept):
     runs = [four_runs[index] for index in kept] or [replace(four_runs[3], epochs=())]
-    html = render_report(read_comparison(client, "little", log_study("little", runs)))
+    html = render_report(compare("little", runs))
     assert len(Page(html).cells) == 1
     assert ("nothing to draw" in html) == (not kept)
 
 
-def test_attempts_are_told_of_where_a_run_had_several(client, log_study, four_runs, comparison):
+def test_attempts_are_told_of_where_a_run_had_several(compare, four_runs, comparison):
     rows = [["1", "a, b", "0 → 20", "worker 1 on b was lost"], ["2", "a, c", "20 → 30", "complete"]]
     moved = replace(four_runs[2], tags={"rampline.attempt_table": json.dumps(rows)})
-    html = render_report(read_comparison(client, "moved", log_study("moved", [four_runs[0], moved])))
+    html = render_report(compare("moved", [four_runs[0], moved]))
     text = visible_text(html.partition('<section id="attempts">')[2].partition("</section>")[0])
     assert [line.split(" | ") for line in text.splitlines() if line.count("|") == 4][1:] == [
         ["mirrored", *r] for r in rows

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import PHONE, open_page
+from logged_runs import there
 from mlflow import MlflowClient
 from mlflow.entities import RunInfo
 from playwright.sync_api import Browser, Page
@@ -159,8 +160,7 @@ def test_every_section_is_there_and_shown(browser, report):
         assert page.locator("#explanation .chart svg").count() == 2
         assert "62.0" in page.locator("#explanation .chart svg text").all_text_contents()  # the whole step
         for chart in page.locator(".chart svg").all():
-            box = chart.bounding_box()
-            assert box is not None
+            box = there(chart.bounding_box())
             assert box["width"] > 300
             assert box["height"] > 80
         for table in page.locator("table").all():
@@ -184,8 +184,7 @@ def test_nothing_overflows_and_the_first_screen_has_the_four_answers(browser, re
             "Before you trust this",
         ]
         for question in questions.all()[:4]:
-            box = question.bounding_box()
-            assert box is not None
+            box = there(question.bounding_box())
             assert box["y"] + box["height"] < 844
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from logged_runs import LoggedRun
+from logged_runs import LoggedRun, there
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 
@@ -28,9 +28,8 @@ from rampline.comparison.ways_section import make_views
 from rampline.errors import InputError
 
 
-def test_figures_of_every_run(client, log_study, four_runs):
-    log_study("figures", four_runs, reference="baseline", command="rampline run figures")
-    comparison = read_comparison(client, "figures")
+def test_figures_of_every_run(compare, four_runs):
+    comparison = compare("figures", four_runs, reference="baseline", command="rampline run figures")
     assert comparison.execution == "first"
     assert (comparison.reference, comparison.declared_reference) == ("baseline", "baseline")
     assert comparison.command == "rampline run figures"
@@ -59,7 +58,7 @@ def test_figures_of_every_run(client, log_study, four_runs):
     assert all(math.isnan(failed[key]) for key in ("test_accuracy", "train_seconds", "speedup", "scaling_efficiency"))
 
 
-def test_explanation_scores_and_settings(client, log_study, four_runs):
+def test_explanation_scores_and_settings(compare, four_runs):
     explained = LoggedRun(
         name="explained",
         epochs=[(0.9, 100, 1e-3, 1)] * 3,
@@ -69,8 +68,7 @@ def test_explanation_scores_and_settings(client, log_study, four_runs):
         params={"model.name": "convnet", "data.source": "digits", "data.prefetch": "auto", "steps_per_call": "16"},
         tags={"rampline.verdict": "sync-bound: it waits.", "rampline.bound": "sync"},
     )
-    log_study("explained", [explained, four_runs[1]])
-    comparison = read_comparison(client, "explained")
+    comparison = compare("explained", [explained, four_runs[1]])
     row, bare = comparison.rows
     assert (row["test_examples"], row["step_ms_sync"], row["ceiling_images_per_second"]) == (360, 1.5, 800)
     assert (row["startup_seconds"], row["unexplained_seconds"]) == (7.25, 0.5)
@@ -84,44 +82,38 @@ def test_explanation_scores_and_settings(client, log_study, four_runs):
     assert {"step_ms_input", "verdict", "test_examples"} <= set(comparison.csv_table.columns)
 
 
-def test_what_the_study_asks_of_a_recommendation(client, log_study, four_runs):
-    log_study("asks", four_runs, deadline_hours="3.5", accuracy_tolerance="0.005", published_source="a paper")
-    asked = read_comparison(client, "asks")
+def test_what_the_study_asks_of_a_recommendation(compare, four_runs):
+    asked = compare("asks", four_runs, deadline_hours="3.5", accuracy_tolerance="0.005", published_source="a paper")
     assert (asked.deadline_hours, asked.accuracy_tolerance, asked.published_source) == (3.5, 0.005, "a paper")
-    log_study("asks-nothing", four_runs)
-    asked = read_comparison(client, "asks-nothing")
+    asked = compare("asks-nothing", four_runs)
     assert (asked.deadline_hours, asked.accuracy_tolerance, asked.published_source) == (None, 0.01, "")
 
 
-def test_system_figures_are_read(client, log_study, four_runs):
+def test_system_figures_are_read(compare, four_runs):
     busy = replace(four_runs[0], metrics={"system/chief-0/process_cpu_utilization_percentage": 150.0})
-    log_study("system", [busy])
-    (row,) = read_comparison(client, "system").system
+    (row,) = compare("system", [busy]).system
     assert (row["run"], row["role"], row["cpu_percent_mean"]) == ("baseline", "chief-0", 150.0)
 
 
-def test_epochs_in_order(client, log_study, four_runs):
-    log_study("epochs", four_runs)
-    epochs = read_comparison(client, "epochs").epochs_of("mirrored")
+def test_epochs_in_order(compare, four_runs):
+    epochs = compare("epochs", four_runs).epochs_of("mirrored")
     assert epochs["epoch"].tolist() == [1, 2, 3, 4]
     assert epochs["val_accuracy"].tolist() == [0.70, 0.90, 0.95, 0.96]
     assert epochs["learning_rate"].tolist() == [1e-5, 1e-3, 1e-3, 5e-4]
     assert epochs["elapsed_seconds"].tolist() == [3, 4, 5, 6]
 
 
-def test_epoch_logged_again_counts_once(client: MlflowClient, log_study, four_runs):
-    parent = log_study("again", four_runs[:1])
-    run_id = read_comparison(client, "again", parent).rows[0]["run_id"]
+def test_epoch_logged_again_counts_once(client: MlflowClient, compare, four_runs):
+    run_id = compare("again", four_runs[:1]).rows[0]["run_id"]
     later = client.get_run(run_id).info.start_time + 60_000
     client.log_batch(run_id, metrics=[Metric("val_accuracy", 0.97, later, 3)])
     row = read_comparison(client, "again").rows[0]
     assert (row["epochs"], row["best_epoch"], row["best_val_accuracy"]) == (4, 3, 0.97)
 
 
-def test_latest_execution_unless_named(client, log_study, four_runs):
+def test_latest_execution_unless_named(compare, client, log_study, four_runs):
     older = log_study("twice", four_runs, execution="older", reference="baseline")
-    log_study("twice", four_runs[:2], execution="newer", reference="baseline")
-    assert read_comparison(client, "twice").execution == "newer"
+    assert compare("twice", four_runs[:2], execution="newer", reference="baseline").execution == "newer"
     assert len(read_comparison(client, "twice").runs) == 2
     assert read_comparison(client, "twice", older).execution == "older"
     assert len(read_comparison(client, "twice", older).runs) == 4
@@ -132,9 +124,8 @@ def test_latest_execution_unless_named(client, log_study, four_runs):
     [([1, 2], "short"), ([3, 2], "mirrored"), ([3], "")],
     ids=["not run", "first one failed", "none finished"],
 )
-def test_first_finished_run_stands_in_for_the_reference(client, log_study, four_runs, kept, reference):
-    parent = log_study("stand-in", [four_runs[index] for index in kept], reference="baseline")
-    comparison = read_comparison(client, "stand-in", parent)
+def test_first_finished_run_stands_in_for_the_reference(compare, four_runs, kept, reference):
+    comparison = compare("stand-in", [four_runs[index] for index in kept], reference="baseline")
     assert comparison.reference == reference
     speedups = comparison.runs.set_index("run")["speedup"]
     assert speedups.get(reference, 1.0) == 1.0
@@ -159,13 +150,12 @@ def test_run_made_again_counts_once(client, log_study, four_runs):
     assert read_comparison(client, "remade").runs["run"].tolist() == ["multi-worker", "baseline"]
 
 
-def test_environment(client, log_study, four_runs):
-    log_study("environment", four_runs[:2], **{"environment.keras": "3.15.1"})
-    environment = read_comparison(client, "environment").environment
+def test_environment(compare, four_runs):
+    environment = compare("environment", four_runs[:2], **{"environment.keras": "3.15.1"}).environment
     assert environment.loc["short", ["git commit", "seed", "keras"]].tolist() == ["0123abc", "7", "3.15.1"]
 
 
-def test_study_without_execution(client: MlflowClient, log_study, four_runs):
+def test_study_without_execution(compare, client: MlflowClient, log_study, four_runs):
     with pytest.raises(InputError, match=r"study nothing has no execution in MLflow at sqlite.*rampline run nothing"):
         read_comparison(client, "nothing")
     client.create_experiment("no-executions")
@@ -176,8 +166,7 @@ def test_study_without_execution(client: MlflowClient, log_study, four_runs):
     log_study("no-runs", [])
     with pytest.raises(InputError, match="execution first has no runs"):
         read_comparison(client, "no-runs")
-    log_study("children", four_runs[:1])
-    child = read_comparison(client, "children").rows[0]["run_id"]
+    child = compare("children", four_runs[:1]).rows[0]["run_id"]
     with pytest.raises(InputError, match="is not an execution"):
         read_comparison(client, "children", child)
 
@@ -189,7 +178,7 @@ def on_machines(run: LoggedRun, *machines: tuple[int, str]) -> LoggedRun:
     return replace(run, tags={**run.tags, "rampline.machines": json.dumps(machines)})
 
 
-def test_speeds_and_times_are_compared_per_machine(client, log_study, four_runs):
+def test_speeds_and_times_are_compared_per_machine(compare, four_runs):
     baseline = on_machines(four_runs[0], (1, ALPHA))
     # 50, 1500 on alpha; 14000 and 17000 on beta, where it went on.
     later = [(accuracy, 10 * speed, *rest) for accuracy, speed, *rest in four_runs[2].epochs[2:]]
@@ -200,8 +189,7 @@ def test_speeds_and_times_are_compared_per_machine(client, log_study, four_runs)
     tuned = replace(four_runs[0], name="tuned", params=weights)
     # What does not say where it was trained was trained where the study was started.
     host = {"environment.host": "alpha", "environment.cpu cores": "2", "environment.gpus": "none"}
-    log_study("machines", [baseline, moved, elsewhere, tuned, four_runs[1]], reference="baseline", **host)
-    comparison = read_comparison(client, "machines")
+    comparison = compare("machines", [baseline, moved, elsewhere, tuned, four_runs[1]], reference="baseline", **host)
     rows = {row["run"]: row for row in comparison.rows}
     assert rows["moved"]["images_per_second"] == 1500
     assert rows["moved"]["speedup"] == 1.5
@@ -209,8 +197,7 @@ def test_speeds_and_times_are_compared_per_machine(client, log_study, four_runs)
     assert is_missing(rows["elsewhere"]["speedup"])
     assert [row["run"] for row in comparison.rows if not is_missing(row["train_seconds_vs_reference"])] == ["baseline"]
     assert [candidate.run for candidate in list_candidates(comparison)] == ["baseline", "short"]
-    views = make_views(comparison)
-    assert views is not None
+    views = there(make_views(comparison))
     assert [view.run for view in views.runs] == ["baseline", "short"]
     remarks = list_remarks(comparison)
     assert (
@@ -224,10 +211,9 @@ def test_speeds_and_times_are_compared_per_machine(client, log_study, four_runs)
     assert not any(remark.startswith(("baseline", "short")) for remark in remarks)
 
 
-def test_where_all_others_were_trained_elsewhere_the_answers_say_so(client, log_study, four_runs):
+def test_where_all_others_were_trained_elsewhere_the_answers_say_so(compare, four_runs):
     runs = [on_machines(four_runs[0], (1, ALPHA)), on_machines(four_runs[1], (1, BETA))]
-    log_study("apart", runs, reference="baseline")
-    comparison = read_comparison(client, "apart")
+    comparison = compare("apart", runs, reference="baseline")
     assert summarise_speed(comparison) == (
         "baseline trains on 1,000 images/s; no other run was trained on its machine, so there is no speed to compare "
         "it with."
@@ -235,10 +221,9 @@ def test_where_all_others_were_trained_elsewhere_the_answers_say_so(client, log_
     assert recommend(comparison).sentence.startswith("No other run can be weighed against baseline, which takes ")
 
 
-def test_a_reference_that_moved_is_compared_where_it_ended(client, log_study, four_runs):
+def test_a_reference_that_moved_is_compared_where_it_ended(compare, four_runs):
     baseline = on_machines(four_runs[0], (1, BETA), (3, ALPHA))
-    log_study("moved-reference", [baseline, on_machines(four_runs[1], (1, ALPHA))], reference="baseline")
-    comparison = read_comparison(client, "moved-reference")
+    comparison = compare("moved-reference", [baseline, on_machines(four_runs[1], (1, ALPHA))], reference="baseline")
     assert comparison.rows[0]["images_per_second"] == 900  # of 1100 and 900, the first of which traces again
     assert comparison.runs["speedup"].tolist() == [1.0, pytest.approx(1000 / 900)]
     # Nothing was trained on one machine from start to end with the reference.
@@ -306,11 +291,10 @@ def test_steady_throughput_leaves_out_the_epoch_that_traces():
     assert steady(epochs, "images_per_second", [1, 2, 3, 4]) == [90.0, 110.0]
 
 
-def test_a_run_that_was_started_again_has_the_speed_of_the_epochs_that_do_not_trace(client, log_study, four_runs):
+def test_a_run_that_was_started_again_has_the_speed_of_the_epochs_that_do_not_trace(compare, four_runs):
     speeds = [(0.9, speed, 1e-3, 1) for speed in (12, 30, 3000)]
     again = replace(four_runs[2], epochs=speeds, tags={"rampline.first_epochs": "[1, 2]"})
-    log_study("started-again", [four_runs[0], again], reference="baseline")
-    (_, row) = read_comparison(client, "started-again").rows
+    (_, row) = compare("started-again", [four_runs[0], again], reference="baseline").rows
     assert (row["images_per_second"], row["images_per_second_min"], row["speedup"]) == (3000, 3000, 3)
 
 

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from logged_runs import LoggedRun
+from logged_runs import LoggedRun, there
 
 from rampline.comparison.runs import read_comparison
 from rampline.comparison.scaling_curves import ScalingCurve, ScalingPoint, fit_curve, list_left_out, make_curves
@@ -34,9 +34,8 @@ RUNS = [
 ]
 
 
-def test_strong_and_weak_are_kept_apart(client, log_study):
-    log_study("strong-weak", RUNS, reference="one")
-    comparison = read_comparison(client, "strong-weak")
+def test_strong_and_weak_are_kept_apart(compare):
+    comparison = compare("strong-weak", RUNS, reference="one")
     strong, weak = make_curves(comparison, "strong"), make_curves(comparison, "weak")
     assert [[point.run for point in curve.points] for curve in strong] == [["one", "two", "four"], ["one", "workers"]]
     assert [[point.run for point in curve.points] for curve in weak] == [["one", "two-each-64"]]
@@ -48,9 +47,8 @@ def test_strong_and_weak_are_kept_apart(client, log_study):
     assert list_left_out(comparison) == []
 
 
-def test_figures_of_a_point(client, log_study):
-    log_study("points", RUNS, reference="one")
-    comparison = read_comparison(client, "points")
+def test_figures_of_a_point(compare):
+    comparison = compare("points", RUNS, reference="one")
     one, two, four = make_curves(comparison, "strong")[0].points
     assert (one.step_ms, one.speedup, one.efficiency, one.ceiling, one.ceiling_efficiency) == (64, 1, 1, 1, 1)
     assert (two.step_ms, two.speedup, two.efficiency) == (40, 1.6, 0.8)  # 64 images at 1600 per second
@@ -85,18 +83,17 @@ def test_figures_of_a_point(client, log_study):
     ],
     ids=str,
 )
-def test_only_comparable_runs_stand_on_a_curve(client, log_study, change):
-    parent = log_study("comparable", [RUNS[0], RUNS[2], run("other", 1700, 4, **change)], reference="one")
-    comparison = read_comparison(client, "comparable", parent)
+def test_only_comparable_runs_stand_on_a_curve(compare, change):
+    comparison = compare("comparable", [RUNS[0], RUNS[2], run("other", 1700, 4, **change)], reference="one")
     assert [[point.run for point in curve.points] for curve in make_curves(comparison, "strong")] == [["one", "two"]]
     assert make_curves(comparison, "weak") == []
     assert list_left_out(comparison) == ([] if "status" in change else ["other"])
 
 
-def test_what_may_differ_where_more_replicas_train(client, log_study):
+def test_what_may_differ_where_more_replicas_train(compare):
     params = {"batch.accumulate": "2", "optimizer.name": "sgd", "learning_rate.peak": "0.01"}
-    parent = log_study("unlogged", [RUNS[0], run("other", 1700, 4, params=params)], reference="one")
-    (curve,) = make_curves(read_comparison(client, "unlogged", parent), "strong")
+    other = run("other", 1700, 4, params=params)
+    (curve,) = make_curves(compare("unlogged", [RUNS[0], other], reference="one"), "strong")
     assert [point.run for point in curve.points] == ["one", "other"]
 
 
@@ -110,10 +107,9 @@ def test_another_batch_size_starts_at_its_own_run_of_one_replica(client, log_stu
     assert [[point.run for point in curve.points] for curve in make_curves(comparison, "weak")] == [["one-32", "two"]]
 
 
-def test_engine_and_steps_per_call_make_curves_of_their_own(client, log_study):
+def test_engine_and_steps_per_call_make_curves_of_their_own(compare):
     others = [run("fit", 1200, 2, engine="fit"), run("one-step", 900, 2, params={"steps_per_call": "1"})]
-    log_study("engines", [*RUNS[:3], *others], reference="one")
-    curves = make_curves(read_comparison(client, "engines"), "strong")
+    curves = make_curves(compare("engines", [*RUNS[:3], *others], reference="one"), "strong")
     assert [(c.engine, c.steps_per_call, c.points[-1].run) for c in curves] == [
         ("loop", "16", "four"),
         ("fit", "16", "fit"),
@@ -122,15 +118,13 @@ def test_engine_and_steps_per_call_make_curves_of_their_own(client, log_study):
     assert {curve.points[0].run for curve in curves} == {"one"}
 
 
-def test_reference_of_several_replicas_is_the_first_point(client, log_study):
-    log_study("from-two", RUNS[1:3], reference="two")
-    points = make_curves(read_comparison(client, "from-two"), "strong")[0].points
+def test_reference_of_several_replicas_is_the_first_point(compare):
+    points = make_curves(compare("from-two", RUNS[1:3], reference="two"), "strong")[0].points
     assert [(p.run, p.speedup, p.efficiency) for p in points] == [("two", 1.0, 1.0), ("four", 1.25, 0.625)]
 
 
-def test_one_number_of_replicas_is_no_curve(client, log_study):
-    log_study("ones", [RUNS[0], run("again", 1100, engine="fit")], reference="one")
-    comparison = read_comparison(client, "ones")
+def test_one_number_of_replicas_is_no_curve(compare):
+    comparison = compare("ones", [RUNS[0], run("again", 1100, engine="fit")], reference="one")
     assert make_curves(comparison, "strong") == make_curves(comparison, "weak") == []
 
 
@@ -159,8 +153,7 @@ def curve(kind: str, step_ms: list[tuple[int, float]], strategy: str = "mirrored
 
 def test_terms_of_strong_scaling_are_found():
     # 12 / N + 1 (N - 1) + 2
-    fit = fit_curve(curve("strong", [(1, 14), (2, 9), (4, 8), (8, 10.5)]))
-    assert fit is not None
+    fit = there(fit_curve(curve("strong", [(1, 14), (2, 9), (4, 8), (8, 10.5)])))
     assert fit.terms == pytest.approx({"compute": 12, "sync": 1, "fixed": 2})
     assert fit.error == pytest.approx(0, abs=1e-12)
     assert not fit.is_exact
@@ -170,21 +163,18 @@ def test_terms_of_strong_scaling_are_found():
 
 def test_terms_of_weak_scaling_are_found():
     # 10 + 0.5 (N - 1) + 2 * 2 (N - 1) / N
-    fit = fit_curve(curve("weak", [(1, 10), (2, 12.5), (4, 14.5), (8, 17)]))
-    assert fit is not None
+    fit = there(fit_curve(curve("weak", [(1, 10), (2, 12.5), (4, 14.5), (8, 17)])))
     assert fit.terms == pytest.approx({"compute": 10, "sync": 0.5, "volume": 2})
     assert fit.images_per_second(4) == pytest.approx(256 / 0.0145)
 
 
 def test_no_term_is_negative():
     # Replicas that take turns on the same cores: 10 + 2 (N - 1), nothing is shared.
-    fit = fit_curve(curve("strong", [(1, 10), (2, 12), (4, 16)]))
-    assert fit is not None
+    fit = there(fit_curve(curve("strong", [(1, 10), (2, 12), (4, 16)])))
     assert fit.terms == pytest.approx({"compute": 0, "sync": 2, "fixed": 10}, abs=1e-9)
     # Faster than ideal, where only c / N is left: the c nearest to 12, 8 and 8 (4 · 2, 2 · 4), relatively, is
     # (1/12 + 2/8) / (1/144 + 2/64) = 96/11.
-    fast = fit_curve(curve("strong", [(1, 12), (2, 4), (4, 2)]))
-    assert fast is not None
+    fast = there(fit_curve(curve("strong", [(1, 12), (2, 4), (4, 2)])))
     assert fast.terms == pytest.approx({"compute": 96 / 11, "sync": 0, "fixed": 0})
     assert fast.error == pytest.approx(3 / 11)  # 96/11 against 12
 
@@ -192,8 +182,7 @@ def test_no_term_is_negative():
 def test_error_is_the_largest_relative_residual():
     # Two runs of two replicas, 8 and 12 ms: the t that is nearest to both is (1/8 + 1/12) / (1/64 + 1/144) = 120/13.
     # The other points go exactly through 8 + 8/13 (N - 1) + 8/13 · 2 (N - 1) / N.
-    fit = fit_curve(curve("weak", [(1, 8), (2, 8), (2, 12), (4, 8 + 36 / 13)]))
-    assert fit is not None
+    fit = there(fit_curve(curve("weak", [(1, 8), (2, 8), (2, 12), (4, 8 + 36 / 13)])))
     assert fit.terms == pytest.approx({"compute": 8, "sync": 8 / 13, "volume": 8 / 13})
     assert fit.error == pytest.approx(3 / 13)  # 120/13 against 12
     assert fit.is_exact  # three numbers of replicas, three terms

@@ -38,9 +38,8 @@ def test_mlflow_takes_and_keeps_the_summary(client, log_study, four_runs):
     assert "best val" not in note  # as many columns as fit on the page
 
 
-def test_derived_metrics_by_run_id(client, log_study, four_runs):
-    log_study("derived", four_runs, reference="baseline")
-    comparison = read_comparison(client, "derived")
+def test_derived_metrics_by_run_id(compare, four_runs):
+    comparison = compare("derived", four_runs, reference="baseline")
     ids = dict(zip(comparison.runs["run"], comparison.runs["run_id"], strict=True))
     derived = derived_metrics(comparison)
     assert derived[ids["mirrored"]] == pytest.approx({"speedup": 1.5, "scaling_efficiency": 0.75})
@@ -48,9 +47,8 @@ def test_derived_metrics_by_run_id(client, log_study, four_runs):
     assert len(derived) == 3
 
 
-def test_long_note_is_cut_at_a_row(client, log_study, four_runs):
-    log_study("long", four_runs)
-    comparison = read_comparison(client, "long")
+def test_long_note_is_cut_at_a_row(compare, four_runs):
+    comparison = compare("long", four_runs)
     long = replace(comparison, runs=pd.concat([comparison.runs] * 30, ignore_index=True))
     note = write_markdown(long)
     assert len(note) <= 7900

@@ -4,9 +4,10 @@ import dataclasses
 import math
 
 import pytest
+from logged_runs import there
 
 from rampline.comparison.mlflow_reader import GPU_FIGURES, ROLE_FIGURES, thin_out
-from rampline.comparison.runs import Comparison, read_comparison
+from rampline.comparison.runs import Comparison
 from rampline.comparison.system_section import (
     NO_GPU,
     Balance,
@@ -33,8 +34,8 @@ def gpu(run: str, name: str, number: int, use: float, **more) -> dict:
 
 
 @pytest.fixture(scope="module")
-def comparison(client, log_study, four_runs) -> Comparison:
-    return read_comparison(client, "system-section", log_study("system-section", four_runs))
+def comparison(compare, four_runs) -> Comparison:
+    return compare("system-section", four_runs)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +72,7 @@ def test_gpus_of_a_run_are_compared_over_its_roles_and_roles_with_those_of_their
 
 def test_without_a_gpu_one_sentence_says_so_and_no_chart_is_drawn(comparison):
     system = make_system(role("baseline", "chief-0", 142), role("multi-worker", "worker-0", 90))
-    section = make_system_section(dataclasses.replace(comparison, system=system))
-    assert section is not None
+    section = there(make_system_section(dataclasses.replace(comparison, system=system)))
     assert section.sentences == (NO_GPU,)
     assert section.charts == ()
     (table,) = section.tables
@@ -82,8 +82,7 @@ def test_without_a_gpu_one_sentence_says_so_and_no_chart_is_drawn(comparison):
 def test_gpus_have_a_table_a_chart_and_a_judgement(comparison):
     gpus = [gpu("mirrored", "chief-0", 0, 96), gpu("mirrored", "chief-0", 1, 60, power_watts_mean=float("nan"))]
     system = make_system(role("mirrored", "chief-0", 142), *gpus)
-    section = make_system_section(dataclasses.replace(comparison, system=system))
-    assert section is not None
+    section = there(make_system_section(dataclasses.replace(comparison, system=system)))
     assert section.sentences == ("The load on the 2 GPUs of mirrored is uneven: from 60 % to 96 % busy.",)
     roles, table, balance = section.tables
     assert len(roles.rows) == 1
@@ -114,8 +113,7 @@ def test_even_loads_are_called_even(comparison):
     runs = comparison.runs.assign(run=[name, *comparison.runs["run"].tolist()[1:]])
     workers = [gpu(name, f"worker-{index}", 0, 90) for index in range(2)]
     system = make_system(*workers)
-    section = make_system_section(dataclasses.replace(comparison, runs=runs, system=system))
-    assert section is not None
+    section = there(make_system_section(dataclasses.replace(comparison, runs=runs, system=system)))
     assert section.sentences == ("Where a run has several GPUs or equal roles, they are evenly loaded.",)
     assert [row[2] for row in section.tables[1].rows] == ["0 Tesla T4", "1 Tesla T4"]
 

@@ -19,9 +19,8 @@ def printed(comparison, width: int) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [40, 60, 120])
-def test_narrow_terminal_has_fewer_columns_on_whole_lines(client, log_study, four_runs, width):
-    parent = log_study("narrow", four_runs, reference="baseline")
-    lines = printed(read_comparison(client, "narrow", parent), width)
+def test_narrow_terminal_has_fewer_columns_on_whole_lines(compare, four_runs, width):
+    lines = printed(compare("narrow", four_runs, reference="baseline"), width)
     assert max(len(line) for line in lines) <= width
     head = next(line for line in lines if line.strip().startswith("run"))
     rows = [line for line in lines if line.strip().split(" ")[0] in {"baseline", "short", "mirrored", "multi-worker"}]

@@ -6,9 +6,8 @@ import math
 from dataclasses import replace
 
 import pytest
-from logged_runs import LoggedRun
+from logged_runs import LoggedRun, there
 
-from rampline.comparison.runs import read_comparison
 from rampline.comparison.ways_section import make_views, make_ways_section
 
 DASH = "\N{EN DASH}"
@@ -28,10 +27,8 @@ RUNS = [
 ]
 
 
-def test_four_ways_by_hand(client, log_study):
-    log_study("ways", RUNS)
-    views = make_views(read_comparison(client, "ways"))
-    assert views is not None
+def test_four_ways_by_hand(compare):
+    views = there(make_views(compare("ways", RUNS)))
     assert (views.epochs, views.seconds) == (3, 16)  # the fewest epochs, the shortest time of a finished run
     assert views.target == pytest.approx(0.9504)  # 99 % of 0.96
     steady, quick, late = views.runs
@@ -43,17 +40,13 @@ def test_four_ways_by_hand(client, log_study):
     assert math.isnan(late.seconds_to_target)
 
 
-def test_best_so_far_counts_not_the_last(client, log_study):
-    log_study("so-far", [run("falls", (0.9, 1), (0.5, 2)), run("other", (0.6, 1), (0.7, 2))])
-    views = make_views(read_comparison(client, "so-far"))
-    assert views is not None
+def test_best_so_far_counts_not_the_last(compare):
+    views = there(make_views(compare("so-far", [run("falls", (0.9, 1), (0.5, 2)), run("other", (0.6, 1), (0.7, 2))])))
     assert (views.runs[0].last, views.runs[0].at_equal_epochs, views.runs[0].at_equal_time) == (0.5, 0.9, 0.9)
 
 
-def test_section_says_where_the_ways_disagree(client, log_study):
-    log_study("disagree", RUNS)
-    section = make_ways_section(read_comparison(client, "disagree"))
-    assert section is not None
+def test_section_says_where_the_ways_disagree(compare):
+    section = there(make_ways_section(compare("disagree", RUNS)))
     assert section.sentences == (
         "Which run leads depends on how one looks: after 3 epochs it is steady, after 16.0 s it is quick, "
         "over all its epochs it is steady.",
@@ -71,28 +64,24 @@ def test_section_says_where_the_ways_disagree(client, log_study):
     ]
 
 
-def test_section_says_where_they_agree(client, log_study):
-    log_study("agree", [run("good", (0.9, 1), (0.95, 2)), run("bad", (0.5, 2), (0.6, 4))])
-    section = make_ways_section(read_comparison(client, "agree"))
+def test_section_says_where_they_agree(compare):
+    section = make_ways_section(compare("agree", [run("good", (0.9, 1), (0.95, 2)), run("bad", (0.5, 2), (0.6, 4))]))
     assert section is not None
     assert section.sentences == (
         "However one looks, good has reached the most: after 2 epochs, after 2.00 s, over all its epochs.",
     )
 
 
-def test_two_finished_runs_are_needed(client, log_study):
-    log_study("one-view", [RUNS[0], RUNS[3], LoggedRun(name="no-epochs")])
-    assert make_ways_section(read_comparison(client, "one-view")) is None
+def test_two_finished_runs_are_needed(compare):
+    assert make_ways_section(compare("one-view", [RUNS[0], RUNS[3], LoggedRun(name="no-epochs")])) is None
 
 
-def test_a_run_that_starts_from_another_has_its_epochs_and_time_before_its_own(client, log_study):
+def test_a_run_that_starts_from_another_has_its_epochs_and_time_before_its_own(compare):
     first = run("first", (0.80, 10), (0.90, 20), (0.85, 30))
     weights = {"model.weights": "/home/runs/chain/first/first/checkpoints/step-00000008"}
     later = replace(run("later", (0.70, 5), (0.95, 10)), params=weights)
-    log_study("chain", [first, later, run("other", (0.60, 25))])
-    comparison = read_comparison(client, "chain")
-    views = make_views(comparison)
-    assert views is not None
+    comparison = compare("chain", [first, later, run("other", (0.60, 25))])
+    views = there(make_views(comparison))
     found = {view.run: view for view in views.runs}
     # After 25 s it is at the second epoch of the first run; 0.95 is there after 30 + 10 s.
     assert (views.epochs, views.seconds) == (1, 25)
@@ -102,9 +91,7 @@ def test_a_run_that_starts_from_another_has_its_epochs_and_time_before_its_own(c
     assert comparison.runs["seconds_before"].tolist() == [0, 30, 0]
 
 
-def test_runs_of_other_data_are_not_held_to_each_other(client, log_study):
+def test_runs_of_other_data_are_not_held_to_each_other(compare):
     fewer = replace(run("fewer", (0.99, 1)), params={"data.limit": "10"})
-    log_study("limited", [*RUNS[:2], fewer])
-    views = make_views(read_comparison(client, "limited"))
-    assert views is not None
+    views = there(make_views(compare("limited", [*RUNS[:2], fewer])))
     assert [view.run for view in views.runs] == ["steady", "quick"]
