@@ -97,7 +97,7 @@ def test_a_damaged_dataset_is_found_before_a_role_starts(execution: Execution, d
 def test_a_killed_worker_leaves_failed_in_mlflow_and_no_process(execution: Execution, home: Home) -> None:
     directory = execution.directory("workers")
     killer = kill_when(directory, "worker-1", "epoch")
-    with pytest.raises(RunFailed, match="worker 1 was ended by signal 9"):
+    with pytest.raises(RunFailed, match=r"^worker 1 was ended by signal 9 \(log: .*worker-1\.log\)$"):
         train(execution, "workers")
     killer.join()
     run = open_tracking(home).get_run(read_json(directory.tracking_file)["run_id"])

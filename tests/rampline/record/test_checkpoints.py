@@ -57,18 +57,13 @@ def test_checkpoints_are_in_the_order_of_their_steps(tmp_path, write):
     assert best_checkpoint(tmp_path) == paths[100]
 
 
-def test_the_last_is_the_best_while_the_best_is_unknown(tmp_path, write):
-    path = write(12)
-    assert best_checkpoint(tmp_path) == path
-
-
 def test_the_last_does_not_take_the_place_of_a_best_that_is_gone(tmp_path, write):
     write(12, best_step=5)
     with pytest.raises(CheckpointMissing, match=r"best checkpoint of the run, .*step-00000005 \(epoch 0\), is missing"):
         best_checkpoint(tmp_path)
 
 
-def test_a_checkpoint_before_the_first_step_is_not_the_best(tmp_path, write):
+def test_the_last_is_the_best_while_no_other_than_that_before_the_first_step_is_known(tmp_path, write):
     write(0)
     path = write(12)
     assert best_checkpoint(tmp_path) == path
@@ -221,19 +216,3 @@ def test_a_file_without_checksum_is_refused(write):
     with pytest.raises(CheckpointDamaged) as failure:
         read_progress(path)
     assert str(failure.value) == f"checkpoint {path} is damaged: progress.json has no checksum"
-
-
-def test_what_is_not_there_is_damaged(tmp_path, write):
-    path = write(12)
-    (path / "progress.json").unlink()
-    (tmp_path / "step-00000013").write_text("a file")
-    reasons = {
-        "step-00000012": "progress.json: No such file or directory",
-        "step-00000013": "progress.json: Not a directory",
-        "step-00000014": "progress.json: No such file or directory",
-    }
-    for name, reason in reasons.items():
-        with pytest.raises(CheckpointDamaged) as failure:
-            read_progress(tmp_path / name)
-        assert failure.value.path == tmp_path / name
-        assert failure.value.reason == reason

@@ -14,11 +14,7 @@ from checkpoints import load_checkpoint
 from rampline.errors import ConfigError
 from rampline.files import delete_unfinished
 from rampline.record.checkpoints import CheckpointDamaged, Progress, list_checkpoints
-from rampline.training.checkpoint import (
-    load_model_weights,
-    restore_newest,
-    save_checkpoint,
-)
+from rampline.training.checkpoint import load_model_weights, restore_newest, save_checkpoint
 
 PROGRESS = Progress(
     step=21,
