@@ -139,13 +139,16 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rampline(scratch: Path, *arguments: str, **prefect: str) -> str:
-    """What the command of the copy prints."""
-    code = "import sys; from rampline.cli import main; sys.exit(main())"
+def rampline(scratch: Path, *commands: str, **prefect: str) -> str:
+    """What commands of the copy print, one after the other in a process."""
+    code = (
+        "import sys; from rampline.cli import main\n"
+        "for words in sys.argv[1:]:\n    sys.argv[1:] = words.split()\n    assert main() == 0"
+    )
     environment = {**os.environ, "PYTHONPATH": str(scratch), "RAMPLINE_HOME": str(scratch / "home"), "COLUMNS": "200"}
     environment |= prefect
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code, *arguments],
+        [sys.executable, "-P", "-c", code, *commands],
         cwd=scratch,
         env=environment,
         capture_output=True,
@@ -159,7 +162,7 @@ def rampline(scratch: Path, *arguments: str, **prefect: str) -> str:
 @pytest.fixture(scope="module")
 def run(scratch: Path, prefect_server: PrefectServer) -> Path:
     """The folder of the study's run; `rampline run` has trained it."""
-    rampline(scratch, "run", "own.yaml", **prefect_server.prefect)
+    rampline(scratch, "run own.yaml", **prefect_server.prefect)
     return next(scratch.glob("home/runs/own/*/one"))
 
 
@@ -175,17 +178,13 @@ def test_every_file_stands_in_its_section() -> None:
             assert f"`{name}`" in sections[heading], f"{heading} does not name {name}"
 
 
-def test_settings_and_keys_are_in_the_schema(scratch: Path) -> None:
-    schema = rampline(scratch, "studies", "--schema")
-    assert '"repeats"' in schema
-    assert '"how often each batch is used"' in schema
-    assert '"owner"' in schema
-    for name in ("falling", "plain", "negative", "one_layer", "greys"):
-        assert name in schema
-
-
-def test_the_plan_has_the_schedule_in_its_words(scratch: Path) -> None:
-    assert "falling: 0.5, falling" in rampline(scratch, "plan", "own.yaml")
+def test_they_are_in_the_schema_and_the_plan_has_the_schedule_in_its_words(scratch: Path) -> None:
+    said = rampline(scratch, "studies --schema", "plan own.yaml")
+    _, end = json.JSONDecoder().raw_decode(said)
+    names = "repeats", "owner", "falling", "plain", "negative", "one_layer", "greys"
+    for text in ("how often each batch is used", *names):
+        assert f'"{text}"' in said[:end]
+    assert "falling: 0.5, falling" in said[end:]
 
 
 @pytest.mark.long

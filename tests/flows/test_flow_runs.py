@@ -19,6 +19,7 @@ from rampline.servers.running import answers
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("mlflow_login")]
 
 PRICED = {"cluster.price_per_hour": "3600"}
+NOT_APPROVED = {"run_input": {"approved": False, "remark": "by the test"}}
 
 
 @pytest.mark.long
@@ -33,19 +34,17 @@ def test_bad_input_is_refused_with_the_reason_and_starts_nothing(stack: Flows):
     assert stack.children(too_many) == {}
 
 
-def test_a_study_that_costs_too_much_waits_for_a_person_who_refuses_it(stack: Flows):
+@pytest.mark.parametrize("refusals", [[{}], pytest.param([{}, NOT_APPROVED], marks=pytest.mark.long)])
+def test_a_study_that_costs_too_much_waits_for_a_person_who_refuses_it(stack: Flows, refusals: list[dict[str, Any]]):
     unknown = PRICED | {"data.limit": "21"}  # never measured
     flow_run = stack.start("study", only=["baseline"], epochs=2, overrides=unknown, approve_cost_above=0.01)
-    look_that_it_is_refused(stack, flow_run, {})
-    stack.retry(flow_run)  # which asks again
-    look_that_it_is_refused(stack, flow_run, {"run_input": {"approved": False, "remark": "by the test"}})
-
-
-def look_that_it_is_refused(stack: Flows, flow_run: str, body: dict[str, Any]) -> None:
-    answer(stack, flow_run, body)
-    found = stack.until(flow_run, *ENDED)
-    assert (found["state_type"], found["state"]["message"]) == ("CANCELLED", "its cost was not approved")
-    assert stack.children(flow_run) == {}
+    for number, body in enumerate(refusals):
+        if number:
+            stack.retry(flow_run)  # which asks again
+        answer(stack, flow_run, body)
+        found = stack.until(flow_run, *ENDED)
+        assert (found["state_type"], found["state"]["message"]) == ("CANCELLED", "its cost was not approved")
+        assert stack.children(flow_run) == {}
 
 
 @pytest.mark.long

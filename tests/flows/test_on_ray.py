@@ -1,6 +1,7 @@
 """A flow run of a deployment whose form says `launcher: ray`, on one node that it has not started."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -8,6 +9,7 @@ from command_line import UNHURRIED, wait_until
 from flow_runs import Flows
 from ray_node import actors, ray_node
 
+from rampline.jobs.ray_cluster import CURRENT_CLUSTER, _has_node
 from rampline.record.run_directory import RunDirectory
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -21,6 +23,8 @@ def node(stack: Flows) -> Iterator[psutil.Process]:
 
 
 def test_cancelling_ends_every_role_and_every_actor(stack: Flows, node: psutil.Process) -> None:
+    folder = next(word for word in node.cmdline() if word.startswith("--temp-dir=")).partition("=")[2]
+    assert _has_node((Path(folder) / CURRENT_CLUSTER.name).read_text())
     flow_run = stack.start("study", study=UNHURRIED, only=["multi-worker"], launcher="ray")
     directory = RunDirectory(stack.until_training(flow_run, "multi-worker"))
     (actor,) = actors(node)

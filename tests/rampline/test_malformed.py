@@ -126,22 +126,14 @@ def test_overrides_that_are_refused(here, rampline, setting, part):
     assert tree(here) == {}
 
 
-@pytest.mark.parametrize(
-    "text, part",
-    [
-        ("[" * 10**4, "is not JSON: maximum recursion depth"),
-        ('{"cluster": {"worker": ["127.0.0.1:70000", "127.0.0.1:5002"]}}', "'127.0.0.1:70000': it must be host:port"),
-    ],
-    ids=["deep", "port 70000"],
-)
-def test_a_role_refuses_a_malformed_tf_config(here, text, part):
+def test_a_role_refuses_a_malformed_tf_config(here):
     directory = RunDirectory(here / "run")
     config = RunConfig(strategy="multi_worker", cluster=ClusterConfig(workers=2))
     directory.create(config, RunIdentity(study="s", name="run", dataset="/nowhere"))
     before = tree(here)
     command = [sys.executable, "-m", "rampline.worker", str(directory.path)]
-    environment = {**os.environ, "TF_CONFIG": text}
+    environment = {**os.environ, "TF_CONFIG": "[" * 10**4}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
-    check_line(done.stderr, "rampline: error: TF_CONFIG", part)
+    check_line(done.stderr, "rampline: error: TF_CONFIG", "is not JSON: maximum recursion depth")
     assert tree(here) == before

@@ -22,9 +22,13 @@ import pytest
 from command_line import RAMPLINE, UNHURRIED, as_terminal_job, mlflow_tags, read_until, wait_until
 from flow_runs import Flows
 from prefect_rest import PrefectError
+from processes import processes_with
 from stack import find_deployments
 from up_servers import UpServers, parts, status_of
 
+from rampline.devices import free_ports
+from rampline.errors import InputError
+from rampline.servers.addresses import check_free
 from rampline.servers.processes import start
 from rampline.servers.running import answers, running_servers, servers_folder
 from rampline.servers.secret import client_login
@@ -137,17 +141,15 @@ def test_a_second_one_tells_the_addresses(servers):
     assert servers.state == began
 
 
-def test_a_server_that_has_the_port_is_named(servers, tmp_path):
-    other = UpServers(tmp_path)
-    refused = other.call("up", "--prefect-port", str(servers.prefect_port), "--mlflow-port", str(other.mlflow_port))
+def test_a_server_that_has_the_port_is_named(servers, rampline, home):
+    refused = rampline("up", "--prefect-port", str(servers.prefect_port), "--mlflow-port", str(free_ports(1)[0]))
     assert refused.returncode == 2
     assert f"port {servers.prefect_port} of 127.0.0.1 is taken by a Prefect server" in refused.stderr
     assert f"set PREFECT_API_URL=http://127.0.0.1:{servers.prefect_port}/api" in refused.stderr
-    refused = other.call("up", "--prefect-port", str(other.prefect_port), "--mlflow-port", str(servers.mlflow_port))
-    assert refused.returncode == 2
-    assert f"port {servers.mlflow_port} of 127.0.0.1 is taken by an MLflow server" in refused.stderr
-    assert "choose another port with --mlflow-port" in refused.stderr
-    assert parts(other) == {}
+    assert processes_with(home) == []
+    mlflow = f"port {servers.mlflow_port} of 127.0.0.1 is taken by an MLflow server.*another port with --mlflow-port"
+    with pytest.raises(InputError, match=mlflow):
+        check_free("127.0.0.1", servers.mlflow_port, flag="--mlflow-port")
 
 
 @pytest.mark.long
@@ -282,20 +284,13 @@ def test_ctrl_c_ends_all(beyond):
     assert (nothing.returncode, nothing.stdout) == (0, f"nothing is up in {servers.home.root}\n")
 
 
-@pytest.fixture
-def refused(tmp_path):
-    servers = UpServers(tmp_path)
-
-    def call(*options: str, **environment: str) -> str:
-        result = servers.call("up", *options, **environment)
+def test_beyond_loopback_without_passwords_is_refused(rampline, home):
+    def refused(*options: str, **environment: str) -> str:
+        result = rampline("up", *options, prefect=environment)
         assert result.returncode == 2
-        assert not servers.home.root.exists()
+        assert not home.exists()
         return result.stderr
 
-    return call
-
-
-def test_beyond_loopback_without_passwords_is_refused(refused):
     message = refused("--host", "0.0.0.0")
     assert "PREFECT_SERVER_API_AUTH_STRING" in message
     assert "RAMPLINE_MLFLOW_USERNAME and RAMPLINE_MLFLOW_PASSWORD" in message

@@ -31,6 +31,7 @@ SHARED = {
     "browser": "browser",
     "prefect_server": "prefect",
     "run_roles": "roles",
+    "s3": "s3",
 }
 # Groups and files of more than 100 s, the longest first: what begins last is what the other processes wait for.
 LONGEST = ["prefect", "slurm", "stack", "roles", "test_wheel", "test_parity_check", "test_supervisor", "test_demo"]

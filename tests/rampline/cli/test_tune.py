@@ -31,7 +31,7 @@ def logged_runs(home: Path) -> dict[str, list[Run]]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("forks", "prepared")
 def test_a_run_is_tuned_and_its_trials_are_in_mlflow(rampline, home: Path) -> None:
-    result = rampline("tune", "digits", "--run", "baseline", "--budget", "8", *SMALL)
+    result = rampline("tune", "digits", "--run", "baseline", "--budget", "2", *SMALL)
     assert (result.returncode, result.stderr) == (0, "")
     before = re.search(r"^before +([\d,.]+) images/s \(([\d,.]+) to ([\d,.]+)\)$", result.stdout, re.MULTILINE)
     assert before

@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,7 +19,7 @@ import pytest
 from command_line import Rampline
 from faults import assert_bit_equal
 from own_prefect import PrefectServer
-from ray_node import actors, make_address, ray_node
+from ray_node import actors, make_address
 from runs import make_config
 
 from rampline.config import RunConfig
@@ -260,19 +259,11 @@ def test_a_named_cluster_that_does_not_answer_is_told_of() -> None:
     assert f"ClusterConfigError: no Ray cluster answers at RAY_ADDRESS={address}: start it" in told.stderr
 
 
-def test_the_cluster_that_this_user_has_started_is_joined_as_long_as_it_runs(tmp_path: Path) -> None:
-    environment, current = {**os.environ, **make_address()}, tmp_path / "ray_current_cluster"
-
-    def join() -> subprocess.CompletedProcess[str]:
-        unnamed = environment | {"RAY_ADDRESS": ""}
-        command = [sys.executable, "-c", JOIN, str(current)]
-        return subprocess.run(command, env=unnamed, capture_output=True, text=True, check=False)
-
-    with ray_node(environment, 1) as node:
-        folder = next(word for word in node.cmdline() if word.startswith("--temp-dir=")).partition("=")[2]
-        shutil.copy(Path(folder) / current.name, current)
-        assert join().stdout == f"{current.read_text()}\n"
-    assert f"ClusterConfigError: no node of the Ray cluster {current.read_text()}, " in join().stderr
+def test_the_cluster_that_this_user_has_started_is_joined(cluster: str, tmp_path: Path) -> None:
+    (tmp_path / "current").write_text(cluster)
+    command, unnamed = [sys.executable, "-c", JOIN, str(tmp_path / "current")], {**os.environ, "RAY_ADDRESS": ""}
+    joined = subprocess.run(command, env=unnamed, capture_output=True, text=True, check=False)
+    assert joined.stdout == f"{cluster}\n", joined.stderr
 
 
 def test_the_sockets_of_a_cluster_of_ones_own_are_closed_to_others_and_go_with_the_command() -> None:

@@ -166,7 +166,7 @@ def test_out_of_memory_doubles_the_micro_batches(make_run: MakeRun, strategy: st
     config = make_config(strategy, model="small_models:large", batch=28 * (2 if workers else 1), **workers)
     directory, lines = make_run(in_parts(dataclasses.replace(config, epochs=1), "auto")), list[str]()
     supervise(directory, on_event=lambda event: None, log=lines.append)
-    # 28 examples of a replica, in parts of 14; TensorFlow waits 10 s for memory.
+    # 28 examples of a replica, in parts of 14.
     (line,) = [line for line in lines if "going on" in line]
     assert "has no memory: ResourceExhaustedError: " in line
     assert line.endswith(": going on from step 0 with 2 micro-batches a step")
