@@ -24,7 +24,7 @@ from rampline.data.integrity import check_intact
 from rampline.data.preparation import prepare_dataset
 from rampline.data.quality import DataReport, read_report
 from rampline.data.stored_dataset import put_dataset
-from rampline.errors import Preempted, RunFailed, TakenOver
+from rampline.errors import DatasetError, Preempted, RunFailed, TakenOver
 from rampline.explain.explanation import explain_run
 from rampline.explain.replica import measure_replicas
 from rampline.files import locked, read_json, write_json
@@ -211,21 +211,27 @@ def _not_measured(execution: Execution, comparison: Comparison) -> tuple[str, ..
         directory = execution.directory(row["run"])
         if not directory.identity_file.is_file():
             continue
-        config, dataset = directory.read_config(), PreparedDataset.open(Path(directory.read_identity().dataset))
-        said = tell_doubled(execution.home, row["run"], config, dataset, row["speedup"], calibration)
-        if said:
-            sentences[config.strategy] = said  # of each strategy the fastest with most replicas
+        config = directory.read_config()
+        with suppress(DatasetError):  # what is prepared may be deleted
+            dataset = PreparedDataset.open(Path(directory.read_identity().dataset))
+            said = tell_doubled(execution.home, row["run"], config, dataset, row["speedup"], calibration)
+            if said:
+                sentences[config.strategy] = said  # of each strategy the fastest with most replicas
     return tuple(sentences.values())
 
 
 def _data_reports(execution: Execution) -> dict[str, DataReport]:
-    """By the names of the runs that train on them; repeats have the data of what they repeat."""
+    """By the names of the runs that train on them, unless it was deleted; repeats have the data of what they repeat."""
     runs: dict[str, list[str]] = {}
     for run in execution.study.first_trainings:
         directory = execution.directory(run.name)
         if directory.identity_file.is_file():
             runs.setdefault(directory.read_identity().dataset, []).append(run.name)
-    return {list_names(names): read_report(Path(dataset)) for dataset, names in runs.items()}
+    reports: dict[str, DataReport] = {}
+    for dataset, names in runs.items():
+        with suppress(DatasetError):
+            reports[list_names(names)] = read_report(Path(dataset))
+    return reports
 
 
 def close_execution(execution: Execution, status: str, failure: str | None = None) -> None:

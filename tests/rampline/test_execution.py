@@ -15,7 +15,7 @@ from faults import assert_bit_equal
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import DatasetError, RunFailed
 from rampline.execution import close_execution, compare_runs, evaluate_runs, train_run
-from rampline.files import read_json
+from rampline.files import read_json, write_json
 from rampline.jobs.waiting import wait_until
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
@@ -131,4 +131,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bits(execution: Execution, 
     assert scores["whole"]["test_loss"] == scores["killed"]["test_loss"]
     assert scores["whole"]["examples"] == 120
     close_execution(execution, "COMPLETE")
+    assert compare_runs(execution).is_file()
+    identity = read_json(directory.identity_file)
+    write_json(directory.identity_file, identity | {"dataset": str(home.data / "deleted")})
     assert compare_runs(execution).is_file()
