@@ -134,6 +134,6 @@ def test_what_is_allowed_at_the_edges():
     ModelConfig(name="convnet", weights="run:baseline")
     LearningRateConfig(peak=1, floor=1, decay=1, step_epochs=(), ramp_epochs=0)
     assert LearningRateConfig(step_epochs=(0.5, 2)).step_epochs == (0.5, 2)
-    assert OptimizerConfig(ema="9e-1").ema == 0.9  # YAML's 9e-1
+    assert OptimizerConfig(ema="9e-1").ema == 0.9  # type: ignore[arg-type] # YAML's 9e-1
     StopConfig(target_accuracy=1, patience=1, max_minutes=0.5, max_cost_usd=0.01)
     ClusterConfig(run_timeout_seconds=1, price_per_hour=0)

@@ -145,6 +145,7 @@ def test_a_login_is_that_of_netrc_and_goes_to_its_host_alone(path, monkeypatch):
     path.with_name("netrc").write_text("machine data.example login me password hunter2\n")
     part = module._Part(url="https://data.example/images.zip", path=path)
     with module._client(part) as client:
+        assert client.auth
         asked = [next(client.auth.auth_flow(httpx.Request("GET", url))) for url in (part.url, "https://other.example/")]
     assert [request.headers.get("Authorization") for request in asked] == ["Basic bWU6aHVudGVyMg==", None]
     path.with_name("netrc").write_text("hunter2")
