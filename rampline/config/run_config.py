@@ -176,9 +176,7 @@ class RunConfig(Settings):
     def _check_learning_rate(self) -> None:
         rate, peak = self.learning_rate, self.peak_learning_rate
         if SCHEDULES[rate.schedule].is_ramp:
-            at_most = f"at most {peak:g}, the scaled peak"
-            self._need("learning_rate.start", rate.start <= peak or not rate.ramp_epochs, at_most)
-            self._need("learning_rate.floor", rate.floor <= peak, at_most)
+            self._need("learning_rate.floor", rate.floor <= peak, f"at most {peak:g}, the scaled peak")
 
     def _check_cluster(self) -> None:
         cluster, for_strategy = self.cluster, f"for strategy {self.strategy}"

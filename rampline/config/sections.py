@@ -267,7 +267,7 @@ class LearningRateConfig(Settings):
     schedule: Annotated[str, OneOf(SCHEDULES)] = setting(
         "constant", "the rate over the run, with `peak` as it is scaled"
     )
-    start: NotNegative = setting(1e-5, "rate at the first step of `ramp` and `cosine`; at most the scaled peak")
+    start: NotNegative = setting(1e-5, "rate at the first step of `ramp` and `cosine`")
     peak: Positive = setting(1e-3, "highest rate, before `scale_with`")
     floor: NotNegative = setting(1e-6, "lowest rate after the decay of `ramp` and `cosine`; at most the scaled peak")
     ramp_epochs: NotNegative = setting(2.0, "length of the linear ramp, in epochs")

@@ -145,8 +145,8 @@ def scaled_learning_rate(before: RunConfig, after: RunConfig) -> dict[str, Any]:
     For `sgd` the peak grows linearly with the global batch (Goyal et al. 2017, arXiv:1706.02677), for `adam`, `adamw`
     and `rmsprop` with its square root (Krizhevsky 2014, arXiv:1404.5997; Malladi et al. 2022, arXiv:2205.10287, derive
     it for Adam and RMSprop). Malladi et al. change the betas and epsilon as well: that is left to the user. A run with
-    `learning_rate.scale_with: global_batch` scales its peak itself, so nothing is scaled here a second time. Start and
-    floor are lowered where they would be above the new peak.
+    `learning_rate.scale_with: global_batch` scales its peak itself, so nothing is scaled here a second time. The floor
+    is lowered where it would be above the new peak.
     """
     rate = before.learning_rate
     factor = after.global_batch_size / before.global_batch_size
@@ -154,8 +154,8 @@ def scaled_learning_rate(before: RunConfig, after: RunConfig) -> dict[str, Any]:
         return {}
     peak = rate.peak * (factor if before.optimizer.name == "sgd" else math.sqrt(factor))
     peak = float(f"{peak:.4g}")
-    low = {"learning_rate.start": rate.start, "learning_rate.floor": rate.floor}
-    return {"learning_rate.peak": peak, **{key: peak for key, value in low.items() if value > peak}}
+    floor = {"learning_rate.floor": peak} if rate.floor > peak else {}
+    return {"learning_rate.peak": peak, **floor}
 
 
 def describe_rule(config: RunConfig) -> str:
