@@ -3,12 +3,10 @@
 import dataclasses
 import functools
 import inspect
-import multiprocessing
 import os
-import signal
+import subprocess
 import sys
 import threading
-from multiprocessing.process import BaseProcess
 
 import keras
 import numpy as np
@@ -150,42 +148,34 @@ def test_a_backbone_file_is_loaded(tmp_path):
     assert all(layer.trainable for layer in model.layers)
 
 
-def fetch(url: str) -> BaseProcess:
-    """As a role does it, in a process of its own: a fork, which has imported Keras."""
-
-    def download() -> None:
-        with downloads_whole(lambda call: None):
-            file_utils.get_file("net.h5", url, cache_subdir="models")
-
-    process = multiprocessing.get_context("fork").Process(target=download)
-    process.start()
-    return process
-
-
-def statuses(*processes: BaseProcess) -> list[int | None]:
-    for process in processes:
-        process.join(60)
-    return [process.exitcode for process in processes]
+FETCH = """
+import sys
+from keras.src.utils import file_utils
+from rampline.training.models import downloads_whole
+with downloads_whole(lambda call: None):
+    file_utils.get_file("net.h5", sys.argv[1], cache_subdir="models")
+"""
 
 
 @pytest.mark.slow
 def test_weights_that_keras_downloads_are_whole_or_absent_and_fetched_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(keras_config, "_KERAS_DIR", str(tmp_path))
-    content, file = os.urandom(5 * 65536), tmp_path / "models" / "net.h5"
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    content, file = os.urandom(20 * 65536), tmp_path / "models" / "net.h5"
     with serve(content, pause_seconds=0.2) as server:
-        killed = fetch(server.url)
-        wait_until(lambda: bool(server.paths), 60)
-        killed.kill()
-        assert statuses(killed) == [-signal.SIGKILL]
+        command = [sys.executable, "-c", FETCH, server.url]
+        with subprocess.Popen(command) as killed:
+            wait_until(lambda: bool(server.paths), 60)
+            killed.kill()
         assert not file.exists()
-        assert statuses(fetch(server.url), fetch(server.url)) == [0, 0]
+        roles = [subprocess.Popen(command) for _ in range(2)]
+        assert [role.wait(60) for role in roles] == [0, 0]
     assert file.read_bytes() == content
     assert len(server.paths) == 2
     # Nothing is left of the one that was killed, and who finds the file writes nothing beside it.
     lock, found = sorted(file.parent.iterdir())
     assert (lock.name, found) == (f".rampline-{os.getuid()}.lock", file)
     lock.unlink()
-    assert statuses(fetch(server.url)) == [0]
+    subprocess.run(command, check=True)
     assert list(file.parent.iterdir()) == [file]
 
 
