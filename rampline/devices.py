@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/gpus")
-CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+CGROUP = Path("/sys/fs/cgroup")
 NVIDIA_SMI_TIMEOUT_SECONDS = 20
 LOOPBACK = "127.0.0.1"
 # How the identifiers of GPUs, and of slices of them, begin.
@@ -26,10 +26,20 @@ GPU_SLOTS, CPU_SLOTS = "gpu", "cpu-slots"
 def available_cores() -> int:
     """Cores that this process may use: by its affinity, and by the quota of its container."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    with suppress(OSError, ValueError):  # none is set ("max")
-        quota, period = map(int, CPU_QUOTA.read_text().split())
-        cores = min(cores, max(1, round(quota / period)))
+    for folder in own_cgroups():
+        with suppress(OSError, ValueError):  # none is set ("max")
+            quota, period = map(int, (folder / "cpu.max").read_text().split())
+            cores = min(cores, max(1, round(quota / period)))
     return cores
+
+
+def own_cgroups() -> list[Path]:
+    """The control groups that this process is in, of version 2; the innermost first."""
+    with suppress(OSError, StopIteration):  # not Linux
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        own = CGROUP / next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
+        return [folder for folder in (own, *own.parents) if folder.is_relative_to(CGROUP)]
+    return []
 
 
 def free_ports(count: int, host: str = LOOPBACK) -> list[int]:

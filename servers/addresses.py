@@ -56,8 +56,9 @@ def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
     It would look for the servers on its own, and be told their secrets.
     """
     given = environment.get("no_proxy") or environment.get("NO_PROXY", "")
-    hosts = [*given_hosts(given), *(host.strip("[]") for host in LOCALHOST)]
-    return dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(hosts))
+    hosts = dict.fromkeys([*given_hosts(given), *(host.strip("[]") for host in LOCALHOST)])
+    # Some clients take the star for all hosts only where it stands alone.
+    return dict.fromkeys(("no_proxy", "NO_PROXY"), "*" if "*" in hosts else ",".join(hosts))
 
 
 def given_hosts(text: str) -> list[str]:

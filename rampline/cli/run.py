@@ -7,8 +7,8 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -79,15 +79,24 @@ def run(
         execution = _unfinished(load_study(study).name, folder, home, settings_given=bool(only or overrides))
     else:
         execution = continue_or_check(study, folder, home, say, only=only or [], overrides=overrides)
-    is_job = any(run.config.cluster.launcher == "slurm" for run in execution.study.runs)
-    requeue = requeue_at_exit() if is_job else None
     # Not the latest one, perhaps.
     again = shlex.join(["rampline", "run", study, *(["--execution", name] if name else []), "--resume"])
-    say(f"study {execution.study.name}, execution {execution.name}")
     parameters = {"study": study, "only": only or [], "overrides": overrides, "execution": str(execution.folder)}
     try:
-        with ExitStack() as stack, at_hand(execution):
+        with _telling(execution, again, say), ExitStack() as stack, at_hand(execution):
             _run_flow(home, parameters, console, stack, execution.study)
+    finally:
+        _show_what_there_is(execution, console)
+
+
+@contextmanager
+def _telling(execution: Execution, again: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Tell what runs in the block, and of an end that was not its own what continues it; queue a job of Slurm again."""
+    is_job = any(run.config.cluster.launcher == "slurm" for run in execution.study.runs)
+    requeue = requeue_at_exit() if is_job else None
+    say(f"study {execution.study.name}, execution {execution.name}")
+    try:
+        yield
     except KeyboardInterrupt:
         say("interrupted" + (f": `{again}` continues it" if execution.is_begun else ""))
         raise
@@ -108,8 +117,6 @@ def run(
         if execution.is_begun:
             say(f"`{again}` continues what did not complete")
         raise
-    finally:
-        _show_what_there_is(execution, console)
 
 
 def _meet_store(study: str, name: str | None, home: Home, log: Callable[[str], None], *, continues: bool) -> None:

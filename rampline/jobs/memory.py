@@ -9,28 +9,20 @@ from pathlib import Path
 
 import psutil
 
-CGROUP = Path("/sys/fs/cgroup")
+from rampline.devices import own_cgroups
+
 USABLE_SHARE = 0.9
 
 
 def available_bytes() -> int:
     """Memory that may still be taken: of the machine, or of the container or the Slurm job where that allows less."""
     free = psutil.virtual_memory().available
-    for folder in _cgroups():
+    for folder in own_cgroups():
         with contextlib.suppress(OSError, ValueError):  # no limit ("max")
             limit, used = (int((folder / name).read_text()) for name in ("memory.max", "memory.current"))
             cached = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())["inactive_file"]
             free = min(free, limit - used + int(cached))
     return max(0, free)
-
-
-def _cgroups() -> list[Path]:
-    """Those that this process is in, of version 2; the innermost first."""
-    with contextlib.suppress(OSError, StopIteration):  # not Linux
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-        own = CGROUP / next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
-        return [folder for folder in (own, *own.parents) if folder.is_relative_to(CGROUP)]
-    return []
 
 
 def peak_bytes() -> int:

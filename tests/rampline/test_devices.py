@@ -31,7 +31,9 @@ def test_without_gpu_the_cpu_is_one_device(no_gpu):
 @pytest.mark.parametrize("quota, cores", [("150000 100000", 2), ("20000 100000", 1), ("max 100000", 8), ("", 8)])
 def test_a_container_may_have_fewer_cores_than_its_machine(quota, cores, tmp_path, monkeypatch):
     monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: range(8))
-    monkeypatch.setattr(devices, "CPU_QUOTA", tmp_path / "cpu.max")
+    inner = tmp_path / "inner"  # where none is set
+    inner.mkdir()
+    monkeypatch.setattr(devices, "own_cgroups", lambda: [inner, tmp_path])
     (tmp_path / "cpu.max").write_text(quota)
     assert devices.available_cores() == cores
 

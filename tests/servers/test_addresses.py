@@ -38,6 +38,7 @@ def test_servers_of_this_machine_are_not_asked_through_a_proxy(http_server, monk
         monkeypatch.setenv(name, value)
     assert os.environ["no_proxy"] == "example.org,.lan,localhost,127.0.0.1,::1"
     assert answers(f"{http_server}/health")
+    assert addresses.without_proxy({"NO_PROXY": "*"}) == {"no_proxy": "*", "NO_PROXY": "*"}
 
 
 def test_ipv6_stands_in_brackets():

@@ -29,7 +29,7 @@ def test_a_container_or_a_job_has_less_memory_than_its_machine(tmp_path: Path, m
     own = tmp_path / "job/step"
     own.mkdir(parents=True)
     limited = own.parent if place else own
-    monkeypatch.setattr(memory, "_cgroups", lambda: [own, own.parent, tmp_path])
+    monkeypatch.setattr(memory, "own_cgroups", lambda: [own, own.parent, tmp_path])
     for name, text in (("max", GIB), ("current", GIB // 2), ("stat", f"anon 1\ninactive_file {GIB // 4}\n")):
         (limited / f"memory.{name}").write_text(f"{text}")
     assert available_bytes() == 3 * GIB // 4
