@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import tensorflow as tf
@@ -9,6 +10,7 @@ import tensorflow as tf
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.jobs.tf_config import Task
+from rampline.record.checkpoints import find_checkpoints
 from rampline.record.events import EventWriter
 from rampline.record.run_directory import RunDirectory
 from rampline.training.controller import Controller, Launch
@@ -37,7 +39,11 @@ def train(
         RunFailed: when training cannot go on.
     """
     dataset = PreparedDataset.open(Path(run_directory.read_identity().dataset))
-    state = make_state(config, dataset, strategy, advance=callback.advance)
+    begins = config
+    if find_checkpoints(run_directory.checkpoints):
+        # They hold all weights. Those that the training began with may be gone, and cannot be downloaded everywhere.
+        begins = dataclasses.replace(config, model=dataclasses.replace(config.model, weights="none"))
+    state = make_state(begins, dataset, strategy, advance=callback.advance)
     examples_log = ExamplesLog(run_directory.examples_file(task.name), attempt) if config.log_examples else None
     engine = make_engine(config, dataset, strategy, state, task, callback=callback, examples_log=examples_log)
     controller = Controller(

@@ -25,14 +25,7 @@ sys.stdin.read()
 """
 
 
-def test_it_wants_the_commands_own_secret_and_no_foreign_page(tmp_path, prefect_server):
-    # Prefect takes 4 s to make its tables, and does that in the demo; here they are those of another server.
-    (tmp_path / "home" / "prefect").mkdir(parents=True)
-    with (
-        closing(sqlite3.connect(f"{prefect_server.prefect['PREFECT_HOME']}/prefect.db")) as tables,
-        closing(sqlite3.connect(tmp_path / "home" / "prefect" / "prefect.db")) as copy,
-    ):
-        tables.backup(copy)
+def test_it_wants_the_commands_own_secret_and_no_foreign_page(tmp_path):
     # A password for `rampline up` changes nothing.
     environment = environment_with(tmp_path / "home", {"PREFECT_SERVER_API_AUTH_STRING": "team:password-1"})
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -30,10 +30,14 @@ START_SECONDS = 120
 @contextmanager
 def own_prefect(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, str]]]:
     """Its process, and the variables that lead a command to it."""
+    from rampline.servers.prefect_tables import make_tables  # every test session loads this file
+
     [port] = free_ports(1)
     url = f"http://127.0.0.1:{port}/api"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     own = {"PREFECT_HOME": str(folder / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    (folder / "prefect").mkdir()
+    make_tables(f"sqlite+aiosqlite:///{folder}/prefect/prefect.db")
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     with open(folder / "prefect.log", "w") as log:
         process = subprocess.Popen(command, env=kept | own, stdout=log, stderr=log, start_new_session=True)

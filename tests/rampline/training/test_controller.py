@@ -34,6 +34,7 @@ from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.training import probes
 from rampline.training.controller import Launch
 from rampline.training.engine import StepCallback, StopRequested
+from rampline.training.models import make_model
 from rampline.training.synchronous import SynchronousEngine
 from rampline.training.train import train
 
@@ -92,6 +93,18 @@ def test_a_training_that_goes_on_clears_away_damaged_and_unfinished_checkpoints(
     assert before in find_checkpoints(directory.checkpoints)
     assert directory.read_events("warning")
     assert read_manifest(damaged).progress.epoch == 2  # made again
+
+
+def test_a_training_goes_on_without_the_weights_that_it_began_with(trained, digits, tmp_path: Path) -> None:
+    """As on a machine that cannot download them."""
+    file, began = tmp_path / "began.keras", make_config("single").model
+    make_model(began, image_shape=digits.image_shape, classes=10).save(file)
+    with_weights = dataclasses.replace(began, weights=str(file))
+    undisturbed = final_variables(trained(2, model=with_weights))
+    shutil.rmtree(tmp_path / "run")
+    trained(1, model=with_weights)
+    file.unlink()
+    assert final_variables(trained(2, model=with_weights)) == undisturbed
 
 
 def test_a_training_goes_on_without_its_best_checkpoint_and_says_so(trained) -> None:

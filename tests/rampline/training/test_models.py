@@ -4,9 +4,10 @@ import dataclasses
 import functools
 import inspect
 import os
-import subprocess
+import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -17,12 +18,15 @@ from file_server import serve
 from keras.src.applications import mobilenet_v2
 from keras.src.backend import config as keras_config
 from keras.src.utils import file_utils
+from processes import processes_of
 
 from rampline.config import ModelConfig, RunConfig
 from rampline.config.keras_names import APPLICATIONS, keras_names
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import ConfigError, DownloadFailed
 from rampline.files import locked
+from rampline.jobs.job import Job, JobFailed, run_job
+from rampline.jobs.local import LOCAL
 from rampline.training.models import check_own_model, downloads_whole, load_keras_file, make_model
 from rampline.training.state import make_state
 
@@ -148,34 +152,45 @@ def test_a_backbone_file_is_loaded(tmp_path):
     assert all(layer.trainable for layer in model.layers)
 
 
-FETCH = """
-import sys
+FETCHING = """
+from keras.src.backend import config
 from keras.src.utils import file_utils
 from rampline.training.models import downloads_whole
-with downloads_whole(lambda call: None):
-    file_utils.get_file("net.h5", sys.argv[1], cache_subdir="models")
+
+def fetch(input_shape, classes):
+    config._KERAS_DIR = {home!r}
+    with downloads_whole(lambda call: None):
+        file_utils.get_file("net.h5", {url!r}, cache_subdir="models")
+    return net(input_shape, classes)
 """
 
 
 @pytest.mark.slow
-def test_weights_that_keras_downloads_are_whole_or_absent_and_fetched_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+def test_weights_that_keras_downloads_are_whole_or_absent_and_fetched_once(forks, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     content, file = os.urandom(20 * 65536), tmp_path / "models" / "net.h5"
-    with serve(content, pause_seconds=0.2) as server:
-        command = [sys.executable, "-c", FETCH, server.url]
-        with subprocess.Popen(command) as killed:
-            wait_until(lambda: bool(server.paths), 60)
-            killed.kill()
+    model = {"name": "fetching_network:fetch", "image_shape": [8, 8, 1], "classes": 3}
+    killed, *others, late = [
+        Job(function="models", what="the download", folder=tmp_path / name, arguments={"models": [model]})
+        for name in ("killed", "first", "second", "late")
+    ]
+    download = functools.partial(run_job, launcher=LOCAL)
+    with serve(content, pause_seconds=0.2) as server, ThreadPoolExecutor() as pool:
+        (tmp_path / "fetching_network.py").write_text(FACTORY + FETCHING.format(home=str(tmp_path), url=server.url))
+        ended = pool.submit(download, killed)
+        wait_until(lambda: bool(server.paths), 60)
+        os.kill(*processes_of(killed.folder), signal.SIGKILL)
+        with pytest.raises(JobFailed, match="was ended by signal 9"):
+            ended.result()
         assert not file.exists()
-        roles = [subprocess.Popen(command) for _ in range(2)]
-        assert [role.wait(60) for role in roles] == [0, 0]
+        list(pool.map(download, others))
     assert file.read_bytes() == content
     assert len(server.paths) == 2
     # Nothing is left of the one that was killed, and who finds the file writes nothing beside it.
     lock, found = sorted(file.parent.iterdir())
     assert (lock.name, found) == (f".rampline-{os.getuid()}.lock", file)
     lock.unlink()
-    subprocess.run(command, check=True)
+    download(late)
     assert list(file.parent.iterdir()) == [file]
 
 
