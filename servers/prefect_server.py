@@ -158,7 +158,8 @@ def main() -> None:
         from rampline.servers.prefect_tables import make_tables
     mend_prefect()
     settings = get_current_settings().server
-    make_tables(settings.database.connection_url.get_secret_value())
+    if settings.database.connection_url:
+        make_tables(settings.database.connection_url.get_secret_value())
     config = uvicorn.Config(
         Gate.from_environment(create_app(final=True)),
         host=options.host,

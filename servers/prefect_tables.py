@@ -1,7 +1,8 @@
-"""The tables of a new Prefect database: Prefect's own migrations, of all its years, take 5 to 15 s of a core for them.
+"""The tables of a new Prefect database: Prefect's own migrations, of all its years, take 5 to 15 s for them.
 
-`prefect_tables.sql` is what they leave. `python -m rampline.servers.prefect_tables FILE` writes it anew, with the oldest
-Prefect that `pyproject.toml` allows: a later one adds its own migrations, as to any database of an earlier version.
+`prefect_tables.sql` is what they leave. `python -m rampline.servers.prefect_tables FILE` writes it anew, with the
+oldest Prefect that `pyproject.toml` allows: a later one adds its own migrations, as to any database of an earlier
+version.
 """
 
 from __future__ import annotations

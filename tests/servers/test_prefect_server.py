@@ -4,10 +4,8 @@ import json
 import os
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 
 import psutil
 import pytest
