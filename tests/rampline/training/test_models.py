@@ -174,23 +174,22 @@ def test_weights_that_keras_downloads_are_whole_or_absent_and_fetched_once(forks
         Job(function="models", what="the download", folder=tmp_path / name, arguments={"models": [model]})
         for name in ("killed", "first", "second", "late")
     ]
-    download = functools.partial(run_job, launcher=LOCAL)
     with serve(content, pause_seconds=0.2) as server, ThreadPoolExecutor() as pool:
         (tmp_path / "fetching_network.py").write_text(FACTORY + FETCHING.format(home=str(tmp_path), url=server.url))
-        ended = pool.submit(download, killed)
+        ended = pool.submit(run_job, killed, launcher=LOCAL)
         wait_until(lambda: bool(server.paths), 60)
         os.kill(*processes_of(killed.folder), signal.SIGKILL)
         with pytest.raises(JobFailed, match="was ended by signal 9"):
             ended.result()
         assert not file.exists()
-        list(pool.map(download, others))
+        list(pool.map(lambda job: run_job(job, launcher=LOCAL), others))
     assert file.read_bytes() == content
     assert len(server.paths) == 2
     # Nothing is left of the one that was killed, and who finds the file writes nothing beside it.
     lock, found = sorted(file.parent.iterdir())
     assert (lock.name, found) == (f".rampline-{os.getuid()}.lock", file)
     lock.unlink()
-    download(late)
+    run_job(late, launcher=LOCAL)
     assert list(file.parent.iterdir()) == [file]
 
 
