@@ -178,7 +178,8 @@ def test_weights_that_keras_downloads_are_whole_or_absent_and_fetched_once(forks
         (tmp_path / "fetching_network.py").write_text(FACTORY + FETCHING.format(home=str(tmp_path), url=server.url))
         ended = pool.submit(run_job, killed, launcher=LOCAL)
         wait_until(lambda: bool(server.paths), 60)
-        os.kill(*processes_of(killed.folder), signal.SIGKILL)
+        (process,) = processes_of(killed.folder)
+        os.kill(process, signal.SIGKILL)
         with pytest.raises(JobFailed, match="was ended by signal 9"):
             ended.result()
         assert not file.exists()
