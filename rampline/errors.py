@@ -3,6 +3,8 @@
 import errno
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+# Lustre mounted without `flock`, some in user space, NFS without its daemon.
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 

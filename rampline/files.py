@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 
-from rampline.errors import ConfigError
+from rampline.errors import NO_LOCKS, ConfigError, InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +44,11 @@ def lock_now(file: IO[str], how: int = fcntl.LOCK_SH) -> bool:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        reason = f"the file system of {file.name} has no file locks ({error.strerror})"
+        raise InputError(f"{reason}: set RAMPLINE_HOME to a folder of another one") from error
     return True
 
 
@@ -177,11 +182,17 @@ def write_csv(path: Path, table: pd.DataFrame) -> None:
     write_text(path, cells.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC))
 
 
-def read_csv(path: Path, **options: Any) -> pd.DataFrame:
-    """A table that `write_csv` has written, with its texts as they were; `options` of `pandas.read_csv`."""
+def read_csv(path: Path, *, names: str = "", **options: Any) -> pd.DataFrame:
+    """A table that `write_csv` has written, with its texts as they were; `options` of `pandas.read_csv`.
+
+    `names` is a column in which `1` and `null` are names.
+    """
     import pandas as pd  # a second: most readers of files need none
 
-    return pd.read_csv(path, **options).rename(columns=_from_cell).map(_from_cell)
+    table = pd.read_csv(path, **options)
+    if names:
+        table[names] = pd.read_csv(path, usecols=[names], dtype=str, keep_default_na=False)[names]
+    return table.rename(columns=_from_cell).map(_from_cell)
 
 
 def csv_cell(value: Any) -> Any:

@@ -78,7 +78,7 @@ class Result:
     @property
     def comparison(self) -> pd.DataFrame:
         """One row per run: `comparison.csv`, all figures in full precision."""
-        return read_csv(self.reports / "comparison.csv")
+        return read_csv(self.reports / "comparison.csv", names="run")
 
     @property
     def report(self) -> Report:

@@ -12,6 +12,7 @@ from rampline.errors import InputError
 
 PROBE_SECONDS = 3.0
 LOCALHOST = ("localhost", "127.0.0.1", "[::1]")
+PROXIES = {"http_proxy", "https_proxy", "all_proxy"}
 # Further names by which both servers may be called, such as that of a proxy.
 ALLOWED_HOSTS = "RAMPLINE_ALLOWED_HOSTS"
 # Those of this machine, where they listen beyond loopback: set by `rampline up`.
@@ -56,7 +57,9 @@ def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
     It would look for the servers on its own, and be told their secrets.
     """
     given = environment.get("no_proxy") or environment.get("NO_PROXY", "")
-    hosts = dict.fromkeys([*given_hosts(given), *(host.strip("[]") for host in LOCALHOST)])
+    # psutil, which knows the addresses, takes its time; so do not ask it for nothing.
+    others = own_addresses() if PROXIES & {name.lower() for name in environment} else []
+    hosts = dict.fromkeys([*given_hosts(given), *(host.strip("[]") for host in (*LOCALHOST, *others))])
     # Some clients take the star for all hosts only where it stands alone.
     return dict.fromkeys(("no_proxy", "NO_PROXY"), "*" if "*" in hosts else ",".join(hosts))
 
@@ -72,11 +75,12 @@ def own_names() -> list[str]:
 
 
 def own_addresses() -> list[str]:
-    """The addresses of this machine by IPv4."""
+    """The addresses of this machine, those by IPv6 in brackets."""
     import psutil
 
     found = [entry for entries in psutil.net_if_addrs().values() for entry in entries]
-    return [entry.address for entry in found if entry.family == socket.AF_INET]
+    by_6 = [f"[{entry.address}]" for entry in found if entry.family == socket.AF_INET6 and "%" not in entry.address]
+    return [entry.address for entry in found if entry.family == socket.AF_INET] + by_6
 
 
 def check_free(address: str, port: int, *, flag: str) -> None:
@@ -96,13 +100,17 @@ def check_free(address: str, port: int, *, flag: str) -> None:
 
 
 def _by_whom(address: str, port: int, flag: str) -> str:
-    """Who has it, and what to do."""
+    """Who has it, and what to do: to use a server that wants no login, and is of a process that one may see."""
     at, holder, other = url(address, port), _holder(port), f"choose another port with {flag}"
     if _get(f"{at}/api/health") == "true":
-        return f"by a Prefect server{holder}: set PREFECT_API_URL={at}/api to use that one, or {other}"
-    if _get(f"{at}/health") == "OK" and _get(f"{at}/version"):
-        return f"by an MLflow server{holder}: set MLFLOW_TRACKING_URI={at} to use that one, or {other}"
-    return f"by another program{holder}: {other}"
+        kind, variable, asked = "a Prefect", f"PREFECT_API_URL={at}/api", f"{at}/api/admin/version"
+    elif _get(f"{at}/health") == "OK":
+        kind, variable = "an MLflow", f"MLFLOW_TRACKING_URI={at}"
+        asked = f"{at}/api/2.0/mlflow/experiments/get?experiment_id=0"
+    else:
+        return f"by another program{holder}: {other}"
+    use = f"set {variable} to use that one, or " if holder and _get(asked) else ""
+    return f"by {kind} server{holder}: {use}{other}"
 
 
 def _holder(port: int) -> str:

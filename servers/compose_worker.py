@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 
-from rampline.record.home import Home
+from rampline.record.home import Home, keep_private
 from rampline.servers.processes import MARK, MODULE, PART, POLL_SECONDS, counting_signals, end_all, hold_lock
 
 
 def main() -> None:
     """Run the worker; asked to end, let its flow runs save and report first; asked again, wait for nothing."""
     home = Home.from_environment()
+    keep_private(home)
     # Where the lock is free: without a holder a `rampline up` takes the worker and its flow runs for leftovers.
     with hold_lock(home), counting_signals() as count:
         worker = subprocess.Popen(

@@ -3,7 +3,7 @@
 Each is made where it is missing. What is there may have been changed in the UI, and is left as it is.
 
 `python -m rampline.servers.deployments` adds the schedules of prefect.yaml and the automations, after
-`prefect deploy --all` by hand.
+`prefect --no-prompt deploy --all` by hand.
 """
 
 from __future__ import annotations

@@ -146,7 +146,9 @@ def mlflow_environment(home: Home, address: str, port: int, access: Access) -> d
             "MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(32),
         }
     gate = _gate(home, address, asks_itself=bool(access.mlflow_password))
-    return _inherited("MLFLOW_TRACKING_", "PREFECT_API_", MLFLOW_USER, MLFLOW_PASSWORD, PREFECT_AUTH) | own | gate
+    # The file of MLFLOW_AUTH_CONFIG_PATH may be that of another server of the user's.
+    others = "MLFLOW_TRACKING_", "MLFLOW_AUTH_", "PREFECT_API_", MLFLOW_USER, MLFLOW_PASSWORD, PREFECT_AUTH
+    return _inherited(*others) | own | gate
 
 
 def client_environment(home: Home, prefect_api_url: str, mlflow_url: str, *, is_private: bool) -> dict[str, str]:

@@ -33,7 +33,9 @@ def look(home: Home) -> list[Part]:
     """What runs; empty if nothing does."""
     servers, holder = read_state(home), lock_holder(home)
     if servers is None:
-        return [Part(name="up", is_well=False, condition="is starting", about=_process(holder))] if holder else []
+        # A worker that was started by hand leaves no state.
+        condition = "is starting, or a worker by hand runs"
+        return [Part(name="up", is_well=False, condition=condition, about=_process(holder))] if holder else []
     is_up = holder == servers.pid and servers.is_up
     condition = ("running" if servers.ready else "is starting") if is_up else "was killed"
     about = [str(home.root), *(_process(servers.pid) if is_up else ())]

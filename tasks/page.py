@@ -59,7 +59,7 @@ def learning_rate_markdown(run_directory: RunDirectory) -> str:
 
 def comparison_rows(csv_file: Path) -> list[dict[str, object]]:
     """The columns of `comparison.csv` that fit on a page; figures as the file has them, nothing for what is missing."""
-    table = read_csv(csv_file)
+    table = read_csv(csv_file, names="run")
     metrics = [
         metric.name
         for metric in metrics_of_run(table.columns)

@@ -29,6 +29,7 @@ from rampline.record.home import Home
 from rampline.record.provenance import process_identity
 from rampline.registry.prediction import predict_folder
 from rampline.servers.watchdog import start_watchdog
+from rampline.study.content import study_name
 from rampline.study.execution_file import Execution, at_hand
 from rampline.tasks.flow_run import current_flow_run, flow_run_address, own_name
 from rampline.tasks.page import (
@@ -251,7 +252,7 @@ def announce_changes(execution: Execution, changes: Sequence[str]) -> None:
 def label_images(study: str, images: str, output: str, batch_size: int, probabilities: bool = False) -> dict[str, Any]:
     """Label the folder; returns the file, the model's version, and how many images have each label."""
     home, log = Home.from_environment(), progress_to(get_run_logger().info).line
-    file = output or str(home.predictions / Path(study).stem / f"{own_name()}.csv")
+    file = output or str(home.predictions / study_name(study) / f"{own_name()}.csv")
     made = predict_folder(study, images, home=home, output=file, batch_size=batch_size, with_all=probabilities, log=log)
     log(made.sentence())
     return made.to_dict()

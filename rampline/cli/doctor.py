@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Literal
-from urllib.parse import urlsplit
 
 import psutil
 import typer
@@ -25,11 +25,12 @@ from rampline.cli.console import line_console
 from rampline.credentials import mask
 from rampline.devices import available_cores, find_devices
 from rampline.errors import InputError
+from rampline.files import lock_now
 from rampline.jobs.private_network import SHARED, other_users, private_network
 from rampline.record.home import Home
 from rampline.record.object_store import VARIABLE, ObjectStore
 from rampline.record.units import GIBIBYTE, write_number_of
-from rampline.servers.running import running_servers
+from rampline.servers.running import answers, running_servers
 
 PACKAGES = ("tensorflow", "keras", "prefect", "mlflow", "tensorflow-datasets", "pandas", "fastapi", "sqlalchemy")
 PYTHON = (3, 11), (3, 14)
@@ -139,6 +140,12 @@ def _amount(subject: str, gibibytes: float, wanted: float, remedy: str) -> Findi
 def _writable(home: Home) -> Finding:
     existing = _nearest_existing(home.root)
     writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    if writable:
+        try:
+            with TemporaryFile("w", dir=existing) as file:
+                lock_now(file)
+        except (InputError, OSError) as error:
+            return Finding("RAMPLINE_HOME", "fail", str(error), "set RAMPLINE_HOME to a folder of another disk")
     text = f"{home.root} {'can' if writable else 'cannot'} be written to"
     return Finding("RAMPLINE_HOME", "ok" if writable else "fail", text, "set RAMPLINE_HOME to a folder of yours")
 
@@ -174,15 +181,12 @@ def _address(subject: str, variable: str, otherwise: str) -> Finding:
     value = os.environ.get(variable)
     if not value:
         return Finding(subject, "ok", f"{otherwise} ({variable} is not set)")
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https"):
+    if not value.startswith(("http://", "https://")):
         return Finding(subject, "ok", f"{variable}={mask(value)}")
-    try:
-        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-        socket.create_connection((parts.hostname or "", port), timeout=5).close()
-    except (OSError, ValueError) as error:
-        text = f"{variable}={mask(value)} does not answer: {error}"
-        return Finding(subject, "fail", text, f"start that server, or unset {variable}")
+    if not answers(f"{value.rstrip('/')}/health"):
+        return Finding(
+            subject, "fail", f"{variable}={mask(value)} does not answer", f"start that server, or unset {variable}"
+        )
     return Finding(subject, "ok", f"{variable}={mask(value)} answers")
 
 

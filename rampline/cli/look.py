@@ -12,6 +12,7 @@ from rampline.cli.console import SafeConsole, line_console, make_table, table_co
 from rampline.errors import InputError
 from rampline.imports import importing
 from rampline.record.home import Home
+from rampline.servers.running import running_servers
 from rampline.study import study_name
 from rampline.study.preflight import check_study
 
@@ -74,7 +75,8 @@ def show_comparison(comparison: Comparison, home: Home, console: Console) -> Non
     runs = home.runs / comparison.study / comparison.execution
     if runs.is_dir():
         console.print(f"runs    {shorten(runs)}", soft_wrap=True)
-    console.print(f"MLflow  {how_to_open_mlflow(home)}", soft_wrap=True)
+    servers = None if os.environ.get("MLFLOW_TRACKING_URI") else running_servers(home)
+    console.print(f"MLflow  {servers.mlflow_url if servers else how_to_open_mlflow(home)}", soft_wrap=True)
 
 
 def data(study: StudyArgument, set_: SetOption = None) -> None:

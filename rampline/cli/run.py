@@ -318,16 +318,20 @@ def sync(
 
     home, console = Home.from_environment(), line_console()
     chosen = _executions(what, home)
-    store, delivered, failed = ObjectStore.from_environment(), 0, 0
+    store, told, failed = ObjectStore.from_environment(), list[str](), 0
+
+    def tell(line: str) -> None:
+        told.append(line)
+        console.print(line)
+
     for folder, runs in chosen:
         client = open_tracking(home)  # without it none of them could be delivered
         try:
             execution = Execution.open(folder)
             if store and is_taken_over(store, execution):
-                console.print(f"{folder.parent.name}/{folder.name}: another machine goes on with it")
+                tell(f"{folder.parent.name}/{folder.name}: another machine goes on with it")
                 continue
-            count = sync_execution(client, execution, log=console.print, runs=runs)
-            delivered += count
+            count = sync_execution(client, execution, log=tell, runs=runs)
             if count and any(RunDirectory(run.parent).is_complete for run in folder.glob("*/evaluation.json")):
                 console.print(f"report  {shorten(compare_runs(execution))}")
         except RamplineError as error:
@@ -335,7 +339,9 @@ def sync(
             failed += 1
     if failed:
         raise TrackingError(f"{failed} of {len(chosen)} executions could not be delivered: see above")
-    if not delivered:
+    if not chosen:
+        console.print(f"nothing has run in {home.root}")
+    elif not told:
         console.print("MLflow has everything")
 
 

@@ -1,6 +1,8 @@
 """Files and directories are complete or absent, also when the process is killed."""
 
 import csv
+import errno
+import fcntl
 import json
 import math
 import os
@@ -17,6 +19,7 @@ import pandas as pd
 import pytest
 
 from rampline import files
+from rampline.errors import InputError
 from rampline.files import (
     JsonData,
     complete_directory,
@@ -356,3 +359,15 @@ def test_a_lock_that_is_held_is_waited_for_no_longer_than_asked(tmp_path: Path) 
         assert told == [path.read_text()] == [f"process {os.getpid()} on {socket.gethostname()}"]
     with locked(path, seconds=0.1) as third:
         assert third
+
+
+def test_a_disk_without_locks_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(InputError, match=r"has no file locks .*: set RAMPLINE_HOME to a folder"),
+        locked(tmp_path / "lock"),
+    ):
+        pass

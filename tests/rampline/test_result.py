@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from command_line import as_terminal_job
@@ -15,9 +16,11 @@ from processes import processes_with
 import rampline
 from rampline.config.formats import write_value
 from rampline.errors import ConfigError, InputError
+from rampline.files import write_csv
 from rampline.jobs.waiting import wait_until
 from rampline.record.home import Home
-from rampline.result import _command, _name_model, _write_study
+from rampline.result import Result, _command, _name_model, _write_study
+from rampline.tasks.page import comparison_rows
 
 SCRIPT = """
 import keras, rampline
@@ -122,6 +125,13 @@ def test_a_command_that_says_much_after_ctrl_c_can_end(tmp_path: Path, monkeypat
             _command(["run"], {})
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_run_may_have_a_number_as_its_name(tmp_path: Path) -> None:
+    names, file = ["1", "007", "null"], tmp_path / "comparison.csv"
+    write_csv(file, pd.DataFrame({"run": names, "strategy": "single", "status": "complete"}))
+    assert Result(folder=tmp_path, reports=tmp_path).comparison["run"].tolist() == names
+    assert [row["run"] for row in comparison_rows(file)] == names
 
 
 def test_the_package_names_what_it_has() -> None:

@@ -1,9 +1,12 @@
 """Hosts, ports and passwords: what is refused, and how."""
 
 import os
+import socket
 import urllib.request
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
 from rampline.errors import InputError
@@ -36,14 +39,19 @@ def test_servers_of_this_machine_are_not_asked_through_a_proxy(http_server, monk
     assert not answers(f"{http_server}/health")
     for name, value in addresses.without_proxy(os.environ).items():
         monkeypatch.setenv(name, value)
-    assert os.environ["no_proxy"] == "example.org,.lan,localhost,127.0.0.1,::1"
+    expected = ["example.org", ".lan", "localhost", "127.0.0.1", "::1", *addresses.own_addresses()]
+    assert os.environ["no_proxy"].split(",") == list(dict.fromkeys(host.strip("[]") for host in expected))
     assert answers(f"{http_server}/health")
     assert addresses.without_proxy({"NO_PROXY": "*"}) == {"no_proxy": "*", "NO_PROXY": "*"}
 
 
-def test_ipv6_stands_in_brackets():
+def test_ipv6_stands_in_brackets(monkeypatch):
     assert addresses.url("::", 80) == "http://[::1]:80"
     assert addresses.is_loopback("::1")
+    found = [(socket.AF_INET6, "fe80::1%eth0"), (socket.AF_INET6, "2001:db8::5"), (socket.AF_INET, "10.0.0.5")]
+    entries = [SimpleNamespace(family=family, address=address) for family, address in found]
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": entries})
+    assert addresses.own_addresses() == ["10.0.0.5", "[2001:db8::5]"]
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "198.51.100.7", "", "a b"])
@@ -58,6 +66,14 @@ def test_a_taken_port_is_refused_with_its_holder_and_the_flag(http_server):
     for address in ("127.0.0.1", "0.0.0.0"):
         with pytest.raises(InputError, match=rf"port {port} .* taken by another program .*with --mlflow-port"):
             addresses.check_free(address, port, flag="--mlflow-port")
+
+
+def test_a_server_that_asks_for_no_login_may_be_used(prefect_server):
+    url = prefect_server.prefect["PREFECT_API_URL"]
+    with pytest.raises(
+        InputError, match=rf"by a Prefect server \(process .*: set PREFECT_API_URL={url} to use that one"
+    ):
+        addresses.check_free("127.0.0.1", urlsplit(url).port, flag="--prefect-port")
 
 
 def test_beyond_loopback_each_server_that_is_started_needs_a_password():

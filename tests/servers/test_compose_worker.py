@@ -40,6 +40,7 @@ def test_while_it_runs_nobody_takes_it_for_a_leftover(tmp_path: Path) -> None:
         try:
             wait_until(lambda: next(marked(home), None) is not None, 30)
             assert lock_holder(home) == worker.pid
+            assert {file.stat().st_mode & 0o077 for file in tmp_path.rglob("*")} == {0}
             assert not end_leftovers(home)
             assert next(marked(home), None) is not None
         finally:
