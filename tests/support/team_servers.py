@@ -18,6 +18,8 @@ from rampline.devices import free_ports
 from rampline.jobs.waiting import wait_until
 
 ROOT = DEPLOYMENTS.parent
+# HEALTHCHECK of the Dockerfile.
+IMAGE_HEALTH = ["python", "deployments/health.py"]
 START_SECONDS = 240
 STOP_SECONDS = 60
 SECRETS = PASSWORDS | {
@@ -130,7 +132,7 @@ def _service(
         name=name,
         command=[local(part) for part in [*service.get("entrypoint", ()), *service.get("command", ())]],
         environment=without_secrets() | image | own,
-        health=service.get("healthcheck", {}).get("test", [])[1:],
+        health=service["healthcheck"]["test"][1:] if "healthcheck" in service else IMAGE_HEALTH,
         log=folder / f"{name}.log",
     )
 
