@@ -26,6 +26,7 @@ from rampline.files import read_csv, write_text
 from rampline.record.home import Home, keep_private
 from rampline.record.run_directory import RunDirectory
 from rampline.study import load_study
+from rampline.study.definition import make_name
 from rampline.study.execution_file import new_execution
 
 if TYPE_CHECKING:
@@ -215,8 +216,7 @@ def _write_study(home: Home, model: str, data: str, strategies: Sequence[str], r
         for strategy in strategies
     }
     base = {"model": {"name": model}, "data": {"source": data}}
-    words = "".join(letter if letter.isalnum() else "-" for letter in model.rpartition(":")[2].lower())
-    name = words.strip("-") or "model"
+    name = make_name(model.rpartition(":")[2].replace("_", "-")) or "model"
     content = yaml.safe_dump({"name": name, "base": base, "runs": runs}, sort_keys=False)
     # A file of its own for each content: another call may write one before this one is read.
     file = home.root / "studies" / f"{name}_{hashlib.sha256(content.encode()).hexdigest()[:12]}.yaml"

@@ -27,7 +27,7 @@ from rampline.files import write_text
 from rampline.jobs.local import run_without_gpu
 from rampline.record.units import GIBIBYTE
 from rampline.study import Study, built_in_studies, load_study
-from rampline.study.definition import LONGEST_NAME
+from rampline.study.definition import make_name
 
 if TYPE_CHECKING:
     from rampline.jobs.launcher import Node
@@ -192,8 +192,7 @@ def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder;
     if there := [each.name for each in templates if (folder / each.name).exists()]:
         raise InputError(f"{folder} has {', '.join(there)} already: choose another folder")
     # The study is told from the others in the same home by the folder's name.
-    words = re.sub("[^a-z0-9_-]", "-", folder.resolve().name.lower())
-    name = words.strip("-_")[:LONGEST_NAME] or "my-project"
+    name = make_name(folder.resolve().name) or "my-project"
     name += "-project" if name in built_in_studies() else ""
     console = line_console()
     for template in templates:

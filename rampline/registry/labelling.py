@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
-from scipy.special import softmax
 
 from rampline.data.archives import Boundary
 from rampline.data.compiled import compiled
@@ -29,6 +28,7 @@ from rampline.files import csv_cell
 from rampline.imports import import_own
 from rampline.jobs.job import EVENTS
 from rampline.record.events import EventWriter
+from rampline.training.evaluation import to_probabilities
 
 
 def walk_images(folder: Path) -> Iterator[Path]:
@@ -150,7 +150,7 @@ class Labeller:
             return []
         batch = np.zeros(self._shape, np.uint8)
         batch[: len(images)] = images
-        probabilities = softmax(self._step(batch).numpy()[: len(images)].astype(np.float32), axis=1)
+        probabilities = to_probabilities(self._step(batch).numpy()[: len(images)].astype(np.float32))
         best = probabilities.argmax(axis=1)
         return [(self._names[int(label)], row) for label, row in zip(best, probabilities, strict=True)]
 

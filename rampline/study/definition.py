@@ -25,6 +25,11 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 LONGEST_NAME = 100
 
 
+def make_name(text: str) -> str:
+    """What of any text may be such a name, with - for other characters; empty where that is nothing."""
+    return re.sub("[^a-z0-9_-]", "-", text.lower()).strip("-_")[:LONGEST_NAME]
+
+
 def _named(what: str) -> BeforeValidator:
     """Refuses what cannot be the name of a folder, an MLflow experiment and a metric."""
 

@@ -35,6 +35,8 @@ from rampline.training.batch_norm import mean_statistics, moving_variables, spli
 from rampline.training.optimizers import averages_of
 
 VARIABLES = "variables.npz"
+# As Keras names the state of every `SeedGenerator`: a variable of the model, and none of its weights.
+SEED_STATE = "seed_generator_state"
 
 
 def write_checkpoint(
@@ -200,15 +202,18 @@ def restore_newest(
 
 
 def load_model_weights(path: Path, model: keras.Model) -> None:
-    """Set the model's variables alone: the start of a fine-tune.
+    """Set the model's weights alone: the start of a fine-tune.
+
+    The random numbers stay those of the model's own seed, and its dropout may be another.
 
     Raises:
         CheckpointDamaged: when it is not what was written.
         ConfigError: when it belongs to another model.
     """
-    values = group(read_checkpoint(path)[1], "model")
-    _check_fit(model.variables, values, path)
-    _assign(model.variables, values)
+    arrays, names = group(read_checkpoint(path)[1], "model"), read_manifest(path).model_variables
+    values = [array for name, array in zip(names, arrays, strict=True) if not name.endswith(SEED_STATE)]
+    _check_fit(model.weights, values, path)
+    _assign(model.weights, values)
 
 
 def _arrays(

@@ -156,7 +156,9 @@ def _predict_logits(model: keras.Model, dataset: PreparedDataset, split: str, ba
     batches = make_evaluation_dataset(
         open_examples(dataset, split), total_examples=examples, batch_size=batch_size, replicas=ReplicaRange()
     )
-    return model.predict(batches.map(as_written(lambda batch: batch["images"])), verbose=0)[:examples]
+    logits = model.predict(batches.map(as_written(lambda batch: batch["images"])), verbose=0)[:examples]
+    # A user's network may give half precision, which is too coarse for a softmax.
+    return logits.astype(np.float32, copy=False)
 
 
 def to_probabilities(logits: np.ndarray) -> np.ndarray:

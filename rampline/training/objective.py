@@ -51,10 +51,11 @@ class Objective:
     def losses(self, logits: tf.Tensor, batch: Batch, *, training: bool) -> tf.Tensor:
         """(n,) losses as `keras.config.floatx()`: float32 under mixed precision too, float64 in the parity check.
 
-        A row of weight 0 has the loss 0. Class weights count in training alone, as in `Model.fit`.
+        So are the logits that they are computed from, whatever a user's network gives. A row of weight 0 has the loss
+        0. Class weights count in training alone, as in `Model.fit`.
         """
         dtype = keras.config.floatx()
-        losses = tf.cast(self._loss(batch["labels"], logits), dtype) * tf.cast(batch["weights"], dtype)
+        losses = tf.cast(self._loss(batch["labels"], tf.cast(logits, dtype)), dtype) * tf.cast(batch["weights"], dtype)
         if training and self._class_weights is not None:
             losses *= tf.cast(self.weights_of(batch["labels"]), dtype)
         return losses

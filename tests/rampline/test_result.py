@@ -20,6 +20,7 @@ from rampline.files import write_csv
 from rampline.jobs.waiting import wait_until
 from rampline.record.home import Home
 from rampline.result import Result, _command, _name_model, _write_study
+from rampline.study import load_study
 from rampline.tasks.page import comparison_rows
 
 SCRIPT = """
@@ -87,6 +88,8 @@ def test_a_study_of_a_model_has_a_run_per_strategy(tmp_path: Path) -> None:
     content = yaml.safe_load(file.read_text())
     assert (content["name"], list(content["runs"])) == ("my-net", ["single", "multi-worker"])
     assert _write_study(home, "nets:my_net", "digits", ["single"], 3) != file  # which is still to be read
+    for function, name in {"modèle": "mod-le", "net_" + 100 * "x": "net-" + 96 * "x", "сеть": "model"}.items():
+        assert load_study(str(_write_study(home, f"nets:{function}", "digits", ["single"], 3))).name == name
     for strategies in ([], ["mirored"]):
         with pytest.raises(ConfigError, match="it must name some of single, mirrored"):
             _write_study(home, "convnet", "digits", strategies, 2)

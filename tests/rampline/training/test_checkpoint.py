@@ -15,6 +15,7 @@ from rampline.errors import ConfigError
 from rampline.files import delete_unfinished
 from rampline.record.checkpoints import CheckpointDamaged, Progress, list_checkpoints
 from rampline.training.checkpoint import load_model_weights, restore_newest, save_checkpoint
+from rampline.training.random_draws import seeds_of
 
 PROGRESS = Progress(
     step=21,
@@ -44,9 +45,12 @@ for step in count(1):
 """
 
 
-def make(units: int = 5, optimizer: str = "adam", steps: int = 2) -> tuple[keras.Model, keras.optimizers.Optimizer]:
+def make(
+    units: int = 5, optimizer: str = "adam", steps: int = 2, dropouts: int = 1
+) -> tuple[keras.Model, keras.optimizers.Optimizer]:
     """A small model with BatchNorm and Dropout, and its optimizer, after `steps` updates."""
-    layers = [keras.layers.Dense(units), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
+    layers = [keras.layers.Dense(units), keras.layers.BatchNormalization()]
+    layers += [keras.layers.Dropout(0.5) for _ in range(dropouts)]
     model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(3)])
     model.compile(optimizer=keras.optimizers.get(optimizer), loss="mse")
     model.optimizer.build(model.trainable_variables)
@@ -55,8 +59,12 @@ def make(units: int = 5, optimizer: str = "adam", steps: int = 2) -> tuple[keras
     return model, model.optimizer
 
 
+def arrays_of(variables) -> list[np.ndarray]:
+    return [np.asarray(v.value) for v in variables]
+
+
 def values(*owners) -> list[np.ndarray]:
-    return [np.asarray(v.value) for owner in owners for v in owner.variables]
+    return arrays_of(v for owner in owners for v in owner.variables)
 
 
 def assert_equal(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
@@ -97,12 +105,16 @@ def test_loss_scaling_comes_back(tmp_path):
     assert float(other.dynamic_scale) == 512.0
 
 
-def test_a_fine_tune_takes_the_model_alone(saved):
+@pytest.mark.parametrize("dropouts", [0, 1, 2])
+def test_a_fine_tune_takes_the_weights_alone(saved, dropouts):
+    """It draws random numbers by its own seed, and its dropout may be another."""
     path, model, _ = saved
-    other, optimizer = make(optimizer="sgd", steps=1)
-    before = values(optimizer)
+    other, optimizer = make(optimizer="sgd", steps=1, dropouts=dropouts)
+    seeds, before = arrays_of(seeds_of(other)), values(optimizer)
+    assert len(seeds) == dropouts
     load_model_weights(path, other)
-    assert_equal(values(other), values(model))
+    assert_equal(arrays_of(other.weights), arrays_of(model.weights))
+    assert_equal(arrays_of(seeds_of(other)), seeds)
     assert_equal(values(optimizer), before)
 
 

@@ -63,6 +63,21 @@ def test_a_runs_own_metrics_are_those_of_the_scored_checkpoint(
     reset_keras()
 
 
+def test_logits_of_half_precision_are_scored_in_float32(digits: PreparedDataset) -> None:
+    classes, split = len(digits.class_names), digits.evaluation_split
+    dense = keras.layers.Dense(classes, kernel_initializer="zeros", dtype="mixed_float16")
+    layers = [keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), dense]
+    model = keras.Sequential([keras.Input(digits.image_shape, dtype="uint8"), *layers])
+    assert model.outputs[0].dtype == "float16"
+    dense.bias.assign([40.0] + [0.0] * (classes - 1))
+    labels, logits = evaluation.predict(model, digits, split)
+    assert logits.dtype == np.float32
+    scores = evaluation.score_answers(labels, evaluation.to_probabilities(logits), digits.class_names)
+    # Each wrong answer has the least likelihood that is counted.
+    assert scores["test_loss"] == pytest.approx((labels != 0).mean() * -np.log(1e-12), rel=1e-6)
+    reset_keras()
+
+
 def test_probabilities_take_the_place_of_the_logits() -> None:
     logits = np.random.default_rng(0).normal(0, 5, (7, 4)).astype(np.float32)
     expected = softmax(logits, axis=1)

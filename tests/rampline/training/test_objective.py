@@ -49,6 +49,14 @@ def test_mixed_labels_have_the_loss_of_their_shares():
     assert losses(Objective(make_cross_entropy(0.0)), training=True, labels=half) == pytest.approx(expected, rel=1e-6)
 
 
+def test_logits_of_half_precision_have_the_loss_of_float32():
+    half, objective = tf.constant(LOGITS, tf.float16), Objective(make_cross_entropy(0.0))
+    found, expected = (
+        objective.losses(logits, make_batch(), training=True).numpy() for logits in (half, tf.cast(half, tf.float32))
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_class_weights_are_those_of_scikit_learn():
     config = RunConfig(data=DataConfig(class_weights="balanced"))
     weights = make_class_weights(config, np.array([0, 0, 0, 1, 1, 2]), 4)
