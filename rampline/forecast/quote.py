@@ -178,14 +178,21 @@ def _earlier(
                 if not _has_settings(directory, wanted) or not counts_here(directory):
                     continue
                 # A folder of images may have others by now.
-                if dataset is None or Path(directory.read_identity().dataset).name == dataset.directory.name:
-                    yield _as_it_was(directory, config)
+                is_of_data = dataset is None or Path(directory.read_identity().dataset).name == dataset.directory.name
+                if is_of_data and (forecast := _as_it_was(directory, config)):
+                    yield forecast
 
 
-def _as_it_was(directory: RunDirectory, config: RunConfig) -> Forecast:
-    """An earlier run, with the epochs of `config`, and as if it had been started once."""
+def _as_it_was(directory: RunDirectory, config: RunConfig) -> Forecast | None:
+    """An earlier run, with the epochs of `config`, and as if it had been started once.
+
+    `None` for more epochs than one that held the tracing: how long the others would be, it does not tell.
+    """
     events, result = directory.read_events("started", "epoch", "checkpoint"), read_json(directory.result_file)
-    epochs = steady_epochs(events) or [event["metrics"] for event in events if event["event"] == "epoch"]
+    epochs = steady_epochs(events)
+    if not epochs and config.epochs > result["epochs"]:
+        return None
+    epochs = epochs or [event["metrics"] for event in events if event["event"] == "epoch"]
     epoch_seconds = statistics.median(metrics["epoch_seconds"] for metrics in epochs)
     speed = statistics.median(metrics["images_per_second"] for metrics in epochs)
     step_milliseconds = 1000 * epoch_seconds * result["epochs"] / result["steps"]

@@ -182,9 +182,19 @@ def test_an_execution_that_its_user_has_named_counts(executions):
     assert expected_seconds(executions, config) == pytest.approx(STARTUP + 2 * (2.0 + VALIDATION + CHECKPOINT))
 
 
+def test_one_epoch_that_holds_the_tracing_says_nothing_of_more(executions):
+    config = RunConfig(epochs=4)
+    record(executions, "20260101-000000", config, [5.0, 2.0, 2.0, 2.0])
+    record(executions, "20260102-000000", dataclasses.replace(config, epochs=1), [9.0])
+    whole = STARTUP + 3.0 + 4 * (2.0 + VALIDATION + CHECKPOINT)
+    assert expected_seconds(executions, config) == pytest.approx(whole)
+    one = expected_seconds(executions, dataclasses.replace(config, epochs=1))
+    assert one == pytest.approx(STARTUP + 9.0 + VALIDATION + CHECKPOINT)
+
+
 def test_the_single_epoch_of_an_explanation_does_not_count(executions):
-    config = RunConfig(epochs=10)
-    record(executions, "explain-20260301-000000-ab12", dataclasses.replace(config, epochs=1), [5.0])
+    config = RunConfig(epochs=1)
+    record(executions, "explain-20260301-000000-ab12", config, [5.0])
     (executions / "explain-20260301-000000-ab12" / FILE).unlink()  # that command writes none
     assert expected_seconds(executions, config) is None
 
