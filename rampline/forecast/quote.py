@@ -202,13 +202,17 @@ def _as_it_was(directory: RunDirectory, config: RunConfig) -> Forecast | None:
     was = run_parts(events, result, step_milliseconds=step_milliseconds)
     starts = max(1, sum(event["event"] == "started" for event in events))
     shares = dict.fromkeys(dataclasses.asdict(was), config.epochs / result["epochs"])
-    shares |= {"startup": 1 / starts, "tracing": 1 / starts}
+    # The first write takes most of the logging: TensorBoard is imported with it.
+    shares |= {"startup": 1 / starts, "tracing": 1 / starts, "logging": 1.0}
     # Steps that are slower, or faster, than the usual one are in every epoch; what other starts have lost is not.
     shares |= {"unexplained": 0.0} if max(starts, result.get("attempts", 1)) > 1 else {}
     run = RunParts(**{name: value * shares[name] for name, value in dataclasses.asdict(was).items()})
+    # The first validation of each start takes longer: it is traced, too.
+    usual = statistics.fmean(metrics.get("validation_seconds") or 0.0 for metrics in epochs)
+    evaluation = config.epochs * usual + (was.evaluation - result["epochs"] * usual) / starts
     return Forecast(
         step=step,
-        run=run,
+        run=dataclasses.replace(run, evaluation=evaluation),
         images_per_second=speed,
         epochs=config.epochs,
         deviation=PRIOR,
