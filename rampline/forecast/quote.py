@@ -41,6 +41,7 @@ from rampline.forecast.reading import (
 )
 from rampline.jobs.job import JobFailed
 from rampline.record.home import Home
+from rampline.record.provenance import this_machine
 from rampline.record.run_directory import RunDirectory
 from rampline.record.units import write_number_of, write_range, write_ratio
 from rampline.study.content import without_seed
@@ -168,14 +169,14 @@ def _earlier(
     executions: Sequence[Path], run: str, config: RunConfig, dataset: PreparedDataset | None
 ) -> Iterator[Forecast]:
     """Of each complete run of these settings and data on this machine, and of its repeats, newest first."""
-    kept = keys_that_keep_epoch_time()
+    kept, here = keys_that_keep_epoch_time(), this_machine()
     wanted = json.loads(json.dumps({key: value for key, value in flatten(config).items() if key not in kept}))
     for execution in executions:
         folders = [each for each in execution.glob(f"{run}*") if run in (each.name, without_seed(each.name))]
         complete = [directory for directory in map(RunDirectory, folders) if directory.is_complete]
         for directory in sorted(complete, key=lambda each: each.result_file.stat().st_mtime, reverse=True):
             with suppress(*UNREADABLE):
-                if not _has_settings(directory, wanted) or not counts_here(directory):
+                if not _has_settings(directory, wanted) or not counts_here(directory, here):
                     continue
                 # A folder of images may have others by now.
                 is_of_data = dataset is None or Path(directory.read_identity().dataset).name == dataset.directory.name
