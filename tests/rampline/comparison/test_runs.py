@@ -235,6 +235,20 @@ def test_a_reference_that_moved_is_compared_where_it_ended(compare, four_runs):
     assert recommend(comparison).sentence == answer
 
 
+def test_a_reference_that_told_its_result_elsewhere_is_compared_where_it_was_trained(compare, four_runs):
+    baseline = on_machines(four_runs[0], (1, ALPHA), (5, BETA))
+    comparison = compare("told-elsewhere", [baseline, on_machines(four_runs[1], (1, ALPHA))], reference="baseline")
+    assert (comparison.reference, comparison.rows[0]["machine"]) == ("baseline", ALPHA)
+    assert comparison.runs["speedup"].tolist() == [1.0, 1.0]
+
+
+def test_a_reference_without_a_speed_is_told_as_such(compare, four_runs):
+    silent = replace(four_runs[0], epochs=[(0.9, math.nan, 1e-3, 1)])
+    comparison = compare("silent-reference", [silent, four_runs[1]], reference="baseline")
+    told = "The study's reference baseline has no images/s: speed-up is measured against short instead."
+    assert list_remarks(comparison)[0] == told
+
+
 def make_rows(**changes: Any) -> list[dict[str, Any]]:
     columns = {
         "run": ["one", "two", "eight"],
