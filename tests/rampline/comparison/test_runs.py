@@ -111,6 +111,12 @@ def test_epoch_logged_again_counts_once(client: MlflowClient, compare, four_runs
     assert (row["epochs"], row["best_epoch"], row["best_val_accuracy"]) == (4, 3, 0.97)
 
 
+def test_epochs_that_were_lost_before_a_run_was_stopped_are_not_its_own(compare, four_runs):
+    stopped = replace(four_runs[0], tags={"rampline.stopped": "after epoch 2 of 9: limit of 1 minute reached"})
+    (row,) = compare("lost", [stopped]).rows
+    assert (row["epochs"], row["last_val_accuracy"], row["images_per_second"]) == (2, 0.95, 1000)
+
+
 def test_latest_execution_unless_named(compare, client, log_study, four_runs):
     older = log_study("twice", four_runs, execution="older", reference="baseline")
     assert compare("twice", four_runs[:2], execution="newer", reference="baseline").execution == "newer"
