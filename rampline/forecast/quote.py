@@ -49,6 +49,8 @@ from rampline.study.content import without_seed
 Log = Callable[[str], None]
 # Earlier trainings that a quote is the median of.
 LATEST = 3
+# Settings that change how long a run takes, though not how long the steps of an epoch do.
+BETWEEN_EPOCHS = ("checkpoint_every_epochs", "tensorboard", "log_examples")
 
 
 def take_readings(runs: Sequence[tuple[RunConfig, PreparedDataset]], home: Home, *, log: Log) -> None:
@@ -169,7 +171,7 @@ def _earlier(
     executions: Sequence[Path], run: str, config: RunConfig, dataset: PreparedDataset | None
 ) -> Iterator[Forecast]:
     """Of each complete run of these settings and data on this machine, and of its repeats, newest first."""
-    kept, here = keys_that_keep_epoch_time(), this_machine()
+    kept, here = keys_that_keep_epoch_time().difference(BETWEEN_EPOCHS), this_machine()
     wanted = json.loads(json.dumps({key: value for key, value in flatten(config).items() if key not in kept}))
     for execution in executions:
         folders = [each for each in execution.glob(f"{run}*") if run in (each.name, without_seed(each.name))]

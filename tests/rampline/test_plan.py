@@ -205,8 +205,18 @@ def test_the_single_epoch_of_an_explanation_does_not_count(executions):
     assert expected_seconds(executions, config) is None
 
 
-def test_other_settings_are_no_measurement(executions):
-    record(executions, "20260101-000000", RunConfig(precision="mixed_bfloat16"), [1.0, 1.0])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"precision": "mixed_bfloat16"},
+        {"checkpoint_every_epochs": 5},
+        {"tensorboard": "histograms"},
+        {"log_examples": True},
+    ],
+)
+def test_other_settings_are_no_measurement(executions, settings):
+    record(executions, "20260101-000000", RunConfig(**settings), [1.0, 1.0])
+    assert expected_seconds(executions, RunConfig(**settings)) is not None
     assert expected_seconds(executions, RunConfig()) is None
 
 
