@@ -104,23 +104,24 @@ class Result:
 def run(
     study: str | Path = "",
     *,
-    only: Sequence[str] = (),
+    only: str | Sequence[str] = (),
     set: Mapping[str, Any] | None = None,
     model: str | Callable[..., keras.Model] = "convnet",
     data: str = "digits",
-    strategies: Sequence[str] = ("single",),
+    strategies: str | Sequence[str] = ("single",),
     replicas: int = 2,
 ) -> Result:
     """Run a study as `rampline run` does, with its progress on standard output; Ctrl-C ends it in order.
 
     Args:
         study: its name, or the path of a study file; empty for one of the arguments `model` to `replicas`.
-        only: the runs to train; none for all.
+        only: the runs to train, or the one; none for all.
         set: settings by key, such as `{"epochs": 2, "baseline:batch.size": 64}`.
         model: a name as in a study, or a function of `(input_shape, classes)` that returns a model; it may be one of a
             notebook.
         data: where images come from, as `data.source` of a study.
-        strategies: a run each, in this order, of that name with `-` for `_`; the others are compared with the first.
+        strategies: one, or a run each, in this order, of that name with `-` for `_`; the others are compared with the
+            first.
         replicas: of all but `single`.
 
     Returns:
@@ -131,6 +132,7 @@ def run(
         RunFailed: when a run failed, or the command was ended.
     """
     home, more = Home.from_environment(), dict[str, str]()
+    only, strategies = ([each] if isinstance(each, str) else each for each in (only, strategies))
     if not study:
         umask = keep_private(home)
         try:

@@ -78,7 +78,8 @@ def _range(trend: Trend) -> tuple[str, str]:
     found, unit = trend.judgement, trend.metric.unit
     if found.state is State.TOO_FEW or found.high > WIDE * found.usual:
         return NONE, NONE
-    return unit.write(found.low), unit.write(min(found.high, 1.0) if unit is ACCURACY else found.high)
+    low, high = (max(found.low, 0.0), min(found.high, 1.0)) if unit is ACCURACY else (found.low, found.high)
+    return unit.write(low), unit.write(high)
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -61,6 +61,8 @@ GPU_FIGURES = {
     "power_usage_watts": ("power_watts_mean", statistics.fmean),
 }
 METRIC = re.compile(r"system/(?P<role>[^/]+)/(?:gpu_(?P<gpu>\d+)_)?(?P<name>.+)")
+# How the words begin that say why a run was stopped, see `rampline.training.early_stop`.
+STOPPED = re.compile(r"after epoch (?P<epoch>\d+) of ")
 Summary = Callable[[Iterable[float]], float]
 Read = TypeVar("Read")
 # Points by id of the run and name of the metric, in the order in which they were logged; names without points are not
@@ -179,14 +181,18 @@ def find_ancestors(rows: Sequence[Mapping[str, Any]], study: str, execution: str
 
 
 def epoch_rows(run: Run, histories: Histories) -> list[dict[str, Any]]:
-    """One row per epoch of a run; an epoch that was logged twice counts as it was logged last."""
+    """One row per epoch of a run; an epoch that was logged twice counts as it was logged last.
+
+    Of a run that was stopped, epochs after that were those of an attempt that was lost.
+    """
     epochs: dict[int, dict[str, Any]] = {}
     for key in compared_epochs():
         points = histories.get((run.info.run_id, key), ())
         for point in sorted(points, key=lambda point: point.timestamp):
             epochs.setdefault(point.step, {})[key] = point.value
-    name = run_name(run)
-    return [{"run": name, "epoch": epoch} | values for epoch, values in sorted(epochs.items())]
+    name, stopped = run_name(run), STOPPED.match(run.data.tags.get("rampline.stopped", ""))
+    last = int(stopped["epoch"]) if stopped else math.inf
+    return [{"run": name, "epoch": epoch} | values for epoch, values in sorted(epochs.items()) if epoch <= last]
 
 
 def environment_of(runs: Sequence[Run], parent: Run) -> pd.DataFrame:

@@ -31,14 +31,20 @@ def make_quote_section(comparison: Comparison) -> Section | None:
     return Section(
         id="quoted",
         title="Quoted against actual",
-        sentences=tuple(_judge([row for row in quoted if not row["stopped"]])),
+        sentences=tuple(_judge([row for row in quoted if _is_undisturbed(row)])),
         tables=tuple(table for table in tables if table),
         about=ABOUT,
     )
 
 
+def _is_undisturbed(row: dict[str, Any]) -> bool:
+    """Whether a run went on to its last epoch at its first start: a quote knows nothing of faults and stops."""
+    is_started_once = is_missing(row["attempts"]) or row["attempts"] == 1  # earlier versions told no attempts
+    return not row["stopped"] and len(row["machines"]) == 1 and is_started_once
+
+
 def _judge(quoted: list[dict[str, Any]]) -> Iterator[str]:
-    """Of runs that went on to their last epoch: a quote cannot know when others stop."""
+    """How good the quotes of undisturbed runs were."""
     if not quoted:
         return
     ratios = [(_ratio(row, "wall_seconds"), row[f"{QUOTED}within"]) for row in quoted]

@@ -215,7 +215,7 @@ def read_comparison(
     rows = [run_row(child, parent) for child in children]
     _add_figures(rows, epochs, "")
     reference = choose_reference(rows, declared)
-    _add_figures(rows, epochs, next((row["machines"][-1][1] for row in rows if name_of_run(row) == reference), ""))
+    _add_figures(rows, epochs, next((row["machine"] for row in rows if name_of_run(row) == reference), ""))
     trainings = _trainings(rows, epochs, study, execution)
     runs = with_intervals_of_speedup(with_scaling(merge_trainings(trainings), reference), reference)
     scored = [row for row in runs if row["status"] == FINISHED and not is_missing(row["test_accuracy"])]
@@ -279,20 +279,24 @@ def _epochs(children: list[Run], histories: Histories) -> pd.DataFrame:
 
 
 def _add_figures(rows: list[dict[str, Any]], epochs: pd.DataFrame, machine: str) -> None:
-    """Figures of each run's epochs; those of its speed from the epochs on `machine`, else on its last one."""
+    """Figures of each run's epochs; those of its speed from the epochs on `machine`, else on the last with an epoch."""
     of_run, none = dict(tuple(epochs.groupby("run", sort=False))), epochs.head(0)
     for row in rows:
-        names = [name for _, name in row["machines"]]
-        row["machine"] = machine if machine in names else names[-1]
         own = of_run.get(row["run"], none)
+        names = _machines_of(own, row) or [name for _, name in row["machines"]]
+        row["machine"] = machine if machine in names else names[-1]
         row |= epoch_figures(own, timed_epochs(own, row), row["first_epochs"])
 
 
 def timed_epochs(epochs: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:
     """Those of a run's epochs that its speed is of: the ones on its machine."""
+    return pd.DataFrame(epochs.loc[[machine == row["machine"] for machine in _machines_of(epochs, row)]])
+
+
+def _machines_of(epochs: pd.DataFrame, row: Mapping[str, Any]) -> list[str]:
+    """On which machine each of a run's epochs was trained."""
     firsts, names = zip(*row["machines"], strict=True)
-    machines = (names[max(bisect_right(firsts, epoch) - 1, 0)] for epoch in epochs["epoch"])
-    return pd.DataFrame(epochs.loc[[machine == row["machine"] for machine in machines]])
+    return [names[max(bisect_right(firsts, epoch) - 1, 0)] for epoch in epochs["epoch"]]
 
 
 def _trainings(rows: list[dict[str, Any]], epochs: pd.DataFrame, study: str, execution: str) -> list[dict[str, Any]]:

@@ -154,8 +154,9 @@ def list_warnings(comparison: Comparison) -> list[str]:
     remarks: list[str] = []
     declared, reference = comparison.declared_reference, comparison.reference
     if reference and declared and reference != declared:
-        known = any(row["run"] == declared for row in comparison.rows)
-        why = "did not finish" if known else "is not part of this execution"
+        status = next((row["status"] for row in comparison.rows if row["run"] == declared), "")
+        did_not = "has no images/s" if status == FINISHED else "did not finish"
+        why = did_not if status else "is not part of this execution"
         remarks.append(f"The study's reference {declared} {why}: speed-up is measured against {reference} instead.")
     for row in comparison.rows:
         if row["status"] != FINISHED:

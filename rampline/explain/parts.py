@@ -147,7 +147,7 @@ def _half_range(values: Iterable[float]) -> float:
 
 def run_parts(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any], *, step_milliseconds: float) -> RunParts:
     """The parts of a run's wall time."""
-    epochs = {event["epoch"]: event["metrics"] for event in events if event["event"] == "epoch"}
+    epochs = _epochs_of(events)
     steady = [metrics["epoch_seconds"] for metrics in steady_epochs(events)]
     usual = statistics.median(steady or [result["steps"] / result["epochs"] * step_milliseconds / 1000])
     traced = (epochs[number]["epoch_seconds"] for number in {min(epochs), *_first_epochs(events)} & {*epochs})
@@ -164,8 +164,20 @@ def run_parts(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any], *,
 
 def steady_epochs(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """What the run's epochs have measured, of those that hold no tracing; of a run of one epoch none."""
-    epochs = {event["epoch"]: event["metrics"] for event in events if event["event"] == "epoch"}
+    epochs = _epochs_of(events)
     return [epochs[number] for number in without_tracing(sorted(epochs), _first_epochs(events))]
+
+
+def _epochs_of(events: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """What each epoch has measured, as it was trained last; those that an attempt has lost may be trained no more."""
+    epochs: dict[int, Mapping[str, Any]] = {}
+    for event in events:
+        if event["event"] == "started":
+            first = event.get("first_epoch", math.inf)
+            epochs = {number: metrics for number, metrics in epochs.items() if number < first}
+        elif event["event"] == "epoch":
+            epochs[event["epoch"]] = event["metrics"]
+    return epochs
 
 
 def _first_epochs(events: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -32,6 +31,7 @@ from rampline.record.attempts import read_environments, read_workers
 from rampline.record.home import Home
 from rampline.record.metric import Source
 from rampline.record.metrics import to_log
+from rampline.record.provenance import this_machine
 from rampline.record.run_directory import RunDirectory
 from rampline.study.execution_file import find_executions
 
@@ -134,9 +134,10 @@ class Calibration:
         found = (RunDirectory(file.parent) for each in find_executions(home) for file in each.glob("*/forecast.json"))
         errors: list[float] = []
         wall_errors: list[float] = []
+        here = this_machine()
         for directory in found:
             with suppress(*UNREADABLE):
-                if directory.is_complete and counts_here(directory):
+                if directory.is_complete and counts_here(directory, here):
                     _add_errors(directory, errors, wall_errors)
             if len(errors) == LATEST_RUNS:
                 break
@@ -157,19 +158,26 @@ def _factor(errors: Sequence[float], deviation: float) -> float:
     return math.exp(float(stdtrit(runs, (1 + CONFIDENCE) / 2)) * scale * deviation)
 
 
-def counts_here(directory: RunDirectory) -> bool:
+def counts_here(directory: RunDirectory, here: Mapping[str, str]) -> bool:
     """Whether no attempt of a run was on another machine, but for the nodes of a cluster, or had fewer workers.
 
-    The nodes are the same for all. An attempt by an earlier version tells no machine. How many GPUs it saw is for the
-    settings to say.
+    The nodes are the same for all. An attempt by an earlier version tells no machine. A host that has another number of
+    cores by now counts as another machine, and so does one that trained on its CPU and would on its GPUs now, or the
+    other way round. How many GPUs an attempt saw is for the settings to say. `here` is `this_machine`.
     """
     cluster = read_json(directory.config_file)["cluster"]
     if {*read_workers(directory.attempts_file)} - {cluster["workers"]}:
         return False
     if cluster.get("launcher") in ("ray", "slurm"):
         return True
-    environments = read_environments(directory.attempts_file).values()
-    return {each.get("host", "") for each in environments} <= {"", platform.node()}
+    own = {**here, "gpus": "none"} if cluster.get("virtual_devices") else here
+    return all(_fits(told, own) for told in read_environments(directory.attempts_file).values())
+
+
+def _fits(told: Mapping[str, str], own: Mapping[str, str]) -> bool:
+    """Whether an attempt was on such a machine, as far as it tells."""
+    on_cpu = [each.get("gpus", own["gpus"]) == "none" for each in (told, own)]
+    return on_cpu[0] == on_cpu[1] and all(told.get(key, own[key]) == own[key] for key in ("host", "cpu cores"))
 
 
 def _add_errors(directory: RunDirectory, errors: list[float], wall_errors: list[float]) -> None:

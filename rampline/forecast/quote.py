@@ -41,6 +41,7 @@ from rampline.forecast.reading import (
 )
 from rampline.jobs.job import JobFailed
 from rampline.record.home import Home
+from rampline.record.provenance import this_machine
 from rampline.record.run_directory import RunDirectory
 from rampline.record.units import write_number_of, write_range, write_ratio
 from rampline.study.content import without_seed
@@ -48,6 +49,8 @@ from rampline.study.content import without_seed
 Log = Callable[[str], None]
 # Earlier trainings that a quote is the median of.
 LATEST = 3
+# Settings that change how long a run takes, though not how long the steps of an epoch do.
+BETWEEN_EPOCHS = ("checkpoint_every_epochs", "tensorboard", "log_examples")
 
 
 def take_readings(runs: Sequence[tuple[RunConfig, PreparedDataset]], home: Home, *, log: Log) -> None:
@@ -168,24 +171,31 @@ def _earlier(
     executions: Sequence[Path], run: str, config: RunConfig, dataset: PreparedDataset | None
 ) -> Iterator[Forecast]:
     """Of each complete run of these settings and data on this machine, and of its repeats, newest first."""
-    kept = keys_that_keep_epoch_time()
+    kept, here = keys_that_keep_epoch_time().difference(BETWEEN_EPOCHS), this_machine()
     wanted = json.loads(json.dumps({key: value for key, value in flatten(config).items() if key not in kept}))
     for execution in executions:
         folders = [each for each in execution.glob(f"{run}*") if run in (each.name, without_seed(each.name))]
         complete = [directory for directory in map(RunDirectory, folders) if directory.is_complete]
         for directory in sorted(complete, key=lambda each: each.result_file.stat().st_mtime, reverse=True):
             with suppress(*UNREADABLE):
-                if not _has_settings(directory, wanted) or not counts_here(directory):
+                if not _has_settings(directory, wanted) or not counts_here(directory, here):
                     continue
                 # A folder of images may have others by now.
-                if dataset is None or Path(directory.read_identity().dataset).name == dataset.directory.name:
-                    yield _as_it_was(directory, config)
+                is_of_data = dataset is None or Path(directory.read_identity().dataset).name == dataset.directory.name
+                if is_of_data and (forecast := _as_it_was(directory, config)):
+                    yield forecast
 
 
-def _as_it_was(directory: RunDirectory, config: RunConfig) -> Forecast:
-    """An earlier run, with the epochs of `config`, and as if it had been started once."""
+def _as_it_was(directory: RunDirectory, config: RunConfig) -> Forecast | None:
+    """An earlier run, with the epochs of `config`, and as if it had been started once.
+
+    `None` for more epochs than one that held the tracing: how long the others would be, it does not tell.
+    """
     events, result = directory.read_events("started", "epoch", "checkpoint"), read_json(directory.result_file)
-    epochs = steady_epochs(events) or [event["metrics"] for event in events if event["event"] == "epoch"]
+    epochs = steady_epochs(events)
+    if not epochs and config.epochs > result["epochs"]:
+        return None
+    epochs = epochs or [event["metrics"] for event in events if event["event"] == "epoch"]
     epoch_seconds = statistics.median(metrics["epoch_seconds"] for metrics in epochs)
     speed = statistics.median(metrics["images_per_second"] for metrics in epochs)
     step_milliseconds = 1000 * epoch_seconds * result["epochs"] / result["steps"]
@@ -195,13 +205,17 @@ def _as_it_was(directory: RunDirectory, config: RunConfig) -> Forecast:
     was = run_parts(events, result, step_milliseconds=step_milliseconds)
     starts = max(1, sum(event["event"] == "started" for event in events))
     shares = dict.fromkeys(dataclasses.asdict(was), config.epochs / result["epochs"])
-    shares |= {"startup": 1 / starts, "tracing": 1 / starts}
+    # The first write takes most of the logging: TensorBoard is imported with it.
+    shares |= {"startup": 1 / starts, "tracing": 1 / starts, "logging": 1.0}
     # Steps that are slower, or faster, than the usual one are in every epoch; what other starts have lost is not.
     shares |= {"unexplained": 0.0} if max(starts, result.get("attempts", 1)) > 1 else {}
     run = RunParts(**{name: value * shares[name] for name, value in dataclasses.asdict(was).items()})
+    # The first validation of each start takes longer: it is traced, too.
+    usual = statistics.fmean(metrics.get("validation_seconds") or 0.0 for metrics in epochs)
+    evaluation = config.epochs * usual + (was.evaluation - result["epochs"] * usual) / starts
     return Forecast(
         step=step,
-        run=run,
+        run=dataclasses.replace(run, evaluation=evaluation),
         images_per_second=speed,
         epochs=config.epochs,
         deviation=PRIOR,

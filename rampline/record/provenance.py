@@ -50,13 +50,14 @@ def environment(machine: Mapping[str, str] | None = None, *, on_cpu: bool = Fals
         machine: host, CPU cores and GPUs; by default of this one.
         on_cpu: it counts as without a GPU: what is trained on its CPU is not compared with what is trained on its GPUs.
     """
-    items = dict(machine or _this_machine()) | ({"gpus": "none"} if on_cpu else {})
+    items = dict(machine or this_machine()) | ({"gpus": "none"} if on_cpu else {})
     items |= {"python": platform.python_version(), **{library: _version(library) for library in LIBRARIES}}
     lock = lock_hash()
     return items | ({"lock": lock} if lock else {})
 
 
-def _this_machine() -> dict[str, str]:
+def this_machine() -> dict[str, str]:
+    """Host, CPU cores and the GPUs that this process sees."""
     gpus = ", ".join(find_devices().gpus)
     return {"host": platform.node(), "cpu cores": str(os.cpu_count()), "gpus": gpus or "none"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -23,6 +23,8 @@ else:
 # They become names of folders, MLflow experiments and runs.
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 LONGEST_NAME = 100
+# Folders of jobs beside the run directories, and folders in these that a store passes over wherever they are.
+NO_RUNS = ("evaluation", "explain", "checkpoints", "heartbeats")
 
 
 def make_name(text: str) -> str:
@@ -30,7 +32,7 @@ def make_name(text: str) -> str:
     return re.sub("[^a-z0-9_-]", "-", text.lower()).strip("-_")[:LONGEST_NAME]
 
 
-def _named(what: str) -> BeforeValidator:
+def _named(what: str, taken: Collection[str] = ()) -> BeforeValidator:
     """Refuses what cannot be the name of a folder, an MLflow experiment and a metric."""
 
     def check(name: Any) -> Any:
@@ -39,6 +41,9 @@ def _named(what: str) -> BeforeValidator:
             raise ConfigError(f"{what} {name!r} is not allowed: it must be {allowed}")
         if not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
             allowed = f"lower-case letters, digits, - and _, at most {LONGEST_NAME}"
+            raise ConfigError(f"{what} {name!r} is not allowed: it must be {allowed}")
+        if name in taken:
+            allowed = f"none of {', '.join(taken)}, which are the names of other folders"
             raise ConfigError(f"{what} {name!r} is not allowed: it must be {allowed}")
         return name
 
@@ -173,7 +178,7 @@ class StudyKeys(StudyTexts):
 class StudyRun(RunTexts):
     """One run of a study: its name, its checked configuration and what others published for it."""
 
-    name: Annotated[str, _named("run name")]
+    name: Annotated[str, _named("run name", NO_RUNS)]
     config: RunConfig = setting(RunConfig, "its settings; `cluster.virtual_devices` may still be `auto`")
     repeat_of: str = setting(
         "", "the run that this one trains once more, with another seed; empty for a first training"

@@ -9,7 +9,7 @@ is continued comes to the same decisions.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rampline.files import read_json
@@ -45,9 +45,9 @@ class Standing:
         """Whether it trains no further."""
         return self.final is not None or self.has_failed
 
-    def accuracy_at(self, rung: int) -> float:
-        """Best validation accuracy up to a rung, or to its end before that; -1 for one that failed on the way."""
-        return self.rungs.get(rung, -1.0 if self.final is None else self.final)
+    def accuracy_at(self, rung: int) -> float | None:
+        """Best validation accuracy up to a rung, or to its end before that; `None` for one that failed on the way."""
+        return self.rungs.get(rung, self.final)
 
 
 Standings = Mapping[str, Mapping[str, Standing]]
@@ -83,7 +83,7 @@ def find_goals(runs: Standings, epochs: int) -> dict[str, Goal]:
 
     Args:
         runs: the trainings of each run by name, in the order of the study; several of one that is repeated, which is
-            ranked by their median.
+            ranked by the median of those that have not failed. One whose trainings all have is the last.
         epochs: of each run.
     """
     goals: dict[str, Goal] = {}
@@ -97,10 +97,7 @@ def find_goals(runs: Standings, epochs: int) -> dict[str, Goal]:
         ]
         if late:
             return goals | {name: Goal(epoch=rung) for name in late}
-        accuracies = {
-            run: statistics.median(training.accuracy_at(rung) for training in trainings.values())
-            for run, trainings in alive.items()
-        }
+        accuracies = {run: _median_at(rung, trainings.values()) for run, trainings in alive.items()}
         ranked = sorted(alive, key=lambda run: accuracies[run], reverse=True)
         for place, run in enumerate(ranked, start=1):
             if place <= _kept(len(ranked)) or any(training.goal > rung for training in alive[run].values()):
@@ -111,6 +108,11 @@ def find_goals(runs: Standings, epochs: int) -> dict[str, Goal]:
             goals |= {name: Goal(epoch=rung, stopped=stopped) for name in resting}
             del alive[run]
     return goals
+
+
+def _median_at(rung: int, trainings: Iterable[Standing]) -> float:
+    known = [accuracy for training in trainings if (accuracy := training.accuracy_at(rung)) is not None]
+    return statistics.median(known) if known else -1.0
 
 
 def runs_of(study: Study, grid: str) -> dict[str, list[StudyRun]]:

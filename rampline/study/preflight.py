@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from rampline.config import RunConfig
 from rampline.config.keras_names import check_augmentations, check_model, check_weights
 from rampline.errors import InputError
 from rampline.jobs.launchers import launcher_of, resolve_virtual_devices
@@ -43,7 +45,7 @@ def check_machine(study: Study, home: Home) -> Study:
     runs = []
     for run in study.runs:
         with told_of(f"run {run.name}"):
-            config = resolve_virtual_devices(run.config)
+            config = _resolve(run.config)
             check_model(config.model.name, config.model.options)
             check_augmentations(config.data)
             if run.starts_from is None:
@@ -54,6 +56,12 @@ def check_machine(study: Study, home: Home) -> Study:
     from rampline.data.preparation import locate_prepared  # pandas: a wrong study should be told of before a second
 
     return dataclasses.replace(study, datasets={data: locate_prepared(data, home) for data in study.data})
+
+
+def _resolve(config: RunConfig) -> RunConfig:
+    """With what its texts stand for on this machine: a number of virtual devices, and the home folder for `~`."""
+    model = dataclasses.replace(config.model, weights=os.path.expanduser(config.model.weights))
+    return resolve_virtual_devices(dataclasses.replace(config, model=model))
 
 
 def continue_or_check(
@@ -90,7 +98,7 @@ def settings_differ(
         return False
     try:
         given = load_study(name_or_path, only=only, overrides=overrides, strategy=strategy)
-        runs = {run.name: resolve_virtual_devices(run.config) for run in given.runs}
+        runs = {run.name: _resolve(run.config) for run in given.runs}
     except InputError:
         return True
     return runs != {run.name: run.config for run in study.runs}

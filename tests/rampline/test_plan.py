@@ -26,19 +26,25 @@ from rampline.tasks.page import plan_markdown
 STARTUP, VALIDATION, CHECKPOINT = 2.0, 0.5, 0.25
 
 
-def record(executions, execution: str, config: RunConfig, seconds: list[float], name: str = "baseline") -> None:
-    """A complete run of an execution that begins now: its epochs took `seconds`, each a validation and checkpoint."""
+def record(
+    executions, execution: str, config: RunConfig, seconds: list[float], name: str = "baseline", *, once: float = 0.0
+) -> None:
+    """A complete run of an execution that begins now: its epochs took `seconds`, each a validation and checkpoint.
+
+    Its first validation took `once` longer, and so did its log.
+    """
     count_as_begun(executions / execution)
     directory = RunDirectory(executions / execution / name)
     directory.create(config, RunIdentity(study="s", name=name, dataset="/data"))
     events, now = [{"event": "started", "startup_seconds": STARTUP, "monotonic": STARTUP}], STARTUP
     for i, s in enumerate(seconds):
-        figures = {"epoch_seconds": s, "images_per_second": 100 / s, "validation_seconds": VALIDATION}
-        now += s + VALIDATION + CHECKPOINT
+        validation = VALIDATION + (once if i == 0 else 0.0)
+        figures = {"epoch_seconds": s, "images_per_second": 100 / s, "validation_seconds": validation}
+        now += s + validation + CHECKPOINT
         events.append({"event": "epoch", "epoch": i + 1, "metrics": figures, "monotonic": now - CHECKPOINT})
         events.append({"event": "checkpoint", "seconds": CHECKPOINT, "monotonic": now})
     directory.events_file.write_text("".join(json.dumps(event) + "\n" for event in events))
-    result = {"epochs": len(seconds), "steps": 10 * len(seconds), "wall_seconds": now}
+    result = {"epochs": len(seconds), "steps": 10 * len(seconds), "wall_seconds": now + once, "logging_seconds": once}
     directory.result_file.write_text(json.dumps(result))
 
 
@@ -182,15 +188,35 @@ def test_an_execution_that_its_user_has_named_counts(executions):
     assert expected_seconds(executions, config) == pytest.approx(STARTUP + 2 * (2.0 + VALIDATION + CHECKPOINT))
 
 
+def test_one_epoch_that_holds_the_tracing_says_nothing_of_more(executions):
+    config = RunConfig(epochs=4)
+    record(executions, "20260101-000000", config, [5.0, 2.0, 2.0, 2.0])
+    record(executions, "20260102-000000", dataclasses.replace(config, epochs=1), [9.0])
+    whole = STARTUP + 3.0 + 4 * (2.0 + VALIDATION + CHECKPOINT)
+    assert expected_seconds(executions, config) == pytest.approx(whole)
+    one = expected_seconds(executions, dataclasses.replace(config, epochs=1))
+    assert one == pytest.approx(STARTUP + 9.0 + VALIDATION + CHECKPOINT)
+
+
 def test_the_single_epoch_of_an_explanation_does_not_count(executions):
-    config = RunConfig(epochs=10)
-    record(executions, "explain-20260301-000000-ab12", dataclasses.replace(config, epochs=1), [5.0])
+    config = RunConfig(epochs=1)
+    record(executions, "explain-20260301-000000-ab12", config, [5.0])
     (executions / "explain-20260301-000000-ab12" / FILE).unlink()  # that command writes none
     assert expected_seconds(executions, config) is None
 
 
-def test_other_settings_are_no_measurement(executions):
-    record(executions, "20260101-000000", RunConfig(precision="mixed_bfloat16"), [1.0, 1.0])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"precision": "mixed_bfloat16"},
+        {"checkpoint_every_epochs": 5},
+        {"tensorboard": "histograms"},
+        {"log_examples": True},
+    ],
+)
+def test_other_settings_are_no_measurement(executions, settings):
+    record(executions, "20260101-000000", RunConfig(**settings), [1.0, 1.0])
+    assert expected_seconds(executions, RunConfig(**settings)) is not None
     assert expected_seconds(executions, RunConfig()) is None
 
 
@@ -241,6 +267,12 @@ def test_a_run_that_was_started_again_counts_as_if_it_had_been_started_once(exec
     run.result_file.write_text(json.dumps(result))
     whole = STARTUP + 3.0 + 4 * (2.0 + VALIDATION + CHECKPOINT)
     assert expected_seconds(executions, config) == pytest.approx(whole)
+
+
+def test_what_the_first_validation_and_the_first_log_take_longer_is_in_no_other_epoch(executions):
+    record(executions, "20260101-000000", RunConfig(epochs=2), [2.0, 2.0], once=3.0)
+    expected = expected_seconds(executions, RunConfig(epochs=8))
+    assert expected == pytest.approx(STARTUP + 2 * 3.0 + 8 * (2.0 + VALIDATION + CHECKPOINT))
 
 
 def test_what_is_unexplained_of_an_epoch_is_in_each_of_more(executions):

@@ -16,12 +16,13 @@ from prefect.flow_engine import run_flow
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 
 from rampline.comparison import history
-from rampline.comparison.history import State, Trend
-from rampline.comparison.history_section import list_changes, make_history_section, sparkline
+from rampline.comparison.history import State, Trend, judge_newest
+from rampline.comparison.history_section import _range, list_changes, make_history_section, sparkline
 from rampline.comparison.report import write_comparison
 from rampline.comparison.runs import Comparison, read_comparison
 from rampline.comparison.summary import summarise
 from rampline.record.home import Home
+from rampline.record.metrics import find_metric
 from rampline.study import load_study
 from rampline.study.execution_file import Execution
 from rampline.tasks.steps import compare_with_history
@@ -199,6 +200,14 @@ def test_a_flow_run_shows_the_history_and_announces_a_change(
         of_deployment = deployed_flow_run(api, "page")
         assert run_flow(page, of_deployment, {"comparison": slow}) == list_changes(slow.trends)
     assert TOLD_TAG in client.get_run(slow.parent_run_id).data.tags
+
+
+def test_an_accuracy_is_as_usual_from_0_to_1_at_most() -> None:
+    values, metric = (0.50, 0.60, 0.55, 0.56), there(find_metric("test_accuracy"))
+    judgement = judge_newest(values, metric, 1)
+    trend = Trend(run="a", metric=metric, days=(-3, -2, -1, 0), values=values, judgement=judgement)
+    assert judgement.low < 0
+    assert _range(trend) == ("0.0000", "1.0000")
 
 
 def test_a_sparkline_goes_from_the_smallest_to_the_greatest() -> None:

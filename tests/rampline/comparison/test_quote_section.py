@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 from logged_runs import LoggedRun, there
 from rich.console import Console
@@ -15,13 +16,13 @@ from rampline.comparison.terminal import print_comparison
 ARROW = "\N{RIGHTWARDS ARROW}"
 
 
-def run(name: str, quoted: float | None, wall: float, stopped: str = "", **metrics: float) -> LoggedRun:
+def run(name: str, quoted: float | None, wall: float, tags: Any = None, **metrics: float) -> LoggedRun:
     quote = {} if quoted is None else {"quoted_wall_seconds": quoted, "quoted_within": 0.2}
     return LoggedRun(
         name=name,
         epochs=[(0.9, 100, 1e-3, 1)],
         metrics={"test_accuracy": 0.9, "wall_seconds": wall, **quote, **metrics},
-        tags={"rampline.stopped": stopped} if stopped else {},
+        tags=tags or {},
     )
 
 
@@ -30,7 +31,9 @@ def test_each_quote_stands_beside_what_came_out(compare):
         run("near", 100.0, 110.0, quoted_startup_seconds=2.0, startup_seconds=1.0, quoted_cost_usd=0.5, cost_usd=0.55),
         run("far", 100.0, 150.0),
         run("never-quoted", None, 40.0),
-        run("stopped", 100.0, 20.0, stopped="after epoch 1 of 5: limit of 1 minute reached"),
+        run("stopped", 100.0, 20.0, {"rampline.stopped": "after epoch 1 of 5: limit of 1 minute reached"}),
+        run("killed", 100.0, 300.0, {"rampline.attempts": "2"}),
+        run("moved", 100.0, 300.0, {"rampline.machines": '[[1, "here"], [2, "there"]]'}),
     ]
     section = there(make_quote_section(compare("quoted", runs)))
     assert section.sentences == (
@@ -38,7 +41,8 @@ def test_each_quote_stands_beside_what_came_out(compare):
     )
     figures, stages = section.tables
     assert figures.head == ("run", "wall s", "cost")
-    near, far, _ = figures.rows
+    near, far, *others = figures.rows
+    assert [row[0] for row in others] == ["stopped", "killed", "moved"]
     assert near == ("near", f"100 {ARROW} 110 (+10 %)", f"$0.5000 {ARROW} $0.5500 (+10 %)")
     assert far == ("far", f"100 {ARROW} 150 (+50 %)", "\N{EN DASH}")
     assert stages.rows[0] == ("near", f"2.00 {ARROW} 1.00 (-50 %)")

@@ -111,6 +111,12 @@ def test_epoch_logged_again_counts_once(client: MlflowClient, compare, four_runs
     assert (row["epochs"], row["best_epoch"], row["best_val_accuracy"]) == (4, 3, 0.97)
 
 
+def test_epochs_that_were_lost_before_a_run_was_stopped_are_not_its_own(compare, four_runs):
+    stopped = replace(four_runs[0], tags={"rampline.stopped": "after epoch 2 of 9: limit of 1 minute reached"})
+    (row,) = compare("lost", [stopped]).rows
+    assert (row["epochs"], row["last_val_accuracy"], row["images_per_second"]) == (2, 0.95, 1000)
+
+
 def test_latest_execution_unless_named(compare, client, log_study, four_runs):
     older = log_study("twice", four_runs, execution="older", reference="baseline")
     assert compare("twice", four_runs[:2], execution="newer", reference="baseline").execution == "newer"
@@ -233,6 +239,20 @@ def test_a_reference_that_moved_is_compared_where_it_ended(compare, four_runs):
     assert list_candidates(comparison) == []
     answer = "No recommendation: the reference baseline was not trained on one machine alone."
     assert recommend(comparison).sentence == answer
+
+
+def test_a_reference_that_told_its_result_elsewhere_is_compared_where_it_was_trained(compare, four_runs):
+    baseline = on_machines(four_runs[0], (1, ALPHA), (5, BETA))
+    comparison = compare("told-elsewhere", [baseline, on_machines(four_runs[1], (1, ALPHA))], reference="baseline")
+    assert (comparison.reference, comparison.rows[0]["machine"]) == ("baseline", ALPHA)
+    assert comparison.runs["speedup"].tolist() == [1.0, 1.0]
+
+
+def test_a_reference_without_a_speed_is_told_as_such(compare, four_runs):
+    silent = replace(four_runs[0], epochs=[(0.9, math.nan, 1e-3, 1)])
+    comparison = compare("silent-reference", [silent, four_runs[1]], reference="baseline")
+    told = "The study's reference baseline has no images/s: speed-up is measured against short instead."
+    assert list_remarks(comparison)[0] == told
 
 
 def make_rows(**changes: Any) -> list[dict[str, Any]]:

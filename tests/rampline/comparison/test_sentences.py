@@ -128,9 +128,9 @@ def test_a_run_that_stopped_is_said_and_that_accuracies_are_after_other_epochs(c
     assert [column.text(row) for column in columns if column.key == "epochs" for row in comparison.rows] == ["4", "2"]
     (_, row) = make_run_rows(comparison, columns)
     assert "stopped after epoch 2 of 4: target accuracy 0.9 reached" in row.cells[0].notes
-    alike = replace(four_runs[0], name="other", tags=stopped)
+    alike = replace(four_runs[0], name="other", tags={"rampline.stopped": "after epoch 4 of 9: limit of $2 reached"})
     assert list_remarks(compare("decided-alike", [four_runs[0], alike], reference="baseline")) == [
-        "other stopped after epoch 2 of 4: target accuracy 0.9 reached."
+        "other stopped after epoch 4 of 9: limit of $2 reached."
     ]
 
 

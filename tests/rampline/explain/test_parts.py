@@ -229,6 +229,14 @@ def test_the_first_epoch_of_each_attempt_holds_tracing():
     assert [metrics["epoch_seconds"] for metrics in steady_epochs(back)] == [3]
 
 
+def test_epochs_that_were_lost_before_a_run_was_stopped_count_for_nothing():
+    # The second attempt went back to the end of epoch 2, and its time was over then.
+    events = [started(100, startup=6), *(epoch(number, 100 + 5 * number, 4, 1) for number in (1, 2, 3, 4))]
+    events.append(started(130, startup=5, first_epoch=3))
+    assert len(steady_epochs(events)) == 1
+    assert run_parts(events, {"epochs": 2, "steps": 40, "wall_seconds": 40.0}, step_milliseconds=100).evaluation == 2
+
+
 def test_an_attempt_that_was_lost_before_the_first_epoch_is_no_tracing():
     events = [started(100, startup=6), started(150, startup=5), epoch(1, 156, 4, 1), epoch(2, 161, 4, 1)]
     parts = run_parts(events, {"epochs": 2, "steps": 40, "wall_seconds": 70.0}, step_milliseconds=200)

@@ -13,6 +13,7 @@ from scipy import stats
 
 from rampline.config import BatchConfig, ClusterConfig, RunConfig, to_dict
 from rampline.config.run_config import Strategy
+from rampline.devices import Devices
 from rampline.explain.parts import RunParts, StepParts
 from rampline.files import write_json
 from rampline.forecast.forecast import PRIOR, PRIOR_RUNS, Calibration, Forecast, faster, forecast_run
@@ -225,11 +226,13 @@ def test_wall_times_of_undisturbed_runs_make_the_interval_of_wall_time_and_cost(
     assert Calibration.of(home).applied(forecast).factor > 2
 
 
-def test_forecasts_of_another_machine_say_nothing_of_this_one(tmp_path: Path) -> None:
-    home = Home(root=tmp_path)
+def test_forecasts_of_another_machine_say_nothing_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rampline.record.provenance.find_devices", lambda: Devices(gpus=("H200",)))
+    home, own = Home(root=tmp_path), environment()
     # The GPUs that an attempt saw are those that its flow run was given.
-    here = ({}, environment(), environment() | {"gpus": "H200, H200"})
-    told = [{"environment": items} for items in ({"host": "laptop", "cpu cores": "2"}, *here)]
+    here = ({}, {"host": own["host"]}, own, own | {"gpus": "H200, H200"})
+    others = ({"host": "laptop", "cpu cores": "2"}, own | {"cpu cores": "999"}, own | {"gpus": "none"})
+    told = [{"environment": items} for items in (*others, *here)]
     # An elastic run that had not the workers of its settings has another speed.
     for number, attempt in enumerate([*told, {"workers": 1}, {"workers": 2}]):
         file = outcome(home, number, 110.0 + number, make_forecast()).attempts_file

@@ -208,6 +208,15 @@ def test_a_run_has_a_name_that_can_be_a_folder(write, name):
     assert "is not allowed: it must be lower-case letters, digits, - and _, at most 100" in message
 
 
+@pytest.mark.parametrize("name", ["evaluation", "explain", "checkpoints", "heartbeats"])
+def test_no_run_has_the_name_of_a_folder_that_jobs_and_stores_make_their_own(write, name):
+    # A study may.
+    message = refusal(write(f"name: {name}\nruns: {{{name}: {{}}}}"))
+    allowed = "none of evaluation, explain, checkpoints, heartbeats, which are the names of other folders"
+    assert message == f"my-study.yaml: run name {name!r} is not allowed: it must be {allowed}"
+    assert load_study(write(f"name: {name}\nruns: {{{name}-a: {{}}}}")).name == name
+
+
 def test_a_study_has_a_name_that_can_be_a_folder(write):
     message = (
         "my-study.yaml: name 'My Study' is not allowed: it must be lower-case letters, digits, - and _, at most 100"

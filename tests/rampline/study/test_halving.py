@@ -119,6 +119,15 @@ def test_repeats_are_ranked_together_by_their_median() -> None:
     }
 
 
+def test_a_repeat_that_failed_does_not_sink_its_run() -> None:
+    failed, good = Standing(goal=2, has_failed=True), Standing(rungs={2: 0.9})
+    runs = {"a": {"a0": Standing(rungs={2: 0.5})}, "b": {"b0": good, "b1": failed}, "c": {"c0": failed, "c1": failed}}
+    goals = find_goals(runs, 6)
+    assert (goals["b0"], rank_of(goals["a0"])) == (Goal(epoch=6), "2 of 3")
+    goals = find_goals({"a": {"a0": good}, "b": {"b0": Standing(rungs={2: 0.5}), "b1": failed}}, 6)
+    assert "ranked 2 of 2 by validation accuracy (0.5000)" in goals["b0"].stopped
+
+
 STUDY = """
 base: {epochs: 18}
 grid:

@@ -32,6 +32,16 @@ def test_a_checked_study_has_numbers_only_also_in_its_execution(tmp_path, monkey
     assert [(cluster.virtual_devices, cluster.price_per_hour) for cluster in clusters] == [(0, 1.5), (2, 1.5), (0, 1.5)]
 
 
+def test_weights_in_the_home_folder_are_found_and_written_down_with_their_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "w.keras").touch()
+    study = tmp_path / "study.yaml"
+    study.write_text("runs: {one: {set: {model: {weights: ~/w.keras}}}}")
+    checked = check_study(str(study), home=Home(root=tmp_path / "home"))
+    assert checked.runs[0].config.model.weights == str(tmp_path / "w.keras")
+    assert not settings_differ(checked, str(study), ["one"], {})
+
+
 def test_equal_data_is_looked_for_once_and_found_where_it_is_prepared(digits, rampline_home, tmp_path):
     overrides = {"data.limit": "12", "data.cache": "memory"}
     here, there = (
