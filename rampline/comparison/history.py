@@ -12,8 +12,7 @@ and a quantile of the normal distribution takes a busy night for a change. All f
 chance of a false alarm, 1 in 100 (Bonferroni).
 
 A change that stays becomes the usual: after three nights, later ones are compared with these. A single night outside is
-left out of what later ones are compared with, until there are three on one side, such as Sundays: they are part of the
-usual spread.
+left out of what later ones are compared with.
 """
 
 from __future__ import annotations
@@ -241,27 +240,21 @@ def judge_each(values: Iterable[float], figures: int) -> Iterator[Judgement]:
     level = FALSE_ALARMS / (2 * figures)
     usual: list[float] = []
     outside: list[float] = []  # the latest in a row, all on one side
-    left_out: dict[bool, list[float]] = {True: [], False: []}  # above, and below
     for value in values:
         judgement = _compare([value], usual, level)
         if judgement.state is State.CHANGED:
             stays = bool(outside) and (outside[-1] > judgement.high) == (value > judgement.high)
             outside = [*outside, value] if stays else [value]
-            left_out[value > judgement.high].append(value)
             if stays:
                 judgement = dataclasses.replace(judgement, state=State.STILL_CHANGED, nights_before=len(outside) - 1)
             yield judgement
             if len(outside) == LASTING:
-                usual, outside, left_out = outside, [], {True: [], False: []}
+                usual, outside = outside, []
             continue
-        for side, again in left_out.items():
-            if len(again) >= LASTING:
-                # Before the latest nights, whose mean they are no part of.
-                usual, left_out[side] = [*usual[: 1 - LASTING], *again, *usual[1 - LASTING :]], []
         usual, outside = [*usual, value][-MOST_COMPARED:], []
         lasting = _compare(usual[-LASTING:], usual[:-LASTING], level)
         if lasting.state is State.CHANGED:
-            judgement, usual, left_out = lasting, usual[-LASTING:], {True: [], False: []}
+            judgement, usual = lasting, usual[-LASTING:]
         yield judgement
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rampline.comparison.history import FALSE_ALARMS, LASTING, Judgement, State, judge_each
+from rampline.comparison.history import FALSE_ALARMS, Judgement, State, judge_each
 
 NIGHTS = 100
 FIGURES = 6  # two runs with accuracy, images/s and cost
@@ -84,17 +84,6 @@ def test_a_single_night_is_told_and_left_out_of_the_history() -> None:
     values = [1.00, 1.01, 0.99, 1.00, 1.01, 0.30, 1.00]
     assert states(values)[5:] == [State.CHANGED, State.USUAL]
     assert judge_last(values).compared == 5
-
-
-def test_what_is_slow_every_seventh_night_is_told_three_times_at_most_and_is_usual_then() -> None:
-    random = np.random.default_rng(10)
-    for _ in range(10):
-        values = SPREAD * random.normal(size=92)
-        values[6::7] += math.log(0.7)
-        found = states(values.tolist())
-        assert found.count(State.CHANGED) <= LASTING
-        # What is slow for a Sunday, too, is a change still.
-        assert states([*values.tolist(), math.log(0.05)])[-1] is State.CHANGED
 
 
 def test_a_small_change_that_stays_is_found_by_the_mean_of_three_nights() -> None:
