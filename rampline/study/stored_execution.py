@@ -64,15 +64,18 @@ class Owner:
     Attributes:
         name: of this home.
         after: the greatest owner that there was before; empty for none.
+        fetched: number of the manifest of that owner which was fetched, 0 for none; `None` where it was not kept.
     """
 
     name: str
     after: str
+    fetched: int | None = None
 
     @classmethod
-    def following(cls, other: str) -> Owner:
+    def following(cls, other: str, fetched: Manifest | None = None) -> Owner:
         """The next one."""
-        return cls(f"{int(other[:4] or 0) + 1:04d}-{secrets.token_hex(4)}", other)
+        number = fetched.number if fetched and fetched.owner == other else 0
+        return cls(f"{int(other[:4] or 0) + 1:04d}-{secrets.token_hex(4)}", other, number)
 
     @classmethod
     def read(cls, folder: Path) -> Owner | None:
@@ -82,6 +85,10 @@ class Owner:
     def is_followed_by(self, greatest: str) -> bool:
         """Whether the greatest owner in the store goes on with what this one has."""
         return greatest != self.name and greatest > self.after
+
+    def is_behind(self, newest: Manifest) -> bool:
+        """Whether the owner before has put something newer there, and this one nothing since it has fetched."""
+        return self.fetched is not None and newest.owner == self.after and newest.number > self.fetched
 
     def write(self, folder: Path) -> None:
         """Keep it in the folder of the execution."""
@@ -412,7 +419,7 @@ def _is_here(store: ObjectStore, manifest: Manifest, home: Home, study: str, *, 
             f"{folder} was trained without RAMPLINE_STORE, and {store.url} has another execution of that name: name "
             "one that neither has, or move the folder away"
         )
-    return not owner.is_followed_by(owners_of(store, manifest.key)[-1])
+    return not owner.is_followed_by(owners_of(store, manifest.key)[-1]) and not owner.is_behind(manifest)
 
 
 def _fetch(store: ObjectStore, manifest: Manifest, home: Home, study: str, log: Log) -> None:
@@ -425,7 +432,7 @@ def _fetch(store: ObjectStore, manifest: Manifest, home: Home, study: str, log: 
                     greatest = owners_of(store, manifest.key)[-1]
                     _fetch_files(store, manifest, RUN, aside, log)
                     _lead_home(aside, manifest, home)
-                    Owner.following(greatest).write(aside)
+                    Owner.following(greatest, manifest).write(aside)
                 break
             except FileNotFoundError:
                 # Its owner has put something newer there, and deleted this.
