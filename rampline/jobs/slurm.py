@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from rampline.config import RunConfig, to_dict
 from rampline.errors import ClusterConfigError, Preempted, RamplineError, RunFailed
@@ -35,6 +36,9 @@ PLACE_SECONDS = 60.0
 # An agent tells something twice a second.
 SILENT_SECONDS, SILENT_SECONDS_IN_THE_END = 10.0, 4.0
 COMMAND_SECONDS = 30.0
+# When the job leaves; the grace of a preemption may be no longer.
+LEAVE_SECONDS = 20.0
+AGAIN_SECONDS = 0.2
 # What ends a requeued job must be over by then: a start time that has passed becomes one in two minutes.
 REQUEUE_PAUSE_SECONDS = 10
 # `gpu:a100:4(S:0-1)`, or `gpu:4`.
@@ -49,6 +53,8 @@ _FIELDS = (
     "GresUsed:1024",
     "Memory:64",
 )
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(kw_only=True)
@@ -245,8 +251,7 @@ class Slurm:
 
     def _nodes(self, avoid: Collection[str] = ()) -> dict[str, str]:
         """Of `_up`, once Slurm answers: its controller may be about to be started again."""
-        wait_until(lambda: self._up(avoid) is not None, PLACE_SECONDS)
-        if (nodes := self._up(avoid)) is None:
+        if (nodes := _wait_for(lambda: self._up(avoid), PLACE_SECONDS)) is None:
             raise ClusterConfigError("Slurm does not answer: `squeue` says why")
         return nodes
 
@@ -336,30 +341,41 @@ def end_agents(job: str, agents: Collection[NodeAgent]) -> frozenset[str]:
     return frozenset(agent.node for agent in unclear)
 
 
-def is_running() -> bool:
-    """Whether this job was neither cancelled nor ended; one that is preempted runs until its grace is over."""
-    return _ask("squeue", "--noheader", f"--jobs={_job()}", "--format=%T") in ("RUNNING", "SIGNALING")
+def is_running(say: Callable[[str], None]) -> bool:
+    """Whether this job was neither cancelled nor ended; one that is preempted runs until its grace is over.
+
+    Where Slurm does not answer nobody knows, and `say` gets a line.
+    """
+    job = _job()
+    state = _wait_for(lambda: _ask("squeue", "--noheader", f"--jobs={job}", "--format=%T"), LEAVE_SECONDS)
+    if state is None:
+        say(f"job {job} is not queued again: Slurm does not answer, `squeue` says why")
+    return state in ("RUNNING", "SIGNALING")
 
 
-def requeue_at_exit() -> Callable[[], None]:
+def requeue_at_exit(say: Callable[[str], None]) -> Callable[[], None]:
     """A function that has this job queued again when this process ends; it starts anew as soon as there is room.
+
+    Where Slurm does not take it `say` gets a line.
 
     To be called before Prefect is imported: exit handlers run in the reverse of their order, and from the moment that
     a job is queued again Slurm ends its processes.
     """
     asked = threading.Event()
-    atexit.register(lambda: _requeue() if asked.is_set() else None)
+    atexit.register(lambda: _requeue(say) if asked.is_set() else None)
     return asked.set
 
 
-def _requeue() -> None:
+def _requeue(say: Callable[[str], None]) -> None:
     """Slurm lets a requeued job wait for two minutes, until the credentials of its first start have run out, unless its
     start time is later than its end.
     """
     job = _job()
     # Slurm ends this process, and what asks it in its name, between the two.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    _ask("scontrol", "requeue", job)
+    if _wait_for(lambda: _ask("scontrol", "requeue", job), LEAVE_SECONDS) is None:
+        say(f"job {job} is not queued again: Slurm does not take it, `scontrol requeue {job}` says why")
+        return
     _ask("scontrol", "update", f"jobid={job}", f"starttime=now+{REQUEUE_PAUSE_SECONDS}")
 
 
@@ -406,6 +422,14 @@ def _nodes(job: str) -> dict[str, str] | None:
     states = [line.split() for line in lines.splitlines()]
     is_up = {node: not state.startswith(("down", "fail")) and "*" not in state for node, state, _ in states}
     return {node: address for node, _, address in states if is_up[node]}
+
+
+def _wait_for(ask: Callable[[], Answer | None], seconds: float) -> Answer | None:
+    """What is answered at last; `None` where nothing is in time."""
+    deadline = time.monotonic() + seconds
+    while (answer := ask()) is None and time.monotonic() < deadline:
+        time.sleep(AGAIN_SECONDS)
+    return answer
 
 
 def _ask(*command: str, seconds: float = COMMAND_SECONDS) -> str | None:
