@@ -240,7 +240,7 @@ class Slurm:
             wait_until(lambda: len(_ready(agents)) >= wanted or _all_told(agents), PLACE_SECONDS)
             ready = _ready(agents)[:wanted]
             if len(ready) < least:
-                raise _no_room(job, config, len(ready) if agents else len(nodes), agents)
+                raise _no_room(job, config, len(nodes), len(ready) if agents else len(nodes), agents)
         except BaseException:
             end_agents(job, agents)
             raise
@@ -285,11 +285,11 @@ def _placement(job: str, config: RunConfig, agents: Sequence[NodeAgent], lost: s
     return SlurmPlacement(job=job, config=config, tasks=tasks, agents=by_name, lost=lost)
 
 
-def _no_room(job: str, config: RunConfig, found: int, agents: Sequence[NodeAgent]) -> RamplineError:
+def _no_room(job: str, config: RunConfig, up: int, found: int, agents: Sequence[NodeAgent]) -> RamplineError:
     """A job that has lost a node is to be queued again, as after a preemption; another one would fail again."""
     said = next((f" ({agent.node}: {agent.said})" for agent in agents if agent.said), "")
     text = f"job {job} of Slurm has {found} of the {nodes_of(config)} nodes that the run needs{said}"
-    is_smaller = len(agents) < int(os.environ.get("SLURM_JOB_NUM_NODES", "0"))
+    is_smaller = up < int(os.environ.get("SLURM_JOB_NUM_NODES", "0"))
     if not is_smaller:
         return RunFailed(text)
     return Preempted(f"stopped because {text}", config.cluster.preempted_exit_status)

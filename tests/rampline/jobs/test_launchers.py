@@ -11,7 +11,7 @@ from runs import make_config
 
 from rampline.config import RunConfig
 from rampline.devices import available_cores
-from rampline.errors import ClusterConfigError
+from rampline.errors import ClusterConfigError, Preempted, RunFailed
 from rampline.jobs import slurm
 from rampline.jobs.launchers import LAUNCHERS, launcher_of
 from rampline.jobs.local import LOCAL
@@ -97,6 +97,17 @@ def test_a_job_that_slurm_does_not_queue_again_is_told_of(tmp_path: Path, monkey
         "job 7 is not queued again: Slurm does not answer, `squeue` says why",
         "job 7 is not queued again: Slurm does not take it, `scontrol requeue 7` says why",
     ]
+
+
+def test_a_job_that_has_all_its_nodes_and_too_few_is_not_queued_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would begin, find the same, and be queued again, for ever."""
+    config = make_config("multi_worker", workers=2, launcher="slurm")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(slurm, "_nodes", lambda _: {"n1": "10.0.0.1"})
+    for nodes, error in (("1", RunFailed), ("2", Preempted)):
+        monkeypatch.setenv("SLURM_JOB_NUM_NODES", nodes)
+        with pytest.raises(error, match="job 7 of Slurm has 1 of the 2 nodes that the run needs"):
+            slurm.Slurm().place(config)
 
 
 def test_an_elastic_run_in_slurm_is_no_smaller_because_the_controller_is_silent_for_a_moment(
