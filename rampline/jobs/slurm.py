@@ -210,7 +210,7 @@ class Slurm:
     lost: set[str] = field(default_factory=set)
 
     def nodes(self) -> Sequence[Node]:
-        text = _ask("sinfo", "--noheader", "--Node", f"--Format={','.join(_FIELDS)}")
+        text = _ask("sinfo", "--all", "--noheader", "--Node", f"--Format={','.join(_FIELDS)}")
         if text is None:
             raise ClusterConfigError("Slurm does not answer: `sinfo` says why")
         found: dict[str, Node] = {}
@@ -416,7 +416,7 @@ def _nodes(job: str) -> dict[str, str] | None:
     A node that was lost, and is back, may be another job's.
     """
     nodes = _ask("squeue", "--noheader", f"--jobs={job}", "--format=%N")
-    lines = _ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T %o") if nodes else nodes
+    lines = _ask("sinfo", "--all", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T %o") if nodes else nodes
     if lines is None:
         return None
     states = [line.split() for line in lines.splitlines()]

@@ -110,6 +110,15 @@ def test_a_job_that_has_all_its_nodes_and_too_few_is_not_queued_again(monkeypatc
             slurm.Slurm().place(config)
 
 
+def test_nodes_of_a_hidden_partition_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_command(tmp_path, "squeue", "echo n1", monkeypatch)
+    listed = '[ "$1" = --all ] && case "$*" in *--Format*) echo n1 own idle 0/2/0/2 "(null) (null)" 4000;;'
+    add_command(tmp_path, "sinfo", f"{listed} *) echo n1 idle 10.0.0.1;; esac; exit 0", monkeypatch)
+    (node,) = LAUNCHERS["slurm"](RunConfig()).nodes()
+    assert (node.name, node.cores, node.groups) == ("n1", 2, ("own",))
+    assert slurm._nodes("7") == {"n1": "10.0.0.1"}
+
+
 def test_an_elastic_run_in_slurm_is_no_smaller_because_the_controller_is_silent_for_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
