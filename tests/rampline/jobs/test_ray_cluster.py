@@ -23,7 +23,8 @@ from ray_node import actors, make_address
 from runs import make_config
 
 from rampline.config import ModelConfig, RunConfig
-from rampline.errors import ClusterConfigError
+from rampline.devices import free_ports
+from rampline.errors import ClusterConfigError, RunFailed
 from rampline.files import read_json
 from rampline.jobs import ray_cluster
 from rampline.jobs.job import Job, JobFailed, run_job
@@ -31,7 +32,7 @@ from rampline.jobs.launchers import launcher_of, launcher_of_jobs
 from rampline.jobs.mirror import replace_run
 from rampline.jobs.ray_cluster import SETTINGS, RayCluster, _address
 from rampline.jobs.ray_roles import RayHost, RayNode, RayPlacement
-from rampline.jobs.supervisor import supervise
+from rampline.jobs.supervisor import _check_room, supervise
 from rampline.record.attempts import read_workers
 from rampline.record.events import EventReader
 from rampline.record.run_directory import RunDirectory, RunIdentity
@@ -184,6 +185,17 @@ def test_a_node_that_is_out_of_order_takes_no_place_where_another_has_room(monke
     monkeypatch.setattr(ray_cluster, "AVOID_SECONDS", 0.0)
     config = on_ray(make_config("multi_worker", workers=1))
     assert HalfBroken().place(config) == ["worker"]
+
+
+def test_an_elastic_run_trains_on_while_the_head_is_silent_at_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "SILENT_SECONDS", 0.0)
+    elastic, launcher = on_ray(make_config("multi_worker", workers=2, min_workers=1, sum="exact")), RayCluster()
+    launcher.__dict__["_head"] = ("127.0.0.1", free_ports(1)[0])
+    with pytest.raises(RunFailed, match=r"^the head of the Ray cluster, .* does not answer"):
+        launcher.room(elastic)
+    run = SimpleNamespace(is_at_goal=False)
+    gang: Any = SimpleNamespace(workers=1, config=elastic, launcher=launcher, run_directory=run)
+    _check_room(gang)  # it stops no role
 
 
 def test_nodes_of_one_kind_count_as_one_machine(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
