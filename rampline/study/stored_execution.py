@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 from rampline.credentials import first_line
 from rampline.data.stored_dataset import fetch_dataset
 from rampline.errors import InputError, TakenOver
-from rampline.files import complete_directory, locked, read_json, write_json
+from rampline.files import ASIDE, complete_directory, delete_unfinished, locked, read_json, write_json
 from rampline.jobs.lock import hold
 from rampline.record.events import drop_half_line
 from rampline.record.home import Home
@@ -425,7 +425,10 @@ def _is_here(store: ObjectStore, manifest: Manifest, home: Home, study: str, *, 
 def _fetch(store: ObjectStore, manifest: Manifest, home: Home, study: str, log: Log) -> None:
     folder, report = home.runs / study / manifest.name, home.reports / study / manifest.name
     log(f"fetching execution {manifest.name} from {store.url}")
-    with hold(folder) if folder.is_dir() else nullcontext():
+    fetching = locked(folder.parent / ".lock", lambda holder: log(f"waiting for {holder}, which fetches, too"))
+    with fetching, hold(folder) if folder.is_dir() else nullcontext():
+        for beside in (folder.parent, report.parent):
+            delete_unfinished(beside, f"{manifest.name}{ASIDE}")
         for left in reversed(range(FETCH_ATTEMPTS)):
             try:
                 with complete_directory(folder, replace=True) as aside:

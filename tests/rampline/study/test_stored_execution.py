@@ -121,8 +121,14 @@ def test_another_home_finds_all_of_it_with_paths_that_lead_there(store, executio
         wait_until(lambda: newest_steps(store) == [10], 20)
         save(execution, 20)
         save(execution, 30)
+    # By a process that was killed; the last one is of another execution.
+    left = [tmp_path / "b" / name / "digits" / ".e1.0123abcd" for name in ("runs", "reports")]
+    left.append(tmp_path / "b" / "runs" / "digits" / ".e1.b.0123abcd")
+    for folder in left:
+        folder.mkdir(parents=True)
     said = fetch(store, tmp_path / "b")
     assert said == [f"fetching execution e1 from {store.url}", f"fetched {DATASET} from {store.url}"]
+    assert [folder.exists() for folder in left] == [False, False, True]
     (found,) = [Execution.latest("digits", Home(root=tmp_path / "b"))]
     assert found
     assert (found.home.root, found.parent_run_id) == (tmp_path / "b", "r")
