@@ -357,14 +357,19 @@ def _train(execution: Execution, directory: RunDirectory, on_event: OnEvent, log
         tracking.abandon()
         raise
     except BaseException as error:
-        stopped = (
-            f"stopped on request at step {stop['step']} (epoch {stop['epoch']})" for stop in stops.read("stopped")
-        )
-        end = End.by(error, lambda: next(stopped, None))
+        end = End.by(error, lambda: _how_stopped(stops))
         tracking.close(end.status, end.failure)
         raise
     tracking.close("COMPLETE" if directory.is_complete else RUNNING)
     return read_json(directory.result_file) if directory.is_complete else {}
+
+
+def _how_stopped(events: EventReader) -> str | None:
+    """How the run stopped with a checkpoint, unless it was started again after that: one that has grown was."""
+    last = next(reversed([*events.read("started", "stopped")]), None)
+    if last is None or last["event"] == "started":
+        return None
+    return f"stopped on request at step {last['step']} (epoch {last['epoch']})"
 
 
 def _end_at_rung(directory: RunDirectory, goal: Goal, on_event: OnEvent) -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # the run directory is renamed through it.
 THROUGH = "RAMPLINE_ATTEMPT_FOLDER"
 LOCK_POLL_SECONDS = 0.05
+# For `delete_unfinished`: what a file or directory has behind its name while it is written.
+ASIDE = f".{'[0-9a-f]' * 8}"
 # What a spreadsheet runs as a formula, behind any number of the apostrophes that keep it from that; but for numbers.
 # The last four are the full-width forms, which count where people write so.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")

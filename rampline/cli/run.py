@@ -93,7 +93,7 @@ def run(
 def _telling(execution: Execution, again: str, say: Callable[[str], None]) -> Iterator[None]:
     """Tell what runs in the block, and of an end that was not its own what continues it; queue a job of Slurm again."""
     is_job = any(run.config.cluster.launcher == "slurm" for run in execution.study.runs)
-    requeue = requeue_at_exit() if is_job else None
+    requeue = requeue_at_exit(say) if is_job else None
     say(f"study {execution.study.name}, execution {execution.name}")
     try:
         yield
@@ -107,7 +107,7 @@ def _telling(execution: Execution, again: str, say: Callable[[str], None]) -> It
         stop = end if isinstance(end, Preempted) else preempted_run(execution)
         if stop:
             say(f"preempted: {stop}: `{again}` continues it")
-        if requeue and is_running():
+        if requeue and is_running(say):
             say("queueing the job again")
             requeue()
         if stop is None:

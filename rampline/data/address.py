@@ -13,15 +13,15 @@ from typing import Any
 
 from rampline.config import DataConfig
 from rampline.data.dataset import FORMAT_VERSION, STORAGES
-from rampline.files import json_digest, read_json
+from rampline.files import ASIDE, json_digest, read_json
 from rampline.record.home import Home
 
 # What `rampline.data.decoder` does: images made otherwise are another dataset, and of no use to a model of these.
 RESIZE = "JPEG reduced while decoded, mean of area, bilinear where enlarged"
 _KEY_LENGTH = 16
-# For `delete_unfinished`: `NAME-KEY` and what a directory has behind its name while it is written. A person may have
-# hidden folders of their own beside it, such as `.git`.
-UNFINISHED = f"*-{'[0-9a-f]' * _KEY_LENGTH}.{'[0-9a-f]' * 8}"
+# For `delete_unfinished`: `NAME-KEY` of a directory that is written. A person may have hidden folders of their own
+# beside it, such as `.git`.
+UNFINISHED = f"*-{'[0-9a-f]' * _KEY_LENGTH}{ASIDE}"
 
 
 def tfds_directory(home: Home) -> Path:

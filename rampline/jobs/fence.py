@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rampline.files import THROUGH, delete_unfinished, remove
+from rampline.files import ASIDE, THROUGH, delete_unfinished, remove
 
 NAME = ".attempt-{0}"
 
@@ -31,6 +31,7 @@ def fence(run_directory: Path, number: int, logs: Collection[Path]) -> Iterator[
         what its roles need in their environment.
     """
     _end_all(run_directory)
+    delete_unfinished(run_directory / "checkpoints", f"step-*{ASIDE}")  # of a copy's, where the launcher was killed
     for log in logs:
         if log.is_file():
             _renew(log)

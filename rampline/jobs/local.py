@@ -18,8 +18,9 @@ from typing import Any
 import psutil
 
 from rampline.config import RunConfig
+from rampline.config.sections import AUTO
 from rampline.devices import available_cores, find_devices
-from rampline.errors import RunFailed
+from rampline.errors import ClusterConfigError, RunFailed
 from rampline.jobs.fork_server import Process, fork_worker
 from rampline.jobs.heartbeat import HeartbeatWatch
 from rampline.jobs.job import Job, JobFailed, run_job
@@ -149,13 +150,24 @@ class Local:
         ]
 
     def check(self, config: RunConfig) -> None:
+        self._check_parts(config)
         check_devices(config, workers=config.cluster.workers if self.tasks is None else 1)
 
     def room(self, config: RunConfig, *, avoid: Collection[str] = ()) -> int:
         return config.cluster.workers if self.tasks is None else self.tasks[0].workers
 
     def place(self, config: RunConfig, *, avoid: Collection[str] = (), workers: int | None = None) -> LocalPlacement:
+        self._check_parts(config)
         return LocalPlacement(config, local_tasks(config, workers) if self.tasks is None else self.tasks)
+
+    def _check_parts(self, config: RunConfig) -> None:
+        """Each command would double the number of micro-batches by itself: the workers' steps must be the same."""
+        is_part = self.tasks is not None and len(self.tasks) < self.tasks[0].roles
+        if is_part and config.batch.accumulate == AUTO:
+            raise ClusterConfigError(
+                "batch.accumulate=auto needs one command that starts all roles of the run, and TF_CONFIG names others: "
+                "set batch.accumulate to a number"
+            )
 
     def place_jobs(self, jobs: Sequence[Job]) -> LocalPlacement:
         return LocalPlacement(None)

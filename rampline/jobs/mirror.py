@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import tarfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -164,13 +164,15 @@ def apply(roots: Collection[Path], change: Change) -> None:
         remove(path)
 
 
-def pack(folder: Path, *, without: Collection[str] = ()) -> bytes:
-    """A folder as a tar archive, but for what has one of these names."""
+def pack(folder: Path, *, without: Collection[str] = (), beside: Mapping[str, Path] | None = None) -> bytes:
+    """A folder as a tar archive, but for what has one of these names; with what is `beside` it under other names."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path in sorted(folder.iterdir()):
             if path.name not in without:
                 archive.add(path, arcname=path.name)
+        for name, path in (beside or {}).items():
+            archive.add(path.resolve(), arcname=name)  # a link would lead nowhere on another machine
     return buffer.getvalue()
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rampline.config import RunConfig
+from rampline.config.keras_names import FRESH_WEIGHTS
 from rampline.errors import RunFailed
 from rampline.files import read_json, write_json
 from rampline.jobs.exit_status import MACHINE_LOST
@@ -44,6 +45,8 @@ CONNECT_SECONDS = 1.0
 TOKEN, THREADS = ".shared", "threads.json"
 # Functions whose roles have the threads of a run.
 TIMED = ("role", "forecast")
+# Functions whose roles begin with the weights of a run.
+BEGINNING = ("role", "parity")
 
 Share = Mapping[str, float]
 """What is reserved: numbers of `CPU` and `GPU`."""
@@ -383,11 +386,19 @@ class RayPlacement:
                 host.call("stage", str(dataset), self._staged[dataset])
         host.copies = [folder for token, folder in tokens.items() if str(token) in lacking]
         for folder in host.copies:
-            host.call("stage_run", str(folder), ray.put(pack(folder, without=NOT_COPIED)))
+            beside = _weights_of(RunDirectory(folder)) if job.function in BEGINNING else {}
+            host.call("stage_run", str(folder), ray.put(pack(folder, without=NOT_COPIED, beside=beside)))
         if host.copies:
             host.copies.append(log)
             is_chiefs = any(task.is_chief for task in self.tasks if self.hosts[task.name] is host)
             host.call("tell_changes", host.copies, is_chiefs=is_chiefs)
+
+
+def _weights_of(directory: RunDirectory) -> dict[str, Path]:
+    """Where a copy of a run directory has the file, or the checkpoint, that the run begins with, and where it is."""
+    weights = Path(directory.read_config().model.weights if directory.config_file.is_file() else "none")
+    is_own = str(weights) not in FRESH_WEIGHTS and weights.exists()
+    return {f"{directory.weights.name}/{weights.name}": weights} if is_own else {}
 
 
 def token_warning() -> str | None:

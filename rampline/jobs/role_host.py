@@ -7,12 +7,13 @@ import signal
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rampline.config import RunConfig
 from rampline.devices import available_cores, free_ports
-from rampline.files import complete_directory
+from rampline.files import complete_directory, remove
 from rampline.jobs.fork_server import fork_server
 from rampline.jobs.job import Job
 from rampline.jobs.launcher import end_roles
@@ -59,6 +60,8 @@ class RoleHost:
             os.chdir(folder)
         self._roles: dict[str, LocalRole] = {}
         self._changes: Changes | None = None
+        # Inodes: another command's copy may have taken the place.
+        self._copies: dict[Path, int] = {}
         # The kernel ends a process with the thread that has started it, see `rampline.jobs.parent`.
         self._starter = ThreadPoolExecutor(max_workers=1)
         self._forks = fork_server()
@@ -81,8 +84,9 @@ class RoleHost:
             unpack(content, aside)
 
     def stage_run(self, folder: str, content: bytes) -> None:
-        """Put a copy of a run directory, or of a job's folder, here: all roles on this machine share it."""
+        """Put a copy of a run directory, or of a job's folder, here until the `end`; this machine's roles share it."""
         replace_run(content, Path(folder))
+        self._copies[Path(folder)] = Path(folder).stat().st_ino
 
     def tell_changes(self, roots: Collection[Path], *, is_chiefs: bool) -> None:
         """These are copies: from now on what changes in them is told."""
@@ -142,7 +146,7 @@ class RoleHost:
             role.signal(signal.Signals(number))
 
     def end(self) -> None:
-        """The placement is over: kill what is left of its roles.
+        """The placement is over: kill what is left of its roles, and remove the copies that they had.
 
         Raises:
             RuntimeError: when one does not end.
@@ -152,3 +156,8 @@ class RoleHost:
         end_roles(roles, grace_seconds=0)
         if left := [role.label for role in roles if role.exit_status is None]:
             raise RuntimeError(f"not ended: {', '.join(left)}")
+        copies, self._copies = self._copies, {}
+        for folder, number in copies.items():
+            with suppress(FileNotFoundError):  # one may be in another
+                if folder.stat().st_ino == number:
+                    remove(folder)

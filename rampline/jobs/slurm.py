@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from rampline.config import RunConfig, to_dict
 from rampline.errors import ClusterConfigError, Preempted, RamplineError, RunFailed
@@ -35,6 +36,9 @@ PLACE_SECONDS = 60.0
 # An agent tells something twice a second.
 SILENT_SECONDS, SILENT_SECONDS_IN_THE_END = 10.0, 4.0
 COMMAND_SECONDS = 30.0
+# When the job leaves; the grace of a preemption may be no longer.
+LEAVE_SECONDS = 20.0
+AGAIN_SECONDS = 0.2
 # What ends a requeued job must be over by then: a start time that has passed becomes one in two minutes.
 REQUEUE_PAUSE_SECONDS = 10
 # `gpu:a100:4(S:0-1)`, or `gpu:4`.
@@ -49,6 +53,8 @@ _FIELDS = (
     "GresUsed:1024",
     "Memory:64",
 )
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(kw_only=True)
@@ -204,7 +210,7 @@ class Slurm:
     lost: set[str] = field(default_factory=set)
 
     def nodes(self) -> Sequence[Node]:
-        text = _ask("sinfo", "--noheader", "--Node", f"--Format={','.join(_FIELDS)}")
+        text = _ask("sinfo", "--all", "--noheader", "--Node", f"--Format={','.join(_FIELDS)}")
         if text is None:
             raise ClusterConfigError("Slurm does not answer: `sinfo` says why")
         found: dict[str, Node] = {}
@@ -234,7 +240,7 @@ class Slurm:
             wait_until(lambda: len(_ready(agents)) >= wanted or _all_told(agents), PLACE_SECONDS)
             ready = _ready(agents)[:wanted]
             if len(ready) < least:
-                raise _no_room(job, config, len(ready) if agents else len(nodes), agents)
+                raise _no_room(job, config, len(nodes), len(ready) if agents else len(nodes), agents)
         except BaseException:
             end_agents(job, agents)
             raise
@@ -245,8 +251,7 @@ class Slurm:
 
     def _nodes(self, avoid: Collection[str] = ()) -> dict[str, str]:
         """Of `_up`, once Slurm answers: its controller may be about to be started again."""
-        wait_until(lambda: self._up(avoid) is not None, PLACE_SECONDS)
-        if (nodes := self._up(avoid)) is None:
+        if (nodes := _wait_for(lambda: self._up(avoid), PLACE_SECONDS)) is None:
             raise ClusterConfigError("Slurm does not answer: `squeue` says why")
         return nodes
 
@@ -280,11 +285,11 @@ def _placement(job: str, config: RunConfig, agents: Sequence[NodeAgent], lost: s
     return SlurmPlacement(job=job, config=config, tasks=tasks, agents=by_name, lost=lost)
 
 
-def _no_room(job: str, config: RunConfig, found: int, agents: Sequence[NodeAgent]) -> RamplineError:
+def _no_room(job: str, config: RunConfig, up: int, found: int, agents: Sequence[NodeAgent]) -> RamplineError:
     """A job that has lost a node is to be queued again, as after a preemption; another one would fail again."""
     said = next((f" ({agent.node}: {agent.said})" for agent in agents if agent.said), "")
     text = f"job {job} of Slurm has {found} of the {nodes_of(config)} nodes that the run needs{said}"
-    is_smaller = len(agents) < int(os.environ.get("SLURM_JOB_NUM_NODES", "0"))
+    is_smaller = up < int(os.environ.get("SLURM_JOB_NUM_NODES", "0"))
     if not is_smaller:
         return RunFailed(text)
     return Preempted(f"stopped because {text}", config.cluster.preempted_exit_status)
@@ -336,30 +341,41 @@ def end_agents(job: str, agents: Collection[NodeAgent]) -> frozenset[str]:
     return frozenset(agent.node for agent in unclear)
 
 
-def is_running() -> bool:
-    """Whether this job was neither cancelled nor ended; one that is preempted runs until its grace is over."""
-    return _ask("squeue", "--noheader", f"--jobs={_job()}", "--format=%T") in ("RUNNING", "SIGNALING")
+def is_running(say: Callable[[str], None]) -> bool:
+    """Whether this job was neither cancelled nor ended; one that is preempted runs until its grace is over.
+
+    Where Slurm does not answer nobody knows, and `say` gets a line.
+    """
+    job = _job()
+    state = _wait_for(lambda: _ask("squeue", "--noheader", f"--jobs={job}", "--format=%T"), LEAVE_SECONDS)
+    if state is None:
+        say(f"job {job} is not queued again: Slurm does not answer, `squeue` says why")
+    return state in ("RUNNING", "SIGNALING")
 
 
-def requeue_at_exit() -> Callable[[], None]:
+def requeue_at_exit(say: Callable[[str], None]) -> Callable[[], None]:
     """A function that has this job queued again when this process ends; it starts anew as soon as there is room.
+
+    Where Slurm does not take it `say` gets a line.
 
     To be called before Prefect is imported: exit handlers run in the reverse of their order, and from the moment that
     a job is queued again Slurm ends its processes.
     """
     asked = threading.Event()
-    atexit.register(lambda: _requeue() if asked.is_set() else None)
+    atexit.register(lambda: _requeue(say) if asked.is_set() else None)
     return asked.set
 
 
-def _requeue() -> None:
+def _requeue(say: Callable[[str], None]) -> None:
     """Slurm lets a requeued job wait for two minutes, until the credentials of its first start have run out, unless its
     start time is later than its end.
     """
     job = _job()
     # Slurm ends this process, and what asks it in its name, between the two.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    _ask("scontrol", "requeue", job)
+    if _wait_for(lambda: _ask("scontrol", "requeue", job), LEAVE_SECONDS) is None:
+        say(f"job {job} is not queued again: Slurm does not take it, `scontrol requeue {job}` says why")
+        return
     _ask("scontrol", "update", f"jobid={job}", f"starttime=now+{REQUEUE_PAUSE_SECONDS}")
 
 
@@ -400,12 +416,20 @@ def _nodes(job: str) -> dict[str, str] | None:
     A node that was lost, and is back, may be another job's.
     """
     nodes = _ask("squeue", "--noheader", f"--jobs={job}", "--format=%N")
-    lines = _ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T %o") if nodes else nodes
+    lines = _ask("sinfo", "--all", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T %o") if nodes else nodes
     if lines is None:
         return None
     states = [line.split() for line in lines.splitlines()]
     is_up = {node: not state.startswith(("down", "fail")) and "*" not in state for node, state, _ in states}
     return {node: address for node, _, address in states if is_up[node]}
+
+
+def _wait_for(ask: Callable[[], Answer | None], seconds: float) -> Answer | None:
+    """What is answered at last; `None` where nothing is in time."""
+    deadline = time.monotonic() + seconds
+    while (answer := ask()) is None and time.monotonic() < deadline:
+        time.sleep(AGAIN_SECONDS)
+    return answer
 
 
 def _ask(*command: str, seconds: float = COMMAND_SECONDS) -> str | None:

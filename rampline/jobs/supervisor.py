@@ -403,7 +403,9 @@ def _check_room(gang: Gang) -> None:
     """
     if gang.workers == gang.config.cluster.workers or gang.run_directory.is_at_goal:
         return
-    room = workers_now(gang.launcher, gang.config)
+    room = None
+    with suppress(RunFailed):  # nobody answers who knows: the roles go on
+        room = workers_now(gang.launcher, gang.config)
     if room is None or room <= gang.workers:
         return
     _ask_to_stop(gang, gang.training)

@@ -266,11 +266,11 @@ def check_role(folder: Path, run_directory: str, config: dict[str, Any]) -> NoRe
 
     Nothing in the run directory is changed; `config` is what `parity_config` makes of the run.
     """
-    directory, checked = RunDirectory(Path(run_directory)), from_dict(config)
-    result_file = folder / RESULT
+    directory, result_file = RunDirectory(Path(run_directory)), folder / RESULT
+    run, skips = directory.read_config(), True
+    checked = dataclasses.replace(from_dict(config), model=run.model)  # the weights are where they are on this machine
     task, strategy = take_part(checked)
     dataset = PreparedDataset.open(Path(directory.read_identity().dataset))
-    run, skips = directory.read_config(), True
     if run.precision == "mixed_float16" and strategy.num_replicas_in_sync > 1:
         skips = skips_together(checked, task, dataset, strategy)
         keras.backend.clear_session()

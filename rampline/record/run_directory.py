@@ -89,6 +89,8 @@ class RunDirectory:
     # There while a role has passed on that it was asked to stop; see `rampline.jobs.stop`.
     stop_file = Below("stop.json")
     tensorboard = Below("tensorboard")  # TensorBoard event files
+    # In a copy on another machine: what `model.weights` names on that of the command, by its name.
+    weights = Below("weights")
 
     def rung_file(self, epoch: int) -> Path:
         """What the run had come to at that rung; written last there, as `result_file` is at the end."""
@@ -142,14 +144,17 @@ class RunDirectory:
     def read_config(self) -> RunConfig:
         """The run's configuration; the checkpoint of another run of its execution is the one beside it, if it is there.
 
-        `run:NAME` is kept as an absolute path, which leads nowhere once the home has moved.
+        `run:NAME` is kept as an absolute path, which leads nowhere once the home has moved. A copy on another machine
+        has the weights in it.
         """
         config = from_dict(read_json(self.config_file))
         execution, weights = self.path.absolute().parent, Path(config.model.weights)
-        own = execution.joinpath(*weights.parts[-3:])
-        if weights.parts[-5:-3] != execution.parts[-2:] or own.parent.name != "checkpoints" or not own.is_dir():
+        own, copied = execution.joinpath(*weights.parts[-3:]), self.weights / weights.name
+        is_beside = weights.parts[-5:-3] == execution.parts[-2:] and own.parent.name == "checkpoints" and own.is_dir()
+        if not is_beside and not copied.exists():
             return config
-        return dataclasses.replace(config, model=dataclasses.replace(config.model, weights=str(own)))
+        here = copied if copied.exists() else own
+        return dataclasses.replace(config, model=dataclasses.replace(config.model, weights=str(here)))
 
     def write_goal(self, goal: Goal) -> None:
         """Say how far the run is trained; no role of it may be alive."""

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 from rampline.credentials import first_line
 from rampline.data.stored_dataset import fetch_dataset
 from rampline.errors import InputError, TakenOver
-from rampline.files import complete_directory, locked, read_json, write_json
+from rampline.files import ASIDE, complete_directory, delete_unfinished, locked, read_json, write_json
 from rampline.jobs.lock import hold
 from rampline.record.events import drop_half_line
 from rampline.record.home import Home
@@ -64,15 +64,18 @@ class Owner:
     Attributes:
         name: of this home.
         after: the greatest owner that there was before; empty for none.
+        fetched: number of the manifest of that owner which was fetched, 0 for none; `None` where it was not kept.
     """
 
     name: str
     after: str
+    fetched: int | None = None
 
     @classmethod
-    def following(cls, other: str) -> Owner:
+    def following(cls, other: str, fetched: Manifest | None = None) -> Owner:
         """The next one."""
-        return cls(f"{int(other[:4] or 0) + 1:04d}-{secrets.token_hex(4)}", other)
+        number = fetched.number if fetched and fetched.owner == other else 0
+        return cls(f"{int(other[:4] or 0) + 1:04d}-{secrets.token_hex(4)}", other, number)
 
     @classmethod
     def read(cls, folder: Path) -> Owner | None:
@@ -82,6 +85,10 @@ class Owner:
     def is_followed_by(self, greatest: str) -> bool:
         """Whether the greatest owner in the store goes on with what this one has."""
         return greatest != self.name and greatest > self.after
+
+    def is_behind(self, newest: Manifest) -> bool:
+        """Whether the owner before has put something newer there, and this one nothing since it has fetched."""
+        return self.fetched is not None and newest.owner == self.after and newest.number > self.fetched
 
     def write(self, folder: Path) -> None:
         """Keep it in the folder of the execution."""
@@ -412,20 +419,23 @@ def _is_here(store: ObjectStore, manifest: Manifest, home: Home, study: str, *, 
             f"{folder} was trained without RAMPLINE_STORE, and {store.url} has another execution of that name: name "
             "one that neither has, or move the folder away"
         )
-    return not owner.is_followed_by(owners_of(store, manifest.key)[-1])
+    return not owner.is_followed_by(owners_of(store, manifest.key)[-1]) and not owner.is_behind(manifest)
 
 
 def _fetch(store: ObjectStore, manifest: Manifest, home: Home, study: str, log: Log) -> None:
     folder, report = home.runs / study / manifest.name, home.reports / study / manifest.name
     log(f"fetching execution {manifest.name} from {store.url}")
-    with hold(folder) if folder.is_dir() else nullcontext():
+    fetching = locked(folder.parent / ".lock", lambda holder: log(f"waiting for {holder}, which fetches, too"))
+    with fetching, hold(folder) if folder.is_dir() else nullcontext():
+        for beside in (folder.parent, report.parent):
+            delete_unfinished(beside, f"{manifest.name}{ASIDE}")
         for left in reversed(range(FETCH_ATTEMPTS)):
             try:
                 with complete_directory(folder, replace=True) as aside:
                     greatest = owners_of(store, manifest.key)[-1]
                     _fetch_files(store, manifest, RUN, aside, log)
                     _lead_home(aside, manifest, home)
-                    Owner.following(greatest).write(aside)
+                    Owner.following(greatest, manifest).write(aside)
                 break
             except FileNotFoundError:
                 # Its owner has put something newer there, and deleted this.

@@ -19,7 +19,7 @@ from mlflow.types import Schema, TensorSpec
 from rampline.data.address import RESIZE
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import InputError
-from rampline.files import complete_directory
+from rampline.files import ASIDE, complete_directory, delete_unfinished
 
 if TYPE_CHECKING:
     import keras
@@ -89,6 +89,7 @@ def save_model(model: keras.Model, folder: Path, metadata: ModelMetadata) -> Non
     """Save a model with what its users must know, complete or not at all; in a process with TensorFlow."""
     from mlflow.keras import save_model as save_for_mlflow
 
+    delete_unfinished(folder.parent, f"{folder.name}{ASIDE}")
     with complete_directory(folder, replace=True) as aside:
         save_for_mlflow(
             model,

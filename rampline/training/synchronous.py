@@ -137,6 +137,8 @@ class SynchronousEngine:
         examples, replicas = self._dataset.splits[split], self._replicas
         batch_size = self._config.micro_batch_size or replicas.rows(self._config.global_batch_size)
         size = {"total_examples": examples, "batch_size": batch_size, "replicas": replicas}
+        # The split may be read as a whole, which says nothing of how long a step may take.
+        self._callback.advance("open")
         batches = self._iterate_shares(make_evaluation_dataset(self._open(split), **size))
         steps = evaluation_steps(replicas=replicas.total, batch_size=batch_size, examples=examples)
         total = np.zeros(self.state.objective.width)

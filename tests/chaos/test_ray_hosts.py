@@ -51,6 +51,20 @@ base:
 runs: {two: {}}
 """
 
+CHAINED = """
+name: chained
+base:
+  epochs: 1
+  strategy: multi_worker
+  data: {source: digits, image_size: 28, limit: 20}
+  cluster: {launcher: ray, workers: 2}
+  explain: {steps: 0}
+  parity: {steps: 2}
+runs:
+  head: {}
+  all: {set: {model: {weights: "run:head"}}}
+"""
+
 
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHosts]:
@@ -192,6 +206,22 @@ def test_all_that_runs_tensorflow_for_a_run_is_on_the_nodes(bed: RayHosts, table
     assert {"evaluation.json", "predictions.csv", "model", "model_summary.txt", "replica.json"} <= found
     line = f"{time.time() - began:.0f} (command ended)"
     table.add_row("Ray: none; parity, probes and evaluation on nodes", "-", "0", "-", line, "-", "complete")
+
+
+def test_weights_of_another_run_get_to_the_nodes_and_no_copy_stays_there(bed: RayHosts, tmp_path: Path) -> None:
+    bed.mend()
+    study, home = tmp_path / "chained.yaml", bed.disk / "chained"
+    study.write_text(CHAINED)
+    environment = bed.environment | {"RAMPLINE_HOME": str(home)}
+    done = bed.head.run([str(BIN / "rampline"), "run", str(study)], env=environment)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    (directory,) = map(RunDirectory, bed.head.see(home).glob("runs/chained/*/all"))
+    assert Path(directory.read_config().model.weights).parts[-3:-1] == ("head", "checkpoints")
+    assert read_json(directory.path / "parity" / "parity.json")["status"] == "pass"
+    assert directory.evaluation_file.is_file()
+    used = [host.see(home) for host in bed.nodes if host.see(home / "data").is_dir()]
+    assert len(used) >= 2
+    assert not [path for there in used for path in there.glob("runs/chained/*/*") if path.is_dir()]
 
 
 @pytest.mark.parametrize("link", [{"mbit": 50}, {"delay_ms": 5}], ids=["50 Mbit per second", "5 ms of delay"])

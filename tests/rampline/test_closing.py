@@ -6,8 +6,9 @@ import pytest
 from executions import begin
 
 from rampline.errors import Preempted, RunFailed, TakenOver
-from rampline.execution import close_execution, closing, command_of, start_execution
+from rampline.execution import _how_stopped, close_execution, closing, command_of, start_execution
 from rampline.record.delivery_state import read_delivery
+from rampline.record.events import EventReader, EventWriter
 from rampline.study.execution_file import Execution
 from rampline.tracking.store import TrackingError, open_tracking
 
@@ -29,6 +30,15 @@ def test_an_execution_ends_as_its_block_does(tracked_home, error, status, in_mlf
     run = open_tracking(tracked_home).get_run(execution.parent_run_id)
     assert (run.data.tags["rampline.status"], run.info.status) == (status, in_mlflow)
     assert run.data.tags.get("rampline.failure") == failure
+
+
+def test_of_several_stops_the_last_one_counts_unless_the_run_was_started_again_after_it(tmp_path):
+    """An elastic run stops, too, when there is room for more workers."""
+    writer, told = EventWriter(tmp_path / "events.jsonl"), []
+    for event in ("started", "stopped", "started", "stopped"):
+        writer.write(event, step=len(told), epoch=1)
+        told.append(_how_stopped(EventReader(tmp_path / "events.jsonl")))
+    assert told == [None, "stopped on request at step 1 (epoch 1)", None, "stopped on request at step 3 (epoch 1)"]
 
 
 def test_an_execution_that_has_begun_goes_on_without_mlflow_and_a_new_one_does_not_begin(

@@ -145,6 +145,19 @@ def test_what_is_renamed_into_the_run_directory_or_away_needs_the_attempt(
     assert read_tree(tmp_path) == before
 
 
+def test_a_checkpoint_that_a_killed_process_has_left_half_written_goes_as_the_next_attempt_begins(
+    tmp_path: Path,
+) -> None:
+    left = tmp_path / "checkpoints" / ".step-00000004.0123abcd"
+    whole = tmp_path / "checkpoints" / "step-00000004"
+    for folder in (left, whole):
+        folder.mkdir(parents=True)
+    with fence(tmp_path, 1, logs=()):
+        assert [*whole.parent.iterdir()] == [whole]
+        left.mkdir()
+    assert left.exists()  # the last change of a node may still be on its way
+
+
 LEAVE = "from rampline.files import leave_if_over; leave_if_over(); print('stays')"
 
 

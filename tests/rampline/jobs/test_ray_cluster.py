@@ -22,18 +22,20 @@ from own_prefect import PrefectServer
 from ray_node import actors, make_address
 from runs import make_config
 
-from rampline.config import RunConfig
-from rampline.errors import ClusterConfigError
+from rampline.config import ModelConfig, RunConfig
+from rampline.devices import free_ports
+from rampline.errors import ClusterConfigError, RunFailed
 from rampline.files import read_json
 from rampline.jobs import ray_cluster
 from rampline.jobs.job import Job, JobFailed, run_job
 from rampline.jobs.launchers import launcher_of, launcher_of_jobs
+from rampline.jobs.mirror import replace_run
 from rampline.jobs.ray_cluster import SETTINGS, RayCluster, _address
 from rampline.jobs.ray_roles import RayHost, RayNode, RayPlacement
-from rampline.jobs.supervisor import supervise
+from rampline.jobs.supervisor import _check_room, supervise
 from rampline.record.attempts import read_workers
 from rampline.record.events import EventReader
-from rampline.record.run_directory import RunDirectory
+from rampline.record.run_directory import RunDirectory, RunIdentity
 
 pytestmark = pytest.mark.slow
 SERVERS = make_config("parameter_server", workers=2, parameter_servers=1)
@@ -185,6 +187,17 @@ def test_a_node_that_is_out_of_order_takes_no_place_where_another_has_room(monke
     assert HalfBroken().place(config) == ["worker"]
 
 
+def test_an_elastic_run_trains_on_while_the_head_is_silent_at_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "SILENT_SECONDS", 0.0)
+    elastic, launcher = on_ray(make_config("multi_worker", workers=2, min_workers=1, sum="exact")), RayCluster()
+    launcher.__dict__["_head"] = ("127.0.0.1", free_ports(1)[0])
+    with pytest.raises(RunFailed, match=r"^the head of the Ray cluster, .* does not answer"):
+        launcher.room(elastic)
+    run = SimpleNamespace(is_at_goal=False)
+    gang: Any = SimpleNamespace(workers=1, config=elastic, launcher=launcher, run_directory=run)
+    _check_room(gang)  # it stops no role
+
+
 def test_nodes_of_one_kind_count_as_one_machine(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def machine(*nodes: RayNode) -> Any:
         hosts = {f"worker-{i}": RayHost(node, None, cores=16) for i, node in enumerate(nodes)}
@@ -198,6 +211,34 @@ def test_nodes_of_one_kind_count_as_one_machine(cluster: str, monkeypatch: pytes
     one, two = machine(node("a", gpus=2)), machine(node("a", gpus=2), node("b", gpus=2))
     assert one == two == {"host": "Ray cluster h", "cpu cores": "16", "gpus": "H200, H200"}
     assert machine(node("a", gpus=2), node("c"))["gpus"] == "H200, H200 or none"
+
+
+@pytest.mark.parametrize("name", ["head/checkpoints/step-00000010", "own.keras"])
+def test_a_copy_of_a_run_directory_has_the_weights_in_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of another run of the same execution, of which the node has nothing."""
+    weights, run, there = tmp_path / "e1" / name, RunDirectory(tmp_path / "e1" / "all"), tmp_path / "node" / "e1"
+    file = weights / "variables.npz" if weights.suffix == "" else weights
+    file.parent.mkdir(parents=True)
+    (tmp_path / "stored").write_text("trained")
+    file.symlink_to(tmp_path / "stored") if file == weights else file.write_text("trained")
+    config = RunConfig(model=ModelConfig(weights=str(weights)))
+    run.create(config, RunIdentity(study="s", name="all", dataset=""))
+
+    def call(method: str, *arguments: Any, **_: object) -> Any:
+        if method == "stage_run":
+            replace_run(arguments[1], there / Path(arguments[0]).name)
+        return arguments[0] if method == "lacks" else None
+
+    monkeypatch.setattr("rampline.jobs.ray_roles._ray", lambda: SimpleNamespace(put=lambda content: content))
+    host: Any = SimpleNamespace(call=call, copies=None)
+    job = Job(function="role", folder=run.path)
+    RayPlacement._stage(SimpleNamespace(tasks=[], hosts={}), host, job, run.path / "log")  # type: ignore[arg-type]
+    assert run.read_config() == config
+    found = Path(RunDirectory(there / "all").read_config().model.weights)
+    assert found == there / "all" / "weights" / weights.name
+    assert (found / "variables.npz" if found.is_dir() else found).read_text() == "trained"
 
 
 def test_whatever_ends_the_hearing_of_a_node_loses_it(cluster: str) -> None:

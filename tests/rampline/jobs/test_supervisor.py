@@ -20,7 +20,7 @@ from small_disk import read_only, small_disk
 
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
-from rampline.errors import InputError, RunFailed
+from rampline.errors import ClusterConfigError, InputError, RunFailed
 from rampline.files import read_json
 from rampline.jobs import supervisor
 from rampline.jobs.local import Local, LocalPlacement
@@ -215,6 +215,23 @@ def test_a_gpu_that_others_fill_is_waited_for_and_takes_no_smaller_micro_batches
     assert first.startswith("chief 0 found its GPU full of what other processes have there: InternalError: cudaSetDev")
     assert [line.rpartition(" in ")[2] for line in (first, second)] == ["1 s", "2 s"]
     assert [event.get("micro_batch_size") for event in directory.read_events("started")] == [None]
+
+
+def test_commands_that_each_start_some_of_the_roles_are_refused_micro_batches_that_double(tmp_path: Path) -> None:
+    """Each would double them by itself: workers of different micro-batches share the validation split differently."""
+    config, directory = make_config("multi_worker", workers=2), RunDirectory(tmp_path)
+    doubling = dataclasses.replace(config, batch=dataclasses.replace(config.batch, accumulate="auto"))
+    directory.create(doubling, RunIdentity(study="test", name="run", dataset=""))
+    tasks = local_tasks(doubling)
+    for launcher in (Local(tasks[:1]), Local(tasks[1:])):
+        with pytest.raises(ClusterConfigError, match=r"auto needs one command .* set batch\.accumulate to a number$"):
+            launcher.check(doubling)
+        with pytest.raises(ClusterConfigError, match="auto needs one command"):
+            supervise(directory, on_event=lambda event: None, log=print, launcher=launcher)
+        launcher.place(config)
+    assert not directory.attempts_file.exists()
+    for whole in (Local(), Local(tasks)):
+        assert len(whole.place(doubling).tasks) == 2
 
 
 def test_a_run_of_a_newer_rampline_is_refused_and_one_without_a_version_goes_on(make_run) -> None:

@@ -30,7 +30,9 @@ def check(rampline_home: Path, forks: None, tmp_path: Path) -> Callable[[str, Pa
     def call(model: str, folder: Path) -> Check:
         name, saved = f"small_models:{model}", tmp_path / "model"
         metadata = ModelMetadata(class_names=NAMES, image_shape=SHAPE, module="small_models")
+        (left := tmp_path / ".model.0123abcd").mkdir()  # by a process that was killed
         save_model(getattr(small_models, model)(SHAPE, len(NAMES)), saved, metadata)
+        assert not left.exists()
         directory = RunDirectory(folder / "run")
         directory.create(make_config("single", model=name), RunIdentity(study="own-layers", name="run", dataset=""))
         run = client.create_run(experiment)

@@ -121,8 +121,14 @@ def test_another_home_finds_all_of_it_with_paths_that_lead_there(store, executio
         wait_until(lambda: newest_steps(store) == [10], 20)
         save(execution, 20)
         save(execution, 30)
+    # By a process that was killed; the last one is of another execution.
+    left = [tmp_path / "b" / name / "digits" / ".e1.0123abcd" for name in ("runs", "reports")]
+    left.append(tmp_path / "b" / "runs" / "digits" / ".e1.b.0123abcd")
+    for folder in left:
+        folder.mkdir(parents=True)
     said = fetch(store, tmp_path / "b")
     assert said == [f"fetching execution e1 from {store.url}", f"fetched {DATASET} from {store.url}"]
+    assert [folder.exists() for folder in left] == [False, False, True]
     (found,) = [Execution.latest("digits", Home(root=tmp_path / "b"))]
     assert found
     assert (found.home.root, found.parent_run_id) == (tmp_path / "b", "r")
@@ -256,6 +262,35 @@ def test_an_execution_of_this_home_that_is_as_new_stays(store, execution, tmp_pa
     assert steps(execution.folder) == [10, 20]
     assert fetch(store, tmp_path / "b", "no-such") == []
     assert fetch(store, tmp_path / "b", "e1") != []
+
+
+def test_a_home_that_has_fetched_and_put_nothing_there_fetches_what_the_owner_before_has_put_since(
+    store, execution, tmp_path: Path
+) -> None:
+    """It is killed before its first manifest, and the machine that it was fetched from goes on to the end."""
+    save(execution, 10)
+    with keeping(store, execution):
+        pass
+    fetch(store, tmp_path / "b")
+    assert fetch(store, tmp_path / "b") == []
+    assert fetch(store, execution.home.root) == []
+    write_json(execution.directory("baseline").result_file, {})
+    with keeping(store, execution):
+        pass
+    owner, copy = tmp_path / "b" / KEY / ".owner.json", tmp_path / "b" / KEY / "baseline" / "result.json"
+    kept_before = read_json(owner)
+    write_json(owner, {name: kept_before[name] for name in ("name", "after")})  # by an earlier version
+    assert fetch(store, tmp_path / "b") == []
+    write_json(owner, kept_before)
+    assert fetch(store, tmp_path / "b") != []
+    assert copy.is_file()
+    continued = Execution.latest("digits", Home(root=tmp_path / "b"))
+    assert continued
+    with keeping(store, continued):
+        pass
+    assert fetch(store, tmp_path / "b") == []
+    fetch(store, execution.home.root)
+    assert execution.directory("baseline").is_complete
 
 
 def test_an_execution_that_was_trained_without_the_store_stays(store, execution, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from rampline.record.checkpoints import (
 )
 from rampline.record.events import EventWriter
 from rampline.record.run_directory import RunDirectory, RunIdentity
-from rampline.training import probes
+from rampline.training import probes, synchronous
 from rampline.training.controller import Launch
 from rampline.training.engine import StepCallback, StopRequested
 from rampline.training.models import make_model
@@ -43,7 +43,7 @@ from rampline.training.train import train
 def trained(digits: PreparedDataset, tmp_path: Path):
     """`trained(epochs=2)` trains a run to that epoch, from where it is."""
 
-    def run(epochs: int, **changes: Any) -> RunDirectory:
+    def run(epochs: int, *, callback: StepCallback | None = None, **changes: Any) -> RunDirectory:
         config = dataclasses.replace(make_config("single"), epochs=epochs, checkpoint_keep=5, **changes)
         directory = RunDirectory(tmp_path / "run")
         for file in (directory.config_file, directory.result_file):
@@ -51,7 +51,7 @@ def trained(digits: PreparedDataset, tmp_path: Path):
         directory.create(config, RunIdentity(study="test", name="run", dataset=str(digits.directory)))
         strategy, events = tf.distribute.OneDeviceStrategy("/cpu:0"), EventWriter(directory.events_file)
         launch, parts = Launch(at=time.monotonic()), (config, ALONE, directory, strategy, events)
-        train(*parts, attempt=1, launch=launch, callback=StepCallback())
+        train(*parts, attempt=1, launch=launch, callback=callback or StepCallback())
         return directory
 
     yield run
@@ -74,12 +74,18 @@ def test_a_validation_loss_that_is_not_finite_does_not_keep_a_run_from_its_end(t
     assert progress_of(directory).metrics == result["metrics"]
 
 
-def test_a_clock_that_jumps_in_the_graph_is_no_waiting_for_the_input(trained, monkeypatch) -> None:
-    """Each reading of the clock is 1800 s later, or earlier, than the clock of the machine says."""
+def test_a_clock_that_jumps_is_no_waiting_for_the_input_and_the_opening_of_a_split_no_call_of_the_training(
+    trained, monkeypatch
+) -> None:
+    """Each reading of the clock is 1800 s later, or earlier, than that of the machine; a split may be read whole."""
     read, jumps = tf.timestamp, iter([0.0, 1800.0] * 100)
     monkeypatch.setattr(tf, "timestamp", lambda: read() + next(jumps))
-    metrics = read_json(trained(1).result_file)["metrics"]
+    told, open_split = list[str](), synchronous.open_examples
+    monkeypatch.setattr(synchronous, "open_examples", lambda *a: told.append(f"{a[1]} opens") or open_split(*a))
+    metrics = read_json(trained(1, callback=StepCallback(advance=told.append)).result_file)["metrics"]
     assert 0 <= metrics["input_wait_fraction"] <= 1
+    at = told.index("validation opens")
+    assert told[at - 2 : at + 2] == ["train", "open", "validation opens", "evaluate"]
 
 
 def test_a_training_that_goes_on_clears_away_damaged_and_unfinished_checkpoints(trained) -> None:
