@@ -34,7 +34,7 @@ from rampline.data.orientation import UPRIGHT
 from rampline.data.parallel import CAN_FORK, MapInOrder, in_chunks, map_in_order, worker_processes
 from rampline.data.preparation import check_undecodable_share, open_prepared
 from rampline.data.quality import ReportRow, make_report, read_report, write_report
-from rampline.data.sources import source_module
+from rampline.data.sources import place_of, source_module
 from rampline.data.sources.source import Example, Source, as_test_images
 from rampline.data.storage import Content, SplitWriter, stored_content
 from rampline.data.stored_dataset import fetch_dataset
@@ -156,6 +156,7 @@ def _manifest(directory: Path, plan: Plan, images: dict[str, dict], *, undecodab
     return {
         "format_version": FORMAT_VERSION,
         "source": plan.config.source,
+        "place": place_of(plan.config.source),
         "fingerprint": plan.fingerprint,
         "class_names": list(plan.source.class_names),
         "image_shape": plan.preprocessing["image_shape"],
