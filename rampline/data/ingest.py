@@ -309,12 +309,14 @@ def _store_source(
         cache, reason = choose_cache(min(stored, source.examples), shape, home.data)
         reporter.log(reason)
     trained = [entry for entry in catalog if entry.split == "train"]
+    # What `data.group` keeps together anyway is no copy here.
+    apart = {(entry.sha256, entry.group) for entry in trained} if config.group else trained
     preprocessing = describe_preprocessing(
         config,
         channels=channels,
         carve_validation=carve_validation,
         is_upright=all(entry.orientation == UPRIGHT for entry in catalog),
-        has_copies=len({entry.sha256 for entry in trained}) < len(trained),
+        has_copies=len({entry.sha256 for entry in trained}) < len(apart),
         cache=cache,
     )
     directory = dataset_directory(home, name, fingerprint, preprocessing)
