@@ -8,6 +8,7 @@ from prefect import flow, get_run_logger
 from rampline.config import DataConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.data.preparation import locate_prepared
+from rampline.data.stored_dataset import put_dataset
 from rampline.progress import progress_to
 from rampline.study.execution_file import Execution
 from rampline.tasks.form import find_execution
@@ -40,7 +41,10 @@ def _prepare(config: DataConfig, execution: Execution, study: str) -> PreparedDa
     present = known[config] if config in known else locate_prepared(config, home)
     state = prepare_data(config, study, present and str(present.directory), return_state=True)
     directory = state.result()
+    line = progress_to(get_run_logger().info).line
     if state.name == "Cached":
-        progress_to(get_run_logger().info).line(f"prepared already: {directory}")
+        line(f"prepared already: {directory}")
+    if present:  # before there was a store, perhaps; what is prepared now is put there
+        put_dataset(present, line)
     publish_data_report(config.source, directory)
     return present or PreparedDataset.open(Path(directory))

@@ -74,6 +74,7 @@ def start_execution(execution: Execution, *, command: str = "") -> None:
     """
     if execution.is_begun:
         execution.parent_run_id = Execution.open(execution.folder).parent_run_id
+        execution.write()  # with data that was prepared anew
         _take_over(execution)
     else:
         client = open_tracking(execution.home)

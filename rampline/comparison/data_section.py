@@ -48,7 +48,9 @@ def _make_table(title: str, table: pd.DataFrame) -> ReportTable:
 def _cell(value: Any) -> str:
     if pd.isna(value):
         return NONE
-    return f"{value:,g}" if isinstance(value, int | float) else str(value)
+    if isinstance(value, int | float):
+        return f"{value:,.0f}" if float(value).is_integer() else f"{value:,g}"
+    return str(value)
 
 
 def _data_tables(reports: Mapping[str, DataReport]) -> dict[str, pd.DataFrame]:
@@ -130,7 +132,10 @@ def _contact_sheets(dataset: PreparedDataset) -> list[Section]:
 def _picture(dataset: PreparedDataset, split: str, index: int, path: str) -> Picture | None:
     """The image, small; None where Pillow refuses what TensorFlow decodes, such as one with broken EXIF data."""
     try:
-        image = ImageOps.exif_transpose(_read(dataset, split, index)).convert("RGB")
+        image = ImageOps.exif_transpose(_read(dataset, split, index))
+        if image.mode == "I;16":  # Pillow would cut off what is above 255
+            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        image = image.convert("RGB")
     except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError):
         return None
     image.thumbnail((LONGEST_SIDE, LONGEST_SIDE))

@@ -45,7 +45,7 @@ def describe_preprocessing(
         channels: of the stored images.
         carve_validation: whether the validation split is taken out of the source's train split.
         is_upright: whether all images are stored upright in the source, so that none is turned.
-        has_copies: whether a training image that may become validation is there twice.
+        has_copies: whether a training image that may become validation is there twice; with groups, in two of them.
         cache: what `data.cache=auto` stands for; left open, `auto` stays as it is.
     """
     values: dict[str, Any] = {
@@ -63,7 +63,7 @@ def describe_preprocessing(
         values["orientation"] = "turned upright by EXIF"
     if config.group is not None:
         values["group"] = config.group
-    elif carve_validation and has_copies:
+    if carve_validation and has_copies:
         values["copies"] = "in one split"
     return values
 

@@ -11,6 +11,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Self
@@ -33,6 +34,7 @@ _HEADERS = (
     tarfile.SOLARIS_XHDTYPE,
 )
 _EXTENDED_AT = 482  # of a GNU sparse header: whether blocks of its map follow
+_IS_UTF8 = 0x800  # in the flags of a zip entry: its name is UTF-8
 # What macOS adds to archives.
 _IGNORED = "__MACOSX"
 _BROKEN = (
@@ -121,13 +123,21 @@ def unpack(archive: Path, directory: Path) -> None:
 def _zip_members(archive: Path) -> Iterator[_Member]:
     with zipfile.ZipFile(archive) as opened:
         for info in opened.infolist():
-            kind = stat.S_IFMT(info.external_attr >> 16)
+            name, kind = _zip_name(info), stat.S_IFMT(info.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise _refusal(archive, info.filename, "is a link or a device")
-            if info.filename.endswith(("/", "\\")):
-                _safe_name(archive, info.filename)
-            elif not info.filename.startswith(_IGNORED):
-                yield _Member(name=info.filename, size=info.file_size, open=lambda info=info: opened.open(info))
+                raise _refusal(archive, name, "is a link or a device")
+            if name.endswith(("/", "\\")):
+                _safe_name(archive, name)
+            elif not name.startswith(_IGNORED):
+                yield _Member(name=name, size=info.file_size, open=lambda info=info: opened.open(info))
+
+
+def _zip_name(info: zipfile.ZipInfo) -> str:
+    """The name of an entry; macOS writes UTF-8 without the flag that says so, and Python then reads it as cp437."""
+    if not info.flag_bits & _IS_UTF8:
+        with suppress(UnicodeError):
+            return info.filename.encode("cp437").decode()
+    return info.filename
 
 
 class _TarInfo(tarfile.TarInfo):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rampline.config import DataConfig
@@ -77,7 +77,7 @@ def select(catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config
 
     Both choices are drawn by the digest of (`split_seed`, content): they do not depend on the order of the files,
     adding an example moves few others. What becomes validation are whole groups: of `data.group`, else the copies of an
-    image, see `draw_validation_groups`, which `tell` gets a line of.
+    image, see `draw_validation_groups`, which `tell` gets a line of. Groups that share an image are one.
 
     Raises:
         DatasetError: when a class has too few training examples, or groups, to give one to validation and keep one.
@@ -85,8 +85,10 @@ def select(catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config
     drawn = sorted(range(len(catalog)), key=lambda index: _rank(config.split_seed, catalog[index]))
     splits = [entry.split for entry in catalog]
     if "validation" not in splits:
-        contents = Counter(label for label, _ in {(one.label, one.sha256) for one in catalog if one.split == "train"})
-        groups = [_group(one, contents[one.label]) if one.split == "train" else "" for one in catalog]
+        candidates = [one for one in catalog if one.split == "train"]
+        contents = Counter(label for label, _ in {(one.label, one.sha256) for one in candidates})
+        united = _unite(candidates, config, tell) if config.group else {}
+        groups = [_group(one, contents[one.label], united) if one.split == "train" else "" for one in catalog]
         trained = ((group, one.label) for group, one in zip(groups, catalog, strict=True) if group)
         chosen = draw_validation_groups(trained, class_names, config, tell)
         splits = ["validation" if group in chosen else split for group, split in zip(groups, splits, strict=True)]
@@ -99,9 +101,24 @@ def select(catalog: Sequence[CatalogEntry], class_names: tuple[str, ...], config
     return splits
 
 
-def _group(entry: CatalogEntry, contents: int) -> str:
+def _unite(entries: Sequence[CatalogEntry], config: DataConfig, tell: Tell) -> dict[str, str]:
+    """What each group of `data.group` counts as: the first by name of those that copies of images connect it to."""
+    from scipy.cluster.hierarchy import DisjointSet  # half a second, and few have groups
+
+    connected, holders = DisjointSet(one.group for one in entries), dict[str, str]()
+    for one in entries:
+        connected.merge(one.group, holders.setdefault(one.sha256, one.group))
+    if shared := [subset for subset in connected.subsets() if len(subset) > 1]:
+        count = sum(map(len, shared))
+        tell(
+            f"data.group={config.group!r}: {count} groups have copies of each other's images and count as {len(shared)}"
+        )
+    return {group: min(subset) for subset in connected.subsets() for group in subset}
+
+
+def _group(entry: CatalogEntry, contents: int, united: Mapping[str, str]) -> str:
     """Copies stay together, unless there is no other content in the class."""
-    return entry.group or (entry.sha256 if contents > 1 else f"{entry.sha256} {entry.name}")
+    return united.get(entry.group) or (entry.sha256 if contents > 1 else f"{entry.sha256} {entry.name}")
 
 
 def _rank(seed: int, entry: CatalogEntry) -> tuple[bytes, str]:

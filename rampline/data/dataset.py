@@ -38,6 +38,7 @@ class PreparedDataset(JsonData):
         storage: `tensor` (one file of fixed-length uint8 records per split), `raw_files` (one file of uint8 pixels per
             example) or `encoded_files` (one file per example, encoded as in the source, in its original size).
         undecodable: examples that were chosen and left out because they do not decode.
+        place: `source` with its path absolute; empty where it was prepared before that was kept.
     """
 
     directory: Path
@@ -48,6 +49,7 @@ class PreparedDataset(JsonData):
     splits: dict[str, int]
     storage: str
     undecodable: int = 0
+    place: str = ""
 
     @classmethod
     def open(cls, directory: Path) -> PreparedDataset:

@@ -34,7 +34,7 @@ from rampline.data.orientation import UPRIGHT
 from rampline.data.parallel import CAN_FORK, MapInOrder, in_chunks, map_in_order, worker_processes
 from rampline.data.preparation import check_undecodable_share, open_prepared
 from rampline.data.quality import ReportRow, make_report, read_report, write_report
-from rampline.data.sources import source_module
+from rampline.data.sources import place_of, source_module
 from rampline.data.sources.source import Example, Source, as_test_images
 from rampline.data.storage import Content, SplitWriter, stored_content
 from rampline.data.stored_dataset import fetch_dataset
@@ -156,6 +156,7 @@ def _manifest(directory: Path, plan: Plan, images: dict[str, dict], *, undecodab
     return {
         "format_version": FORMAT_VERSION,
         "source": plan.config.source,
+        "place": place_of(plan.config.source),
         "fingerprint": plan.fingerprint,
         "class_names": list(plan.source.class_names),
         "image_shape": plan.preprocessing["image_shape"],
@@ -174,7 +175,7 @@ DISK_SHARE = 1 / 4
 
 
 def choose_cache(examples: int, image_shape: tuple[int, int, int], folder: Path) -> tuple[str, str]:
-    """`memory`, `disk` or `none`, and a line that says why.
+    """`memory`, `disk` or `none`, and why.
 
     All three give the same pixels in the same order. The choice is made when a dataset is prepared and kept with it:
     what is free later, or on another machine that resumes with the same home, changes nothing.
@@ -189,8 +190,7 @@ def choose_cache(examples: int, image_shape: tuple[int, int, int], folder: Path)
     cache = choose_by_size(size, memory=memory, disk=disk)
     gib = 2**30
     return cache, (
-        f"data.cache=auto: {cache} ({size / gib:.2f} GiB decoded; free are {memory / gib:.1f} GiB of memory, "
-        f"{disk / gib:.1f} GiB of disk)"
+        f"{size / gib:.2f} GiB decoded; free are {memory / gib:.1f} GiB of memory, {disk / gib:.1f} GiB of disk"
     )
 
 
@@ -302,18 +302,25 @@ def _store_source(
     carve_validation = "train" in source.splits and "validation" not in source.splits
     channels = config.channels or source.channels
     cache = config.cache
-    if cache == "auto":
+    if cache in ("auto", "memory"):
         shape = (config.image_size, config.image_size, channels)
         stored = (config.limit or source.examples) * len(source.class_names) * len(SPLITS)
-        cache, reason = choose_cache(min(stored, source.examples), shape, home.data)
-        reporter.log(reason)
+        chosen, why = choose_cache(min(stored, source.examples), shape, home.data)
+        if cache == "auto":
+            cache = chosen
+            reporter.log(f"data.cache=auto: {chosen} ({why})")
+        elif chosen != cache:
+            instead = f"data.cache=auto would choose {chosen}"
+            reporter.log(f"warning: data.cache=memory: these images may not fit into memory ({why}); {instead}")
     trained = [entry for entry in catalog if entry.split == "train"]
+    # What `data.group` keeps together anyway is no copy here.
+    apart = {(entry.sha256, entry.group) for entry in trained} if config.group else trained
     preprocessing = describe_preprocessing(
         config,
         channels=channels,
         carve_validation=carve_validation,
         is_upright=all(entry.orientation == UPRIGHT for entry in catalog),
-        has_copies=len({entry.sha256 for entry in trained}) < len(trained),
+        has_copies=len({entry.sha256 for entry in trained}) < len(apart),
         cache=cache,
     )
     directory = dataset_directory(home, name, fingerprint, preprocessing)

@@ -19,7 +19,8 @@ from mlflow.tracking import MlflowClient
 from rampline.credentials import first_line
 from rampline.data.dataset import PreparedDataset
 from rampline.data.sources import place_of
-from rampline.errors import InputError
+from rampline.data.sources.source import has_absolute_path
+from rampline.errors import DatasetError, InputError
 from rampline.files import read_json
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
@@ -209,7 +210,15 @@ def images_trained_on(directory: RunDirectory, dataset: PreparedDataset) -> set[
     Raises:
         DatasetError: when the run's own data is gone or damaged.
     """
-    if place_of(directory.read_config().data.source) != place_of(dataset.source):
+    source, place = directory.read_config().data.source, dataset.place or place_of(dataset.source)
+    try:
+        own = PreparedDataset.open(Path(directory.read_identity().dataset))
+    except DatasetError:
+        if place != place_of(source):
+            return set()
+        raise
+    # The same images may have been prepared before where they lay then: the source, if it is absolute, is right, too.
+    places = {own.place or place_of(source), place_of(source) if has_absolute_path(source) else ""}
+    if place not in places:
         return set()
-    own = PreparedDataset.open(Path(directory.read_identity().dataset))
     return {*own.paths("train")} & {*dataset.paths(dataset.evaluation_split)}

@@ -45,7 +45,7 @@ def read_image(path: Path, boundary: Boundary) -> tuple[str, bytes, str]:
     """(path, content, problem); a link that leads outside, a pipe, or a file that may not be read has a problem."""
     # A name may hold bytes that are no text; a table holds only text.
     name = os.fsencode(path).decode(errors="replace")
-    if path.is_dir():
+    if os.path.isdir(path):  # `Path.is_dir` raises where a link leads into a folder that may not be looked into
         return name, b"", "a link to a folder is not followed"
     try:
         boundary.stat(path)

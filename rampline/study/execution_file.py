@@ -6,12 +6,12 @@ import dataclasses
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rampline.config import DataConfig, RunConfig
 from rampline.errors import DatasetError, InputError
@@ -66,8 +66,8 @@ class Execution:
         content = read_json(folder / FILE)
         refuse_newer(folder / FILE, content, version=VERSION)
         study = Study(**content["study"])
-        study = dataclasses.replace(study, datasets=_datasets(folder, study.runs))
         home = Home.of(folder, Path(content["home"]))
+        study = dataclasses.replace(study, datasets=_datasets(folder, study.runs, prepared_names(content), home))
         return cls(folder=folder, study=study, home=home, parent_run_id=content["parent_run_id"])
 
     @classmethod
@@ -77,10 +77,12 @@ class Execution:
         return cls.open(found[0]) if found else None
 
     def write(self) -> None:
-        """Write `execution.json`: the execution has begun."""
+        """Write `execution.json`: the execution has begun, on what is prepared of its data."""
         study = dataclasses.asdict(dataclasses.replace(self.study, datasets={}))
         del study["datasets"]
-        content = {"study": study, "home": str(self.home.root), "parent_run_id": self.parent_run_id}
+        prepared = {run.name: self.study.datasets.get(run.config.data) for run in self.study.runs}
+        names = {run: dataset.directory.name for run, dataset in prepared.items() if dataset}
+        content = {"study": study, "home": str(self.home.root), "parent_run_id": self.parent_run_id, "datasets": names}
         began = began_at(self.folder) if self.is_begun else time.time()
         write_json(self.folder / FILE, {"version": VERSION, "began": began, **content})
 
@@ -104,17 +106,28 @@ class Execution:
         return RunDirectory(self.folder / run)
 
 
-def _datasets(folder: Path, runs: Sequence[StudyRun]) -> dict[DataConfig, PreparedDataset]:
-    """What runs have begun with, as far as it is whole: their sources may be gone, or have changed since."""
+def _datasets(
+    folder: Path, runs: Sequence[StudyRun], names: Mapping[str, str], home: Home
+) -> dict[DataConfig, PreparedDataset]:
+    """What runs have begun with, or are to, as far as it is whole: their sources may be gone, or have changed since."""
     from rampline.data.dataset import PreparedDataset  # NumPy, which a new execution does without here
 
-    found: dict[DataConfig, PreparedDataset] = {}
+    directories = {run.config.data: home.data / names[run.name] for run in runs if run.name in names}
     for run in runs:
         directory = RunDirectory(folder / run.name)
         if directory.identity_file.is_file():
-            with suppress(DatasetError):
-                found[run.config.data] = PreparedDataset.open(Path(directory.read_identity().dataset))
+            directories[run.config.data] = Path(directory.read_identity().dataset)
+    found: dict[DataConfig, PreparedDataset] = {}
+    for data, prepared in directories.items():
+        with suppress(DatasetError):
+            found[data] = PreparedDataset.open(prepared)
     return found
+
+
+def prepared_names(content: Mapping[str, Any]) -> dict[str, str]:
+    """By run, the folders in `RAMPLINE_HOME/data` that `execution.json` names; none of one by an earlier version."""
+    # A name and nothing else: a file from a store must not lead out of the home.
+    return {run: Path(name).name for run, name in content.get("datasets", {}).items()}
 
 
 def is_begun(folder: Path) -> bool:

@@ -34,7 +34,7 @@ from rampline.record.events import drop_half_line
 from rampline.record.home import Home
 from rampline.record.object_store import ObjectStore, StoreDamaged, at_once, inside
 from rampline.record.provenance import process_identity
-from rampline.study.execution_file import FILE, Execution, began_at, is_begun
+from rampline.study.execution_file import FILE, Execution, began_at, is_begun, prepared_names
 
 VERSION = 1
 OWNER = ".owner.json"
@@ -447,7 +447,8 @@ def _fetch(store: ObjectStore, manifest: Manifest, home: Home, study: str, log: 
             with complete_directory(report, replace=True) as aside:
                 _fetch_files(store, manifest, REPORT, aside, log)
     with locked(home.data / ".lock"):
-        for name in {Path(read_json(file)["dataset"]).name for file in folder.glob("*/run.json")}:
+        begun = {Path(read_json(file)["dataset"]).name for file in folder.glob("*/run.json")}
+        for name in sorted({*begun, *prepared_names(read_json(folder / FILE)).values()}):
             if not fetch_dataset(home.data / name, log):
                 log(f"{store.url} does not have {name}: it is prepared again where its source is")
 

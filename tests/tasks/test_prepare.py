@@ -61,6 +61,7 @@ def test_a_source_that_is_wrong_is_not_tried_again(prefect_server, tmp_path, mon
 
 @pytest.mark.slow
 def test_a_leak_is_told_after_each_preparation(prefect_server, tmp_path, monkeypatch):
+    """The store is there at the second one alone: a run that has not begun may go on elsewhere."""
     monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
     images = ("train/a/1", "train/a/2", "train/b/1", "train/b/2", "test/a/1", "test/b/1")
     for shade, name in enumerate(images):
@@ -71,12 +72,15 @@ def test_a_leak_is_told_after_each_preparation(prefect_server, tmp_path, monkeyp
     data = f"{{source: '{source}', image_size: 8, validation_fraction: 0.5}}"
     study.write_text(f"base: {{data: {data}}}\nruns: {{one: {{}}}}\n")
     for said in ([], []):
+        assert not list(tmp_path.glob("store/data/*"))
         token = TERMINAL.set(LineProgress(said.append))
         with temporary_settings({PREFECT_API_URL: prefect_server.api.url, PREFECT_LOGGING_TO_API_ENABLED: False}):
             prepare(study=str(study))
         TERMINAL.reset(token)
         assert said[-1].startswith(f"{source}: 1 image is in more than one split, a leak: ")
         assert said[-1].endswith("; accuracy on such images is no accuracy on new ones.")
+        monkeypatch.setenv("RAMPLINE_STORE", str(tmp_path / "store"))
+    assert list(tmp_path.glob("store/data/photos-*/manifest.json"))
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ else's: it must not make other files of this machine part of a dataset.
 from __future__ import annotations
 
 import csv
+from contextlib import suppress
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,9 @@ def _read_table(path: Path, group: str | None) -> pd.DataFrame:
     if not isinstance(table.index, pd.RangeIndex):  # what pandas makes of the values that have no column
         values, has = table.index.nlevels + len(table.columns), ", ".join(table.columns)
         raise DatasetError(f"csv {path} has {values} values in a row, but {len(table.columns)} columns: {has}")
+    used = ("path", "label", "split", *filter(None, [group]))
+    if doubled := [column for column in used if list(table.columns).count(column) > 1]:
+        raise DatasetError(f"csv {path} has two columns {doubled[0]!r}: rename one of them")
     absent = [column for column in ("path", "label") if column not in table.columns]
     if absent:
         has = ", ".join(table.columns)
@@ -97,7 +101,7 @@ def _read_table(path: Path, group: str | None) -> pd.DataFrame:
         )
     if "split" not in table.columns:
         table["split"] = "train"
-    for column in dict.fromkeys(filter(None, ("path", "label", "split", group))):
+    for column in dict.fromkeys(used):
         table[column] = table[column].str.strip()
         _check_cells(path, table, column, table[column] != "", "a non-empty text")
     called: Any = {name: split_called(name) for name in table["split"].unique()}
@@ -108,14 +112,18 @@ def _read_table(path: Path, group: str | None) -> pd.DataFrame:
 
 def _check_cells(path: Path, table: pd.DataFrame, column: str, good: Any, allowed: str) -> None:
     for row in table.index[~good][:1]:
-        where, value = f"csv {path}, line {_line_of(path, row)}", table.at[row, column]
+        where, value = f"csv {path}{_line_of(path, row)}", table.at[row, column]
         raise DatasetError(f"{where}: {column}={value!r} is not allowed: it must be {allowed}")
 
 
-def _line_of(path: Path, row: int) -> int:
-    """The line that a row begins in; blank lines are no rows, and a row with a line break in a cell has several."""
-    with path.open(encoding="utf-8", newline="") as file:
+def _line_of(path: Path, row: int) -> str:
+    """`, line N`, where a row begins; nothing of a compressed table.
+
+    Blank lines are no rows, and a row with a line break in a cell has several.
+    """
+    with suppress(UnicodeDecodeError), path.open(encoding="utf-8", newline="") as file:
         rows = csv.reader(file)
         ends = ((rows.line_num, cells) for cells in rows if len(cells) > 1 or "".join(cells).strip())
         end, cells = next(islice(ends, row + 1, None))  # behind the header
-        return end - "".join(cells).count("\n")
+        return f", line {end - ''.join(cells).count(chr(10))}"
+    return ""

@@ -148,7 +148,7 @@ def is_image(path: str) -> bool:
 
 def _count_loose_images(folder: Path) -> int:
     """Image files that lie directly in a folder of class folders: they have no class."""
-    return sum(is_image(path.name) and path.is_file() for path in _entries(folder))
+    return sum(is_image(path.name) and os.path.isfile(path) for path in _entries(folder))
 
 
 def _tell_of_levels(root: Path, files: Sequence[ImageFile]) -> tuple[str, ...]:
@@ -204,7 +204,10 @@ def _split_folders(root: Path) -> list[tuple[str, Path]]:
 
 
 def _sub_folders(folder: Path) -> list[Path]:
-    folders = sorted(path for path in _entries(folder) if path.is_dir())
+    try:
+        folders = sorted(path for path in _entries(folder) if path.is_dir())
+    except OSError as error:  # a link into a folder that may not be looked into
+        raise DatasetError(f"cannot read {error.filename}: {error.strerror}") from error
     for path in folders:
         _refuse_link(path)
     return folders

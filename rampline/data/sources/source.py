@@ -71,7 +71,16 @@ class Source:
 
 def path_of(source: str) -> Path:
     """The path in `data.source`, absolute; a user of the name behind `~` need not be known."""
-    return Path(os.path.expanduser(source.partition(":")[2])).absolute()
+    return _written_path(source).absolute()
+
+
+def has_absolute_path(source: str) -> bool:
+    """Whether the path in `data.source` is the same in every working folder."""
+    return _written_path(source).is_absolute()
+
+
+def _written_path(source: str) -> Path:
+    return Path(os.path.expanduser(source.partition(":")[2]))
 
 
 def as_test_images(source: Source, class_names: tuple[str, ...], origin: str) -> Source:

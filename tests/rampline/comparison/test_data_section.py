@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from stored_data import store_here
 
-from rampline.comparison.data_section import PICTURES, write_data_page
+from rampline.comparison.data_section import PICTURES, _cell, _picture, write_data_page
 from rampline.config import DataConfig
 from rampline.config.sections import Cache
 from rampline.data.quality import read_report
@@ -65,6 +65,23 @@ def test_an_image_that_pillow_refuses_has_no_picture(photographs: Path, tmp_path
     write_data_page(dataset, read_report(dataset.directory), page)
     assert len(PNG.findall(page.read_text())) == 2 * PICTURES - 1
     assert "11 of 14 images of the split train" in page.read_text()
+
+
+def test_an_image_of_16_bits_is_shown_as_training_sees_it(photographs: Path, tmp_path: Path) -> None:
+    file = photographs / "train" / "red" / "0.png"
+    Image.fromarray(np.full((20, 30), 0x40FE, np.uint16)).save(file)
+    config = DataConfig(source=f"folder:{photographs}", image_size=16, cache="none")
+    dataset = store_here(config, Home(root=tmp_path / "home"))
+    picture = _picture(dataset, "train", dataset.paths("train").index("train/red/0.png"), "")
+    assert picture
+    assert (np.asarray(Image.open(io.BytesIO(base64.b64decode(picture.png)))) == 0x40).all()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(1_281_170, "1,281,170"), (1_281_170.0, "1,281,170"), (0.25, "0.25"), (np.inf, "inf")]
+)
+def test_whole_numbers_are_written_whole(value: float, shown: str) -> None:
+    assert _cell(value) == shown
 
 
 def test_the_command_prepares_and_names_the_page(rampline, home) -> None:

@@ -258,6 +258,13 @@ def test_a_zip_whose_folders_end_in_a_backslash(tmp_path):
     assert read_tree(folder) == {IMAGE: b"first", "images/dogs/1.png": b"second"}
 
 
+def test_names_in_a_zip_of_macos_are_utf8_and_others_cp437(tmp_path):
+    for name, stored in {"x.zip": "caf\u00e9".encode(), "y.zip": "caf\u00e9".encode("cp437")}.items():
+        path = write_zip(tmp_path / name, ("c" * len(stored) + "/1.png", b"second"))
+        path.write_bytes(path.read_bytes().replace(b"c" * len(stored) + b"/1", stored + b"/1"))
+        assert read_tree(unpack_once(path, tmp_path / "home")) == {IMAGE: b"first", "caf\u00e9/1.png": b"second"}
+
+
 def test_no_permissions_are_taken_over(tmp_path):
     info = tarfile.TarInfo("run.sh")
     info.mode = 0o6777

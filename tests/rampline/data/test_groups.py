@@ -11,6 +11,7 @@ from rampline.data.address import dataset_directory, describe_preprocessing, ind
 from rampline.data.catalog import CatalogEntry, fingerprint_catalog, select
 from rampline.data.quality import read_report
 from rampline.errors import ConfigError, DatasetError
+from rampline.files import read_json
 from rampline.record.home import Home
 
 CLASSES = tuple("abcdef")
@@ -105,6 +106,13 @@ def test_copies_of_an_image_are_a_group(store, make_folder):
     assert dataset.splits == {"train": 32, "validation": 8}
     assert read_report(dataset.directory).leak_lines() == []
     assert before.splits == {"train": 14, "validation": 6}
+    # As frames of one scene that two recordings share.
+    apart = store(source=f"folder:{root}", validation_fraction=0.25, group=r"(\d+[^.]*)\.")
+    assert apart.splits == dataset.splits
+    assert read_report(apart.directory).leak_lines() == []
+    assert "20 groups have copies of each other's images and count as 10" in "\n".join(store.lines)
+    kept = [read_json(one.directory / "manifest.json")["preprocessing"].get("copies") for one in (before, apart)]
+    assert kept == [None, "in one split"]
 
 
 def test_limit_is_drawn_after_the_groups():

@@ -1,5 +1,6 @@
 """The champion's labels of a folder of files: those of the evaluation, and a row for what cannot be read."""
 
+import errno
 import os
 import re
 import time
@@ -12,9 +13,11 @@ import pytest
 from PIL import Image
 from trained_runs import MODEL, STUDY, aliases, delete_model, write_test_images
 
+from rampline.data.archives import Boundary
 from rampline.errors import InputError, RunFailed
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
+from rampline.registry.labelling import read_image
 from rampline.registry.prediction import predict_folder
 from rampline.registry.promotion import promote
 from rampline.tracking.store import open_tracking
@@ -78,6 +81,24 @@ def test_labels_are_those_of_the_evaluation(champion: RunDirectory, home: Home, 
     assert good[each].sum(axis=1).to_numpy() == pytest.approx(1.0, abs=1e-5)
     assert good[each].max(axis=1).to_numpy() == pytest.approx(good["probability"].to_numpy())
     assert made.counts == {name: int(number) for name, number in good["label"].value_counts().sort_index().items()}
+
+
+def test_a_link_into_a_folder_that_may_not_be_looked_into_has_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, look = tmp_path / "images" / "1.png", os.stat
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "theirs" / "1.png")
+
+    def refuse(path: Any, **options: Any) -> os.stat_result:
+        if path == link:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return look(path, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)  # root, which may run the tests, may look into every folder
+    name, content, problem = read_image(link, Boundary(link.parent))
+    assert (name, content) == (str(link), b"")
+    assert problem.startswith(f"{link} leads to {tmp_path}/theirs/1.png, outside ")
 
 
 def test_a_photograph_is_turned_upright_before_it_is_labelled(

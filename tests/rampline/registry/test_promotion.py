@@ -29,7 +29,7 @@ from rampline.parity.check import ParityResult, result_file
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.registry import checks
-from rampline.registry.candidate import PREDICTIONS, Predictions, directory_of
+from rampline.registry.candidate import PREDICTIONS, Predictions, directory_of, images_trained_on
 from rampline.registry.checks import ALL, _score, _unseen
 from rampline.registry.promotion import NotPromoted, Promotion
 from rampline.registry.promotion import promote as promote_run
@@ -215,6 +215,36 @@ def test_a_folder_that_has_grown_leaves_images_to_compare_on(tmp_path: Path) -> 
     way_out = "is gone or damaged.* put .* back, or promote with `--as challenger`"
     with moved_away(own.directory), pytest.raises(InputError, match=way_out):
         _unseen(directory, grown)
+
+
+def test_a_source_is_known_by_where_it_lay_when_it_was_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run was trained on `folder:photos`; the working folder is another one then, which has `photos`, too."""
+    home, here = Home(root=tmp_path / "home"), f"folder:{tmp_path}/a/photos"
+    data = DataConfig(source="folder:photos", image_size=8, validation_fraction=0.5)
+    for number in range(20):
+        file = tmp_path / "a" / "photos" / f"class{number % 2}" / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (number, 0, 7)).save(file)
+    monkeypatch.chdir(tmp_path / "a")
+    own, again = (store_here(dataclasses.replace(data, split_seed=seed), home) for seed in (0, 1))
+    monkeypatch.chdir(tmp_path)
+    assert own.place == again.place == here
+
+    def trained_on(source: str, place: str) -> set[str]:
+        directory = RunDirectory(tmp_path / source.replace("/", "-"))
+        identity = RunIdentity(study="s", name="run", dataset=str(own.directory))
+        directory.create(RunConfig(data=dataclasses.replace(data, source=source)), identity)
+        return images_trained_on(directory, dataclasses.replace(again, place=place))
+
+    assert trained_on("folder:photos", here)
+    assert not trained_on("folder:photos", f"folder:{tmp_path}/photos")
+    # Images that were moved have the dataset that they had before.
+    moved = f"folder:{tmp_path}/moved"
+    assert trained_on(moved, moved)
+    with moved_away(own.directory):
+        assert not trained_on(moved, here)
 
 
 def test_images_are_left_out_too_where_a_table_has_got_a_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from rampline.config import ModelConfig, RunConfig
+from rampline.data.dataset import FORMAT_VERSION, PreparedDataset
 from rampline.errors import InputError
+from rampline.files import write_json
 from rampline.record.checkpoints import Manifest, Progress, write_manifest
 from rampline.record.home import Home
 from rampline.record.run_directory import RunIdentity
@@ -112,6 +114,34 @@ def test_what_is_prepared_here_is_no_part_of_the_file(tmp_path):
     Execution(folder=tmp_path, study=study, home=home).write()
     assert "datasets" not in json.loads((tmp_path / "execution.json").read_text())["study"]
     assert Execution.open(tmp_path).study.datasets == {}
+
+
+def test_data_that_was_prepared_for_a_run_that_has_not_begun_is_found_again(tmp_path):
+    home, chosen = Home(root=tmp_path / "home"), ["baseline", "mirrored-ramp"]
+    study = load_study("digits", only=chosen, overrides={"mirrored-ramp:data.limit": "7"})
+    prepared = {data: write_dataset(home.data / f"digits-{number}") for number, data in enumerate(study.data)}
+    execution = Execution(folder=tmp_path / "e1", study=dataclasses.replace(study, datasets=prepared), home=home)
+    execution.write()
+    assert Execution.open(tmp_path / "e1").study.datasets == prepared
+    # What a run has begun with counts; a file of an earlier version names nothing else.
+    first, second = study.data
+    other = write_dataset(home.data / "digits-9")
+    identity = RunIdentity(study="digits", name="baseline", dataset=str(other.directory))
+    execution.directory("baseline").create(study.runs[0].config, identity)
+    assert Execution.open(tmp_path / "e1").study.datasets == {first: other, second: prepared[second]}
+    file = tmp_path / "e1" / "execution.json"
+    content = json.loads(file.read_text())
+    del content["datasets"]
+    file.write_text(json.dumps(content))
+    assert Execution.open(tmp_path / "e1").study.datasets == {first: other}
+
+
+def write_dataset(directory: Path) -> PreparedDataset:
+    """As far as it is opened."""
+    about = {"source": "digits", "fingerprint": "f", "class_names": ["a", "b"], "image_shape": [8, 8, 1]}
+    stored = {"format_version": FORMAT_VERSION, "splits": {"train": 2}, "storage": "raw_files"}
+    write_json(directory / "manifest.json", {**about, **stored})
+    return PreparedDataset.open(directory)
 
 
 def test_an_execution_is_at_hand_in_its_block_alone(tmp_path):

@@ -33,6 +33,7 @@ from rampline.study.stored_execution import (
 
 KEY = "runs/digits/e1"
 DATASET = "digits-0123"
+LATER = {"datasets": {"mirrored-ramp": "../digits-4567"}}  # nothing outside the home is written
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +110,9 @@ def fetch(store: ObjectStore, root: Path, name: str | None = None) -> list[str]:
 def test_another_home_finds_all_of_it_with_paths_that_lead_there(store, execution, tmp_path: Path) -> None:
     (execution.home.data / DATASET / "manifest.json").write_text("{}")
     store.put_folder(f"data/{DATASET}", execution.home.data / DATASET)
+    # Of a run that has not begun.
+    write_json(execution.folder / "execution.json", read_json(execution.folder / "execution.json") | LATER)
+    store.put_folder("data/digits-4567", execution.home.data / DATASET)
     run = execution.directory("baseline")
     write_json(run.config_file, {**read_json(run.config_file), "note": f"{run.path}/weights", "other": "/elsewhere"})
     write_json(execution.folder / "delivery.json", {"process": "of this machine"})
@@ -127,7 +131,8 @@ def test_another_home_finds_all_of_it_with_paths_that_lead_there(store, executio
     for folder in left:
         folder.mkdir(parents=True)
     said = fetch(store, tmp_path / "b")
-    assert said == [f"fetching execution e1 from {store.url}", f"fetched {DATASET} from {store.url}"]
+    fetched = [f"fetched {name} from {store.url}" for name in (DATASET, "digits-4567")]
+    assert said == [f"fetching execution e1 from {store.url}", *fetched]
     assert [folder.exists() for folder in left] == [False, False, True]
     (found,) = [Execution.latest("digits", Home(root=tmp_path / "b"))]
     assert found

@@ -1,3 +1,4 @@
+import gzip
 import os
 from pathlib import Path
 
@@ -83,6 +84,7 @@ def test_prepared_with_a_per_class_limit(folder, store):
         ("path,label,split\nx/000.png,a,dev\n", r"line 2: split='dev' is not allowed: it must be one of train, val"),
         ('path,label\n\n \nx/000.png,"a\n"\n\n"x/\n001.jpg",\n', r"line 7: label='' is not allowed"),
         ("path,label\nx/000.png,a,1\nx/001.jpg,b,2\n", r"has 3 values in a row, but 2 columns: path, label"),
+        ("path,label, label\nx/000.png,a,b\n", r"csv /.*table.csv has two columns 'label': rename one of them"),
         ("path,label\nx/000.png,,\n", r"has 3 values in a row, but 2 columns: path, label"),
     ],
 )
@@ -93,6 +95,14 @@ def test_wrong_tables(folder, text, message):
     with pytest.raises(DatasetError, match=message) as caught:
         open_table(table)
     assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_cell_of_a_compressed_table(folder):
+    table = folder / "table.csv.gz"
+    table.write_bytes(gzip.compress(b"path,label\nx/000.png,a\nx/001.jpg,\n"))
+    with pytest.raises(DatasetError) as caught:
+        open_table(table)
+    assert str(caught.value) == f"csv {table}: label='' is not allowed: it must be a non-empty text"
 
 
 def test_a_file_that_cannot_be_read_is_not_said_to_be_missing(folder):

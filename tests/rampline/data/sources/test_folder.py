@@ -229,6 +229,21 @@ def test_a_link_to_a_folder(make_folder, link):
     assert refusal(root) == f"{root}/{link} is a link: links to folders are not followed, put the folder itself there"
 
 
+@pytest.mark.parametrize("link", ["c", "loose.png", "train/loose.png"])
+def test_a_link_into_a_folder_that_may_not_be_looked_into(make_folder, monkeypatch, link):
+    root = make_folder({"train/a": 1, "train/b": 1} if "/" in link else {"a": 1, "b": 1})
+    (root / link).symlink_to("nowhere")
+    look = os.stat
+
+    def refuse(path, **options):
+        if path == root / link:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return look(path, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)  # root, which may run the tests, may look into every folder
+    assert refusal(root) == f"cannot read {root}/{link}: Permission denied"
+
+
 def test_a_link_that_leads_to_itself(make_folder):
     root = make_folder({"a": 1, "b": 1})
     (root / "a/x.png").symlink_to("x.png")
