@@ -1,7 +1,6 @@
-import socket
-
 import pytest
 import typer
+from file_server import serve
 
 from rampline.cli.doctor import Finding, _bounds, doctor, examine
 from rampline.jobs.private_network import SHARED, other_users, private_network
@@ -36,9 +35,8 @@ def test_what_an_extra_needs_is_told_of_where_it_is_installed_alone():
 
 
 def test_a_server_that_does_not_answer_fails(tmp_path, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}/api"
-        monkeypatch.setenv("PREFECT_API_URL", url)
+    with serve(b"", status=401) as server:
+        monkeypatch.setenv("PREFECT_API_URL", server.url.removesuffix("/images.zip") + "/api")
         assert finding("Prefect", Home(root=tmp_path)).status == "ok"
     found = finding("Prefect", Home(root=tmp_path))
     assert (found.status, found.remedy) == ("fail", "start that server, or unset PREFECT_API_URL")
