@@ -34,7 +34,7 @@ def look(home: Home) -> list[Part]:
     servers, holder = read_state(home), lock_holder(home)
     if servers is None:
         # A worker that was started by hand leaves no state.
-        condition = "is starting, or a worker by hand runs"
+        condition = "is starting, or is a worker that was started by hand"
         return [Part(name="up", is_well=False, condition=condition, about=_process(holder))] if holder else []
     is_up = holder == servers.pid and servers.is_up
     condition = ("running" if servers.ready else "is starting") if is_up else "was killed"

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rampline.cli.console import line_console
-from rampline.credentials import mask
+from rampline.credentials import mask, without_user
 from rampline.devices import available_cores, find_devices
 from rampline.errors import InputError
 from rampline.files import lock_now
@@ -183,7 +183,7 @@ def _address(subject: str, variable: str, otherwise: str) -> Finding:
         return Finding(subject, "ok", f"{otherwise} ({variable} is not set)")
     if not value.startswith(("http://", "https://")):
         return Finding(subject, "ok", f"{variable}={mask(value)}")
-    if not answers(f"{value.rstrip('/')}/health"):
+    if not answers(f"{without_user(value).rstrip('/')}/health"):
         return Finding(
             subject, "fail", f"{variable}={mask(value)} does not answer", f"start that server, or unset {variable}"
         )

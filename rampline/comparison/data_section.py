@@ -18,7 +18,7 @@ from rampline.comparison.section import Picture, ReportTable, Section, open_temp
 from rampline.data.dataset import PreparedDataset, example_file
 from rampline.data.quality import DataReport
 from rampline.files import write_text
-from rampline.record.units import NONE
+from rampline.record.units import NONE, write_count
 
 ROWS = 40  # longer tables are cut, with a line that says so
 PICTURES, CLASSES = 12, 100  # of a contact sheet
@@ -49,7 +49,7 @@ def _cell(value: Any) -> str:
     if pd.isna(value):
         return NONE
     if isinstance(value, int | float):
-        return f"{value:,.0f}" if float(value).is_integer() else f"{value:,g}"
+        return write_count(value) if float(value).is_integer() else f"{value:,g}"
     return str(value)
 
 

@@ -24,6 +24,7 @@ from rampline.record.provenance import describe_machine
 from rampline.registry.candidate import PREDICTIONS, Predictions
 from rampline.tracking.description import GPU_TAG
 from rampline.tracking.store import find_runs
+from rampline.training.early_stop import stopped_after
 
 COUNTS = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch")
 # What decides, of one source, which images a run trains on.
@@ -61,8 +62,6 @@ GPU_FIGURES = {
     "power_usage_watts": ("power_watts_mean", statistics.fmean),
 }
 METRIC = re.compile(r"system/(?P<role>[^/]+)/(?:gpu_(?P<gpu>\d+)_)?(?P<name>.+)")
-# How the words begin that say why a run was stopped, see `rampline.training.early_stop`.
-STOPPED = re.compile(r"after epoch (?P<epoch>\d+) of ")
 Summary = Callable[[Iterable[float]], float]
 Read = TypeVar("Read")
 # Points by id of the run and name of the metric, in the order in which they were logged; names without points are not
@@ -190,8 +189,7 @@ def epoch_rows(run: Run, histories: Histories) -> list[dict[str, Any]]:
         points = histories.get((run.info.run_id, key), ())
         for point in sorted(points, key=lambda point: point.timestamp):
             epochs.setdefault(point.step, {})[key] = point.value
-    name, stopped = run_name(run), STOPPED.match(run.data.tags.get("rampline.stopped", ""))
-    last = int(stopped["epoch"]) if stopped else math.inf
+    name, last = run_name(run), stopped_after(run.data.tags.get("rampline.stopped", "")) or math.inf
     return [{"run": name, "epoch": epoch} | values for epoch, values in sorted(epochs.items()) if epoch <= last]
 
 

@@ -426,10 +426,9 @@ def _nodes(job: str) -> dict[str, str] | None:
 
 def _wait_for(ask: Callable[[], Answer | None], seconds: float) -> Answer | None:
     """What is answered at last; `None` where nothing is in time."""
-    deadline = time.monotonic() + seconds
-    while (answer := ask()) is None and time.monotonic() < deadline:
-        time.sleep(AGAIN_SECONDS)
-    return answer
+    answers: list[Answer | None] = [None]
+    wait_until(lambda: answers.append(ask()) or answers[-1] is not None, seconds, every=AGAIN_SECONDS)
+    return answers[-1]
 
 
 def _ask(*command: str, seconds: float = COMMAND_SECONDS) -> str | None:

@@ -7,6 +7,7 @@ that nothing happened to. The time is what the run is billed for.
 from __future__ import annotations
 
 import math
+import re
 
 from rampline.config import RunConfig
 from rampline.record.checkpoints import Progress
@@ -30,6 +31,12 @@ def decide(config: RunConfig, progress: Progress, wall_seconds: float) -> str | 
         return None
     why = _why(config, progress, wall_seconds)
     return f"after epoch {progress.epoch} of {config.epochs}: {why}" if why else None
+
+
+def stopped_after(why: str) -> int | None:
+    """The epoch in what `decide` has said; `None` of other words."""
+    found = re.match(r"after epoch (\d+) of ", why)
+    return int(found[1]) if found else None
 
 
 def _why(config: RunConfig, progress: Progress, wall_seconds: float) -> str | None:

@@ -36,7 +36,8 @@ def test_what_an_extra_needs_is_told_of_where_it_is_installed_alone():
 
 def test_a_server_that_does_not_answer_fails(tmp_path, monkeypatch):
     with serve(b"", status=401) as server:
-        monkeypatch.setenv("PREFECT_API_URL", server.url.removesuffix("/images.zip") + "/api")
+        address = server.url.removeprefix("http://").removesuffix("/images.zip")
+        monkeypatch.setenv("PREFECT_API_URL", f"http://me:secret@{address}/api")
         assert finding("Prefect", Home(root=tmp_path)).status == "ok"
     found = finding("Prefect", Home(root=tmp_path))
     assert (found.status, found.remedy) == ("fail", "start that server, or unset PREFECT_API_URL")

@@ -19,7 +19,7 @@ from rampline.files import read_json
 from rampline.record.checkpoints import Progress, last_checkpoint, step_of
 from rampline.record.run_directory import RunDirectory
 from rampline.training.controller import next_epoch
-from rampline.training.early_stop import decide, describe_stop
+from rampline.training.early_stop import decide, describe_stop, stopped_after
 
 EPOCHS = 20
 
@@ -83,6 +83,7 @@ def test_the_time_is_over_with_the_first_limit(minutes, cost, price, seconds: fl
     config = RunConfig(epochs=EPOCHS, cluster=cluster, stop=StopConfig(max_minutes=minutes, max_cost_usd=cost))
     at = {epoch: decide(config, Progress(epoch=epoch), seconds) for epoch in (0, 1, 7, EPOCHS)}
     assert at == {0: None, 1: f"after epoch 1 of 20: limit of {limit} reached", 7: at[7], EPOCHS: None}
+    assert stopped_after(str(at[7])) == 7
     assert decide(config, Progress(epoch=7), seconds - 0.1) is None
 
 
