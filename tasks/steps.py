@@ -141,8 +141,8 @@ def start(execution: Execution, command: str) -> None:
 
 @contextmanager
 def turn_of(execution: Execution) -> Iterator[None]:
-    """Wait for the execution's turn; in the block its stages find it at hand, and have the tag of our deployments."""
-    with in_turn(execution.study), at_hand(execution), _one_heartbeat(), tags("rampline"):
+    """Wait for the execution's turn; in the block its stages find it at hand."""
+    with in_turn(execution.study), at_hand(execution), _signs_of_life():
         yield
 
 
@@ -170,16 +170,16 @@ def open_execution(execution: Execution, command: str) -> Iterator[None]:
 
 
 @contextmanager
-def _one_heartbeat() -> Iterator[None]:
+def _signs_of_life() -> Iterator[None]:
     """Stages that are flows send no heartbeats of their own, unless somebody has asked for them.
 
     They are in the process of their parent, which sends some. Each flow ends by waiting, up to a second, for the thread
-    that sends its heartbeats.
+    that sends its heartbeats. Those that send some have the tag of our deployments, by which zombies are found. The
+    others have none: Prefect asks for the limits of its tags before each task, and a sqlite database, where an event is
+    being written meanwhile, sends it away for 2 s (a transaction that reads before it writes: HTTP 503).
     """
-    if "PREFECT_FLOWS_HEARTBEAT_FREQUENCY" in os.environ:
-        yield
-        return
-    with temporary_settings(updates={PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+    asked_for = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY" in os.environ
+    with tags("rampline") if asked_for else temporary_settings(updates={PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         yield
 
 

@@ -2,8 +2,10 @@
 
 import os
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
@@ -191,6 +193,11 @@ def test_what_was_measured_is_planned_with_and_compared_again(home: Path, monkey
 
 def test_nothing_in_the_home_is_open_to_others(home: Path) -> None:
     assert [path for path in (home, *home.rglob("*")) if path.stat().st_mode & 0o077] == []
+
+
+def test_no_task_asks_for_the_limits_of_a_tag(home: Path) -> None:
+    with closing(sqlite3.connect(home / "prefect" / "prefect.db")) as database:
+        assert {tags for (tags,) in database.execute("SELECT tags FROM task_run")} == {"[]"}
 
 
 def test_no_process_is_left(home: Path) -> None:

@@ -21,6 +21,7 @@ from rampline.data.compiled import as_written
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import ConfigError, DatasetError
 from rampline.files import csv_cell, read_json, write_json, write_text
+from rampline.imports import preload
 from rampline.jobs.job import EVENTS
 from rampline.pipeline.batches import ReplicaRange, make_evaluation_dataset
 from rampline.pipeline.examples import open_examples
@@ -72,8 +73,10 @@ def evaluate_run_directory(
     dataset = PreparedDataset.open(other_data) if other_data else own
     _check_same_classes(own, dataset)
     is_other = other_data is not None or which == "last"
-    if not is_other and _is_evaluated(run_directory, checkpoint):
-        return read_json(run_directory.evaluation_file)
+    if not is_other:
+        if _is_evaluated(run_directory, checkpoint):
+            return read_json(run_directory.evaluation_file)
+        preload("rampline.training.saved_model")  # MLflow: more than a second, in which the images are scored
     model, objective = load_model(run_directory, own, checkpoint)
     labels, logits = predict(model, dataset, dataset.evaluation_split)
     own_figures = _own_figures(objective, labels, logits)
@@ -244,7 +247,7 @@ def encode_small(image: tf.Tensor) -> bytes:
 
 
 def _write_model(model: keras.Model, run_directory: RunDirectory, dataset: PreparedDataset) -> None:
-    # MLflow: a second and more, which no other process with TensorFlow needs.
+    # Here, because no other process with TensorFlow needs MLflow.
     from rampline.training.saved_model import ModelMetadata, save_model
 
     save_model(model, run_directory.model, ModelMetadata.of(dataset, run_directory.read_config().model.name))

@@ -15,6 +15,7 @@ import numpy as np
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
 from mlflow.types import Schema, TensorSpec
+from mlflow.utils import environment
 
 from rampline.data.address import RESIZE
 from rampline.data.dataset import PreparedDataset
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 # Named, because MLflow would load the model in another process to find them out: 13 s.
 REQUIREMENTS = ("keras", "tensorflow", "numpy", "mlflow")
+# They are versions of what is installed. To compare the two, MLflow lists the files of all packages for over a second
+# (https://github.com/mlflow/mlflow/pull/10843).
+environment.warn_dependency_requirement_mismatches = lambda model_requirements: None  # type: ignore[reportPrivateImportUsage]
 
 
 @dataclass(frozen=True, kw_only=True)

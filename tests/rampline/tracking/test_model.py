@@ -27,7 +27,8 @@ inputs = keras.Input((8, 8, 1), dtype="uint8")
 x = keras.layers.BatchNormalization()(keras.layers.Rescaling(1 / 255)(inputs))
 model = keras.Model(inputs, keras.layers.Dense(2, dtype="float32")(keras.layers.Flatten()(x)))
 save_model(model, Path(folder), ModelMetadata(**json.loads(metadata)))
-print("saved", flush=True)
+from mlflow.utils import requirements_utils
+print("saved, having listed the files of packages:", requirements_utils._MODULES_TO_PACKAGES, flush=True)
 run_id = input()
 images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), dtype=np.uint8)
 expected = model.predict(images, verbose=0)
@@ -59,7 +60,7 @@ def test_the_model_predicts_the_same_after_mlflow_loads_it(client, deliver, make
         env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"},
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "saved\n"
+    assert process.stdout.readline() == "saved, having listed the files of packages: None\n"
     model_id = log_model(client, run_id, directory.model)
     assert log_model(client, run_id, directory.model) == model_id
     assert not list(directory.path.glob(".model*"))
