@@ -24,6 +24,12 @@ class InputError(RamplineError):
     exit_status = 2
 
 
+class InUse(InputError):
+    """Another process is at work on what is asked for: it may be free later. Exit status 1, not that of wrong input."""
+
+    exit_status = 1
+
+
 class ConfigError(InputError):
     """A study, run configuration or override is wrong."""
 

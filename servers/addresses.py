@@ -48,7 +48,17 @@ def url(address: str, port: int) -> str:
     host = ipaddress.ip_address(address)
     if host.is_unspecified:
         host = ipaddress.ip_address("127.0.0.1" if host.version == 4 else "::1")
-    return f"http://{f'[{host}]' if host.version == 6 else host}:{port}"
+    return f"http://{_in_url(host)}:{port}"
+
+
+def host_elsewhere(address: str) -> str:
+    """What other machines call this one, on which a server listens on `address`."""
+    host = ipaddress.ip_address(address)
+    return socket.gethostname() if host.is_unspecified else _in_url(host)
+
+
+def _in_url(host: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    return f"[{host}]" if host.version == 6 else str(host)
 
 
 def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:

@@ -14,7 +14,15 @@ from pathlib import Path
 
 from rampline.errors import InputError
 from rampline.record.home import Home, tracking_uri
-from rampline.servers.addresses import ALLOWED_HOSTS, LOCALHOST, OWN_HOSTS, given_hosts, is_loopback, own_names
+from rampline.servers.addresses import (
+    ALLOWED_HOSTS,
+    LOCALHOST,
+    OWN_HOSTS,
+    given_hosts,
+    host_elsewhere,
+    is_loopback,
+    own_names,
+)
 from rampline.servers.running import client_credentials, servers_folder
 from rampline.servers.secret import LOGIN, make_login
 
@@ -119,6 +127,8 @@ def prefect_environment(home: Home, address: str, port: int, access: Access) -> 
         # Else any page in the user's browser may talk to a server without a password.
         origins = ",".join(f"http://{host}:{port}" for host in LOCALHOST)
         defaults["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = origins
+    else:
+        defaults["PREFECT_UI_URL"] = f"http://{host_elsewhere(address)}:{port}"  # where links in messages lead
     gate = _gate(home, address, asks_itself=bool(access.prefect))
     return defaults | _inherited("PREFECT_API_", MLFLOW_USER, MLFLOW_PASSWORD) | private_prefect(home) | gate
 

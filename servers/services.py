@@ -16,11 +16,13 @@ from rampline.credentials import mask
 from rampline.errors import RamplineError
 from rampline.record.home import Home
 from rampline.record.provenance import process_identity
+from rampline.servers.addresses import host_elsewhere, is_loopback
 from rampline.servers.environments import client_environment, mlflow_environment, prefect_environment
 from rampline.servers.processes import MODULE, created, listens, send_group, start
 from rampline.servers.running import POOL, ProcessState, answers, servers_folder
 from rampline.servers.secret import open_prefect
 from rampline.servers.server_plan import Plan
+from rampline.tracking.pages import MLFLOW_UI_URL
 
 ANSWER_SECONDS = 180.0
 POLL_SECONDS = 0.2
@@ -151,7 +153,10 @@ def worker_service(plan: Plan) -> Service:
 def worker_environment(plan: Plan) -> dict[str, str]:
     """Of what talks to both servers."""
     # Prefect's own 10 s make a person who has clicked Run wonder.
-    return {"PREFECT_WORKER_QUERY_SECONDS": "3"} | client_environment(
+    defaults = {"PREFECT_WORKER_QUERY_SECONDS": "3"}
+    if plan.starts_mlflow and not is_loopback(plan.address):
+        defaults[MLFLOW_UI_URL] = f"http://{host_elsewhere(plan.address)}:{plan.request.mlflow_port}"
+    return defaults | client_environment(
         plan.request.home,
         plan.prefect_api_url,
         # With the credentials that the user may have written into it.

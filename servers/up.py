@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
-from ipaddress import ip_address
 from typing import TextIO
 
 import psutil
@@ -20,7 +18,7 @@ from rich.console import Console
 from rampline.errors import ERROR_MARK, InputError, RamplineError
 from rampline.jobs.waiting import wait_until
 from rampline.record.home import Home
-from rampline.servers.addresses import is_loopback
+from rampline.servers.addresses import host_elsewhere, is_loopback
 from rampline.servers.processes import counting_signals, end_leftovers, is_ending, is_gone, lock_holder, send
 from rampline.servers.running import Servers, read_state, running_servers, servers_folder
 from rampline.servers.secret import sign_in_lines
@@ -188,10 +186,9 @@ def _elsewhere(plan: Plan) -> list[str]:
     """What a user should know who lets other machines in."""
     if is_loopback(plan.address):
         return []
-    name = socket.gethostname() if ip_address(plan.address).is_unspecified else plan.address
     return [
-        f"from other machines: {name} instead, with the passwords; neither server encrypts, so keep to a private "
-        "network, or put a proxy with TLS before them (and its name into RAMPLINE_ALLOWED_HOSTS)",
+        f"from other machines: {host_elsewhere(plan.address)} instead, with the passwords; neither server encrypts, so "
+        "keep to a private network, or put a proxy with TLS before them (and its name into RAMPLINE_ALLOWED_HOSTS)",
         "",
     ]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from rampline.errors import InputError
+from rampline.errors import InputError, InUse
 from rampline.files import locked, read_json
 from rampline.jobs.waiting import wait_until
 from rampline.record.run_directory import RunDirectory
@@ -22,7 +22,8 @@ def hold_run(run_directory: RunDirectory) -> Iterator[None]:
     """Hold a run directory for the length of the block; roles that a killed launcher left are waited for.
 
     Raises:
-        InputError: when another launcher holds it, or it cannot be written.
+        InUse: when another launcher holds it, or its roles go on.
+        InputError: when it cannot be written.
     """
     with hold(run_directory.path):
         _wait_for_old_roles(run_directory)
@@ -34,7 +35,8 @@ def hold(folder: Path, *, patience: float = 0) -> Iterator[None]:
     """Hold a folder for the length of the block, by its file `.lock`; makes it where it is not there yet.
 
     Raises:
-        InputError: when another process holds it for `patience` more seconds, or it cannot be written.
+        InUse: when another process holds it for `patience` more seconds.
+        InputError: when it cannot be written.
     """
     holders: list[str] = []
     try:
@@ -44,7 +46,7 @@ def hold(folder: Path, *, patience: float = 0) -> Iterator[None]:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     with locked(folder / ".lock", holders.append, seconds=patience) as is_held:
         if not is_held:
-            raise InputError(f"{folder} is in use by {holders[0]}: wait for it, or end it")
+            raise InUse(f"{folder} is in use by {holders[0]}: wait for it, or end it")
         yield
 
 
@@ -52,7 +54,7 @@ def _wait_for_old_roles(run_directory: RunDirectory) -> None:
     """Roles notice that their launcher was killed; two sets of them must never write at once."""
     if not wait_until(lambda: not _roles_alive(run_directory), LEAVE_SECONDS):
         old = _roles_alive(run_directory)
-        raise InputError(f"run directory {run_directory.path} still has roles of a killed launcher: end {old}")
+        raise InUse(f"run directory {run_directory.path} still has roles of a killed launcher: end {old}")
 
 
 def _roles_alive(run_directory: RunDirectory) -> list[int]:

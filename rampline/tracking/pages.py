@@ -148,12 +148,14 @@ def _compact(value: Mapping[str, Any]) -> str:
 
 
 LOCAL_SERVER = "http://127.0.0.1:5000"
+# Where links lead, if people reach MLflow by another address than its clients, as `PREFECT_UI_URL` says of Prefect.
+MLFLOW_UI_URL = "RAMPLINE_MLFLOW_UI_URL"
 
 
 def mlflow_links(comparison: Comparison, home: Home) -> dict[str, str]:
     """Pages of MLflow by what they show: the runs as `charts`, the execution's run (`study`), its `report`.
 
-    On the tracking server, or on the one that `rampline up` starts.
+    At `RAMPLINE_MLFLOW_UI_URL`, else on the tracking server, or on the one that `rampline up` starts.
     """
     run_id, experiment = comparison.parent_run_id, comparison.experiment_id
     pages = {
@@ -190,7 +192,8 @@ def shorten(path: Path) -> str:
 
 
 def _server(home: Home) -> str:
-    return without_user(tracking_uri(home)).rstrip("/") if _has_server(home) else LOCAL_SERVER
+    server = without_user(tracking_uri(home)) if _has_server(home) else LOCAL_SERVER
+    return (os.environ.get(MLFLOW_UI_URL) or server).rstrip("/")
 
 
 def _has_server(home: Home) -> bool:

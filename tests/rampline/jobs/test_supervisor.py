@@ -20,7 +20,7 @@ from small_disk import read_only, small_disk
 
 from rampline.config import RunConfig
 from rampline.data.dataset import PreparedDataset
-from rampline.errors import ClusterConfigError, InputError, RunFailed
+from rampline.errors import ClusterConfigError, InputError, InUse, RunFailed
 from rampline.files import read_json
 from rampline.jobs import supervisor
 from rampline.jobs.local import Local, LocalPlacement
@@ -316,7 +316,7 @@ def test_a_run_directory_has_one_launcher(make_run) -> None:
     directory = make_run(make_config("single"))
     with (
         hold_run(directory),
-        pytest.raises(InputError, match=r"is in use by process \d+ on .*: wait for it, or end it"),
+        pytest.raises(InUse, match=r"is in use by process \d+ on .*: wait for it, or end it"),
         hold_run(directory),
     ):
         pass

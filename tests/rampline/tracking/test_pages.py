@@ -6,7 +6,8 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from rampline.tracking.pages import artifact_page, compare_page, how_to_open_tensorboard, run_page
+from rampline.record.home import Home
+from rampline.tracking.pages import artifact_page, compare_page, how_to_open_tensorboard, model_version_link, run_page
 
 
 def test_addresses():
@@ -16,6 +17,16 @@ def test_addresses():
     assert page == "#/compare-runs"
     assert json.loads(parse_qs(query)["runs"][0]) == ["ab", "cd"]
     assert json.loads(parse_qs(query)["experiments"][0]) == ["1"]
+
+
+def test_links_lead_where_people_reach_the_server(tmp_path, monkeypatch):
+    page = "/#/models/m/versions/2?workflowType=machine_learning"
+    home = Home(root=tmp_path)
+    assert model_version_link("m", 2, home) == f"http://127.0.0.1:5000{page}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@mlflow:5000/")
+    assert model_version_link("m", 2, home) == f"http://mlflow:5000{page}"
+    monkeypatch.setenv("RAMPLINE_MLFLOW_UI_URL", "https://mlflow.example.org/")
+    assert model_version_link("m", 2, home) == f"https://mlflow.example.org{page}"
 
 
 @pytest.mark.parametrize("place, program", [("checkout", ".tools/bin/uvx"), ("elsewhere", "uvx")])
