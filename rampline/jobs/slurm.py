@@ -385,7 +385,9 @@ def _job() -> str:
         raise ClusterConfigError(
             "cluster.launcher=slurm: this is no job of Slurm: `rampline submit STUDY --launcher slurm` makes one"
         )
-    return job
+    # The number of one of an array's tasks is that of the array: all would be queued again.
+    array = [os.environ.get(name, "") for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")]
+    return "_".join(array) if all(array) else job
 
 
 def _node(line: str) -> Node:

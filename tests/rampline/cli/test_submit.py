@@ -348,6 +348,32 @@ def test_a_controller_that_is_started_again_is_waited_for(
     assert Slurm().room(config) == 2
 
 
+TASK_OF_ARRAY = """
+import os
+from rampline.jobs.slurm import is_running, requeue_at_exit
+again = requeue_at_exit(print)
+print("began", flush=True)
+if os.environ["SLURM_JOB_ID"] == os.environ["SLURM_ARRAY_JOB_ID"] and "SLURM_RESTART_COUNT" not in os.environ:
+    assert is_running(print)
+    again()
+"""
+
+
+@pytest.mark.long
+def test_a_task_of_an_array_alone_is_queued_again(slurm: SlurmCluster, tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(TASK_OF_ARRAY)
+    options = "--requeue", "--array=1-2", "--open-mode=append", f"--output={tmp_path}/%a.log"
+    slurm.ask("sbatch", *options, "--wrap", f"{sys.executable} {tmp_path / 'task.py'}")
+    logs = [tmp_path / "1.log", tmp_path / "2.log"]
+
+    def begun() -> list[int]:
+        return sorted(log.read_text().count("began") if log.is_file() else 0 for log in logs)
+
+    wait_until(lambda: begun()[1] == 2, 60)
+    wait_until(lambda: not slurm.ask("squeue", "--noheader"), 60)
+    assert begun() == [1, 2]
+
+
 @pytest.mark.long
 def test_a_study_runs_in_an_allocation(
     slurm: SlurmCluster, prefect: dict[str, str], home: Path, prepared: None
