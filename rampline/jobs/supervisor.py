@@ -25,7 +25,7 @@ from rampline.jobs.launchers import launcher_of
 from rampline.jobs.stop import StopRequest
 from rampline.jobs.tf_config import Task
 from rampline.jobs.waiting import POLL_SECONDS, wait_until
-from rampline.record.attempts import Attempts, write_hosts
+from rampline.record.attempts import Attempts, read_accumulate, write_hosts
 from rampline.record.checkpoints import last_checkpoint, step_of
 from rampline.record.events import EventReader
 from rampline.record.run_directory import RunDirectory
@@ -248,7 +248,7 @@ def supervise(run_directory: RunDirectory, *, on_event: OnEvent, log: Log, launc
             if attempts is None:
                 own = run_directory.attempts_file if leader.is_chief else run_directory.attempts_file_of(leader.name)
                 attempts = Attempts(own)
-                accumulate = attempts.accumulate if config.batch.accumulate == AUTO else None
+                accumulate = read_accumulate(own) if config.batch.accumulate == AUTO else None
             attempts.begin(leader.workers, accumulate, machine=placement.machine, on_cpu=on_cpu)
         except BaseException:
             placement.close()

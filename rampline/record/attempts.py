@@ -42,11 +42,6 @@ class Attempts:
         self._began_at = time.monotonic()
         self.number, self.wall_seconds_before = 0, 0.0
 
-    @property
-    def accumulate(self) -> int:
-        """See `read_accumulate`."""
-        return _last_accumulate(self._past)
-
     def begin(
         self,
         workers: int,
@@ -107,19 +102,17 @@ class Attempts:
 
 def read_workers(file: Path) -> list[int]:
     """With how many workers each start was made, oldest first; none of one by an earlier version of Rampline."""
-    started = (event for event in EventReader(file).read() if event["event"] == "attempt")
-    return [event["workers"] for event in started if "workers" in event]
+    return [event["workers"] for event in EventReader(file).read("attempt") if "workers" in event]
 
 
 def read_accumulate(file: Path) -> int:
     """The micro-batches of the last start of a run with `batch.accumulate: auto`; 1 before the first."""
-    return _last_accumulate(list(EventReader(file).read()))
+    return [1, *(event["accumulate"] for event in EventReader(file).read("attempt") if "accumulate" in event)][-1]
 
 
 def read_environments(file: Path) -> dict[int, dict[str, str]]:
     """The machine, by `environment`, of every start by its number; empty for one by an earlier version of Rampline."""
-    started = (event for event in EventReader(file).read() if event["event"] == "attempt")
-    return {event["number"]: event.get("environment", {}) for event in started}
+    return {event["number"]: event.get("environment", {}) for event in EventReader(file).read("attempt")}
 
 
 def tell_attempts(run_directory: RunDirectory) -> list[tuple[str, ...]]:
@@ -150,10 +143,6 @@ def write_hosts(hosts: Sequence[str]) -> str:
     counted = [f"{host} {TIMES}{count}" if count > 1 else host for host, count in Counter(hosts).items()]
     more = len(counted) - MOST_HOSTS
     return ", ".join(counted[:MOST_HOSTS]) + (f" and {more} more" if more > 0 else "") or NONE
-
-
-def _last_accumulate(events: Sequence[dict[str, Any]]) -> int:
-    return next((event["accumulate"] for event in reversed(events) if "accumulate" in event), 1)
 
 
 def _steps_of_attempts(run_directory: RunDirectory) -> dict[int, str]:

@@ -31,15 +31,6 @@ class CheckpointDamaged(ConfigError):
         self.path, self.reason = path, reason
 
 
-class CheckpointMissing(ConfigError):
-    """The best checkpoint of a run is no longer there."""
-
-    def __init__(self, path: Path, epoch: int) -> None:
-        super().__init__(
-            f"the best checkpoint of the run, {path} (epoch {epoch}), is missing: put it back, or train the run again"
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Progress(JsonData):
     """How far a training is: what a continued run needs beside its variables.
@@ -161,12 +152,15 @@ def best_checkpoint(folder: Path) -> Path | None:
     """The checkpoint with the best validation accuracy, as the newest readable one remembers it; else the newest.
 
     Raises:
-        CheckpointMissing: when the best one is gone: no other has the accuracy that the run tells.
+        ConfigError: when the best one is gone: no other has the accuracy that the run tells.
     """
     for path in reversed(list_checkpoints(folder)):
         progress = _progress_if_readable(path)
         if progress and is_best_missing(folder, progress):
-            raise CheckpointMissing(checkpoint_path(folder, progress.best_step), progress.best_epoch)
+            best = f"{checkpoint_path(folder, progress.best_step)} (epoch {progress.best_epoch})"
+            raise ConfigError(
+                f"the best checkpoint of the run, {best}, is missing: put it back, or train the run again"
+            )
         if progress:
             return checkpoint_path(folder, progress.best_step) if progress.best_step else path
     return last_checkpoint(folder)

@@ -40,6 +40,8 @@ class RunIdentity(JsonData):
 class Goal(JsonData):
     """How far a run is trained for the time being, where it competes with others; see `rampline.study.halving`.
 
+    No role of it may be alive when it is written.
+
     Attributes:
         epoch: where it rests, or ends; its last epoch, or a rung before it.
         stopped: why it goes no further than that rung; empty while it may.
@@ -155,10 +157,6 @@ class RunDirectory:
             return config
         here = copied if copied.exists() else own
         return dataclasses.replace(config, model=dataclasses.replace(config.model, weights=str(here)))
-
-    def write_goal(self, goal: Goal) -> None:
-        """Say how far the run is trained; no role of it may be alive."""
-        goal.write(self.goal_file)
 
     def read_goal(self) -> Goal | None:
         """How far the run is trained; `None` for one that makes all its epochs."""

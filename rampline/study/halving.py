@@ -147,7 +147,7 @@ def turns(execution: Execution) -> Iterator[tuple[StudyRun, Goal | None]]:
         run = next(run for run in left if run.starts_from not in names and _has_turn(run, execution, goals))
         directory, goal = execution.directory(run.name), goals.get(run.name)
         if goal:
-            directory.write_goal(goal)
+            goal.write(directory.goal_file)
         yield run, goal
         if run.halving and not directory.is_at_goal:
             failed.add(run.name)

@@ -17,7 +17,7 @@ from rampline.data.dataset import PreparedDataset
 from rampline.errors import ConfigError, RunFailed
 from rampline.jobs.supervisor import supervise
 from rampline.parity.check import check_parity
-from rampline.record.attempts import Attempts
+from rampline.record.attempts import read_accumulate
 from rampline.training.objective import EXAMPLES, Objective, make_cross_entropy
 from rampline.training.optimizers import make_optimizer
 from rampline.training.state import TrainingState
@@ -170,7 +170,7 @@ def test_out_of_memory_doubles_the_micro_batches(make_run: MakeRun, strategy: st
     (line,) = [line for line in lines if "going on" in line]
     assert "has no memory: ResourceExhaustedError: " in line
     assert line.endswith(": going on from step 0 with 2 micro-batches a step")
-    assert Attempts(directory.attempts_file).accumulate == 2, "the next command begins with them"
+    assert read_accumulate(directory.attempts_file) == 2, "the next command begins with them"
     assert [event.get("micro_batch_size") for event in directory.read_events("started")] == [None, 14]
 
 

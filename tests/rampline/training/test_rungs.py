@@ -43,13 +43,13 @@ def test_a_run_that_has_rested_ends_with_the_bits_of_one_that_has_not(
     straight, halved = RunDirectory(tmp_path / "straight"), RunDirectory(tmp_path / "halved")
     run_roles(train_whole, config, straight.path)
     for epoch in (1, 3):
-        halved.write_goal(Goal(epoch=epoch))
+        Goal(epoch=epoch).write(halved.goal_file)
         assert not halved.is_at_goal
         run_roles(train_whole, config, halved.path)
         assert (halved.is_at_goal, halved.is_complete) == (True, False)
         assert read_json(halved.rung_file(epoch))["epochs"] == epoch
     assert [event["epoch"] for event in halved.read_events("rested")] == [1, 3]
-    halved.write_goal(Goal(epoch=4))
+    Goal(epoch=4).write(halved.goal_file)
     run_roles(train_whole, config, halved.path)
     assert [event["epoch"] for event in halved.read_events("epoch")] == [1, 2, 3, 4]
     ours, theirs = (read_json(directory.result_file) for directory in (halved, straight))
