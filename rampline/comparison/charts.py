@@ -14,7 +14,7 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from rampline.comparison.runs import Comparison, is_missing
-from rampline.record.metric import Metric, Output
+from rampline.record.metric import Output
 from rampline.record.metrics import shown_in
 from rampline.record.units import write_quantity
 
@@ -265,7 +265,7 @@ def drawn_runs(comparison: Comparison) -> list[str]:
     The reference, then in turn the fastest and the most accurate of those that finished, then the first ones.
     """
     runs = comparison.runs["run"].tolist()
-    rankings = [_rank(comparison, metric) for metric in shown_in(Output.CHART_CHOICE)]
+    rankings = [[row["run"] for row in comparison.ranked(metric.name)] for metric in shown_in(Output.CHART_CHOICE)]
     in_turn = chain.from_iterable(zip_longest(*rankings))
     chosen = [run for run in dict.fromkeys([comparison.reference, *in_turn, *runs]) if run][:MOST_STYLES]
     return [run for run in runs if run in chosen]
@@ -279,9 +279,3 @@ def describe_drawn(comparison: Comparison) -> str:
         f"The charts of this page show {MOST_STYLES} of the {len(comparison.runs)} runs: the reference, and the "
         "fastest and most accurate ones. The tables have all of them."
     )
-
-
-def _rank(comparison: Comparison, metric: Metric) -> list[str]:
-    rows: list[dict[str, Any]] = [row for row in comparison.finished if not is_missing(row[metric.name])]
-    ranked = sorted(rows, key=lambda row: row[metric.name], reverse=metric.better == "higher")
-    return [row["run"] for row in ranked]

@@ -68,8 +68,21 @@ def make_charts(comparison: Comparison) -> list[Chart]:
     return charts
 
 
-def _accuracy_scale(comparison: Comparison) -> dict[str, Any]:
-    return {"domain": list(accuracy_limits(comparison)), "nice": False}
+def accuracy_scale(comparison: Comparison) -> dict[str, Any]:
+    """One for training and validation accuracy: low first epochs are cut, runs differ in later ones.
+
+    Every epoch of the later half is inside.
+    """
+    runs = [row["run"] for row in comparison.finished] or comparison.runs["run"].tolist()
+    metrics = ("train_accuracy", "val_accuracy")
+    curves = [_values(comparison.epochs_of(run), metric) for run in runs for metric in metrics]
+    later = [accuracy for curve in curves for accuracy in curve[len(curve) // 2 :]]
+    every = _values(comparison.epochs, *metrics)
+    later = later or every
+    window = max(4 * (max(later) - min(later)), MIN_WINDOW)
+    margin = 0.05 * window
+    low = min(max(every) - window, min(later) - margin)
+    return {"domain": [max(low, min(every) - margin), max(every) + margin], "nice": False}
 
 
 def _loss_scale(comparison: Comparison) -> dict[str, Any]:
@@ -92,11 +105,11 @@ def _values(epochs: pd.DataFrame, *metrics: str) -> list[float]:
 # What is charted over the epochs: a metric, how to read the chart, and its scale.
 Curve = tuple[str, str, Callable[[Comparison], dict[str, Any]]]
 CURVES: tuple[Curve, ...] = (
-    ("val_accuracy", "Share of right answers on images that are not trained on.", _accuracy_scale),
+    ("val_accuracy", "Share of right answers on images that are not trained on.", accuracy_scale),
     (
         "train_accuracy",
         "As the images were trained on. Far above the validation accuracy, a run learns its images by heart.",
-        _accuracy_scale,
+        accuracy_scale,
     ),
     ("val_loss", "Where it rises while the training loss falls, more epochs do harm.", _loss_scale),
     ("train_loss", "On the same scale. Without penalties on weights.", _loss_scale),
@@ -196,20 +209,3 @@ def _best_and_last(comparison: Comparison) -> Chart:
         caption="Filled: the best epoch, whose checkpoint is scored. Open: the last. A gap is training too long.",
         spec=dumbbell(rows, "last", "best", "validation accuracy", tooltip(best="best epoch", last="last epoch")),
     )
-
-
-def accuracy_limits(comparison: Comparison) -> tuple[float, float]:
-    """The range of training and validation accuracy to look at: low first epochs are cut, runs differ in later ones.
-
-    Every epoch of the later half is inside.
-    """
-    runs = [row["run"] for row in comparison.finished] or comparison.runs["run"].tolist()
-    metrics = ("train_accuracy", "val_accuracy")
-    curves = [_values(comparison.epochs_of(run), metric) for run in runs for metric in metrics]
-    later = [accuracy for curve in curves for accuracy in curve[len(curve) // 2 :]]
-    every = _values(comparison.epochs, *metrics)
-    later = later or every
-    window = max(4 * (max(later) - min(later)), MIN_WINDOW)
-    margin = 0.05 * window
-    low = min(max(every) - window, min(later) - margin)
-    return max(low, min(every) - margin), max(every) + margin

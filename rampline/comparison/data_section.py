@@ -113,9 +113,7 @@ def _contact_sheets(dataset: PreparedDataset) -> list[Section]:
     for label, name in enumerate(dataset.class_names[:CLASSES]):
         indices = np.flatnonzero(labels == label)
         # From all of the class: its images lie side by side as they were taken.
-        chosen = (
-            indices[np.unique(np.linspace(0, max(len(indices) - 1, 0), PICTURES).astype(int))] if len(indices) else []
-        )
+        chosen = indices[np.unique(np.linspace(0, len(indices) - 1, PICTURES).astype(int))] if len(indices) else []
         shown = (_picture(dataset, split, int(i), paths[i] if paths else f"image {i}") for i in chosen)
         pictures = tuple(filter(None, shown))
         sheets.append(

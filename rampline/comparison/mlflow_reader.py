@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Run, RunStatus
+from mlflow.entities import Metric, Run
 from mlflow.exceptions import MlflowException
 
 from rampline.config.formats import keys_that_keep_training
@@ -126,7 +126,7 @@ def run_row(run: Run, parent: Run) -> dict[str, Any]:
         "run_id": run.info.run_id,
         "strategy": tags.get("rampline.strategy") or params.get("strategy", ""),
         "engine": params.get("engine", ""),
-        "status": RunStatus.to_string(RunStatus.from_string(run.info.status)),
+        "status": run.info.status,
         "failure": tags.get("rampline.failure", ""),
         "stopped": tags.get("rampline.stopped", ""),
         "run_dir": tags.get("rampline.run_dir", ""),

@@ -51,9 +51,9 @@ def _judge(quoted: list[dict[str, Any]]) -> Iterator[str]:
     within = [ratio for ratio, share in ratios if max(ratio, 1 / ratio) <= 1 + share]
     total, was = (sum(row[name] for row in quoted) for name in (f"{QUOTED}wall_seconds", "wall_seconds"))
     write = unit_of("wall_seconds").write
-    runs = "1 run" if len(quoted) == 1 else f"{len(quoted)} runs"
     yield (
-        f"{write(total)} s were quoted for {runs}, {write(was)} s came out ({was / total - 1:+.0%}); "
+        f"{write(total)} s were quoted for {'1 run' if len(quoted) == 1 else f'{len(quoted)} runs'}, "
+        f"{write(was)} s came out ({was / total - 1:+.0%}); "
         f"{len(within)} of {len(quoted)} lie in the interval of their quote."
     ).replace("%", " %")
 

@@ -124,6 +124,11 @@ class Comparison:
         """The rows whose training ended well."""
         return [row for row in self.rows if row["status"] == FINISHED]
 
+    def ranked(self, key: str) -> list[dict[str, Any]]:
+        """The finished rows that have this figure, the highest first."""
+        rows = [row for row in self.finished if not is_missing(row[key])]
+        return sorted(rows, key=lambda row: row[key], reverse=True)
+
     @cached_property
     def reference_row(self) -> dict[str, Any] | None:
         """The row of the reference; None where no run has finished."""

@@ -34,7 +34,6 @@ from rampline.comparison.runs import Comparison, comparable_settings, is_missing
 
 # What is held constant: the column of `Comparison.runs` by kind of scaling.
 KINDS = {"strong": "global_batch_size", "weak": "per_replica_batch_size"}
-ASYNCHRONOUS = "parameter_server"
 # Figures of one machine at two times that differ by less are its noise.
 STEADY = 1.15
 FIT_COUNTS = 3  # fewer different numbers of replicas cannot tell three terms apart
@@ -94,11 +93,6 @@ class ScalingCurve:
     engine: str
     steps_per_call: str
     points: tuple[ScalingPoint, ...]
-
-    @property
-    def is_synchronous(self) -> bool:
-        """Whether the replicas wait for each other in every step."""
-        return self.strategy != ASYNCHRONOUS
 
     @property
     def replica_counts(self) -> list[int]:
@@ -192,7 +186,7 @@ class ScalingFit:
 
 def fit_curve(curve: ScalingCurve) -> ScalingFit | None:
     """The fit of a synchronous curve of at least `FIT_COUNTS` different numbers of replicas, else None."""
-    if not curve.is_synchronous or len(curve.replica_counts) < FIT_COUNTS:
+    if curve.strategy == "parameter_server" or len(curve.replica_counts) < FIT_COUNTS:
         return None
     measured = np.array([point.step_ms for point in curve.points])
     functions = TERMS[curve.kind]

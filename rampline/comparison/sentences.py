@@ -62,7 +62,7 @@ def list_answers(comparison: Comparison) -> list[str]:
 
 def _others(comparison: Comparison) -> list[dict[str, Any]]:
     """The finished runs beside the reference, the fastest first, and last those that are its training once more."""
-    others = [row for row in _ranked(comparison, "speedup") if row["run"] != comparison.reference]
+    others = [row for row in comparison.ranked("speedup") if row["run"] != comparison.reference]
     return sorted(others, key=lambda row: _is_repeat(row, comparison))
 
 
@@ -72,18 +72,14 @@ def summarise_accuracy(comparison: Comparison) -> str:
     if reference is None:
         return ""
     fastest = find_fastest(comparison)
-    scored = [row for row in _ranked(comparison, "test_accuracy") if is_scored_alike(row, reference)]
+    scored = [row for row in comparison.ranked("test_accuracy") if is_scored_alike(row, reference)]
     if not scored:
         return ""
     best = scored[0]
     kind = f"{best['test_split'] or 'test'} accuracy"
     top = f"{best['run']} with {write_accuracy(best['test_accuracy'])}"
     pair = [fastest["test_accuracy"], reference["test_accuracy"]]
-    if (
-        fastest["run"] == comparison.reference
-        or fastest not in scored
-        or any(is_missing(accuracy) for accuracy in pair)
-    ):
+    if fastest["run"] == comparison.reference or fastest not in scored or is_missing(reference["test_accuracy"]):
         return f"The best {kind} is that of {top}." if len(scored) > 1 else f"The {kind} is that of {top}."
     own = f"The {kind} of {fastest['run']} is {write_accuracy(pair[0])}, {_points(pair[0] - pair[1])} the reference"
     if len(epochs := unequal_epochs([fastest, reference])) > 1:
@@ -93,7 +89,7 @@ def summarise_accuracy(comparison: Comparison) -> str:
 
 def summarise_scaling(comparison: Comparison) -> str:
     """Whether more replicas than the reference has made the same training faster; empty where none has more."""
-    ranked = [row for row in _ranked(comparison, "speedup") if not is_missing(row["scaling_efficiency"])]
+    ranked = [row for row in comparison.ranked("speedup") if not is_missing(row["scaling_efficiency"])]
     reference = comparison.reference_row
     scaled = [row for row in ranked if reference and is_scaled(row, reference)]
     if not reference or not scaled:
@@ -234,12 +230,7 @@ def list_verdicts(comparison: Comparison) -> list[str]:
 
 def find_fastest(comparison: Comparison) -> dict[str, Any]:
     """The finished run with the highest throughput; there must be a reference."""
-    return next(row for row in _ranked(comparison, "speedup") if not _is_repeat(row, comparison))
-
-
-def _ranked(comparison: Comparison, key: str) -> list[dict[str, Any]]:
-    rows = [row for row in comparison.finished if not is_missing(row[key])]
-    return sorted(rows, key=lambda row: row[key], reverse=True)
+    return next(row for row in comparison.ranked("speedup") if not _is_repeat(row, comparison))
 
 
 def _is_repeat(row: dict[str, Any], comparison: Comparison) -> bool:

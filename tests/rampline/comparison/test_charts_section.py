@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from logged_runs import LoggedRun
 
-from rampline.comparison.charts_section import accuracy_limits, make_charts
+from rampline.comparison.charts_section import accuracy_scale, make_charts
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from rampline.comparison.charts_section import accuracy_limits, make_charts
 )
 def test_only_low_first_epochs_are_cut(compare, curves, cut):
     runs = [LoggedRun(name=f"run-{i}", epochs=[(a, 9, 1e-3, 1) for a in curve]) for i, curve in enumerate(curves)]
-    low, high = accuracy_limits(compare("lines", runs, execution=str(curves)))
+    low, high = accuracy_scale(compare("lines", runs, execution=str(curves)))["domain"]
     accuracies = sorted(accuracy for curve in curves for accuracy in curve)
     assert [accuracy for accuracy in accuracies if not low < accuracy < high] == cut
 
