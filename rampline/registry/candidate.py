@@ -30,7 +30,6 @@ from rampline.tracking.store import TrackingError
 
 Log = Callable[[str], None]
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous-champion"
-PREFIX = "rampline-"
 # MLflow's notation: an alias behind @, or a version behind /. The scheme may be left out where there is an alias.
 _NOTATION = re.compile(r"(?:models:/)?(?P<name>[^/@]+)@(?P<alias>[^/@]+)|models:/(?P<named>[^/@]+)/(?P<version>\d+)")
 
@@ -49,7 +48,7 @@ class ModelReference:
 
 def registered_name(study: str) -> str:
     """The registered model of a study, such as `rampline-digits`."""
-    return f"{PREFIX}{study}"
+    return f"rampline-{study}"
 
 
 def parse_reference(text: str) -> ModelReference | None:

@@ -160,8 +160,6 @@ def promote(run: str, *, alias: str = CHAMPION, home: Home, log: Log) -> Promoti
         InputError: when there is no such run.
         TrackingError: when MLflow refuses.
     """
-    if alias not in (CHAMPION, CHALLENGER):
-        raise ValueError(f"alias={alias!r} is not allowed: it must be {CHAMPION} or {CHALLENGER}")
     client = open_tracking(home)
     # Two promotions of the same run at once would make two versions.
     waiting = locked(home.root / ".promotion.lock", lambda holder: log(f"waiting for {holder}, which promotes a model"))

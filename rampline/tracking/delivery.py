@@ -186,14 +186,12 @@ class Delivery:
         Returns:
             whether MLflow has all; if not, a line says how it gets the rest.
         """
-        if status not in CLOSE_SECONDS:
-            raise ValueError(f"status={status!r} is not allowed: it must be one of {', '.join(CLOSE_SECONDS)}")
+        seconds = CLOSE_SECONDS[status]
         # Before anything that can be interrupted: `rampline sync` knows then how the run ended.
         mark_undelivered(self._directory.path, status, failure)
         away_since = self._away_since
         self._is_closed = True
         self._woken.set()
-        seconds = CLOSE_SECONDS[status]
         if away_since is not None:
             seconds = max(seconds - (time.monotonic() - away_since), min(seconds, LAST_ATTEMPT_SECONDS))
         is_delivered = self._delivered.wait(seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 
 from mlflow.tracking import MlflowClient
@@ -22,12 +22,10 @@ from rampline.record.delivery_state import (
 from rampline.record.provenance import process_identity, process_is_gone
 from rampline.record.run_directory import RunDirectory
 from rampline.study.execution_file import Execution, began_at
-from rampline.tracking.delivery import CLOSE_SECONDS, OpenClient, Projection, find_active, find_run
+from rampline.tracking.delivery import CLOSE_SECONDS, Log, OpenClient, Projection, find_active, find_run
 from rampline.tracking.experiment import begin_run, open_experiment, study_tags
 from rampline.tracking.reconciliation import PARENT_TAG, PROCESS_TAG, Known, Record, ending, reconcile
 from rampline.tracking.store import STORE_ERRORS, experiment_id, find_runs, tracking_errors
-
-Log = Callable[[str], None]
 
 
 def end_execution(open_client: OpenClient, execution: Execution, status: str, failure: str | None = None) -> str | None:

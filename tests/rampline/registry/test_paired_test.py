@@ -89,8 +89,3 @@ def test_interval_has_a_width_where_both_are_always_right():
     # The Wilson interval of 100 of 100 begins at 1 / (1 + 1.96**2 / 100) = 0.963.
     assert wilson_interval(1.0, 100) == pytest.approx((0.963, 1.0), abs=5e-4)
     assert difference_interval(1.0, 100, 1.0, 100) == pytest.approx((-0.037, 0.037), abs=5e-4)
-
-
-def test_no_images_say_nothing():
-    with pytest.raises(ValueError, match="count is 0"):
-        wilson_interval(0.5, 0)
