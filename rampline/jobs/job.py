@@ -172,9 +172,9 @@ def follow(roles: Sequence[Role], job: Job, on_event: OnEvent = ignore) -> None:
         if any(role.exit_status for role in roles):
             raise _failure(roles)
         if job.timeout_seconds is not None and clock() - began > job.timeout_seconds:
-            raise _late(roles[0], f"did not end within {job.timeout_seconds:.0f} s")
+            raise JobFailed(roles[0].label, f"did not end within {job.timeout_seconds:.0f} s", roles[0].log, None)
         if job.silence_seconds is not None and clock() - heard > job.silence_seconds:
-            raise _late(roles[0], f"told nothing for {job.silence_seconds:.0f} s")
+            raise JobFailed(roles[0].label, f"told nothing for {job.silence_seconds:.0f} s", roles[0].log, None)
         time.sleep(POLL_SECONDS)
 
 
@@ -185,10 +185,6 @@ def _failure(roles: Sequence[Role]) -> JobFailed:
     failed = [(role.exit_status, role) for role in roles if role.exit_status]
     status, role = min(failed, key=lambda pair: (pair[0] != NO_MEMORY, pair[0]))
     return JobFailed(role.label, how_it_ended(role), role.log, status)
-
-
-def _late(role: Role, how: str) -> JobFailed:
-    return JobFailed(role.label, how, role.log, None)
 
 
 def how_it_ended(role: Role) -> str:

@@ -224,8 +224,8 @@ def _arrays(
         parts = split_statistics(model, mean_statistics(replica_statistics))
         means = {id(v): part for v, part in zip(moving_variables(model), parts, strict=True)}
     of_model, of_optimizer = _saved_variables(model, optimizer)
-    arrays = {f"model/{i:05d}": means.get(id(v), _value(v)) for i, v in enumerate(of_model)}
-    arrays |= {f"optimizer/{i:05d}": _value(v) for i, v in enumerate(of_optimizer)}
+    arrays = {f"model/{i:05d}": means.get(id(v), np.asarray(v.value)) for i, v in enumerate(of_model)}
+    arrays |= {f"optimizer/{i:05d}": np.asarray(v.value) for i, v in enumerate(of_optimizer)}
     return arrays if replica_statistics is None else {**arrays, STATISTICS: replica_statistics}
 
 
@@ -253,16 +253,12 @@ def _saved_variables(
     return [place.get(id(v), v) for v in model.variables], [place.get(id(v), v) for v in optimizer.variables]
 
 
-def _check_fit(variables: Sequence[keras.Variable | tf.Variable], values: Sequence[np.ndarray], path: Path) -> None:
+def _check_fit(variables: Sequence[keras.Variable], values: Sequence[np.ndarray], path: Path) -> None:
     shapes = [tuple(v.shape) for v in variables]
     if shapes != [value.shape for value in values]:
         raise ConfigError(f"checkpoint {path} does not fit this model: it has {len(values)} variables, or other shapes")
 
 
-def _assign(variables: Sequence[keras.Variable | tf.Variable], values: Sequence[np.ndarray]) -> None:
+def _assign(variables: Sequence[keras.Variable], values: Sequence[np.ndarray]) -> None:
     for variable, value in zip(variables, values, strict=True):
         variable.assign(tf.constant(value, variable.dtype))
-
-
-def _value(variable: keras.Variable | tf.Variable) -> np.ndarray:
-    return np.asarray(variable.value if isinstance(variable, keras.Variable) else variable)

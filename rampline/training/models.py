@@ -148,7 +148,8 @@ def _make_application(config: ModelConfig, image_shape: ImageShape, classes: int
     x = keras.layers.Rescaling(1.0)(inputs)
     if image_shape[-1] == 1:
         x = keras.layers.Concatenate()([x, x, x])
-    x = _preprocess(make_backbone)(x)
+    # The scaling belongs to the backbone: it is that of the module that defines it.
+    x = sys.modules[make_backbone.__module__].preprocess_input(x)
     backbone = _load_backbone(make_backbone, config, (*image_shape[:2], 3))
     _freeze(backbone, config)
     x = keras.layers.GlobalAveragePooling2D()(backbone(x))
@@ -246,14 +247,6 @@ def _told_apart(origin: str) -> Iterator[None]:
         if says_disk_full(cause) or getattr(cause, "code", 500) < 500:
             raise
         raise DownloadFailed(f"{origin} cannot be downloaded: {cause}") from error
-
-
-def _preprocess(make_backbone: Callable[..., keras.Model]) -> Callable:
-    """The scaling that belongs to a backbone, from the `keras.applications` module that defines it."""
-    module = inspect.getmodule(make_backbone)
-    if module is None:
-        raise ConfigError(f"{make_backbone.__name__} has no module with its preprocess_input")
-    return module.preprocess_input
 
 
 def _logits(features: keras.KerasTensor, classes: int) -> keras.KerasTensor:

@@ -21,7 +21,7 @@ from rampline.data.compiled import as_written, compiled, repeat
 from rampline.data.dataset import PreparedDataset
 from rampline.pipeline.augment import load_augmentations, seed_generators
 from rampline.pipeline.batches import make_step_batch, make_steps_dataset
-from rampline.pipeline.examples import Examples, open_examples
+from rampline.pipeline.examples import open_examples
 from rampline.pipeline.order import EpochOrder, evaluation_rows, evaluation_steps, order_of
 from rampline.training.engine import CALLS_PER_WORKER, TRAIN, CallPacer, StepCallback, StepsDone, StopRequested
 from rampline.training.objective import Batch
@@ -336,7 +336,7 @@ class ParameterServerEngine:
             return self._in_loop(steps, run, lambda _: batch)
 
         def in_memory(source: Iterator, first_step: tf.Tensor, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            examples, data = self._open("train", next(source)), self._config.data
+            examples, data = open_examples(self._dataset, "train", next(source)), self._config.data
 
             def make(i: tf.Tensor) -> Batch:
                 return make_step_batch(examples, order=order, data=data, step=first_step + i)
@@ -359,15 +359,11 @@ class ParameterServerEngine:
 
         def evaluate(images: Iterator, step: tf.Tensor) -> tf.Tensor:
             rows, weights = evaluation_rows(step, tf.constant(0), replicas=1, **size)
-            pixels, labels = self._open(split, next(images)).take(rows)
+            pixels, labels = open_examples(self._dataset, split, next(images)).take(rows)
             batch = {"images": pixels, "labels": labels, "weights": weights}
             return self._strategy.run(evaluation_step, (batch,))
 
         return compiled(evaluate)
-
-    def _open(self, split: str, images: tf.Tensor) -> Examples:
-        """The split, with the images that a worker has read."""
-        return open_examples(self._dataset, split, images)
 
     def _train_step(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         counter = self.state.step
@@ -397,7 +393,7 @@ class ParameterServerEngine:
     def _over_dataset(
         self, images: tf.Tensor, order: EpochOrder, first: tf.Tensor, steps: tf.Tensor, run
     ) -> tuple[tf.Tensor, ...]:
-        examples, data = self._open("train", images), self._config.data
+        examples, data = open_examples(self._dataset, "train", images), self._config.data
         batches = make_steps_dataset(examples, order=order, data=data, first_step=first, steps=steps)
         started = tf.timestamp()
         first_state = (tf.constant(0, tf.int64), *self._arrays(steps), tf.constant(0.0, tf.float64), started)

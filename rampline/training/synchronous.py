@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import time
 from collections.abc import Callable, Iterator
 
@@ -14,7 +15,7 @@ from rampline.config import RunConfig
 from rampline.data.compiled import compiled, repeat
 from rampline.data.dataset import PreparedDataset
 from rampline.pipeline.batches import make_evaluation_dataset, make_train_dataset, on_devices
-from rampline.pipeline.examples import Examples, open_examples
+from rampline.pipeline.examples import open_examples
 from rampline.pipeline.order import EpochOrder, evaluation_steps, order_of
 from rampline.training.batch_norm import make_average, make_gather, moving_statistics, write_statistics
 from rampline.training.engine import (
@@ -39,11 +40,6 @@ def _clock() -> Callable[[], tf.Tensor]:
     except tf.errors.FailedPreconditionError:
         return lambda: tf.ensure_shape(tf.numpy_function(time.perf_counter, (), tf.float64), ())
     return tf.timestamp
-
-
-def workers_of(config: RunConfig, strategy: tf.distribute.Strategy) -> int:
-    """Worker processes that train together; fewer than `cluster.workers` where an elastic run has shrunk."""
-    return strategy.num_replicas_in_sync // config.cluster.replicas
 
 
 def keep_iterator(iterator: Iterator) -> Iterator:
@@ -81,10 +77,11 @@ class SynchronousEngine:
         self._callback, self._examples_log = callback or StepCallback(), examples_log
         is_exact, physical = config.cluster.sum == "exact", strategy.num_replicas_in_sync
         total = config.num_replicas_in_sync if is_exact else physical
-        self._workers = workers_of(config, strategy)
+        # Processes that train together; fewer than `cluster.workers` where an elastic run has shrunk.
+        self._workers = physical // config.cluster.replicas
         self._replicas = range_of(worker, self._workers, total)
         self._order = order_of(config, dataset)
-        self._examples: dict[str, Examples] = {}
+        self._open = functools.cache(functools.partial(open_examples, dataset))  # each split is read once
         self._batches: Iterator | None = None
         self._next_step = -1
         self._logical = LogicalReplicas(state, strategy, self._replicas) if is_exact else None
@@ -186,12 +183,6 @@ class SynchronousEngine:
             return (time.perf_counter() - started) / steps
 
         return measure
-
-    def _open(self, split: str) -> Examples:
-        """The split, read into this process once."""
-        if split not in self._examples:
-            self._examples[split] = open_examples(self._dataset, split)
-        return self._examples[split]
 
     def _calls(self, steps: int, kind: str) -> Iterator[tuple[int, int]]:
         """First step and number of steps of each call of a compiled function; the first of each kind may compile."""
