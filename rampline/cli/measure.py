@@ -237,17 +237,8 @@ def _show_forecasts(
 ) -> None:
     from rampline.forecast.forecast import faster
 
-    figures = (
-        "replicas",
-        "per-replica batch",
-        "images/s",
-        "epoch",
-        "speed within",
-        "wall time",
-        "cost",
-        "time within",
-        "speed-up",
-    )
+    figures = ("replicas", "per-replica batch", "images/s", "epoch", "speed within")
+    figures += ("wall time", "cost", "time within", "speed-up")
     table = make_table("run", *figures, "bound by", numbers=figures, title=title)
     for name, found in forecasts.items():
         config, price = runs[name], runs[name].cluster.price_per_hour
