@@ -33,7 +33,7 @@ from rampline.forecast.quote import quote_run, tell_doubled
 from rampline.imports import preload
 from rampline.jobs.evaluator import run_evaluation
 from rampline.jobs.lock import hold_run
-from rampline.jobs.supervisor import supervise
+from rampline.jobs.supervisor import Log, supervise
 from rampline.parity.check import ParityResult, check_parity, result_file
 from rampline.record.delivery_state import RUNNING, End, mark_killed, mark_undelivered, read_delivery
 from rampline.record.events import EventReader, EventWriter
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from rampline.comparison.runs import Comparison
 
 OnEvent = Callable[[dict[str, Any]], None]
-Log = Callable[[str], None]
 
 logger = logging.getLogger(__name__)
 
@@ -322,7 +321,7 @@ def _create(execution: Execution, run: StudyRun, directory: RunDirectory) -> Non
         description=run.description,
         rungs=describe_rungs(execution.study, run),
     )
-    directory.create(resolve_weights(run.config, execution.folder), identity)
+    directory.create(resolve_weights(run, execution.folder), identity)
     of, executions = run.listed, find_executions(execution.home, execution.study.name)
     quote = quote_run(execution.home, executions, of, run.config, dataset, Calibration.of(execution.home))
     if quote:

@@ -79,9 +79,9 @@ def given_hosts(text: str) -> list[str]:
     return [host.strip() for host in text.split(",") if host.strip()]
 
 
-def own_names() -> list[str]:
-    """The names and addresses by which other machines may know this one."""
-    return [socket.gethostname(), socket.getfqdn(), *own_addresses()]
+def own_names(address: str) -> list[str]:
+    """The names and addresses by which other machines may know this one; none where `address` is for it alone."""
+    return [] if is_loopback(address) else [socket.gethostname(), socket.getfqdn(), *own_addresses()]
 
 
 def own_addresses() -> list[str]:

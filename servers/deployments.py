@@ -11,7 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.metadata import version as version_of
+from importlib.metadata import version
 from pathlib import Path
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -45,17 +45,15 @@ COMMAND = "command"
 
 
 def code_version() -> dict[str, str]:
-    """`version` of the deployments, for `prefect deploy`: prefect.yaml names this function."""
-    return {"version": version()}
+    """`version` of the deployments, for `prefect deploy`, as prefect.yaml names this function.
 
-
-def version() -> str:
-    """The version of the deployments: the commit, 12 digits; where that is not known, the version of the package."""
+    It is the commit, 12 digits; where that is not known, the version of the package.
+    """
     # It brings in psutil and others.
     from rampline.record.provenance import UNKNOWN, git_commit
 
     commit = git_commit()
-    return version_of("rampline") if commit == UNKNOWN else commit[:COMMIT_DIGITS]
+    return {"version": version("rampline") if commit == UNKNOWN else commit[:COMMIT_DIGITS]}
 
 
 def deploy(home: Home, folder: Path, environment: Mapping[str, str]) -> None:

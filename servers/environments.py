@@ -136,7 +136,7 @@ def prefect_environment(home: Home, address: str, port: int, access: Access) -> 
 def mlflow_environment(home: Home, address: str, port: int, access: Access) -> dict[str, str]:
     """Of the MLflow server: the store of `home`, or of `MLFLOW_TRACKING_URI`; passwords, if there are any."""
     # Another name is a trick of a web page (DNS rebinding).
-    hosts = list(dict.fromkeys([*LOCALHOST, *_own_hosts(address), *given_hosts(os.environ.get(ALLOWED_HOSTS, ""))]))
+    hosts = list(dict.fromkeys([*LOCALHOST, *own_names(address), *given_hosts(os.environ.get(ALLOWED_HOSTS, ""))]))
     own = {
         "RAMPLINE_HOME": str(home.root),
         "MLFLOW_BACKEND_STORE_URI": _from_here(tracking_uri(home)),
@@ -187,13 +187,9 @@ def _from_here(uri: str) -> str:
     return uri if path == uri else f"sqlite:///{Path(path).absolute()}"
 
 
-def _own_hosts(address: str) -> list[str]:
-    return [] if is_loopback(address) else own_names()
-
-
 def _gate(home: Home, address: str, *, asks_itself: bool) -> dict[str, str]:
     """What the gate before a server lets in (`gate.py`); one that the user gave passwords asks for them by itself."""
-    return {OWN_HOSTS: ",".join(_own_hosts(address)), LOGIN: "" if asks_itself else make_login(home)}
+    return {OWN_HOSTS: ",".join(own_names(address)), LOGIN: "" if asks_itself else make_login(home)}
 
 
 def _patterns(hosts: list[str]) -> list[str]:

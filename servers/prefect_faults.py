@@ -70,13 +70,10 @@ def _one_at_a_time(create_consumer: Callable[..., Any]) -> Any:
     return creating
 
 
-CURSORS: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
-    (aiosqlite.Cursor, "execute", _closing_where_it_fails),
-    (aiosqlite.Cursor, "executemany", _closing_where_it_fails),
-)
+OF_CURSORS = ("execute", "executemany") if sys.version_info < (3, 12) else ()
 # What is replaced where it is looked up, and by what of it.
 MENDED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
-    *(CURSORS if sys.version_info < (3, 12) else ()),
+    *((aiosqlite.Cursor, name, _closing_where_it_fails) for name in OF_CURSORS),
     (triggers, "automations_session", _locking_from_the_start),
     (triggers_service, "create_consumer", _one_at_a_time),
 )

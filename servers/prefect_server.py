@@ -89,11 +89,6 @@ def hold_start(home: Home) -> AbstractContextManager[bool]:
     return locked(Path(private_prefect(home)["PREFECT_HOME"]) / "start.lock")
 
 
-def prefect_answers() -> bool:
-    """Whether the API at `PREFECT_API_URL` is there."""
-    return answers(f"{os.environ['PREFECT_API_URL'].rstrip('/')}/health")
-
-
 def flush_logs() -> bool:
     """Wait until Prefect's log handler, which sends in the background, has sent all lines or failed to.
 

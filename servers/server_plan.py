@@ -27,12 +27,6 @@ def prefect_yaml() -> dict[str, Any]:
     return yaml.safe_load(PREFECT_YAML.read_text(encoding="utf-8"))
 
 
-def flow_names(*tags: str) -> list[str]:
-    """The flows that prefect.yaml deploys; with `tags`, those of deployments with one of these tags."""
-    deployments = prefect_yaml()["deployments"]
-    return [each["name"] for each in deployments if not tags or set(tags) & set(each["tags"])]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What the user asks for.

@@ -125,7 +125,7 @@ class Supervisor:
         import httpx
 
         from rampline.servers.automations import apply_automations
-        from rampline.servers.deployments import add_schedules, deploy, ensure_device_limit, ensure_pool, version
+        from rampline.servers.deployments import add_schedules, code_version, deploy, ensure_device_limit, ensure_pool
 
         plan, began = self._plan, time.monotonic()
         try:
@@ -133,7 +133,7 @@ class Supervisor:
                 changes = ensure_pool(client)
                 deploy(self._home, plan.folder, worker_environment(plan))
                 add_schedules(client)
-                step("flows", f"deployed from {PREFECT_YAML}, version {version()} ({took(began)})")
+                step("flows", f"deployed from {PREFECT_YAML}, version {code_version()['version']} ({took(began)})")
                 # Before the limit: they refuse settings that cannot be used.
                 made = apply_automations(client)
                 slots, is_ours = plan.request.cpu_slots, plan.starts_prefect

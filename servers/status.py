@@ -72,17 +72,15 @@ def _pool(home: Home, servers: Servers) -> tuple[bool, int] | None:
     if not answers(f"{servers.prefect_api_url}/health"):
         return None
     import httpx
-    from prefect.client.schemas import filters
-    from prefect.client.schemas.objects import StateType
+    from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
 
-    states = filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=[StateType.RUNNING]))
-    pool = filters.WorkPoolFilter(name=filters.WorkPoolFilterName(any_=[POOL]))
+    running = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING"]}}})
+    pool = WorkPoolFilter.model_validate({"name": {"any_": [POOL]}})
     try:
         with open_prefect(home, servers.prefect_api_url, timeout_seconds=REQUEST_SECONDS) as client:
             workers = client.read_workers_for_work_pool(POOL)
             online = any(worker.name == worker_name() and worker.status == "ONLINE" for worker in workers)
-            chosen = filters.FlowRunFilter(state=states)
-            return online, client.count_flow_runs(flow_run_filter=chosen, work_pool_filter=pool)
+            return online, client.count_flow_runs(flow_run_filter=running, work_pool_filter=pool)
     except httpx.HTTPError:
         return None
 

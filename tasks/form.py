@@ -16,7 +16,7 @@ from rampline.errors import ConfigError, InputError
 from rampline.record.home import Home
 from rampline.study import load_study
 from rampline.study.execution_file import Execution, current_execution, is_begun
-from rampline.study.preflight import check_machine, continue_or_check
+from rampline.study.preflight import check_study, continue_or_check
 from rampline.tasks.flow_run import own_name
 
 # What forms offer; `with_values` passes over `AS_IN_STUDY`.
@@ -143,7 +143,7 @@ def find_stage(flow: str, study: str, run: str, overrides: Mapping[str, str]) ->
     if is_begun(folder):
         return Execution.open(folder)
     stage = dataclasses.replace(loaded, runs=tuple(map(loaded.run, names)))  # without their repeats
-    return Execution(folder=folder, study=check_machine(stage, home), home=home)
+    return Execution(folder=folder, study=check_study(stage, home), home=home)
 
 
 def find_trained(study: str, execution: str, runs: Sequence[str]) -> tuple[Execution, list[str]]:

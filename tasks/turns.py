@@ -11,15 +11,7 @@ from inspect import signature
 
 from prefect import get_run_logger
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterId,
-    FlowFilter,
-    FlowFilterName,
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
+from prefect.client.schemas.filters import DeploymentFilter, FlowFilter, FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import GlobalConcurrencyLimitResponse
 from prefect.concurrency.sync import concurrency
@@ -35,12 +27,12 @@ from rampline.jobs.waiting import wait_until
 from rampline.progress import progress_to
 from rampline.record.home import Home
 from rampline.servers.environments import OWN_PREFECT
-from rampline.servers.server_plan import flow_names
+from rampline.servers.server_plan import prefect_yaml
 from rampline.study import Study
 from rampline.tasks.flow_run import current_flow_run, submitted_at
 
-# Their deployments have these tags in prefect.yaml.
-TAKES_DEVICES = flow_names("training", "evaluation")
+# The flows whose deployments have one of these tags.
+TAKES_DEVICES = [each["name"] for each in prefect_yaml()["deployments"] if {"training", "evaluation"} & {*each["tags"]}]
 # A process takes some seconds from its start to the queue. What needs longer than this is not coming.
 ARRIVAL_SECONDS = 60.0
 # A flow run that has been pending for longer than this is not coming either: its worker is gone.
@@ -48,18 +40,11 @@ PENDING_SECONDS = 3600.0
 POLL_SECONDS = 0.5
 
 
-def let_earlier_arrive(ticket: Ticket, home: Home) -> None:
-    """Wait until every flow run that was submitted before `ticket` has one too: the quicker start must not decide."""
-    wait_until(lambda: not _on_their_way(ticket, home), ARRIVAL_SECONDS, every=POLL_SECONDS)
-
-
 def _on_their_way(ticket: Ticket, home: Home) -> bool:
-    states = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING]))
+    flows = FlowFilter.model_validate({"name": {"any_": TAKES_DEVICES}})
+    states = FlowRunFilter.model_validate({"state": {"type": {"any_": [StateType.PENDING, StateType.RUNNING]}}})
     with get_client(sync_client=True) as client:
-        found = client.read_flow_runs(
-            flow_filter=FlowFilter(name=FlowFilterName(any_=TAKES_DEVICES)),
-            flow_run_filter=FlowRunFilter(state=states),
-        )
+        found = client.read_flow_runs(flow_filter=flows, flow_run_filter=states)
     earlier = [run for run in found if run.parent_task_run_id is None and submitted_at(run) < ticket.submitted_at]
     arrived = owners(home)
     return any(str(run.id) not in arrived and _is_new(run, ARRIVAL_SECONDS) for run in earlier)
@@ -97,7 +82,8 @@ def in_turn(study: Study) -> Iterator[None]:
         with ExitStack() as stack:
             told: list[str] = []
             if devices:
-                let_earlier_arrive(ticket, home)
+                # Until all that were submitted before have a ticket too: the quicker start must not decide.
+                wait_until(lambda: not _on_their_way(ticket, home), ARRIVAL_SECONDS, every=POLL_SECONDS)
             stack.enter_context(hold_devices(home, ticket, slots=_slots(), log=lambda text: _wait(text, told)))
             if told:
                 _show_state("Running")
@@ -173,12 +159,10 @@ def earlier_run_in_progress(study: str) -> str | None:
     own = context.flow_run if context else None
     if own is None or own.deployment_id is None or not own.auto_scheduled:
         return None
-    states = FlowRunFilterState(type=FlowRunFilterStateType(any_=IN_PROGRESS))
+    states = FlowRunFilter.model_validate({"state": {"type": {"any_": IN_PROGRESS}}})
+    deployment = DeploymentFilter.model_validate({"id": {"any_": [own.deployment_id]}})
     with get_client(sync_client=True) as client:
-        found = client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(state=states),
-            deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[own.deployment_id])),
-        )
+        found = client.read_flow_runs(flow_run_filter=states, deployment_filter=deployment)
     # A flow run on the defaults has no parameters.
     default = signature(context.flow.fn).parameters["study"].default if context and context.flow else study
     others = [other for other in found if other.id != own.id and other.parameters.get("study", default) == study]

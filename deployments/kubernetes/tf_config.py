@@ -35,14 +35,10 @@ def make_tf_config(environment: Mapping[str, str]) -> dict:
     addresses = given or [_address(environment, i) for i in range(total)]
     if len(addresses) != total:
         raise BadEnvironment(f"ADDRESSES has {len(addresses)} entries: the cluster has {total} roles")
-    rest, cluster, task = iter(addresses), {}, {}
-    first = 0
-    for role, count in counts.items():
-        cluster[role] = [next(rest) for _ in range(count)]
-        if first <= index < first + count:
-            task = {"type": role, "index": index - first}
-        first += count
-    return {"cluster": cluster, "task": task}
+    rest = iter(addresses)
+    cluster = {role: [next(rest) for _ in range(count)] for role, count in counts.items()}
+    tasks = [{"type": role, "index": i} for role, count in counts.items() for i in range(count)]
+    return {"cluster": cluster, "task": tasks[index]}
 
 
 def _role_counts(workers: int, parameter_servers: int) -> dict[str, int]:

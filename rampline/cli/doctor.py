@@ -29,6 +29,7 @@ from rampline.files import lock_now
 from rampline.jobs.private_network import SHARED, other_users, private_network
 from rampline.record.home import Home
 from rampline.record.object_store import VARIABLE, ObjectStore
+from rampline.record.provenance import version_of
 from rampline.record.units import GIBIBYTE, write_number_of
 from rampline.servers.running import answers, running_servers
 
@@ -94,7 +95,7 @@ def _packages() -> Iterator[Finding]:
     """Those of `PACKAGES`, and every other one that is missing or outside the bounds of this Rampline."""
     bounds = _bounds()
     for name in dict.fromkeys((*PACKAGES, *bounds)):
-        version, allowed = _version(name), bounds.get(name, SpecifierSet())
+        version, allowed = version_of(name), bounds.get(name, SpecifierSet())
         fits = version is not None and allowed.contains(version, prereleases=True)
         if name in PACKAGES or not fits:
             text = f"{version}, which is not {allowed}" if version and not fits else version or "not installed"
@@ -105,14 +106,7 @@ def _packages() -> Iterator[Finding]:
 def _bounds() -> dict[str, SpecifierSet]:
     """The versions that the installed Rampline allows, by package; of its extras, those of packages that are there."""
     requirements = map(Requirement, importlib.metadata.requires("rampline") or ())
-    return {each.name: each.specifier for each in requirements if not each.marker or _version(each.name)}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return {each.name: each.specifier for each in requirements if not each.marker or version_of(each.name)}
 
 
 def _devices() -> Finding:

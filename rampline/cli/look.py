@@ -13,7 +13,7 @@ from rampline.errors import InputError
 from rampline.imports import importing
 from rampline.record.home import Home
 from rampline.servers.running import running_servers
-from rampline.study import study_name
+from rampline.study import load_study, study_name
 from rampline.study.preflight import check_study
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ PLAN_WIDTH = 160
 def plan(study: StudyArgument, only: OnlyOption = None, set_: SetOption = None, file: OverridesOption = None) -> None:
     """Show what a study would run: roles, devices, batches, steps, learning rate, expected time and cost."""
     home = Home.from_environment()
-    checked = check_study(study, home=home, only=only or [], overrides=all_overrides(file, set_ or [], only))
+    checked = check_study(load_study(study, only=only or [], overrides=all_overrides(file, set_ or [], only)), home)
     # They bring in pandas: a wrong study should be told of before.
     from rampline.forecast.plan import plan_remarks, plan_study, plan_table
 
@@ -82,7 +82,7 @@ def show_comparison(comparison: Comparison, home: Home, console: Console) -> Non
 def data(study: StudyArgument, set_: SetOption = None) -> None:
     """Prepare the data of a study, and show what is in it: counts, sizes, duplicates, leaks, and a page of pictures."""
     home, console = Home.from_environment(), line_console()
-    checked = check_study(study, home=home, overrides=all_overrides(None, set_ or []))
+    checked = check_study(load_study(study, overrides=all_overrides(None, set_ or [])), home)
     # pandas: a wrong study should be told of before
     from rampline.comparison.data_section import write_data_page
     from rampline.data.preparation import prepare_dataset

@@ -108,7 +108,7 @@ def explain(
     """Show where the time of a study's latest execution went, run by run, or measure it now."""
     home, console = Home.from_environment(), table_console(WIDTH_WITHOUT_TERMINAL)
     if measure:
-        checked = check_study(study, home=home, only=only or [], overrides=all_overrides(None, set_ or [], only))
+        checked = check_study(load_study(study, only=only or [], overrides=all_overrides(None, set_ or [], only)), home)
         folder = _measure(checked, home, console)
     elif set_:
         raise ConfigError("--set changes what is measured: it goes with --measure")
@@ -205,7 +205,7 @@ def forecast(
 ) -> None:
     """Measure about a minute per network, and tell what each run would take, with the interval of 90 %."""
     home, console = Home.from_environment(), line_console()
-    checked = check_study(study, home=home, only=only or [], overrides=all_overrides(file, set_ or [], only))
+    checked = check_study(load_study(study, only=only or [], overrides=all_overrides(file, set_ or [], only)), home)
     from rampline.forecast.forecast import Calibration
     from rampline.forecast.machine_types import read_machine_types
     from rampline.forecast.quote import from_readings, take_readings
@@ -237,17 +237,8 @@ def _show_forecasts(
 ) -> None:
     from rampline.forecast.forecast import faster
 
-    figures = (
-        "replicas",
-        "per-replica batch",
-        "images/s",
-        "epoch",
-        "speed within",
-        "wall time",
-        "cost",
-        "time within",
-        "speed-up",
-    )
+    figures = ("replicas", "per-replica batch", "images/s", "epoch", "speed within")
+    figures += ("wall time", "cost", "time within", "speed-up")
     table = make_table("run", *figures, "bound by", numbers=figures, title=title)
     for name, found in forecasts.items():
         config, price = runs[name], runs[name].cluster.price_per_hour
@@ -345,7 +336,7 @@ def _read_run(study: str, run: str, assignments: Sequence[str]) -> tuple[Study, 
     origin = load_study(study, overrides=overrides).run(run).starts_from
     if origin:
         overrides[f"{listed}:model.weights"] = "none"  # no other run is needed
-    return check_study(study, home=Home.from_environment(), only=[run], overrides=overrides), origin
+    return check_study(load_study(study, only=[run], overrides=overrides), Home.from_environment()), origin
 
 
 def _write(outcome: Outcome, arguments: Sequence[str], path: Path, console: Console) -> None:

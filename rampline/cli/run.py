@@ -31,7 +31,8 @@ from rampline.progress import TERMINAL, BarProgress, LineProgress
 from rampline.record.home import Home
 from rampline.record.object_store import ObjectStore
 from rampline.record.run_directory import RunDirectory
-from rampline.servers.prefect_server import flush_logs, prefect_answers, start_prefect
+from rampline.servers.prefect_server import flush_logs, start_prefect
+from rampline.servers.running import answers
 from rampline.study import Study, load_study, study_name
 from rampline.study.execution_file import Execution, at_hand, find_executions, is_begun, new_execution
 from rampline.study.preflight import continue_or_check
@@ -168,13 +169,14 @@ def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: E
         except RamplineError:
             raise
         except Exception as error:
-            if type(error).__module__.partition(".")[0] not in HTTP_LIBRARIES and prefect_answers():
+            url = os.environ["PREFECT_API_URL"]
+            is_http = type(error).__module__.partition(".")[0] in HTTP_LIBRARIES
+            if not is_http and answers(f"{url.rstrip('/')}/health"):
                 raise
             if says_disk_full(error) or (home.root.is_dir() and not shutil.disk_usage(home.root).free):
                 raise PrefectLost(f"the disk of {home.root} is full: free some space on it") from error
-            url = mask(os.environ["PREFECT_API_URL"])
             why = "the step in progress was completed, no other was started"
-            raise PrefectLost(f"Prefect at {url} stopped answering: {why}") from error
+            raise PrefectLost(f"Prefect at {mask(url)} stopped answering: {why}") from error
         finally:
             try:
                 # Else it would still write of the lines that it could not send.

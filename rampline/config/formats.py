@@ -73,22 +73,19 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
     return TypeAdapter(RunConfig).validate_python(values)
 
 
-def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any], section: str = "") -> dict[str, Any]:
     """`base` with `changes` laid over it, section by section, and option by option where a key holds options.
 
-    Options that are empty, or stand beside another `name` than that of `base`, replace all that were there.
+    Options that are empty, or stand beside another `name` than that of `base`, replace all that were there. `section`
+    is where both belong, such as `cluster.`; empty for all settings.
     """
-    return _merge(base, changes, "")
-
-
-def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], section: str) -> dict[str, Any]:
     merged = dict(base)
     is_renamed = "name" in base and changes.get("name", base["name"]) != base["name"]
     for key, value in changes.items():
         name, before = f"{section}{key}", merged.get(key) or {}
         both_mappings = isinstance(value, Mapping) and isinstance(before, Mapping)
         if both_mappings and name not in known_keys():
-            merged[key] = _merge(before, value, f"{name}.")
+            merged[key] = merge(before, value, f"{name}.")
         else:
             merged[key] = {**before, **value} if both_mappings and value and not is_renamed else value
     return merged

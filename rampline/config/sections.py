@@ -207,12 +207,7 @@ class ModelConfig(Settings):
         "the network; a name or module that is not found is refused before anything is prepared",
         allowed=NETWORKS,
     )
-    weights: Text = setting(
-        "none",
-        "what it starts from",
-        changes_epoch_time=False,
-        allowed=WEIGHTS,
-    )
+    weights: Text = setting("none", "what it starts from", changes_epoch_time=False, allowed=WEIGHTS)
     options: Annotated[dict[str, Any], AfterValidator(check_plain)] = setting(
         Options,
         "options of the function of `keras.applications`, such as `{alpha: 0.35}` of `MobileNetV2`",

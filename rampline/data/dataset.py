@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -63,20 +62,17 @@ class PreparedDataset(JsonData):
         except (OSError, ValueError) as error:
             raise DatasetError(f"{directory} holds no prepared dataset ({error}): {_remedy(directory)}") from error
         try:
-            dataset = cls._from_manifest(directory, manifest)
+            if manifest.get("format_version") != FORMAT_VERSION:
+                raise DatasetError(
+                    f"{directory} was prepared by another version of Rampline: delete it and prepare again"
+                )
+            dataset = cls.from_dict({**manifest, "directory": directory})
+            # They become names of files: nothing but these may be read.
+            if not set(SPLITS) >= set(dataset.splits) or dataset.storage not in STORAGES.values():
+                raise ValueError(dataset.splits)
         except (AttributeError, TypeError, ValueError) as error:
             raise DatasetError(f"{directory / 'manifest.json'} is damaged: {_remedy(directory)}") from error
         dataset._check_images_files()
-        return dataset
-
-    @classmethod
-    def _from_manifest(cls, directory: Path, manifest: dict[str, Any]) -> PreparedDataset:
-        if manifest.get("format_version") != FORMAT_VERSION:
-            raise DatasetError(f"{directory} was prepared by another version of Rampline: delete it and prepare again")
-        dataset = cls.from_dict({**manifest, "directory": directory})
-        # They become names of files: nothing but these may be read.
-        if not set(SPLITS) >= set(dataset.splits) or dataset.storage not in STORAGES.values():
-            raise ValueError(dataset.splits)
         return dataset
 
     def _check_images_files(self) -> None:

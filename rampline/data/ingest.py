@@ -273,13 +273,8 @@ def store_dataset(
 @contextmanager
 def _workers(source: Source, *, may_fork: bool) -> Iterator[MapInOrder]:
     """Processes where they are possible and worth their start, else threads."""
-    cores = available_cores()
-    if (
-        may_fork
-        and CAN_FORK
-        and source.read_anywhere
-        and source.examples >= _WORTH_A_PROCESS * cores > _WORTH_A_PROCESS
-    ):
+    is_worth_it = source.examples >= _WORTH_A_PROCESS * available_cores() > _WORTH_A_PROCESS
+    if may_fork and CAN_FORK and source.read_anywhere and is_worth_it:
         compute_in_one_thread()
         with worker_processes() as map_in_processes:
             yield map_in_processes

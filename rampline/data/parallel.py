@@ -43,15 +43,23 @@ def map_with(pool: Executor, function: Callable[[Item], Result], items: Iterable
     """`map(function, items)` in a pool that has a worker per core.
 
     At most two results per worker are held, whatever the number of items. An exception is raised in its turn.
+
+    Raises:
+        DatasetError: when a worker that is a process died.
     """
     pending: deque[Future[Result]] = deque()
     most = 2 * available_cores()
-    for item in items:
-        pending.append(pool.submit(function, item))
-        if len(pending) >= most:
+    try:
+        for item in items:
+            pending.append(pool.submit(function, item))
+            if len(pending) >= most:
+                yield pending.popleft().result()
+        while pending:
             yield pending.popleft().result()
-    while pending:
-        yield pending.popleft().result()
+    except BrokenProcessPool as error:
+        raise DatasetError(
+            "a worker process of the preparation was killed, perhaps for want of memory; nothing was stored"
+        ) from error
 
 
 def in_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
@@ -77,18 +85,9 @@ def worker_processes() -> Iterator[MapInOrder]:
     )
     try:
         pool.submit(os.getpid).result()  # with "fork" this starts them all
-        yield partial(_map_in_order, pool)
+        yield partial(map_with, pool)
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _map_in_order(pool: Executor, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    try:
-        yield from map_with(pool, function, items)
-    except BrokenProcessPool as error:
-        raise DatasetError(
-            "a worker process of the preparation was killed, perhaps for want of memory; nothing was stored"
-        ) from error
 
 
 def _begin(parent_pid: int) -> None:

@@ -51,9 +51,17 @@ def environment(machine: Mapping[str, str] | None = None, *, on_cpu: bool = Fals
         on_cpu: it counts as without a GPU: what is trained on its CPU is not compared with what is trained on its GPUs.
     """
     items = dict(machine or this_machine()) | ({"gpus": "none"} if on_cpu else {})
-    items |= {"python": platform.python_version(), **{library: _version(library) for library in LIBRARIES}}
+    items |= {"python": platform.python_version(), **{each: version_of(each) or "not installed" for each in LIBRARIES}}
     lock = lock_hash()
     return items | ({"lock": lock} if lock else {})
+
+
+def version_of(package: str) -> str | None:
+    """The version of an installed package; `None` where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def this_machine() -> dict[str, str]:
@@ -166,10 +174,3 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _version(library: str) -> str:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return "not installed"

@@ -250,9 +250,15 @@ def load_study(
     """
     try:
         path = _find(name_or_path)
-        return _read_file(path, only, overrides or {}, strategy)
+        content, name = read_yaml(path), path.stem
+        with told_of(path.name):
+            if strategy is not None:
+                only = _of_strategy(read_study(content, default_name=name, only=(), overrides={}), only, strategy)
+            return read_study(content, default_name=name, only=only, overrides=overrides or {})
     except ConfigError as error:
         raise ConfigError(_readable(str(error))) from error
+    except (RecursionError, ValueError) as error:
+        raise ConfigError(_readable(f"a value of --set is too long or too deep: {error}")) from error
 
 
 def study_name(name_or_path: str) -> str:
@@ -262,18 +268,6 @@ def study_name(name_or_path: str) -> str:
         ConfigError: when the file is not that of a study.
     """
     return load_study(name_or_path).name if name_or_path.endswith((".yaml", ".yml")) else name_or_path
-
-
-def _read_file(path: Path, only: Sequence[str], overrides: Mapping[str, str], strategy: str | None) -> Study:
-    content = read_yaml(path)
-    try:
-        if strategy is not None:
-            only = _of_strategy(read_study(content, default_name=path.stem, only=(), overrides={}), only, strategy)
-        return read_study(content, default_name=path.stem, only=only, overrides=overrides)
-    except ConfigError as error:
-        raise ConfigError(f"{path.name}: {error}") from error
-    except (RecursionError, ValueError) as error:
-        raise ConfigError(f"a value of --set is too long or too deep: {error}") from error
 
 
 def _of_strategy(study: Study, only: Sequence[str], strategy: str) -> list[str]:

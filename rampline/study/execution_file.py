@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 FILE = "execution.json"
 VERSION = 2
-STARTS_FROM = "run:"
 # How `write` begins the file.
 _HEAD = re.compile(rb'\{\s*"version": \d+,\s*"began": ([\d.]+)')
 
@@ -153,19 +152,19 @@ def began_at(folder: Path) -> float:
     return float(found[1]) if found else (folder / FILE).stat().st_mtime
 
 
-def resolve_weights(config: RunConfig, execution: Path) -> RunConfig:
-    """`model.weights=run:NAME` as the path of that run's best checkpoint; any other setting as it is.
+def resolve_weights(run: StudyRun, execution: Path) -> RunConfig:
+    """A run's settings: `model.weights=run:NAME` as the path of that run's best checkpoint, all others as they are.
 
     Raises:
         InputError: when that run of the execution has no checkpoint.
     """
-    if not config.model.weights.startswith(STARTS_FROM):
-        return config
-    name = config.model.weights.removeprefix(STARTS_FROM)
+    model, name = run.config.model, run.starts_from
+    if name is None:
+        return run.config
     checkpoint = best_checkpoint(RunDirectory(execution / name).checkpoints)
     if checkpoint is None:
-        raise InputError(f"model.weights={config.model.weights}: run {name} of {execution} has no checkpoint")
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, weights=str(checkpoint)))
+        raise InputError(f"model.weights={model.weights}: run {name} of {execution} has no checkpoint")
+    return dataclasses.replace(run.config, model=dataclasses.replace(model, weights=str(checkpoint)))
 
 
 _AT_HAND: ContextVar[Execution | None] = ContextVar("execution", default=None)

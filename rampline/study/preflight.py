@@ -17,30 +17,14 @@ from rampline.study.definition import Study
 from rampline.study.execution_file import Execution, is_begun, new_execution
 
 
-def check_study(
-    name_or_path: str,
-    *,
-    home: Home,
-    only: Sequence[str] = (),
-    overrides: Mapping[str, str] | None = None,
-    strategy: str | None = None,
-) -> Study:
-    """Read a study and check all that can be checked before anything is written or started; arguments as `load_study`.
+def check_study(study: Study, home: Home) -> Study:
+    """Check all of a study that reading it does not, before anything is written or started.
 
     What it returns is resolved for this machine: `cluster.virtual_devices: auto` is a number, and `datasets` says what
     is prepared in `home`.
 
     Raises:
-        InputError: on a study, setting, device count or data source that cannot be used.
-    """
-    return check_machine(load_study(name_or_path, only=only, overrides=overrides, strategy=strategy), home)
-
-
-def check_machine(study: Study, home: Home) -> Study:
-    """The part of `check_study` after reading: whether this machine can run the study; returns it resolved.
-
-    Raises:
-        InputError: naming the run.
+        InputError: on a setting, device count or data source that cannot be used.
     """
     runs = []
     for run in study.runs:
@@ -81,7 +65,7 @@ def continue_or_check(
         if settings_differ(begun.study, study, only, overrides, strategy):
             log(f"execution {begun.name} continues with the settings it was started with")
         return begun
-    checked = check_study(study, home=home, only=only, overrides=overrides, strategy=strategy)
+    checked = check_study(load_study(study, only=only, overrides=overrides, strategy=strategy), home)
     name = folder.name if folder else new_execution()
     return Execution(folder=home.runs / checked.name / name, study=checked, home=home)
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rampline.credentials import first_line
-from rampline.data.stored_dataset import fetch_dataset
+from rampline.data.stored_dataset import Log, fetch_dataset
 from rampline.errors import InputError, TakenOver
 from rampline.files import ASIDE, complete_directory, delete_unfinished, locked, read_json, write_json
 from rampline.jobs.lock import hold
@@ -53,7 +53,6 @@ FETCH_ATTEMPTS = 3
 # What names of files in a manifest begin with.
 RUN, REPORT = "run/", "report/"
 
-Log = Callable[[str], None]
 Files = dict[str, dict[str, Any]]
 
 

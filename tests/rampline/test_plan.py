@@ -20,7 +20,7 @@ from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.record.units import write_percent
 from rampline.study import Study, StudyRun, load_study
 from rampline.study.execution_file import FILE, find_executions
-from rampline.study.preflight import check_machine
+from rampline.study.preflight import check_study
 from rampline.tasks.page import plan_markdown
 
 STARTUP, VALIDATION, CHECKPOINT = 2.0, 0.5, 0.25
@@ -66,7 +66,7 @@ def test_steps_of_prepared_data_come_before_those_of_the_study(digits, rampline_
     run = dataclasses.replace(study.runs[0], train_examples=960)
     study = dataclasses.replace(study, runs=(run,))
     homes = (Home(root=rampline_home), Home(root=tmp_path))
-    steps = [plan_study(check_machine(study, home), home)[0] for home in homes]
+    steps = [plan_study(check_study(study, home), home)[0] for home in homes]
     assert [(planned.steps_per_epoch, planned.is_prepared) for planned in steps] == [(4, True), (30, False)]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rampline.files import write_json
 from rampline.record.home import Home
+from rampline.study import load_study
 from rampline.study.execution_file import FILE, VERSION, Execution
 from rampline.study.preflight import check_study
 
@@ -15,7 +16,7 @@ def begin(study: Path | str, home: Home, name: str = "e1", *, only: Sequence[str
     # Every test session loads this file: what takes seconds to import waits until a test asks for it.
     from rampline.execution import start_execution
 
-    checked = check_study(str(study), home=home, only=only)
+    checked = check_study(load_study(str(study), only=only), home)
     execution = Execution(folder=home.runs / checked.name / name, study=checked, home=home)
     start_execution(execution)
     return execution

@@ -60,13 +60,13 @@ def test_a_failed_run_stops_only_what_starts_from_it_and_the_study_is_read_and_c
     shutil.copy(initialised, home / "mlflow.db")
     (tmp_path / "partly.yaml").write_text(STUDY)
     counts = Counter[str]()
-    for module, name in ((digits, "stat_fingerprint"), (preflight, "check_machine")):
+    for module, name in ((digits, "stat_fingerprint"), (preflight, "check_study")):
         monkeypatch.setattr(module, name, counted(getattr(module, name), counts))
     sys.addaudithook(lambda event, about: counts.update(read=event == "open" and str(about[0]).endswith("partly.yaml")))
     result = rampline("run", "partly.yaml", prefect=prefect_server.prefect)
     # Its data is looked for by the check, by the preparation, which leaves nothing to do for the runs, and before and
     # after it by the check of networks that are not ours.
-    assert counts == {"read": 1, "check_machine": 1, "stat_fingerprint": 4}
+    assert counts == {"read": 1, "check_study": 1, "stat_fingerprint": 4}
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
     assert re.match(r"rampline: error: run late: .*run_timeout_seconds=1; run child: not started", result.stderr)

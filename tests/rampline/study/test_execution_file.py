@@ -15,7 +15,7 @@ from rampline.files import write_json
 from rampline.record.checkpoints import Manifest, Progress, write_manifest
 from rampline.record.home import Home
 from rampline.record.run_directory import RunIdentity
-from rampline.study import load_study
+from rampline.study import StudyRun, load_study
 from rampline.study.execution_file import (
     Execution,
     at_hand,
@@ -109,7 +109,7 @@ def test_an_execution_of_an_earlier_version_began_when_its_file_says(tmp_path):
 
 def test_what_is_prepared_here_is_no_part_of_the_file(tmp_path):
     home = Home(root=tmp_path / "home")
-    study = check_study("digits", home=home)
+    study = check_study(load_study("digits"), home)
     assert dict(study.datasets) == {study.runs[0].config.data: None}
     Execution(folder=tmp_path, study=study, home=home).write()
     assert "datasets" not in json.loads((tmp_path / "execution.json").read_text())["study"]
@@ -159,7 +159,7 @@ def test_weights_of_a_run_are_its_best_checkpoint(tmp_path):
         progress = Progress(step=step, best_step=10)
         write_manifest(path, Manifest(variables_sha256="", progress=progress, model_variables=()))
     config = RunConfig(seed=4, model=ModelConfig(weights="run:baseline"))
-    resolved = resolve_weights(config, tmp_path)
+    resolved = resolve_weights(StudyRun(name="tuned", config=config), tmp_path)
     assert resolved.model.weights == str(checkpoints / "step-00000010")
     assert dataclasses.replace(resolved, model=config.model) == config
 
@@ -167,10 +167,11 @@ def test_weights_of_a_run_are_its_best_checkpoint(tmp_path):
 @pytest.mark.parametrize("weights", ["none", "/some/checkpoint"])
 def test_other_weights_stay_as_they_are(tmp_path, weights):
     config = RunConfig(model=ModelConfig(weights=weights))
-    assert resolve_weights(config, tmp_path) is config
+    assert resolve_weights(StudyRun(name="tuned", config=config), tmp_path) is config
 
 
 def test_a_run_without_a_checkpoint_has_no_weights(tmp_path):
+    run = StudyRun(name="tuned", config=RunConfig(model=ModelConfig(weights="run:baseline")))
     with pytest.raises(InputError) as failure:
-        resolve_weights(RunConfig(model=ModelConfig(weights="run:baseline")), tmp_path)
+        resolve_weights(run, tmp_path)
     assert str(failure.value) == f"model.weights=run:baseline: run baseline of {tmp_path} has no checkpoint"

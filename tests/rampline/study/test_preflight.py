@@ -37,16 +37,15 @@ def test_weights_in_the_home_folder_are_found_and_written_down_with_their_path(t
     (tmp_path / "w.keras").touch()
     study = tmp_path / "study.yaml"
     study.write_text("runs: {one: {set: {model: {weights: ~/w.keras}}}}")
-    checked = check_study(str(study), home=Home(root=tmp_path / "home"))
+    checked = check_study(load_study(str(study)), Home(root=tmp_path / "home"))
     assert checked.runs[0].config.model.weights == str(tmp_path / "w.keras")
     assert not settings_differ(checked, str(study), ["one"], {})
 
 
 def test_equal_data_is_looked_for_once_and_found_where_it_is_prepared(digits, rampline_home, tmp_path):
     overrides = {"data.limit": "12", "data.cache": "memory"}
-    here, there = (
-        check_study("digits", home=Home(root=home), overrides=overrides) for home in (rampline_home, tmp_path)
-    )
+    study = load_study("digits", overrides=overrides)
+    here, there = (check_study(study, Home(root=home)) for home in (rampline_home, tmp_path))
     assert here.data == tuple(here.datasets)
     assert list(here.datasets.values()) == [digits]
     assert list(there.datasets.values()) == [None]
@@ -80,7 +79,7 @@ def test_a_module_is_named_without_its_suffix(tmp_path):
     study = tmp_path / "study.yaml"
     study.write_text('runs: {one: {set: {model: {name: "networks.py:network"}}}}')
     with pytest.raises(ConfigError, match=r"what is installed; a module is named without \.py$"):
-        check_study(str(study), home=Home(root=tmp_path / "home"))
+        check_study(load_study(str(study)), Home(root=tmp_path / "home"))
 
 
 @pytest.mark.parametrize(
@@ -118,5 +117,5 @@ def test_a_layer_or_option_that_keras_does_not_have_is_one_line(settings, messag
     study = tmp_path / "study.yaml"
     study.write_text(f"runs: {{one: {{set: {{{settings}}}}}}}")
     with pytest.raises(ConfigError) as failure:
-        check_study(str(study), home=Home(root=tmp_path / "home"))
+        check_study(load_study(str(study)), Home(root=tmp_path / "home"))
     assert str(failure.value).startswith(f"run one: {message}")

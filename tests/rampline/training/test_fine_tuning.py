@@ -75,7 +75,7 @@ def test_only_what_is_to_be_trained_changes_in_each_phase(
         directory = execution.directory(name)
         assert ParityResult.read(result_file(directory)).status == "pass"
         values[name] = backbone(directory.read_config(), find_checkpoints(directory.checkpoints)[-1])
-    start = resolve_weights(execution.study.run("last-layers").config, execution.folder)
+    start = resolve_weights(execution.study.run("last-layers"), execution.folder)
     assert start.model.weights == str(find_checkpoints(execution.directory("head").checkpoints)[-1])
     first, last = values["head"], values["last-layers"]
     changed = [name for name in first if not np.array_equal(first[name], last[name])]

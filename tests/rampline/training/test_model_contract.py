@@ -8,7 +8,7 @@ from stored_data import store_here
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import ConfigError
 from rampline.record.home import Home
-from rampline.study import Study
+from rampline.study import Study, load_study
 from rampline.study.preflight import check_study
 from rampline.training.model_contract import check_models, checked_models
 
@@ -46,7 +46,7 @@ def make_study(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> St
     runs = "".join(f"  r{number}: {{set: {{model: {{name: '{name}'}}}}}}\n" for number, name in enumerate(names))
     file = folder / "own.yaml"
     file.write_text(f"name: own\nbase: {{data: {{source: digits, limit: 12, cache: memory}}}}\nruns:\n{runs}")
-    return check_study(str(file), home=Home.from_environment())
+    return check_study(load_study(str(file)), Home.from_environment())
 
 
 def test_a_softmax_is_refused_with_its_line_before_anything_is_prepared(
@@ -91,7 +91,7 @@ def test_a_layer_that_cannot_be_made_is_refused_before_anything_is_prepared(
     monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
     file = tmp_path / "own.yaml"
     file.write_text("base: {data: {source: digits, augment: [flip, {RandomHue: {factor: 7}}]}}\nruns: {one: {}}\n")
-    study = check_study(str(file), home=Home.from_environment())
+    study = check_study(load_study(str(file)), Home.from_environment())
     with pytest.raises(ConfigError) as failure:
         check_models(study, log=print)
     assert str(failure.value).startswith("data.augment: RandomHue cannot be made with {'factor': 7")
