@@ -301,7 +301,7 @@ def test_slurmd_dies_and_its_steps_do_not(submit: Submit, unhurried: str, forks:
     wait_until(lambda: submitted.cluster.job(submitted.job)["Restarts"] == "1", 60)
     submitted.cluster.await_state(submitted.job, "PENDING")
     assert submitted.cluster.processes_on(node)
-    gone = wait_until(lambda: submitted.cluster.processes_on() == [], 90)
+    gone = wait_until(lambda: submitted.cluster.processes_on(node) == [], 90)
     sys.stdout.write(f"slurmd killed: its node is empty {gone:.0f} s after the job is queued again\n")
     submitted.go()
     assert submitted.cluster.await_state(submitted.job, *ENDED, seconds=300) == "COMPLETED", submitted.printed
