@@ -26,7 +26,7 @@ from rampline.record.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[1]
 UV = ROOT / ".tools" / "bin" / "uv"
-OWN_STUDY = "base: {epochs: 2, data: {source: digits, limit: 20}}\nruns: {only: {}}"
+OWN_STUDY = "base: {epochs: 1, data: {source: digits, limit: 20}, explain: {steps: 0}}\nruns: {only: {}}"
 
 
 def build(source: Path, target: str, folder: Path) -> Path:

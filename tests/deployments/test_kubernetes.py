@@ -96,7 +96,7 @@ VERSIONS = ("1.31", kubernetes_validate.latest_version())
 IMAGE_FOLDER = "/opt/rampline"
 JOBS = ("training-job.yaml", "job-set.yaml")
 # For a training that is over soon.
-SETTINGS = [f"--set={setting}" for setting in ("epochs=40", "data.limit=20", "explain.steps=0")]
+SETTINGS = [f"--set={setting}" for setting in ("epochs=20", "data.limit=20", "explain.steps=0")]
 ONE_THREAD = ("TF_NUM_INTRAOP_THREADS", "1")  # with another number sums have other bits
 # A command whose names in DNS are those of a file, on a host with the name that follows the file.
 WITH_NAMES = ("unshare", "--mount", "--uts", "sh", "-c")
@@ -261,7 +261,7 @@ def test_pods_of_the_job_as_plain_processes(start_pod, tmp_path):
     indexes = range(training_job()["spec"]["completions"])
     # Pod 0 last: the others wait for the run directory.
     *others, first = [start_pod(index) for index in reversed(indexes)]
-    read_until(first, "epoch 2/40")
+    read_until(first, "epoch 2/20")
     others[0].terminate()  # its node is drained
     statuses, output = finish([first, *others])
     assert statuses == [STOPPED for _ in indexes], output
@@ -269,7 +269,7 @@ def test_pods_of_the_job_as_plain_processes(start_pod, tmp_path):
     *others, first = [start_pod(index) for index in reversed(indexes)]
     statuses, output = finish([first, *others])
     assert statuses == [0 for _ in indexes], output
-    assert "epoch 1/40" not in output
+    assert "epoch 1/20" not in output
     directory = tmp_path / "rampline/runs/digits" / training_job()["metadata"]["name"] / "multi-worker"
     assert (directory / "evaluation.json").is_file()
 
@@ -308,7 +308,7 @@ def start_on_host(tmp_path) -> Iterator[Callable[[int], subprocess.Popen[str]]]:
 def test_pods_of_the_job_set_on_hosts_with_its_names(start_on_host, tmp_path, forks, monkeypatch):
     """One is killed, so all are ended and started again, as JobSet does it."""
     lost, first = start_on_host(1), start_on_host(0)
-    read_until(first, "epoch 2/40")
+    read_until(first, "epoch 2/20")
     os.killpg(lost.pid, signal.SIGKILL)
     first.terminate()
     for pod in (first, lost):
@@ -316,7 +316,7 @@ def test_pods_of_the_job_set_on_hosts_with_its_names(start_on_host, tmp_path, fo
     other, first = start_on_host(1), start_on_host(0)
     statuses, output = finish([first, other])
     assert statuses == [0, 0], output
-    assert "epoch 1/40" not in output
+    assert "epoch 1/20" not in output
     directory = RunDirectory(tmp_path / "rampline/runs/digits/digits-multi-worker/multi-worker")
     config, whole = directory.read_config(), RunDirectory(tmp_path / "whole")
     local = dataclasses.replace(config.cluster, launcher="local")
@@ -360,11 +360,11 @@ def test_the_command_of_the_ray_job_as_a_plain_process(prefect_server: PrefectSe
             output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
             with subprocess.Popen(words, env=cluster, cwd=tmp_path, start_new_session=True, **output) as command:
                 if attempt == 1:
-                    read_until(command, "epoch 2/40")
+                    read_until(command, "epoch 2/20")
                     command.terminate()
                 outputs.append(command.communicate()[0])
             statuses.append(command.returncode)
     assert statuses == [STOPPED, 0], outputs
-    assert "epoch 1/40" not in outputs[1]
+    assert "epoch 1/20" not in outputs[1]
     directory = tmp_path / "rampline/runs/digits" / job["metadata"]["name"] / "multi-worker"
     assert (directory / "evaluation.json").is_file()

@@ -28,14 +28,15 @@ PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
 # Beside them there is `g1`, with 16 cores and 4 GPUs, which is never up: jobs for it wait.
 NODES = ("n1", "n2", "n3")
 START_SECONDS = 30
-# A requeued job waits until its credentials have run out (`cred_expire`), by default for two minutes.
+# A requeued job waits until its credentials have run out (`cred_expire`), by default for two minutes: here for longer
+# than the 20 s by which `test_a_job_is_preempted` tells that one with a start time of its own does not.
 CONF = """ClusterName=rampline
 SlurmctldHost=localhost
 SlurmctldPort={ports[0]}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=40
+AuthInfo=socket={folder}/munge.socket,cred_expire=25
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
 SlurmctldPidFile={folder}/slurmctld.pid

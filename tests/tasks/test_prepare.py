@@ -1,3 +1,4 @@
+import os
 import re
 import shutil
 import threading
@@ -83,10 +84,20 @@ def test_a_leak_is_told_after_each_preparation(prefect_server, tmp_path, monkeyp
     assert list(tmp_path.glob("store/data/photos-*/manifest.json"))
 
 
+# Imported by every Python process: a pause between two tries is a short one.
+IMPATIENT = """
+import time
+sleep = time.sleep
+time.sleep = lambda seconds: sleep(min(seconds, 0.05))
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_source_that_does_not_answer_at_first_is_tried_again(prefect_server, tmp_path, monkeypatch):
     monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
+    (tmp_path / "sitecustomize.py").write_text(IMPATIENT)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     for name in ("a/1.png", "a/2.png", "b/1.png", "b/2.png"):
         path = tmp_path / "photos" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -54,7 +54,7 @@ def test_a_killed_worker_is_made_up_for(make_run) -> None:
 @pytest.mark.long
 def test_a_killed_parameter_server_worker_is_replaced_in_place(make_run) -> None:
     config = make_config("parameter_server", workers=2, parameter_servers=1)
-    directory, lines = make_run(dataclasses.replace(config, epochs=120)), list[str]()
+    directory, lines = make_run(dataclasses.replace(config, epochs=30)), list[str]()
     run_with(Faults(directory, "worker-1", "mid-epoch"), lines)
     assert [line for line in lines if "worker 1 was ended by signal 9" in line and "the others go on" in line]
     assert len(attempts(directory)) == 1

@@ -54,7 +54,7 @@ def fashion_mnist(home: Path) -> Path:
 def test_a_small_fashion_mnist_runs_offline(rampline, prefect_server, home, fashion_mnist):
     assert {path.name.partition(".")[2] for path in fashion_mnist.iterdir()} >= {"json"}
     runs = ("--only", "single-loop", "--only", "mirrored-loop")
-    short = ("--set", "data.limit=30", "--set", "epochs=2", *NO_PROBES)
+    short = ("--set", "data.limit=30", "--set", "epochs=2", "--set", "parity.steps=1", *NO_PROBES)
     result = rampline("run", "fashion_mnist", *runs, *short, prefect=prefect_server.prefect)
     assert (result.returncode, result.stderr) == (0, "")
     for run in ("single-loop", "mirrored-loop"):

@@ -1,6 +1,8 @@
 """Whole trainings with all that a recipe has: the same figures under every strategy, and the same bits when resumed."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,9 @@ from rampline.record.run_directory import RunDirectory
 from rampline.training.checkpoint import group, load_model_weights, read_checkpoint
 from rampline.training.models import make_model
 
+TrainAlone = Callable[[str], list[dict[str, float]]]
+# Of 120 examples 2 are left for the last batch.
+BATCH = 59
 SMOOTH, COMPILED = "small_models:smooth", "compiled_models:with_everything"
 MIRRORED = {"strategy": "mirrored", "replicas": 3, "virtual_devices": 3}
 CLUSTERS = [
@@ -38,14 +43,25 @@ def train_epochs(run_roles: RunRoles, config: RunConfig, path: Path) -> list[dic
     return [event["metrics"] for event in RunDirectory(path).read_events("epoch")]
 
 
+@pytest.fixture(scope="module")
+def train_alone(run_roles: RunRoles, tmp_path_factory: pytest.TempPathFactory) -> TrainAlone:
+    """`train_alone(model)`: the metrics of one replica, which trains each model once."""
+
+    @functools.cache
+    def train(model: str) -> list[dict[str, float]]:
+        config = make_config("single", model=model, batch=BATCH)
+        return train_epochs(run_roles, config, tmp_path_factory.mktemp("one") / "run")
+
+    return train
+
+
 @pytest.mark.parametrize("model, engine, cluster", CLUSTERS)
 @pytest.mark.long
 def test_figures_are_those_of_one_replica(
-    model: str, engine: str, cluster: dict, run_roles: RunRoles, tmp_path: Path
+    model: str, engine: str, cluster: dict, run_roles: RunRoles, train_alone: TrainAlone, tmp_path: Path
 ) -> None:
-    # Of 120 examples 2 are left for the last batch.
-    one = train_epochs(run_roles, make_config("single", model=model, batch=59), tmp_path / "one")
-    config = dataclasses.replace(make_config(model=model, batch=59, **cluster), engine=engine)
+    one = train_alone(model)
+    config = dataclasses.replace(make_config(model=model, batch=BATCH, **cluster), engine=engine)
     epochs = train_epochs(run_roles, config, tmp_path / "run")
     own = ["top_3"] if model == SMOOTH else ["top3", "f1", "margin"]
     figures = [
