@@ -174,7 +174,7 @@ def model_version_link(model: str, version: int, home: Home) -> str:
 def how_to_open_mlflow(home: Home) -> str:
     """Where a tracking server is running already, else the command that starts MLflow on the runs, and its address."""
     if _has_server(home):
-        return without_user(tracking_uri(home))
+        return _server(home)
     program = shlex.quote(shorten(Path(sys.executable).with_name("rampline")))
     return f"{program} up, then {LOCAL_SERVER}"
 

@@ -28,6 +28,12 @@ def test_worker_refuses_what_is_no_run_directory(rampline, tmp_path):
     assert "is no run directory" in result.stderr
 
 
+def test_a_model_becomes_champion_or_challenger_and_nothing_else(rampline, home):
+    result = rampline("promote", "a-run", "--as", "best")
+    assert result.returncode == 2
+    assert "'best' is not one of 'champion', 'challenger'" in " ".join(result.stderr.split())
+
+
 def test_the_card_of_a_study_with_nothing_but_a_run(rampline, home, tmp_path):
     (tmp_path / "mine.yaml").write_text("runs: {only: {set: {batch: {size: 48}}}}")
     text = " ".join(rampline("studies", "mine.yaml").stdout.split())

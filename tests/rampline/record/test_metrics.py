@@ -30,6 +30,8 @@ def test_places_are_taken_once_and_what_they_need_is_there():
         assert metric.line or Output.EPOCH_LINE not in metric.shown, metric.name
         assert metric.is_of_run or Output.TABLE not in metric.shown, metric.name
         assert metric.better in ("", "higher", "lower"), metric.name
+        # `Comparison.ranked` begins with the highest.
+        assert metric.better == "higher" or Output.CHART_CHOICE not in metric.shown, metric.name
         assert metric.tensorboard.partition("/")[0] in ("", "train", "validation"), metric.name
 
 

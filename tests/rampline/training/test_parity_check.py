@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import pytest
@@ -13,7 +14,7 @@ import rampline.training.state as training_state
 import rampline.training.synchronous as synchronous_steps
 from rampline.config import LearningRateConfig, OptimizerConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
-from rampline.jobs.tf_config import ALONE, Task
+from rampline.jobs.tf_config import ALONE
 from rampline.parity import check_process
 from rampline.parity.check import ParityResult
 from rampline.parity.check_process import check_steps, skips_together
@@ -70,20 +71,12 @@ def one_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """One replica trains a run once: all of `WRONG` are right there."""
     train_steps, trained = check_process.train_steps, dict[tuple[str, float], check_process.Outcome]()
 
-    def train(
-        run: RunConfig,
-        config: RunConfig,
-        task: Task,
-        dataset: PreparedDataset,
-        strategy: tf.distribute.Strategy,
-        *,
-        shake: float = 0.0,
-    ) -> check_process.Outcome:
+    def train(run: RunConfig, *others: Any, shake: float = 0.0) -> check_process.Outcome:
+        strategy, key = others[-1], (repr(run), shake)
         if strategy.num_replicas_in_sync > 1:
-            return train_steps(run, config, task, dataset, strategy, shake=shake)
-        key = (repr(run), shake)
+            return train_steps(run, *others, shake=shake)
         if key not in trained:
-            trained[key] = train_steps(run, config, task, dataset, strategy, shake=shake)
+            trained[key] = train_steps(run, *others, shake=shake)
         return trained[key]
 
     monkeypatch.setattr(check_process, "train_steps", train)
