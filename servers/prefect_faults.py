@@ -8,10 +8,12 @@ cursor, the holder of the lock, a coroutine, cannot go on either: all wait for s
 sets to 60 s. Seen with SQLAlchemy 2.0.58 and CPython 3.11 (`cursor_dealloc`); CPython 3.12 frees it without waiting.
 The way around: a cursor that fails is closed at once, in its connection's own thread.
 
-**It loses events.** A trigger of an automation reads before it writes, in one transaction. If another connection has
-written in between, sqlite refuses the trigger's write at once, whatever the busy timeout
-(https://www.sqlite.org/isolation.html), and after three more tries, all within milliseconds, the event is dropped. The
-way around: such a transaction takes the write lock when it begins, as Prefect's own do for flow runs, and so waits.
+**It loses events, and sends tasks away for 2 s.** A trigger of an automation reads before it writes, in one
+transaction. If another connection has written in between, sqlite refuses the trigger's write at once, whatever the busy
+timeout (https://www.sqlite.org/isolation.html), and after three more tries, all within milliseconds, the event is
+dropped. So does the question for free slots of a limit, which precedes each task that has a tag: HTTP 503, after which
+the client sleeps. The way around: such a transaction takes the write lock when it begins, as Prefect's own do for flow
+runs, and so waits.
 
 **It takes events out of turn.** Two consumers feed the triggers of automations, so an event can overtake the one before
 it while that waits for the database. What a trigger `expects` then comes before what it is to come `after`, counts for
@@ -31,7 +33,9 @@ from functools import wraps
 from typing import Any
 
 import aiosqlite
+from prefect.server.api import concurrency_limits_v2
 from prefect.server.database import provide_database_interface
+from prefect.server.database.configurations import SQLITE_BEGIN_MODE
 from prefect.server.events import triggers
 from prefect.server.events.services import triggers as triggers_service
 from prefect.server.utilities.messaging.memory import Consumer
@@ -58,6 +62,16 @@ def _locking_from_the_start(automations_session: Callable[..., Any]) -> Any:
     return locking
 
 
+def _locking_where_it_begins(acquire_slots: Callable[..., Awaitable[Any]]) -> Any:
+    @wraps(acquire_slots)
+    async def locking(*arguments: Any, **named: Any) -> Any:
+        # Read at the first statement of the transaction, which is still to come; who began the transaction resets it.
+        SQLITE_BEGIN_MODE.set("IMMEDIATE")
+        return await acquire_slots(*arguments, **named)
+
+    return locking
+
+
 def _one_at_a_time(create_consumer: Callable[..., Any]) -> Any:
     @wraps(create_consumer)
     def creating(topic: str, **settings: Any) -> Any:
@@ -75,6 +89,7 @@ OF_CURSORS = ("execute", "executemany") if sys.version_info < (3, 12) else ()
 MENDED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
     *((aiosqlite.Cursor, name, _closing_where_it_fails) for name in OF_CURSORS),
     (triggers, "automations_session", _locking_from_the_start),
+    (concurrency_limits_v2, "_acquire_concurrency_slots", _locking_where_it_begins),
     (triggers_service, "create_consumer", _one_at_a_time),
 )
 

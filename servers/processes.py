@@ -64,7 +64,7 @@ def start(
     with open(log, "ab") as output:
         return subprocess.Popen(
             [sys.executable, *command],
-            # Safe path: no process of these, nor one that it starts, looks for modules in the folder that it runs in.
+            # Safe path: no process of these looks for modules in the folder that it runs in.
             env={**environment, **mark, "PYTHONSAFEPATH": "1"},
             cwd=folder,
             stdin=subprocess.DEVNULL,

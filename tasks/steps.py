@@ -175,8 +175,7 @@ def _signs_of_life() -> Iterator[None]:
 
     They are in the process of their parent, which sends some. Each flow ends by waiting, up to a second, for the thread
     that sends its heartbeats. Those that send some have the tag of our deployments, by which zombies are found. The
-    others have none: Prefect asks for the limits of its tags before each task, and a sqlite database, where an event is
-    being written meanwhile, sends it away for 2 s (a transaction that reads before it writes: HTTP 503).
+    others have none: Prefect asks for the limits of its tags before each task.
     """
     asked_for = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY" in os.environ
     with tags("rampline") if asked_for else temporary_settings(updates={PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):

@@ -147,7 +147,7 @@ def _class_table(scores: Sequence[Scores]) -> ReportTable:
             )
             for label in order[:MOST_CLASSES].tolist()
         ),
-        note=f"… and {left_out} classes of a higher accuracy." if left_out > 0 else "",
+        note=f"… and {left_out} classes of no lower accuracy, or without images." if left_out > 0 else "",
     )
 
 

@@ -29,7 +29,8 @@ ABOUT = (
     "training once more. Points are against the most accurate run. Their interval is Newcombe's for paired "
     "proportions, image by image, as rampline promote has it; where the answers of a run are not in MLflow, it is that "
     "for independent ones, which is wider. Where both have repeats it includes Welch's over the seeds; else it does "
-    "not cover what another seed would change."
+    "not cover what another seed would change. The images that choose a run also score it, so the best of many runs "
+    "looks better than it is."
 )
 YES = {True: "yes", False: "no"}
 # The interval of two runs that are one model.

@@ -175,8 +175,11 @@ def _with_speedup(row: Row, base: Row) -> dict[str, Interval]:
         return intervals
     own, other = figure_of(row, key), figure_of(base, key)
     speedup = own.low / other.high, own.high / other.low
-    share = row["scaling_efficiency"] / row["speedup"]
-    return intervals | {"speedup": speedup, "scaling_efficiency": (speedup[0] * share, speedup[1] * share)}
+    intervals["speedup"] = speedup
+    if not pd.isna(row["scaling_efficiency"]):
+        share = row["scaling_efficiency"] / row["speedup"]
+        intervals["scaling_efficiency"] = (speedup[0] * share, speedup[1] * share)
+    return intervals
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -260,13 +260,20 @@ def written(value: Any, write: Callable[[Any], str]) -> str:
 
 
 def comparable_settings(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Data, network, precision, operations and pipeline of a run: where equal, throughputs tell of the replicas."""
-    return (row["fingerprint"], *(str(row[key]) for key in COMPARABLE))
+    """Data, network, precision, operations, pipeline and workers of a run: if equal, throughputs tell of replicas."""
+    return (row["fingerprint"], row["workers_of_attempts"], *(str(row[key]) for key in COMPARABLE))
 
 
 def is_scaled(row: Mapping[str, Any], reference: Mapping[str, Any]) -> bool:
     """Whether a run is the training of the reference on more replicas."""
-    return comparable_settings(row) == comparable_settings(reference) and row["replicas"] > reference["replicas"]
+    more = (row["replicas"] or 0) > (reference["replicas"] or math.inf)
+    return more and comparable_settings(row) == comparable_settings(reference)
+
+
+def is_faster_by_replicas(row: Mapping[str, Any], reference: Mapping[str, Any]) -> bool:
+    """Whether nothing but its replicas can make a scaled run faster: another engine can, and a larger batch of each."""
+    no_larger = (row["per_replica_batch_size"] or math.inf) <= (reference["per_replica_batch_size"] or 0)
+    return is_scaled(row, reference) and row["engine"] == reference["engine"] and no_larger
 
 
 def csv_columns() -> list[str]:
@@ -420,6 +427,8 @@ def _scaling(row: Mapping[str, Any], base: Mapping[str, Any] | None) -> dict[str
             of_time = own / (of_base or math.nan)
         if row["machine"] == base["machine"]:
             speedup = row["images_per_second"] / (base["images_per_second"] or math.nan)
-            efficiency = speedup / ((row["replicas"] or math.nan) / (base["replicas"] or math.nan))
-            scaling = {"speedup": speedup, "scaling_efficiency": efficiency}
+            scaling["speedup"] = speedup
+            if row["run"] == base["run"] or is_faster_by_replicas(row, base) or is_faster_by_replicas(base, row):
+                ratio = (row["replicas"] or math.nan) / (base["replicas"] or math.nan)
+                scaling["scaling_efficiency"] = speedup / ratio
     return {**scaling, "train_seconds_vs_reference": of_time}

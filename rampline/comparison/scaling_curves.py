@@ -83,7 +83,8 @@ class ScalingCurve:
     Attributes:
         kind: `strong` or `weak`.
         batch_size: what is constant: images per step (strong), or per step and replica (weak).
-        strategy, engine, steps_per_call: of all runs but the first.
+        strategy, steps_per_call: of all runs but the first.
+        engine: of all.
         points: by replicas; at least two different numbers of them.
     """
 
@@ -105,7 +106,8 @@ def make_curves(comparison: Comparison, kind: str) -> list[ScalingCurve]:
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for row in comparison.finished:
         if not any(is_missing(row[key]) for key in ("images_per_second", "replicas", *KINDS.values())):
-            groups.setdefault((row[KINDS[kind]], row["machine"], *comparable_settings(row)), []).append(row)
+            alike = (row[KINDS[kind]], row["machine"], row["engine"], *comparable_settings(row))
+            groups.setdefault(alike, []).append(row)
     return [curve for rows in groups.values() for curve in _curves_of(rows, kind, comparison.reference)]
 
 
@@ -124,17 +126,17 @@ def _curves_of(rows: list[dict[str, Any]], kind: str, reference: str) -> list[Sc
     members: dict[tuple, list[dict[str, Any]]] = {}
     for row in rows:
         if row is not base:
-            members.setdefault((row["strategy"], row["engine"], row["steps_per_call"]), []).append(row)
+            members.setdefault((row["strategy"], row["steps_per_call"]), []).append(row)
     curves = [
         ScalingCurve(
             kind=kind,
             batch_size=int(base[KINDS[kind]]),
             strategy=strategy,
-            engine=engine,
+            engine=base["engine"],
             steps_per_call=steps_per_call,
             points=tuple(sorted((_point(row, base) for row in (base, *others)), key=attrgetter("replicas"))),
         )
-        for (strategy, engine, steps_per_call), others in members.items()
+        for (strategy, steps_per_call), others in members.items()
     ]
     return [curve for curve in curves if len(curve.replica_counts) > 1]
 

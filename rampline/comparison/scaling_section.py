@@ -37,7 +37,7 @@ MEANING = {
     "weak": "Weak scaling keeps the batch size per replica: the global batch grows with the replicas.",
 }
 # What must be equal: see `comparable_settings`.
-ALIKE = "data, network, trained layers, BatchNormalization, precision, XLA, determinism, input pipeline"
+ALIKE = "engine, data, network, trained layers, BatchNormalization, precision, XLA, determinism, input pipeline"
 HEAD = ("run", "curve", "replicas", "global batch", "ms/step", "images/s", "speed-up", "efficiency", "of ceiling")
 ABOUT = (
     f"Runs of one curve have the same {ALIKE} and machine; its first point is the "
@@ -265,7 +265,7 @@ def make_grid_section(comparison: Comparison) -> Section | None:
         return None
     about = (
         "Of several runs with the same batch and replicas the cell has the one of the highest throughput. Runs of one "
-        f"matrix have the same engine, {ALIKE} and machine."
+        f"matrix have the same {ALIKE} and machine."
     )
     return Section(id="grid", title="Batch and replicas", tables=tuple(tables), about=about)
 

@@ -8,7 +8,7 @@ from typing import Any
 from rampline.comparison.mlflow_reader import PRICE_OF
 from rampline.comparison.recommendation import cost_of, have_same_answers, is_scored_alike, recommend, time_of
 from rampline.comparison.repeats import CLEAR, figure_of
-from rampline.comparison.runs import FINISHED, Comparison, is_missing, is_scaled
+from rampline.comparison.runs import FINISHED, Comparison, is_faster_by_replicas, is_missing
 from rampline.record.attempts import COMMAND_KILLED
 from rampline.record.metric import Source
 from rampline.record.metrics import from_source
@@ -91,7 +91,7 @@ def summarise_scaling(comparison: Comparison) -> str:
     """Whether more replicas than the reference has made the same training faster; empty where none has more."""
     ranked = [row for row in comparison.ranked("speedup") if not is_missing(row["scaling_efficiency"])]
     reference = comparison.reference_row
-    scaled = [row for row in ranked if reference and is_scaled(row, reference)]
+    scaled = [row for row in ranked if reference and is_faster_by_replicas(row, reference)]
     if not reference or not scaled:
         return ""
     best = scaled[0]
@@ -172,6 +172,9 @@ def list_warnings(comparison: Comparison) -> list[str]:
             for training in comparison.trainings_of[row["run"]]
             if training["machine"] != row["machine"] and training["status"] == FINISHED
         ]
+    if of_one_epoch := [row["run"] for row in comparison.finished if row["epochs"] == 1]:
+        runs = list_names(of_one_epoch)
+        remarks.append(f"{runs} trained one epoch: images/s include the tracing of the graph and say little of speed.")
     if unequal_epochs(comparison.finished):
         remarks.append(
             "Because runs were stopped, epochs differ: images/s are of equal work, accuracies, times and costs are of "

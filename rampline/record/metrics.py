@@ -284,7 +284,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "scaling_efficiency",
-        "Speed-up divided by the ratio of replicas to those of the reference; 1 is ideal.",
+        "Speed-up divided by the ratio of replicas to those of the reference, for the same training with no larger "
+        "batch per replica; 1 is ideal.",
         Source.COMPARISON,
         unit=SHARE,
         heading="efficiency",

@@ -98,6 +98,45 @@ async def writes_after_reading(database: Path) -> bool:
     return True
 
 
+def test_a_task_gets_its_slots_although_another_has_written_since_they_were_read(
+    mended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rampline.servers.prefect_tables import make_tables
+
+    url = f"sqlite+aiosqlite:///{tmp_path / 'database'}"
+    make_tables(url)
+    with temporary_settings({PREFECT_API_DATABASE_CONNECTION_URL: url}):
+        assert asyncio.run(acquires_after_reading(tmp_path / "database", monkeypatch)) == mended
+
+
+async def acquires_after_reading(database: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    from prefect.server.api import concurrency_limits_v2
+    from prefect.server.database import provide_database_interface
+    from prefect.server.models import concurrency_limits_v2 as model
+
+    other = sqlite3.connect(database, isolation_level=None, timeout=0)
+    increment = model.bulk_increment_active_slots
+
+    async def increment_after_another_has_written(**named: object) -> bool:
+        with suppress(sqlite3.OperationalError):  # it waits for the lock
+            other.execute("INSERT INTO block_type (name, slug) VALUES ('another', 'another')")
+        return await increment(**named)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(model, "bulk_increment_active_slots", increment_after_another_has_written)
+    interface = provide_database_interface()
+    try:
+        async with interface.session_context(begin_transaction=True) as session:
+            await concurrency_limits_v2._acquire_concurrency_slots(session, ["tag:one"], 1, "concurrency")
+    except OperationalError as error:
+        if "database is locked" not in str(error):
+            raise
+        return False
+    finally:
+        await (await interface.engine()).dispose()
+        other.close()
+    return True
+
+
 def test_an_event_does_not_overtake_the_one_before_it(mended: bool) -> None:
     handled = asyncio.run(order_of_handling())
     assert handled == (["first", "second"] if mended else ["second", "first"])

@@ -13,7 +13,7 @@ from logged_runs import LoggedRun, there
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 
-from rampline.comparison.mlflow_reader import SAME_DATA
+from rampline.comparison.mlflow_reader import COMPARABLE
 from rampline.comparison.recommendation import list_candidates, recommend
 from rampline.comparison.runs import (
     choose_reference,
@@ -264,7 +264,11 @@ def make_rows(**changes: Any) -> list[dict[str, Any]]:
         "replicas": [1, 2, 8],
         "epochs_in_all": [5, 5, 5],
         "fingerprint": ["a"] * 3,
-        **{key: ["None"] * 3 for key in SAME_DATA},
+        "engine": ["loop"] * 3,
+        "workers_of_attempts": [""] * 3,
+        "global_batch_size": [64] * 3,
+        "per_replica_batch_size": [64, 32, 8],
+        **{key: ["None"] * 3 for key in COMPARABLE},
         "machine": ["here"] * 3,
         "machines": [((1, "here"),)] * 3,
         "train_seconds": [50.0, 30.0, 20.0],
@@ -281,6 +285,22 @@ def find_scaling(rows: list[dict[str, Any]], reference: str, figure: str) -> lis
 def test_efficiency_is_relative_to_the_replicas_of_the_reference():
     assert find_scaling(make_rows(), "two", "speedup") == pytest.approx([0.625, 1.0, 1.875])
     assert find_scaling(make_rows(), "two", "scaling_efficiency") == pytest.approx([1.25, 1.0, 0.46875])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"engine": ["loop", "fit", "loop"]},
+        {"precision": ["float32", "mixed_float16", "float32"]},
+        {"workers_of_attempts": ["", "2, 1", ""]},
+        {"global_batch_size": [64, 128, 512], "per_replica_batch_size": [64, 128, 64]},
+    ],
+    ids=str,
+)
+def test_efficiency_is_of_the_training_of_the_reference(change: dict[str, list[Any]]):
+    assert find_scaling(make_rows(**change), "one", "speedup") == pytest.approx([1.0, 1.6, 3.0])
+    efficiencies = find_scaling(make_rows(**change), "one", "scaling_efficiency")
+    assert efficiencies == pytest.approx([1.0, math.nan, 0.375], nan_ok=True)
 
 
 def test_times_are_compared_for_equal_epochs_on_equal_data_only():

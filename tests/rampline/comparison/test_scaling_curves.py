@@ -69,6 +69,8 @@ def test_figures_of_a_point(compare):
 @pytest.mark.parametrize(
     "change",
     [
+        {"engine": "fit"},
+        {"tags": {"rampline.workers": "4, 2"}},
         {"params": {"model.name": "convnet7"}},
         {"params": {"data.limit": "50"}},
         {"params": {"model.options": "{'alpha': 0.35}"}},
@@ -108,14 +110,18 @@ def test_another_batch_size_starts_at_its_own_run_of_one_replica(client, log_stu
 
 
 def test_engine_and_steps_per_call_make_curves_of_their_own(compare):
-    others = [run("fit", 1200, 2, engine="fit"), run("one-step", 900, 2, params={"steps_per_call": "1"})]
+    others = [
+        run("one-fit", 800, engine="fit"),
+        run("fit", 1200, 2, engine="fit"),
+        run("one-step", 900, 2, params={"steps_per_call": "1"}),
+    ]
     curves = make_curves(compare("engines", [*RUNS[:3], *others], reference="one"), "strong")
     assert [(c.engine, c.steps_per_call, c.points[-1].run) for c in curves] == [
         ("loop", "16", "four"),
-        ("fit", "16", "fit"),
         ("loop", "1", "one-step"),
+        ("fit", "16", "fit"),
     ]
-    assert {curve.points[0].run for curve in curves} == {"one"}
+    assert [curve.points[0].run for curve in curves] == ["one", "one", "one-fit"]
 
 
 def test_reference_of_several_replicas_is_the_first_point(compare):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from rampline.comparison.run_table import make_columns, make_run_rows
 from rampline.comparison.runs import is_missing, read_comparison
 from rampline.comparison.sentences import list_remarks, summarise_accuracy, summarise_scaling, summarise_speed
@@ -38,9 +40,17 @@ def test_scaling_that_did_not_pay(compare, four_runs):
     assert summarise_scaling(comparison) == scaling
 
 
-def test_a_run_with_less_to_train_is_no_scaling(compare, four_runs):
-    head = replace(four_runs[2], params={**four_runs[2].params, "model.trainable": "head"})
-    comparison = compare("head", [four_runs[0], head], reference="baseline")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"params": {"model.trainable": "head"}},
+        {"params": {"global_batch_size": "256", "per_replica_batch_size": "128"}},
+        {"engine": "fit"},
+    ],
+    ids=str,
+)
+def test_other_work_on_more_replicas_is_no_scaling(compare, four_runs, change):
+    comparison = compare("other", [four_runs[0], replace(four_runs[2], **change)], reference="baseline")
     assert summarise_speed(comparison).startswith("mirrored is the fastest: 1,500 images/s")
     assert summarise_scaling(comparison) == ""
 
@@ -131,6 +141,13 @@ def test_a_run_that_stopped_is_said_and_that_accuracies_are_after_other_epochs(c
     alike = replace(four_runs[0], name="other", tags={"rampline.stopped": "after epoch 4 of 9: limit of $2 reached"})
     assert list_remarks(compare("decided-alike", [four_runs[0], alike], reference="baseline")) == [
         "other stopped after epoch 4 of 9: limit of $2 reached."
+    ]
+
+
+def test_images_per_second_of_one_epoch_are_no_speed(compare, four_runs):
+    short = [replace(run, epochs=run.epochs[:1], params={}) for run in (four_runs[0], four_runs[2])]
+    assert list_remarks(compare("one-epoch", short, reference="baseline")) == [
+        "baseline and mirrored trained one epoch: images/s include the tracing of the graph and say little of speed."
     ]
 
 
