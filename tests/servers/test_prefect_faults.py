@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL, temporary_settings
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -31,6 +30,21 @@ def mended(request: pytest.FixtureRequest) -> Iterator[bool]:
         if request.param == "mended":
             mend_prefect()
         yield request.param == "mended"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Path]:
+    """A new one of Prefect's, with its tables: in one process it asks its settings for a database once."""
+    from prefect.server.database.configurations import AioSqliteConfiguration
+    from prefect.server.database.dependencies import temporary_database_config
+
+    from rampline.servers.prefect_tables import make_tables
+
+    path = tmp_path / "database"
+    url = f"sqlite+aiosqlite:///{path}"
+    make_tables(url)
+    with temporary_database_config(AioSqliteConfiguration(connection_url=url)):
+        yield path
 
 
 @pytest.mark.long
@@ -68,9 +82,8 @@ async def seconds_to_free_a_cursor_that_failed(database: Path) -> float:
     return seconds
 
 
-def test_a_trigger_can_write_although_another_has_written_since_it_read(mended: bool, tmp_path: Path) -> None:
-    with temporary_settings({PREFECT_API_DATABASE_CONNECTION_URL: f"sqlite+aiosqlite:///{tmp_path / 'database'}"}):
-        assert asyncio.run(writes_after_reading(tmp_path / "database")) == mended
+def test_a_trigger_can_write_although_another_has_written_since_it_read(mended: bool, database: Path) -> None:
+    assert asyncio.run(writes_after_reading(database)) == mended
 
 
 async def writes_after_reading(database: Path) -> bool:
@@ -99,14 +112,9 @@ async def writes_after_reading(database: Path) -> bool:
 
 
 def test_a_task_gets_its_slots_although_another_has_written_since_they_were_read(
-    mended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mended: bool, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rampline.servers.prefect_tables import make_tables
-
-    url = f"sqlite+aiosqlite:///{tmp_path / 'database'}"
-    make_tables(url)
-    with temporary_settings({PREFECT_API_DATABASE_CONNECTION_URL: url}):
-        assert asyncio.run(acquires_after_reading(tmp_path / "database", monkeypatch)) == mended
+    assert asyncio.run(acquires_after_reading(database, monkeypatch)) == mended
 
 
 async def acquires_after_reading(database: Path, monkeypatch: pytest.MonkeyPatch) -> bool:

@@ -110,7 +110,7 @@ def test_runs_of_the_same_settings_share_an_interval(compare):
     assert a["intervals"]["images_per_second"] == b["intervals"]["images_per_second"] == (100, 120)
     # The accuracy of one seed is one figure.
     assert "test_accuracy" not in a["intervals"]
-    assert c["intervals"].keys() == {"speedup", "scaling_efficiency"}
+    assert c["intervals"].keys() == {"speedup"}
     assert summarise_speed(found).startswith("No run is clearly faster than the reference a")
 
 
