@@ -38,9 +38,10 @@ def make_quote_section(comparison: Comparison) -> Section | None:
 
 
 def _is_undisturbed(row: dict[str, Any]) -> bool:
-    """Whether a run went on to its last epoch at its first start: a quote knows nothing of faults and stops."""
+    """Whether a run went on to its last epoch at its first start: a quote knows nothing of faults, rungs and stops."""
     is_started_once = is_missing(row["attempts"]) or row["attempts"] == 1  # earlier versions told no attempts
-    return not row["stopped"] and len(row["machines"]) == 1 and is_started_once
+    is_whole = is_started_once and len(row["first_epochs"]) < 2 and not row["workers_of_attempts"]
+    return is_whole and not row["stopped"] and len(row["machines"]) == 1
 
 
 def _judge(quoted: list[dict[str, Any]]) -> Iterator[str]:

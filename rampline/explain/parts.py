@@ -156,7 +156,7 @@ def run_parts(events: Sequence[Mapping[str, Any]], result: Mapping[str, Any], *,
         "tracing": _before_first_step(events) + sum(max(0.0, seconds - usual) for seconds in traced),
         "steps": result["steps"] * step_milliseconds / 1000,
         "evaluation": sum(metrics.get("validation_seconds") or 0.0 for metrics in epochs.values()),
-        "checkpoint": sum(event.get("seconds", 0.0) for event in events if event["event"] == "checkpoint"),
+        "checkpoint": _checkpoint_seconds(events),
         "logging": result.get("logging_seconds", 0.0),
     }
     return RunParts(**known, unexplained=result["wall_seconds"] - sum(known.values()))
@@ -192,11 +192,16 @@ def _before_first_step(events: Sequence[Mapping[str, Any]]) -> float:
     """Seconds from the end of the start-up to the first step: `Model.fit` builds its functions there."""
     first = next(number for number, event in enumerate(events) if event["event"] == "epoch")
     # The attempt that made the epoch; those that were lost before it are in nobody's time.
-    started = [event for event in events[:first] if event["event"] == "started"]
-    if not started:
+    begin = max((number for number in range(first) if events[number]["event"] == "started"), default=None)
+    if begin is None:
         return 0.0
-    metrics = events[first]["metrics"]
+    metrics, started = events[first]["metrics"], events[begin]
     in_epoch = metrics["epoch_seconds"] + (metrics.get("validation_seconds") or 0.0)
+    in_epoch += _checkpoint_seconds(events[begin:first])
     # Events of older runs have the clock of the wall alone, which may have been set between the two.
-    clock = "monotonic" if "monotonic" in events[first] and "monotonic" in started[-1] else "time"
-    return max(0.0, events[first][clock] - started[-1][clock] - in_epoch)
+    clock = "monotonic" if "monotonic" in events[first] and "monotonic" in started else "time"
+    return max(0.0, events[first][clock] - started[clock] - in_epoch)
+
+
+def _checkpoint_seconds(events: Iterable[Mapping[str, Any]]) -> float:
+    return sum(event.get("seconds", 0.0) for event in events if event["event"] == "checkpoint")

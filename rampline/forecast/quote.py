@@ -207,8 +207,10 @@ def _as_it_was(directory: RunDirectory, config: RunConfig) -> Forecast | None:
     shares = dict.fromkeys(dataclasses.asdict(was), config.epochs / result["epochs"])
     # The first write takes most of the logging: TensorBoard is imported with it.
     shares |= {"startup": 1 / starts, "tracing": 1 / starts, "logging": 1.0}
-    # Steps that are slower, or faster, than the usual one are in every epoch; what other starts have lost is not.
-    shares |= {"unexplained": 0.0} if max(starts, result.get("attempts", 1)) > 1 else {}
+    # Steps that are slower, or faster, than the usual one are in every epoch; what other starts have lost is not, nor
+    # is an epoch that was cut short.
+    was_cut = max(starts, result.get("attempts", 1)) > 1 or result.get("stopped")
+    shares |= {"unexplained": 0.0} if was_cut else {}
     run = RunParts(**{name: value * shares[name] for name, value in dataclasses.asdict(was).items()})
     # The first validation of each start takes longer: it is traced, too.
     usual = statistics.fmean(metrics.get("validation_seconds") or 0.0 for metrics in epochs)

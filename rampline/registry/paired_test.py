@@ -114,7 +114,7 @@ class PairedComparison:
     def verdict(self) -> str:
         """What follows from the figures, in a few words."""
         if self.difference >= 0:
-            return "as good" if self.difference == 0 else "better"
+            return "as good" if self.difference == 0 else "higher"
         if self.is_worse:
             return "significantly worse"
         if self.is_acceptable:

@@ -47,8 +47,8 @@ class Variant:
     def run(self, steps: int) -> tuple[int, float]:
         """Images and seconds of the next `steps` steps: the last batch of an epoch may be smaller."""
         seconds = steps * self._probe(steps)
-        # Model.fit begins anew each time, and is timed from the end of its first step.
-        first = 1 if self._config.engine == "fit" else self._step
+        # Model.fit is timed from the end of its first step.
+        first = self._step + (self._config.engine == "fit")
         self._step = first + steps
         return self._images_until(first + steps) - self._images_until(first), seconds
 

@@ -281,6 +281,16 @@ def test_what_is_unexplained_of_an_epoch_is_in_each_of_more(executions):
     assert expected_seconds(executions, RunConfig(epochs=8)) == pytest.approx(STARTUP + 8 * each)
 
 
+def test_an_epoch_that_a_limit_has_cut_short_is_in_none_of_more(executions):
+    record(executions, "20260101-000000", RunConfig(epochs=4), [2.0, 2.0])
+    result = RunDirectory(executions / "20260101-000000" / "baseline").result_file
+    cut = {"stopped": "after epoch 2 of 4: limit of 0.5 minutes reached", "wall_seconds": 30.0}
+    result.write_text(json.dumps(json.loads(result.read_text()) | cut))
+    assert expected_seconds(executions, RunConfig(epochs=8)) == pytest.approx(
+        STARTUP + 8 * (2.0 + VALIDATION + CHECKPOINT)
+    )
+
+
 def test_a_run_that_is_called_as_a_repeat_would_be_finds_its_earlier_ones(executions):
     config, home = RunConfig(epochs=2), Home(root=executions.parent.parent)
     record(executions, "20260101-000000", config, [2.0, 2.0], "x-seed1")

@@ -33,6 +33,8 @@ def test_each_quote_stands_beside_what_came_out(compare):
         run("never-quoted", None, 40.0),
         run("stopped", 100.0, 20.0, {"rampline.stopped": "after epoch 1 of 5: limit of 1 minute reached"}),
         run("killed", 100.0, 300.0, {"rampline.attempts": "2"}),
+        run("rested", 100.0, 300.0, {"rampline.first_epochs": "[1, 2]"}),
+        run("elastic", 100.0, 300.0, {"rampline.workers": "2, 1"}),
         run("moved", 100.0, 300.0, {"rampline.machines": '[[1, "here"], [2, "there"]]'}),
     ]
     section = there(make_quote_section(compare("quoted", runs)))
@@ -42,7 +44,7 @@ def test_each_quote_stands_beside_what_came_out(compare):
     figures, stages = section.tables
     assert figures.head == ("run", "wall s", "cost")
     near, far, *others = figures.rows
-    assert [row[0] for row in others] == ["stopped", "killed", "moved"]
+    assert [row[0] for row in others] == ["stopped", "killed", "rested", "elastic", "moved"]
     assert near == ("near", f"100 {ARROW} 110 (+10 %)", f"$0.5000 {ARROW} $0.5500 (+10 %)")
     assert far == ("far", f"100 {ARROW} 150 (+50 %)", "\N{EN DASH}")
     assert stages.rows[0] == ("near", f"2.00 {ARROW} 1.00 (-50 %)")

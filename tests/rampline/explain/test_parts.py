@@ -189,6 +189,12 @@ def test_model_fit_builds_its_functions_before_the_first_step():
     assert parts == RunParts(startup=6, tracing=5, steps=6, evaluation=2, checkpoint=0, logging=0, unexplained=0)
 
 
+def test_checkpoints_within_the_first_epoch_are_no_tracing():
+    events = [started(100, startup=6), saved(2), saved(2), epoch(1, 113, 3, 1), epoch(2, 117, 3, 1)]
+    parts = run_parts(events, {"epochs": 2, "steps": 10, "wall_seconds": 23.0}, step_milliseconds=600)
+    assert parts == RunParts(startup=6, tracing=5, steps=6, evaluation=2, checkpoint=4, logging=0, unexplained=0)
+
+
 def test_a_clock_that_is_set_is_no_tracing():
     # The same, while the clock of the wall is put forward by an hour.
     events = [started(100, startup=6), epoch(1, 3709, 3, 1), epoch(2, 3713, 3, 1)]
