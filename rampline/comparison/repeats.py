@@ -56,17 +56,21 @@ def merge_trainings(trainings: Iterable[Row]) -> list[Row]:
 
 
 LOW, HIGH = "_low", "_high"
+# The best validation accuracy so far.
+REACHED = "reached_val_accuracy"
 
 
 def merge_epochs(epochs: pd.DataFrame, trainings: Iterable[Row]) -> pd.DataFrame:
     """A row per run and epoch: medians of the trainings of its figures; of speeds and times, of those on its machine.
 
+    `REACHED` is a figure too: what each training has reached by then, not the best of the medians.
     Where a run was trained more than once, `METRIC_low` and `METRIC_high` are the least and the greatest of them.
     """
     finished = {name: _finished(run) for name, run in by_run(trainings).items()}
     counted = {row["run"]: name for name, run in finished.items() for row in run}
     elsewhere = [row["run"] for run in finished.values() for row in run if row["machine"] != run[0]["machine"]]
     kept = pd.DataFrame(epochs[epochs["run"].isin(counted)], copy=True)
+    kept[REACHED] = kept.groupby("run")["val_accuracy"].cummax()
     timed = [metric.name for metric in from_source(Source.EPOCH) if metric.name in kept and _is_timed(metric)]
     kept.loc[kept["run"].isin(elsewhere), timed] = math.nan
     named = kept.assign(run=[counted[run] for run in kept["run"]])

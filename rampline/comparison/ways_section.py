@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from rampline.comparison.charts import drawn_runs, dumbbell, finite, style_runs, tooltip
 from rampline.comparison.mlflow_reader import SAME_DATA
+from rampline.comparison.repeats import REACHED
 from rampline.comparison.runs import Comparison, is_missing, written
 from rampline.comparison.section import Chart, ReportTable, Section
 from rampline.record.units import (
@@ -63,6 +64,7 @@ class _Point(NamedTuple):
     epoch: int
     seconds: float
     accuracy: float
+    reached: float
     is_own: bool
 
 
@@ -74,7 +76,7 @@ def make_views(comparison: Comparison) -> Views | None:
         return None
     epochs = min(curve[-1].epoch for curve in curves.values())
     seconds = min(curve[-1].seconds for curve in curves.values())
-    target = TARGET * max(point.accuracy for curve in curves.values() for point in curve)
+    target = TARGET * max(point.reached for curve in curves.values() for point in curve)
     runs = tuple(_view(run, curve, epochs, seconds, target) for run, curve in curves.items())
     return Views(epochs=epochs, seconds=seconds, target=target, runs=runs)
 
@@ -90,24 +92,24 @@ def _curve(comparison: Comparison, row: dict[str, Any]) -> list[_Point]:
     """What a run had reached when, counted from the beginning of the first run that it starts from."""
     curve: list[_Point] = []
     for each in (*reversed(comparison.ancestors_of(row)), row):
-        columns = comparison.epochs_of(each["run"])[["epoch", "elapsed_seconds", "val_accuracy"]]
+        columns = comparison.epochs_of(each["run"])[["epoch", "elapsed_seconds", "val_accuracy", REACHED]]
         epochs, seconds = (curve[-1].epoch, curve[-1].seconds) if curve else (0, 0.0)
-        for epoch, elapsed, accuracy in columns.dropna().itertuples(index=False):
-            curve.append(_Point(epochs + epoch, seconds + elapsed, accuracy, each is row))
+        for epoch, elapsed, accuracy, reached in columns.dropna().itertuples(index=False):
+            curve.append(_Point(epochs + epoch, seconds + elapsed, accuracy, reached, each is row))
     return curve
 
 
 def _view(run: str, curve: Sequence[_Point], epochs: int, seconds: float, target: float) -> RunView:
     own = [point for point in curve if point.is_own]
-    best = max(own, key=lambda point: point.accuracy)
+    best = max(own, key=lambda point: point.reached)
     return RunView(
         run=run,
         best_epoch=best.epoch - own[0].epoch + 1,
-        best=best.accuracy,
+        best=best.reached,
         last=curve[-1].accuracy,
-        at_equal_epochs=max((point.accuracy for point in curve if point.epoch <= epochs), default=math.nan),
-        at_equal_time=max((point.accuracy for point in curve if point.seconds <= seconds), default=math.nan),
-        seconds_to_target=min((point.seconds for point in curve if point.accuracy >= target), default=math.nan),
+        at_equal_epochs=max((point.reached for point in curve if point.epoch <= epochs), default=math.nan),
+        at_equal_time=max((point.reached for point in curve if point.seconds <= seconds), default=math.nan),
+        seconds_to_target=min((point.seconds for point in curve if point.reached >= target), default=math.nan),
     )
 
 

@@ -45,6 +45,19 @@ def test_best_so_far_counts_not_the_last(compare):
     assert (views.runs[0].last, views.runs[0].at_equal_epochs, views.runs[0].at_equal_time) == (0.5, 0.9, 0.9)
 
 
+def test_of_repeats_it_is_what_their_trainings_have_reached(compare):
+    trainings = [
+        run("a", (0.90, 1), (0.95, 2)),
+        run("a-seed1", (0.96, 1), (0.90, 2)),
+        run("a-seed2", (0.91, 1), (0.94, 2)),
+    ]
+    repeated = [replace(each, tags={"rampline.repeat_of": "a"} if each.name != "a" else {}) for each in trainings]
+    comparison = compare("repeats-reach", [*repeated, run("other", (0.5, 1), (0.6, 2))])
+    view = there(make_views(comparison)).runs[0]
+    assert view.best == view.at_equal_epochs == comparison.rows[0]["best_val_accuracy"] == 0.95
+    assert (view.best_epoch, view.last) == (2, 0.94)
+
+
 def test_section_says_where_the_ways_disagree(compare):
     section = there(make_ways_section(compare("disagree", RUNS)))
     assert section.sentences == (
