@@ -172,6 +172,8 @@ def _earlier(
 ) -> Iterator[Forecast]:
     """Of each complete run of these settings and data on this machine, and of its repeats, newest first."""
     kept, here = keys_that_keep_epoch_time().difference(BETWEEN_EPOCHS), this_machine()
+    # A run with a price of its own names no machine, though it may have been trained at that of a named one.
+    kept |= set() if config.cluster.machine else {"cluster.machine", "cluster.machines"}
     wanted = json.loads(json.dumps({key: value for key, value in flatten(config).items() if key not in kept}))
     for execution in executions:
         folders = [each for each in execution.glob(f"{run}*") if run in (each.name, without_seed(each.name))]

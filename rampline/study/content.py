@@ -41,9 +41,11 @@ Value = tuple[str, Mapping[str, Any]]
 
 
 def _with_price(config: RunConfig, prices: Mapping[str, float]) -> RunConfig:
-    """`config` with the price per hour of its machines, unless it has a price of its own or names no machine."""
+    """`config` with the price per hour of its machines; one with a price of its own is at that of no machine."""
     cluster = config.cluster
-    if cluster.price_per_hour is not None or cluster.machine is None:
+    if cluster.price_per_hour is not None:
+        return dataclasses.replace(config, cluster=dataclasses.replace(cluster, machine=None, machines=1))
+    if cluster.machine is None:
         return config
     known = f"one of the study's prices: {', '.join(prices)}" if prices else "null, as the study has no prices"
     check(cluster.machine in prices, "cluster.machine", cluster.machine, known)

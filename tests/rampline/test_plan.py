@@ -314,6 +314,13 @@ def test_cost_is_time_at_the_price(executions):
     assert plan_study(study, Home(root=executions.parent.parent))[0].expected_cost_usd == pytest.approx(seconds / 100)
 
 
+def test_a_price_of_ones_own_needs_no_run_at_that_price(executions):
+    named = RunConfig(epochs=2, cluster=ClusterConfig(price_per_hour=36.0, machine="one", machines=2))
+    record(executions, "20260101-000000", named, [2.0, 2.0])
+    own = RunConfig(epochs=2, cluster=ClusterConfig(price_per_hour=72.0))
+    assert expected_seconds(executions, own) == expected_seconds(executions, named)
+
+
 def test_a_model_of_the_users_own_is_located_without_running_it(tmp_path):
     package = tmp_path / "mine" / "inner"
     package.mkdir(parents=True)

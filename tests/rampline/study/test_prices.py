@@ -30,7 +30,10 @@ def test_machines_can_be_set(write):
     path = write(PRICES)
     assert prices(path, cluster__machine="four", cluster__machines="2")["free"] == 4
     assert prices(path, cluster__machine="null") == {"priced": None, "scaled": None, "own": 5.5, "free": None}
-    assert prices(path, cluster__machine="mine", cluster__price_per_hour="9") == dict.fromkeys(prices(path), 9)
+    own = {"cluster.machine": "mine", "cluster.machines": "2", "cluster.price_per_hour": "9"}
+    clusters = [run.config.cluster for run in load_study(path, overrides=own).runs]
+    # A cost at such a price is told of no machine.
+    assert {(each.price_per_hour, each.machine, each.machines) for each in clusters} == {(9, None, 1)}
 
 
 def test_the_cost_that_stops_a_run_is_at_the_price_of_its_machine(write):
