@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -113,8 +114,11 @@ class PairedComparison:
 
     def verdict(self) -> str:
         """What follows from the figures, in a few words."""
-        if self.difference >= 0:
-            return "as good" if self.difference == 0 else "higher"
+        if self.difference == 0:
+            return "as good"
+        if self.difference > 0:
+            exchanged = dataclasses.replace(self, only_old=self.only_new, only_new=self.only_old)
+            return "better" if exchanged.is_worse else "higher, but not significantly"
         if self.is_worse:
             return "significantly worse"
         if self.is_acceptable:

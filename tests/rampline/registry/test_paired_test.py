@@ -34,7 +34,11 @@ def test_the_interval_is_the_published_one() -> None:
 
 
 def test_better_and_equal_models_pass() -> None:
-    assert paired(90, 2, 8, 0).is_acceptable
+    higher, better = paired(90, 2, 8, 0), paired(90, 2, 9, 0)
+    assert higher.is_acceptable
+    assert better.is_acceptable
+    # At most 2 for the old model of 10 disagreements have p=0.055, of 11 p=0.033.
+    assert (higher.verdict(), better.verdict()) == ("higher, but not significantly", "better")
     assert paired(90, 5, 5, 0).is_acceptable
     same = paired(9, 0, 0, 1)
     assert (same.p_value, same.difference, same.is_acceptable, same.verdict()) == (1.0, 0.0, True, "as good")
