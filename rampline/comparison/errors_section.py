@@ -74,7 +74,7 @@ def read_scores(client: MlflowClient, comparison: Comparison) -> list[Scores]:
     best = max(rows, key=lambda run: rows[run]["test_accuracy"], default="")
     wanted = dict.fromkeys((recommend(comparison).fastest, comparison.reference, best))
     chosen = [run for run in wanted if run in rows][:MOST_RUNS]
-    found = [_read(client, run, rows[run]["run_id"]) for run in chosen]
+    found = [_read(client, run, rows[run]["answers_of"]) for run in chosen]
     return [scores for scores in found if scores is not None]
 
 

@@ -235,7 +235,7 @@ def read_answers(client: MlflowClient, runs: Iterable[Mapping[str, Any]]) -> dic
     if len(best) < 2:
         return {}
     # Without those of a run its interval is wider, and says so.
-    found = {row["run"]: read_artifact(client, row["run_id"], PREDICTIONS, Predictions.read) for row in best}
+    found = {row["run"]: read_artifact(client, row["answers_of"], PREDICTIONS, Predictions.read) for row in best}
     return {run: answers for run, answers in found.items() if answers is not None}
 
 

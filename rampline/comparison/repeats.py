@@ -36,10 +36,11 @@ def merge_trainings(trainings: Iterable[Row]) -> list[Row]:
 
     Figures are medians of the finished trainings, those of time and money of the ones on the first one's machine; what
     is no single figure (names, texts, and the parts of a step, which add up) is that of the training in the middle, by
-    throughput. `run_id` is that of the finished training whose accuracy is nearest to the median: its answers stand for
-    those of the run.
+    throughput.
 
     Columns beside those of `trainings`:
+        answers_of: the MLflow run of the finished training whose accuracy is nearest to the median: its answers stand
+            for those of the run.
         trained: how many trainings have finished.
         trainings: how many there are.
         intervals: (low, high) by metric, of those with two figures or more.
@@ -106,7 +107,7 @@ def _merge(trainings: Sequence[Row], alike: Sequence[Row]) -> Row:
         **medians,
         # The same models came out where the answers of all seeds are the same.
         "answers": " ".join(sorted({*answers})) if all(answers) else "",
-        "run_id": min(finished, key=lambda row: _distance(row["test_accuracy"], accuracy))["run_id"],
+        "answers_of": min(finished, key=lambda row: _distance(row["test_accuracy"], accuracy))["run_id"],
         # That of the middle has its seed.
         "set_up": finished[0]["set_up"],
         "epochs_in_all": epochs[0] if len({*epochs}) == 1 else math.nan,

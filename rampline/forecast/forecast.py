@@ -322,8 +322,6 @@ class _Law:
         reading = self.few or self.one
         _, nearest = min(zip(reading.batch_sizes, reading.real, strict=True), key=lambda pair: abs(pair[0] - size))
         rounds = (max(nearest.milliseconds) - min(nearest.milliseconds)) / nearest.median / RANGE_OF_FIVE
-        beyond = max(0.0, math.log2(size / reading.batch_sizes[-1]), math.log2(reading.batch_sizes[0] / size))
-        rounds = math.hypot(rounds, PRIOR_PER_DOUBLING * beyond)
         if self.machine:
             return math.hypot(rounds, PRIOR, UNSEEN)
         if self.few is None:

@@ -152,12 +152,6 @@ def test_more_than_was_read_is_less_certain(replicas: int, more: bool) -> None:
     assert (found.deviation > PRIOR) == more
 
 
-@pytest.mark.parametrize("size, more", [(16, False), (24, False), (32, False), (64, True), (8, True)])
-def test_a_batch_beyond_those_that_were_read_is_less_certain(size: int, more: bool) -> None:
-    found = forecast_run(RunConfig(batch=BatchConfig(size=size)), reading(1, 20.0), None, **IMAGES)
-    assert (found.deviation > PRIOR) == more
-
-
 def test_several_replicas_of_which_one_was_read_are_uncertain() -> None:
     assert forecast_run(mirrored(2), reading(1, 20.0), None, **IMAGES).deviation > 3 * PRIOR
 
