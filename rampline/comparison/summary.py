@@ -80,7 +80,7 @@ def _lines(comparison: Comparison, *, linked: bool) -> Iterator[str]:
     yield _markdown_row("--:" if column.numeric else ":--" for column in columns)
     for row in comparison.rows:
         run, *figures = [escape_markdown(column.text(row)) for column in columns]
-        page = run_page(comparison.experiment_id, row["run_id"])
+        page = run_page(comparison.experiment_id, row["answers_of"])
         yield _markdown_row([f"[{run}]({page})" if linked else run, *figures])
     yield ""
     yield from (
@@ -94,7 +94,7 @@ def _lines(comparison: Comparison, *, linked: bool) -> Iterator[str]:
 def _links(comparison: Comparison) -> str:
     experiment = comparison.experiment_id
     pages = {
-        "side by side": compare_page(experiment, [row["run_id"] for row in comparison.rows][:COMPARED]),
+        "side by side": compare_page(experiment, [row["answers_of"] for row in comparison.rows][:COMPARED]),
         "charts of the latest execution": experiment_page(experiment, LATEST, charts=True),
         "report.html": artifact_page(experiment, comparison.parent_run_id, "report.html"),
     }

@@ -13,7 +13,7 @@ from logged_runs import LoggedRun
 from rampline.comparison.charts_section import make_charts
 from rampline.comparison.errors_section import read_scores
 from rampline.comparison.recommendation import have_same_answers, recommend
-from rampline.comparison.report import make_attempts_section
+from rampline.comparison.report import make_attempts_section, write_comparison
 from rampline.comparison.run_table import make_columns
 from rampline.comparison.runs import read_comparison
 from rampline.comparison.sentences import (
@@ -23,7 +23,7 @@ from rampline.comparison.sentences import (
     summarise_speed,
     tell_repeats,
 )
-from rampline.comparison.summary import derived_metrics, summarise
+from rampline.comparison.summary import derived_metrics, summarise, write_markdown
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -283,13 +283,19 @@ def test_the_interval_is_round_the_difference_of_the_medians(compare, client):
     assert one.interval[0] < one.difference < one.interval[1]
 
 
-def test_answers_and_scores_are_of_the_training_with_the_median_accuracy_whatever_its_speed(compare, client):
+def test_answers_scores_and_ids_are_of_the_training_with_the_median_accuracy_whatever_its_speed(
+    compare, client, tmp_path
+):
     # By speed, the one of 0.96 and the one of 0.90 are in the middle.
     runs = trainings("a", [100, 90, 110], [0.96, 0.97, 0.98]), trainings("b", [50, 40, 60], [0.90, 0.95, 0.94])
     found = answered(client, compare, "answered", *runs)
     assert {run: answers.predicted.sum() for run, answers in found.answers.items()} == {"a": 97, "b": 94}
     assert {each.run: each.matrix[1, 1] for each in read_scores(client, found)} == {"a": 97}
     assert found.rows[1]["images_per_second"] == 50
+    write_comparison(found, tmp_path)
+    ids = found.trainings.set_index("run")["run_id"][["a-seed1", "b-seed2"]].tolist()
+    assert pd.read_csv(tmp_path / "comparison.csv")["run_id"].tolist() == ids
+    assert [id_ for id_ in found.trainings["run_id"] if f"/runs/{id_}?" in write_markdown(found)] == ids
 
 
 def test_times_of_trainings_that_stopped_after_other_epochs_are_not_held_to_each_other(compare):
