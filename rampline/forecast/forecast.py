@@ -36,7 +36,7 @@ from rampline.record.run_directory import RunDirectory
 from rampline.study.execution_file import find_executions
 
 # Before anything was forecast in this home: the relative error, one standard deviation, of a set-up with the number of
-# replicas that was read; and of one with more, for each doubling.
+# replicas and the batches that were read; and of one with other replicas, or a batch beyond, for each doubling.
 PRIOR, PRIOR_PER_DOUBLING = 0.08, 0.05
 # Of a run with several replicas, whose cost for each other could not be read.
 UNREAD = 0.25
@@ -237,7 +237,7 @@ def forecast_run(
         run=run,
         images_per_second=train_examples / epoch_seconds,
         epochs=config.epochs,
-        deviation=law.deviation(config.per_replica_batch_size),
+        deviation=law.deviation(config.share_of(train_examples)),
     )
 
 
@@ -320,14 +320,17 @@ class _Law:
     def deviation(self, size: int) -> float:
         """Of the rounds, and of the law, as the square root of the sum of squares."""
         reading = self.few or self.one
-        _, nearest = min(zip(reading.batch_sizes, reading.real, strict=True), key=lambda pair: abs(pair[0] - size))
+        sizes = reading.batch_sizes
+        _, nearest = min(zip(sizes, reading.real, strict=True), key=lambda pair: abs(pair[0] - size))
         rounds = (max(nearest.milliseconds) - min(nearest.milliseconds)) / nearest.median / RANGE_OF_FIVE
+        beyond = math.log2(max(size / sizes[-1], sizes[0] / size, 1.0))
+        known = math.hypot(rounds, PRIOR, PRIOR_PER_DOUBLING * beyond)
         if self.machine:
-            return math.hypot(rounds, PRIOR, UNSEEN)
+            return math.hypot(known, UNSEEN)
         if self.few is None:
-            return math.hypot(rounds, PRIOR, UNREAD if self.replicas > 1 else 0.0)
+            return math.hypot(known, UNREAD if self.replicas > 1 else 0.0)
         doublings = abs(math.log2(self.replicas / self.few.replicas))
-        return math.hypot(rounds, PRIOR, PRIOR_PER_DOUBLING * doublings)
+        return math.hypot(known, PRIOR_PER_DOUBLING * doublings)
 
 
 def _at(reading: Reading, kind: str, size: int) -> float:

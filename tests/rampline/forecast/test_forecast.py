@@ -16,7 +16,15 @@ from rampline.config.run_config import Strategy
 from rampline.devices import Devices
 from rampline.explain.parts import RunParts, StepParts
 from rampline.files import write_json
-from rampline.forecast.forecast import PRIOR, PRIOR_RUNS, Calibration, Forecast, faster, forecast_run
+from rampline.forecast.forecast import (
+    PRIOR,
+    PRIOR_PER_DOUBLING,
+    PRIOR_RUNS,
+    Calibration,
+    Forecast,
+    faster,
+    forecast_run,
+)
 from rampline.forecast.machine_types import MachineType
 from rampline.forecast.reading import Reading
 from rampline.record.home import Home
@@ -146,10 +154,18 @@ def test_every_worker_of_a_parameter_server_updates_also_where_one_alone_was_rea
     assert forecast_run(config, reading(1, 20.0), None, **IMAGES).step.total == pytest.approx(21.0 / 4)
 
 
-@pytest.mark.parametrize("replicas, more", [(2, False), (4, True)])
-def test_more_than_was_read_is_less_certain(replicas: int, more: bool) -> None:
-    found = forecast_run(mirrored(replicas), reading(1, 20.0), reading(2, 30.0), **IMAGES)
-    assert (found.deviation > PRIOR) == more
+@pytest.mark.parametrize(
+    "replicas, batch, doublings", [(2, 32, 0), (4, 32, 1), (2, 16, 0), (2, 24, 0), (2, 128, 2), (2, 8, 1)]
+)
+def test_more_than_was_read_is_less_certain(replicas: int, batch: int, doublings: int) -> None:
+    found = forecast_run(mirrored(replicas, batch), reading(1, 20.0), reading(2, 30.0), **IMAGES)
+    assert found.deviation == pytest.approx(math.hypot(PRIOR, PRIOR_PER_DOUBLING * doublings))
+
+
+def test_a_batch_that_the_images_do_not_fill_is_as_certain_as_what_they_make_it() -> None:
+    images = IMAGES | {"train_examples": 48}
+    found = forecast_run(mirrored(2, 512), reading(1, 20.0), reading(2, 30.0), **images)
+    assert found.deviation == pytest.approx(PRIOR)
 
 
 def test_several_replicas_of_which_one_was_read_are_uncertain() -> None:
