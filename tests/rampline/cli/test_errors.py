@@ -175,7 +175,7 @@ def test_a_home_that_cannot_be_written(command, rampline, home):
         ["run"],
         pytest.param(["parity", "--run", "a"], marks=pytest.mark.long),
         pytest.param(["tune", "--run", "a"], marks=pytest.mark.long),
-        ["explain", "--measure"],
+        pytest.param(["explain", "--measure"], marks=pytest.mark.long),
     ],
 )
 def test_a_model_that_ends_in_a_softmax_is_refused_before_data_is_prepared(

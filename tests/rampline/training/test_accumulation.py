@@ -174,12 +174,12 @@ def test_out_of_memory_doubles_the_micro_batches(make_run: MakeRun, strategy: st
     assert [event.get("micro_batch_size") for event in directory.read_events("started")] == [None, 14]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("engine", "advice"),
     [
         ("loop", "batch.accumulate=auto or a smaller batch.size needs less"),
-        pytest.param("fit", "a smaller batch.size needs less", marks=pytest.mark.long),
+        ("fit", "a smaller batch.size needs less"),
     ],
 )
 def test_out_of_memory_with_one_micro_batch_says_what_needs_less(
