@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from role_functions import RunRoles, train_on, train_steps
+from role_functions import RunRoles, assert_same_arrays, train_on, train_steps
 from runs import MakeRun, make_config
 
 from rampline.config import BatchConfig, ClusterConfig, OptimizerConfig, ParityConfig, RunConfig
@@ -109,9 +109,7 @@ def test_a_resumed_training_has_the_bits_of_the_undisturbed_one(run_roles: RunRo
     parts = [run_roles(train_on, config, tmp_path / "parts", until)[0] for until in (stop, end)]
     np.testing.assert_array_equal(np.concatenate([part["losses"] for part in parts]), whole["losses"])
     found, wanted = (np.load(tmp_path / name / f"step-{end:08d}" / "variables.npz") for name in ("parts", "whole"))
-    assert sorted(found) == sorted(wanted)
-    for name in wanted:
-        np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
+    assert_same_arrays(found, wanted)
 
 
 @pytest.mark.parametrize(
