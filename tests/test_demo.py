@@ -19,22 +19,13 @@ from recorded_demo import record
 from typer.testing import CliRunner
 
 from rampline.cli import app
-from rampline.config import flatten
 from rampline.record.run_directory import RunDirectory
-from rampline.study import load_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-RUNS = {
-    "baseline": "single",
-    "baseline-fit": "single",
-    "mirrored-ramp": "mirrored",
-    "multi-worker": "multi_worker",
-    "parameter-server": "parameter_server",
-}
+RUNS = {"baseline", "baseline-fit", "mirrored-ramp", "multi-worker", "parameter-server"}
 EPOCH_METRICS = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "learning_rate", "epoch_seconds")
 EPOCH_METRICS += ("images_per_second", "elapsed_seconds")
-ARTIFACTS = {"config.json", "learning_rate.png", "confusion_matrix.png", "classification_report.csv", "data_report"}
 
 
 @pytest.fixture(scope="module")
@@ -71,32 +62,18 @@ def children(client: MlflowClient) -> dict[str, Run]:
     return {run.data.tags["rampline.run"]: run for run in found}
 
 
-def test_every_run_is_accurate_and_finished(children: dict[str, Run]) -> None:
+def test_every_run_is_accurate(children: dict[str, Run]) -> None:
     """No two asynchronous trainings are alike, and 145 validation images may choose an early epoch: 0.967 to 0.981 in
     ten trainings on a machine that did nothing else, and 0.947 in one beside two other test processes.
     """
-    assert set(children) == set(RUNS)
+    assert set(children) == RUNS
     for name, run in children.items():
-        assert run.info.status == "FINISHED", name
         assert run.data.metrics["test_accuracy"] >= (0.93 if name == "parameter-server" else 0.95), name
-        assert run.data.tags["rampline.strategy"] == RUNS[name]
-        assert run.data.tags["rampline.attempts"] == "1"
         assert len(run.data.tags["rampline.data_fingerprint"]) == 64
 
 
 def test_no_temporary_file_is_left(home: Path) -> None:
     assert list((home.parent / "tmp").iterdir()) == []
-
-
-def test_params_are_every_leaf_of_the_configuration(children: dict[str, Run]) -> None:
-    for run in load_study("digits").runs:
-        params = children[run.name].data.params
-        assert set(flatten(run.config)) <= set(params)
-        assert params["global_batch_size"] == "32"
-        assert params["steps_per_epoch"] == "41"
-        assert params["replicas"] == str(run.config.replicas)
-    assert children["mirrored-ramp"].data.params["per_replica_batch_size"] == "16"
-    assert children["mirrored-ramp"].data.params["peak_learning_rate"] == "0.001"
 
 
 def test_curves_have_each_epoch_once(client: MlflowClient, children: dict[str, Run]) -> None:
@@ -120,14 +97,6 @@ def test_loop_fit_and_workers_train_the_same(client: MlflowClient, children: dic
         assert losses(name)[0] == pytest.approx(losses("baseline")[0], rel=1e-4), name
 
 
-def test_artifacts_and_the_model_are_there(client: MlflowClient, children: dict[str, Run]) -> None:
-    for run in children.values():
-        paths = {Path(artifact.path).name for artifact in client.list_artifacts(run.info.run_id)}
-        assert paths >= ARTIFACTS
-        assert run.outputs is not None
-        assert len(run.outputs.model_outputs) == 1
-
-
 def test_fine_tuning_starts_from_the_baseline(home: Path) -> None:
     [execution] = (home / "runs" / "digits").iterdir()
     weights = Path(RunDirectory(execution / "mirrored-ramp").read_config().model.weights)
@@ -136,23 +105,14 @@ def test_fine_tuning_starts_from_the_baseline(home: Path) -> None:
     assert first["metrics"]["train_accuracy"] > 0.9
 
 
-def test_the_comparison_is_the_same_everywhere(home: Path, client: MlflowClient, children: dict[str, Run]) -> None:
+def test_the_comparison_has_the_figures_of_mlflow(home: Path, children: dict[str, Run]) -> None:
     [report] = (home / "reports" / "digits").iterdir()
     table = pd.read_csv(report / "comparison.csv").set_index("run")
-    assert set(table.index) == set(RUNS)
+    assert set(table.index) == RUNS
     for name, run in children.items():
         assert table.loc[name, "test_accuracy"] == pytest.approx(run.data.metrics["test_accuracy"])
         assert table.loc[name, "speedup"] == pytest.approx(run.data.metrics["speedup"])
     assert table.loc["baseline", "speedup"] == 1.0
-    page = (report / "report.html").read_text()
-    assert all(name in page for name in RUNS)
-    parent = client.get_run(children["baseline"].data.tags["mlflow.parentRunId"])
-    assert parent.info.status == "FINISHED"
-    assert parent.data.tags["rampline.kind"] == "study"
-    assert {Path(a.path).name for a in client.list_artifacts(parent.info.run_id)} >= {"comparison.csv", "report.html"}
-    text = (home.parent / "output.txt").read_text()
-    assert "report.html" in text
-    assert "rampline up, then http://127.0.0.1:5000" in text
 
 
 def test_the_terminal_shows_what_it_has_shown(home: Path) -> None:

@@ -77,7 +77,7 @@ def test_forms_of_the_flows() -> None:
     for name in FLOWS:
         flow = getattr(importlib.import_module(f"flows.{name}"), name)
         form = json.dumps(flow.parameters.model_dump(), indent=1, ensure_ascii=False)
-        texts.append(f"FLOW {name}\n{flow.description}\n\n{form}\n")
+        texts.append(f"FLOW {flow.name}, runs called {flow.flow_run_name}\n{flow.description}\n\n{form}\n")
     check_golden("forms.txt", "\n".join(texts))
 
 

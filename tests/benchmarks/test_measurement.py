@@ -1,9 +1,9 @@
 """Variants in turn, their ratios, and what becomes of one that fails; the variants are small processes."""
 
-import time
 from pathlib import Path
 
 import pytest
+from processes import processes_of
 
 from benchmarks.measurement import ROUNDS_OF_A_PROCESS, Measurement, Rounds, Variant
 
@@ -14,7 +14,7 @@ name, first = sys.argv[1], sys.argv[2]
 if first == "fail":
     sys.exit("no such thing")
 if first == "hang":
-    subprocess.Popen([sys.executable, "-c", f"import time; time.sleep(3); open({name!r}, 'w')"])
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", name])
     time.sleep(60)
 counter = pathlib.Path(name)
 starts = int(counter.read_text()) if counter.exists() else 0
@@ -72,11 +72,11 @@ def test_a_target_is_a_lower_or_an_upper_bound() -> None:
     assert measurement("a").is_met(1.0) is None
 
 
-def test_others_go_on_when_a_variant_fails(make_variant) -> None:
+def test_others_go_on_when_a_variant_fails(make_variant, tmp_path: Path) -> None:
     ours, broken, hanging = (
         make_variant("ours", "100"),
         make_variant("x", "fail"),
-        make_variant("written-late", "hang", timeout_seconds=1.5),
+        make_variant("hanging", "hang", timeout_seconds=1.5),
     )
     lines: list[str] = []
 
@@ -86,13 +86,12 @@ def test_others_go_on_when_a_variant_fails(make_variant) -> None:
 
     assert results["a"]["ratio"] is None
     assert results["a"]["dropped"] == {"x": "exit status 1: no such thing"}
-    assert results["b"]["dropped"] == {"written-late": "no end after 2 s"}
+    assert results["b"]["dropped"] == {"hanging": "no end after 2 s"}
     assert results["a"]["figures"]["ours"]["max"] == 110
     assert len(rounds.failures) == 2
     assert set(rounds.failures) < set(lines)
     assert rounds.failures[0].startswith("x failed: exit status 1: no such thing (repeat with: PYTHONPATH=")
-    time.sleep(2.5)
-    assert not (Path(ours.arguments[1]).parent / "written-late").exists(), "what it had started lives on"
+    assert processes_of(tmp_path) == [], "what it had started lives on"
 
 
 def test_who_takes_turns_stays_for_five_rounds(make_variant) -> None:
@@ -106,10 +105,10 @@ def test_who_takes_turns_stays_for_five_rounds(make_variant) -> None:
 
 
 @pytest.mark.long
-def test_others_go_on_when_one_that_takes_turns_fails(make_variant) -> None:
+def test_others_go_on_when_one_that_takes_turns_fails(make_variant, tmp_path: Path) -> None:
     first, second, hanging = (
         make_variant(name, what, seconds, takes_turns=True)
-        for name, what, seconds in (("x", "50", 30), ("y", "70", 30), ("written-late", "hang", 2))
+        for name, what, seconds in (("x", "50", 30), ("y", "70", 30), ("hanging", "hang", 2))
     )
 
     measurements = [measurement("a", first, second), measurement("b", first, hanging)]
@@ -118,8 +117,7 @@ def test_others_go_on_when_one_that_takes_turns_fails(make_variant) -> None:
 
     assert results["a"]["ratios"] == pytest.approx([50 / 70, 51 / 71])
     assert results["a"]["dropped"] == {"y": "exit status 1: no memory left"}
-    assert results["b"]["dropped"] == {"written-late": "no answer after 2 s"}
+    assert results["b"]["dropped"] == {"hanging": "no answer after 2 s"}
     assert results["b"]["figures"]["x"] == {"median": 51.5, "min": 50, "max": 53}
-    assert [line.split(" failed")[0] for line in rounds.failures] == ["written-late", "y"]
-    time.sleep(2.5)
-    assert not (Path(first.arguments[1]).parent / "written-late").exists()
+    assert [line.split(" failed")[0] for line in rounds.failures] == ["hanging", "y"]
+    assert processes_of(tmp_path) == []

@@ -8,7 +8,7 @@ import time
 
 import psutil
 import pytest
-from command_line import as_terminal_job
+from command_line import as_terminal_job, wait_until
 from faults import Faults, assert_bit_equal, examples_seen, run_with
 from processes import processes_of
 from table import Table
@@ -89,10 +89,7 @@ def launch(directory: RunDirectory) -> subprocess.Popen[bytes]:
 
 
 def wait_for_step(directory: RunDirectory, epoch: int) -> None:
-    deadline = time.monotonic() + 120
-    while not any(e["event"] == "progress" and e["epoch"] >= epoch for e in directory.read_events()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: any(e["epoch"] >= epoch for e in directory.read_events("progress")), 120, every=0.02)
 
 
 def pid_of(directory: RunDirectory, role: str) -> int:
@@ -154,11 +151,7 @@ def test_a_killed_launcher_leaves_no_role(make_run, uninterrupted, table: Table)
     wait_for_step(directory, epoch=5)
     launcher.kill()
     launcher.wait()
-    started = time.monotonic()
-    while processes_of(directory.path):
-        assert time.monotonic() - started < 15
-        time.sleep(0.02)
-    seconds = time.monotonic() - started
+    seconds = wait_until(lambda: not processes_of(directory.path), 15, every=0.02)
     supervise(directory, on_event=lambda event: None, log=print)
     assert_bit_equal(directory, uninterrupted("multi_worker"))
     table.add_row(

@@ -1,14 +1,13 @@
 """Malformed TF_CONFIGs and studies through the entry points: status 2, one line, no traceback, nothing written."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
-from rampline import cli
 from rampline.config import ClusterConfig, RunConfig
 from rampline.record.run_directory import RunDirectory, RunIdentity
 
@@ -19,9 +18,11 @@ MERGE_BOMB = "a: &a {x: 1}\n" + "".join(
     f"{new}: &{new} {{<<: [{', '.join([f'*{old}'] * 9)}]}}\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 )
 STUDIES: dict[str, tuple[str | bytes, str]] = {
-    "binary": (bytes(range(256)), "cannot be read: 'utf-8' codec can't decode"),
+    "binary": (bytes(range(256)), "mine/odd.yaml: cannot be read: 'utf-8' codec can't decode"),
     "null bytes": ("name: x\0\nruns: {a: {}}", "not YAML: unacceptable character #x0000"),
     "two documents": ("runs: {a: {}}\n---\nruns: {b: {}}", "not YAML: expected a single document"),
+    "a list as a key": ("runs: {? [a] : 1}", "mine/odd.yaml: not YAML: "),
+    "no date": ("name: 2024-13-45\nruns: {a: {}}", "mine/odd.yaml: cannot be read: month must be in 1..12"),
     "Python name": ("runs: {a: {set: {epochs: !!python/name:os.system }}}", "could not determine a constructor"),
     "alias bomb": (BOMB + "runs: {a: {set: {seed: *i}}}", "not YAML: its aliases make more than 50000 values"),
     "merge bomb": (MERGE_BOMB + "runs: {a: {set: *i}}", "not YAML: its aliases make more than 50000 values"),
@@ -48,64 +49,34 @@ def tree(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() if path.is_file() else b"" for path in root.rglob("*")}
 
 
-def check_line(error: str, prefix: str, part: str) -> None:
-    assert error.startswith(prefix)
-    assert part in error
-    assert error.count("\n") == 1
-    assert len(error) < 1500
-    assert "Traceback" not in error
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty working folder with RAMPLINE_HOME below it, not there yet."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    return tmp_path
-
-
-@pytest.fixture
-def rampline(monkeypatch, capsys):
-    """`rampline("plan", …)` in this process: (status, standard error); nothing may go to standard output."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    kept = dict(os.environ)
-
-    def call(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["rampline", *arguments])
-        status = cli.main()
-        output = capsys.readouterr()
-        assert output.out == ""
-        return status, output.err
-
-    yield call
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-    os.environ.clear()
-    os.environ.update(kept)
+def check_line(result: CompletedProcess[str], prefix: str, part: str) -> None:
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(prefix)
+    assert part in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert len(result.stderr) < 1500
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("content, part", STUDIES.values(), ids=STUDIES)
-def test_the_command_refuses_a_malformed_study(here, rampline, content, part):
-    (here / "odd.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
-    before = tree(here)
-    status, error = rampline("run", "odd.yaml")
-    assert status == 2
-    check_line(error, "rampline: error: ", part)
-    assert "hunter2" not in error
-    assert tree(here) == before
+def test_the_command_refuses_a_malformed_study(tmp_path, rampline, content, part):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "odd.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
+    before = tree(tmp_path)
+    refused = rampline("run", "mine/odd.yaml")
+    check_line(refused, "rampline: error: ", part)
+    assert "hunter2" not in refused.stderr
+    assert tree(tmp_path) == before
 
 
-def test_a_study_that_is_no_file(here, rampline):
-    (here / "folder.yaml").mkdir()
-    os.mkfifo(here / "pipe.yaml")
-    (here / "loop.yaml").symlink_to("loop.yaml")
+def test_a_study_that_is_no_file(tmp_path, rampline):
+    (tmp_path / "folder.yaml").mkdir()
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
     for name in ("folder.yaml", "pipe.yaml", "loop.yaml", "x" * 10**5 + ".yaml", "a\nb.yaml", "https://me:pw@h/x.yaml"):
-        status, error = rampline("plan", name)
-        assert status == 2
-        check_line(error, "rampline: error: no study ", "give the path of a .yaml file")
-        assert "pw" not in error
+        refused = rampline("plan", name)
+        check_line(refused, "rampline: error: no study ", "give the path of a .yaml file")
+        assert "pw" not in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -118,22 +89,20 @@ def test_a_study_that_is_no_file(here, rampline):
         ("seed=" + "9" * 5000, "seed="),
     ],
 )
-def test_overrides_that_are_refused(here, rampline, setting, part):
-    status, error = rampline("run", "digits", "--only", "baseline", "--set", setting)
-    assert status == 2
-    check_line(error, "rampline: error: ", part)
-    assert "hunter2" not in error
-    assert tree(here) == {}
+def test_overrides_that_are_refused(tmp_path, rampline, setting, part):
+    refused = rampline("run", "digits", "--only", "baseline", "--set", setting)
+    check_line(refused, "rampline: error: ", part)
+    assert "hunter2" not in refused.stderr
+    assert tree(tmp_path) == {}
 
 
-def test_a_role_refuses_a_malformed_tf_config(here):
-    directory = RunDirectory(here / "run")
+def test_a_role_refuses_a_malformed_tf_config(tmp_path, home):
+    directory = RunDirectory(tmp_path / "run")
     config = RunConfig(strategy="multi_worker", cluster=ClusterConfig(workers=2))
     directory.create(config, RunIdentity(study="s", name="run", dataset="/nowhere"))
-    before = tree(here)
+    before = tree(tmp_path)
     command = [sys.executable, "-m", "rampline.worker", str(directory.path)]
-    environment = {**os.environ, "TF_CONFIG": "[" * 10**4}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stdout) == (2, "")
-    check_line(done.stderr, "rampline: error: TF_CONFIG", "is not JSON: maximum recursion depth")
-    assert tree(here) == before
+    place = {"cwd": tmp_path, "env": {**os.environ, "TF_CONFIG": "[" * 10**4, "RAMPLINE_HOME": str(home)}}
+    done = subprocess.run(command, **place, capture_output=True, text=True, check=False, timeout=60)
+    check_line(done, "rampline: error: TF_CONFIG", "is not JSON: maximum recursion depth")
+    assert tree(tmp_path) == before

@@ -25,7 +25,6 @@ base:
 runs:
   wrong: {set: {model: {name: "parity_models:with_other_examples"}}}
   wrong-but-wanted: {set: {model: {name: "parity_models:with_other_examples"}, parity: {on_failure: continue}}}
-  right: {}
 """
 
 
@@ -44,24 +43,13 @@ def logged(execution: Execution, run: str) -> tuple[str, dict[str, str], dict[st
 
 
 def test_a_failed_check_stops_the_run_before_it_trains_unless_told_otherwise(execution: Execution) -> None:
-    lines: list[str] = []
     with pytest.raises(RunFailed, match=r"parity fail: .*--set parity\.on_failure=continue"):
-        train_run(execution, "wrong", on_event=lambda event: None, log=lines.append)
+        train_run(execution, "wrong", on_event=lambda event: None, log=print)
     assert not execution.directory("wrong").checkpoints.exists()
     status, tags, metrics = logged(execution, "wrong")
     assert (status, tags["rampline.parity"], tags["rampline.status"]) == ("FAILED", "fail", "FAILED")
+    assert tags["rampline.failure"].startswith("parity fail: ")
     assert metrics["parity_max_loss_diff"] > 1e-3
-    result = train_run(execution, "wrong-but-wanted", on_event=lambda event: None, log=lines.append)
+    result = train_run(execution, "wrong-but-wanted", on_event=lambda event: None, log=print)
     assert result["epochs"] == 1
     assert logged(execution, "wrong-but-wanted")[1]["rampline.parity"] == "fail"
-
-
-@pytest.mark.long
-def test_a_run_that_is_the_same_training_says_so(execution: Execution) -> None:
-    lines: list[str] = []
-    train_run(execution, "right", on_event=lambda event: None, log=lines.append)
-    assert [line for line in lines if line.startswith("right: parity pass: 10 steps")]
-    status, tags, metrics = logged(execution, "right")
-    assert (status, tags["rampline.parity"], tags["rampline.status"]) == ("FINISHED", "pass", "COMPLETE")
-    assert metrics["parity_max_loss_diff"] < 1e-9
-    assert metrics["parity_max_weight_diff"] < 1e-9

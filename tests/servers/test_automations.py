@@ -189,7 +189,6 @@ def after_silence(flow_runs: FlowRuns, receiver: Received) -> Silence:
     return Silence(ids=ids, states={name: flow_runs.state(flow_run) for name, flow_run in ids.items()})
 
 
-@pytest.mark.long
 def test_only_a_flow_run_that_falls_silent_is_crashed(after_silence: Silence) -> None:
     states = {name: (state["type"], state["name"]) for name, state in after_silence.states.items()}
     assert after_silence.states["zombie"]["message"].startswith("No sign of life for 10 s: ")

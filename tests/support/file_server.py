@@ -11,6 +11,24 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
+class QuietHandler(BaseHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def listen(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address of a server on loopback, while it runs."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 @dataclass
 class FileServer:
     """What it gives, and what it was asked for.
@@ -82,20 +100,10 @@ def serve(content: bytes, **ways: object) -> Iterator[FileServer]:
     """The server while it runs; `url` is its address with `/images.zip`."""
     files = FileServer(content=content, **ways)  # type: ignore[arg-type]
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             files.answer(self)
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        files.url = f"http://127.0.0.1:{server.server_address[1]}/images.zip"
-        try:
-            yield files
-        finally:
-            server.shutdown()
-            thread.join()
+    with listen(Handler) as address:
+        files.url = f"{address}/images.zip"
+        yield files

@@ -13,7 +13,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,41 @@ class Hosts:
         self._wire.stdin.write(json.dumps(line) + "\n")
         self._wire.stdin.flush()
         self._wire.stdout.readline()
+
+
+@dataclass(kw_only=True)
+class Commands:
+    """Commands on hosts, and what a test waits for meanwhile.
+
+    Attributes:
+        logs: folder with what they print.
+    """
+
+    logs: Path
+
+    def have_failed(self) -> bool:
+        """Whether one of those that the test waits for has ended with an error."""
+        return False
+
+    def said(self) -> str:
+        """What they have printed, for the message of a test that fails."""
+        return last_words(self.logs)
+
+    def wait_for(self, condition: Callable[[], object], seconds: float, what: str) -> float:
+        """Seconds until `condition()` is true."""
+        started = time.monotonic()
+        while not condition():
+            waited = time.monotonic() - started
+            assert waited < seconds, f"not within {seconds} s: {what}\n{self.said()}"
+            assert not self.have_failed(), f"a command failed\n{self.said()}"
+            time.sleep(0.1)
+        return time.monotonic() - started
+
+
+def last_words(folder: Path) -> str:
+    """The ends of the logs in a folder."""
+    files = sorted(folder.glob("*.log"))
+    return "\n".join(f"--- {file.name}\n{file.read_text(errors='replace')[-2500:]}" for file in files)
 
 
 def why_not() -> str | None:

@@ -73,9 +73,3 @@ def killed_above_a_batch_of_16(input_shape: tuple[int, int, int], classes: int) 
     if job["arguments"]["config"]["batch"]["size"] > 16:
         os.kill(os.getpid(), signal.SIGKILL)
     return with_random_parts(input_shape, classes)
-
-
-def always_killed(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
-    """The same, whatever the batch."""
-    os.kill(os.getpid(), signal.SIGKILL)
-    return with_random_parts(input_shape, classes)

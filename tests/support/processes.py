@@ -1,10 +1,11 @@
 """Which processes of a folder live: those that have it, or a path in it, among their arguments, or it as their home."""
 
 import contextlib
-import time
 from pathlib import Path
 
 import psutil
+
+from rampline.jobs.waiting import wait_until
 
 
 def processes_of(folder: Path, *words: str) -> list[int]:
@@ -24,11 +25,8 @@ def started_processes_of(folder: Path, count: int, *words: str) -> list[int]:
     A process that has just been started shows no arguments for a moment: `Popen` returns when the child has its new
     memory, and the kernel writes them there after that. On busy cores the caller often looks in between.
     """
-    deadline = time.monotonic() + 30
-    while len(found := processes_of(folder, *words)) != count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} processes of {folder}"
-        time.sleep(0.02)
-    return found
+    assert wait_until(lambda: len(processes_of(folder, *words)) == count, 30, every=0.02), processes_of(folder)
+    return processes_of(folder, *words)
 
 
 def processes_with(home: Path) -> list[psutil.Process]:

@@ -6,15 +6,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
-from hosts import Host, Hosts, make_hosts
+from hosts import Commands, Host, Hosts, make_hosts
 from processes import processes_of
 
 from rampline.jobs.ray_cluster import SETTINGS
@@ -57,17 +56,15 @@ except RamplineError as error:
 
 
 @dataclass(kw_only=True)
-class RayHosts:
+class RayHosts(Commands):
     """The first host is the head.
 
     Attributes:
         disk: a folder that each host has for itself.
-        logs: folder with what commands print.
     """
 
     hosts: Hosts
     disk: Path
-    logs: Path
     environment: dict[str, str] = field(default_factory=dict)
     _daemons: dict[str, subprocess.Popen] = field(default_factory=dict)
 
@@ -89,10 +86,7 @@ class RayHosts:
     def start_node(self, host: Host) -> None:
         """Let a host join, and wait until it has: several that start at once take too long for Ray."""
         self._start_ray(host, f"--address={self.head.address}:{PORT}", "--num-cpus=1")
-        started = time.monotonic()
-        while host.address not in self.alive():
-            assert time.monotonic() - started < UP_SECONDS, self.said()
-            time.sleep(0.5)
+        self.wait_for(lambda: host.address in self.alive(), UP_SECONDS, f"{host.name} joins")
 
     def alive(self) -> list[str]:
         """Addresses of the nodes that Ray believes to be alive."""
@@ -124,10 +118,6 @@ class RayHosts:
         """Processes of roles there."""
         return sorted({*host.pids()} & {*processes_of(self.disk, "rampline.worker")})
 
-    def said(self) -> str:
-        """What commands have printed, for the message of a test that fails."""
-        return "\n".join(f"--- {file.name}\n{file.read_text(errors='replace')[-2500:]}" for file in self.logs.iterdir())
-
     def _start_ray(self, host: Host, *options: str) -> None:
         command = [str(BIN / "ray"), "start", f"--node-ip-address={host.address}", *options, *OPTIONS]
         self._daemons[host.name] = self.start(host, command, f"ray-{host.name}")
@@ -145,7 +135,7 @@ class RayHosts:
 
 
 @dataclass(kw_only=True)
-class RayRun:
+class RayRun(Commands):
     """A run that a command on one of the hosts supervises.
 
     Attributes:
@@ -166,15 +156,8 @@ class RayRun:
         """What the chief told after `since`, in the time of `time.time()`."""
         return [event for event in self.directory.read_events(kind) if event["time"] > since]
 
-    def wait_for(self, condition: Callable[[], object], seconds: float, what: str) -> float:
-        """Seconds until `condition()` is true."""
-        started = time.monotonic()
-        while not condition():
-            waited = time.monotonic() - started
-            assert waited < seconds, f"not within {seconds} s: {what}\n{self.cluster.said()}"
-            assert not self.command.poll(), f"the command failed\n{self.cluster.said()}"
-            time.sleep(0.05)
-        return time.monotonic() - started
+    def have_failed(self) -> bool:
+        return bool(self.command.poll())
 
     def driver(self) -> int:
         """Its process id: `nsenter` waits for it."""
@@ -188,7 +171,7 @@ class RayRun:
 def supervise_on(cluster: RayHosts, host: Host, at: Path, name: str) -> RayRun:
     """Supervise the run directory `at` on a host."""
     command = cluster.start(host, [sys.executable, "-c", SUPERVISE, str(at)], name)
-    return RayRun(cluster=cluster, host=host, at=at, command=command)
+    return RayRun(logs=cluster.logs, cluster=cluster, host=host, at=at, command=command)
 
 
 @contextmanager

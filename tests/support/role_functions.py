@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,11 @@ def _run_here(function: Function, config: RunConfig, dataset: PreparedDataset, f
         return function(config, dataset, ALONE, make_strategy(config), folder, *arguments)
     finally:
         reset_keras()
+
+
+def assert_same_arrays(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> None:
+    assert sorted(found) == sorted(wanted)
+    assert [name for name in wanted if found[name].tobytes() != wanted[name].tobytes()] == []
 
 
 def reset_keras() -> None:

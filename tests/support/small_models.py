@@ -284,8 +284,8 @@ def with_jumping_clock(input_shape: tuple[int, int, int], classes: int) -> keras
 
 
 def slow_to_save(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
-    """A network in a process whose first checkpoint takes 8 s."""
-    save, seconds = controller.save_checkpoint, iter([8.0])
+    """A network in a process whose first checkpoint takes 6.5 s."""
+    save, seconds = controller.save_checkpoint, iter([6.5])
 
     def save_slowly(*arguments: Any, **named: Any) -> Path:
         time.sleep(next(seconds, 0.0))

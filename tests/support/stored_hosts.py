@@ -3,14 +3,13 @@
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from hosts import Host, Hosts, make_hosts
+from hosts import Commands, Host, Hosts, make_hosts
 from s3_server import VARIABLES
 
 from rampline.record.run_directory import RunDirectory
@@ -39,17 +38,15 @@ print(found.owner if found else "none", max(steps, default=0), *owners_of(store,
 
 
 @dataclass(kw_only=True)
-class StoredHosts:
+class StoredHosts(Commands):
     """Two hosts that train, and one with the store.
 
     Attributes:
         home: `RAMPLINE_HOME`, on the disk of each host.
-        logs: folder with what commands print.
     """
 
     hosts: Hosts
     home: Path
-    logs: Path
     environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -77,18 +74,6 @@ class StoredHosts:
         assert not asked.returncode, asked.stderr
         owner, step, *owners = asked.stdout.split()
         return owner, int(step), owners
-
-    def wait_for(self, condition: Callable[[], object], seconds: float, what: str) -> float:
-        """Seconds until `condition()` is true."""
-        started = time.monotonic()
-        while not condition():
-            assert time.monotonic() - started < seconds, f"not within {seconds} s: {what}\n{self.said()}"
-            time.sleep(0.1)
-        return time.monotonic() - started
-
-    def said(self) -> str:
-        """What commands have printed, for the message of a test that fails."""
-        return "\n".join(f"--- {file.name}\n{file.read_text(errors='replace')[-3000:]}" for file in self.logs.iterdir())
 
 
 def processes_below(command: subprocess.Popen) -> list[psutil.Process]:

@@ -3,8 +3,7 @@
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from subprocess import Popen
 from typing import Any
 
 import psutil
-from hosts import Host, Hosts
+from hosts import Commands, Host, Hosts, last_words
 
 from rampline.devices import available_cores
 from rampline.record.run_directory import RunDirectory
@@ -24,21 +23,18 @@ from rampline.jobs.supervisor import supervise
 from rampline.record.run_directory import RunDirectory
 supervise(RunDirectory(Path(sys.argv[1])), on_event=lambda event: None, log=print)
 """
-POLL_SECONDS = 0.1
 
 
 @dataclass(kw_only=True)
-class TwoHostRun:
+class TwoHostRun(Commands):
     """Commands of one run; the first of them is the chief's.
 
     Attributes:
         commands: by `ROLE-INDEX`.
-        logs: folder with what they print.
     """
 
     hosts: Hosts
     directory: RunDirectory
-    logs: Path
     commands: dict[str, Popen] = field(default_factory=dict)
 
     def role_pids(self, host: Host) -> set[int]:
@@ -49,15 +45,8 @@ class TwoHostRun:
         """What the chief told after `since`, in the time of `time.time()`."""
         return [event for event in self.directory.read_events() if event["event"] == kind and event["time"] > since]
 
-    def wait_for(self, condition: Callable[[], object], seconds: float, what: str) -> float:
-        """Seconds until `condition()` is true."""
-        started = time.monotonic()
-        while not condition():
-            waited = time.monotonic() - started
-            assert waited < seconds, f"not within {seconds} s: {what}\n{self.said()}"
-            assert not any(process.poll() for process in self.commands.values()), f"a command failed\n{self.said()}"
-            time.sleep(POLL_SECONDS)
-        return time.monotonic() - started
+    def have_failed(self) -> bool:
+        return any(process.poll() for process in self.commands.values())
 
     def wait_to_end(self, seconds: float = 240) -> None:
         """Until all commands have left with status 0."""
@@ -70,9 +59,7 @@ class TwoHostRun:
         return sum(json.loads(line)["event"] == "attempt" for line in lines)
 
     def said(self) -> str:
-        """What the commands printed, for the message of a test that fails."""
-        files = [*sorted(self.logs.glob("*.log")), *sorted(self.directory.logs.glob("*.log"))]
-        return "\n".join(f"--- {file.name}\n{file.read_text(errors='replace')[-1500:]}" for file in files)
+        return f"{super().said()}\n{last_words(self.directory.logs)}"
 
 
 @contextmanager

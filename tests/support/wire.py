@@ -72,9 +72,6 @@ class Wire:
         self._cut = {self._devices[_packed(address)] for address in line["cut"]}
         self._delay_seconds, self._loss = line["delay_ms"] / 1000, line["loss_percent"] / 100
         self._seconds_per_byte = 8e-6 / line["mbit"] if line["mbit"] else 0.0
-        if self._loss >= 1:
-            # What is on a cut wire does not arrive.
-            self._under_way.clear()
         sys.stdout.write("\n")
         sys.stdout.flush()
 

@@ -89,10 +89,20 @@ def test_a_home_that_another_user_has_put_there(tmp_path):
         ),
         (["tune", "digits", "--run", "nobody"], ["study digits has no run 'nobody'"]),
         (["trian"], ["No such command 'trian'"]),
+        (["up", "--host", "192.0.2.200"], ["is no address of this machine"]),
+        (
+            ["up", "--host", "0.0.0.0"],
+            ["PREFECT_SERVER_API_AUTH_STRING", "RAMPLINE_MLFLOW_USERNAME and RAMPLINE_MLFLOW_PASSWORD"],
+        ),
     ],
 )
 def test_wrong_arguments(arguments, parts, rampline, home):
     check_refused(rampline(*arguments), home, *parts)
+
+
+def test_a_password_that_everybody_knows(rampline, home):
+    known = {"RAMPLINE_MLFLOW_USERNAME": "admin", "RAMPLINE_MLFLOW_PASSWORD": "password1234"}
+    check_refused(rampline("up", prefect=known), home, "a password that everybody knows")
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])
@@ -175,7 +185,7 @@ def test_a_home_that_cannot_be_written(command, rampline, home):
         ["run"],
         pytest.param(["parity", "--run", "a"], marks=pytest.mark.long),
         pytest.param(["tune", "--run", "a"], marks=pytest.mark.long),
-        ["explain", "--measure"],
+        pytest.param(["explain", "--measure"], marks=pytest.mark.long),
     ],
 )
 def test_a_model_that_ends_in_a_softmax_is_refused_before_data_is_prepared(

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command_line import Rampline, environment_with, wait_until
-from mlflow.tracking import MlflowClient
+from command_line import Rampline, environment_with, mlflow_tags, wait_until
 from own_prefect import PrefectServer
 from processes import processes_of
 
@@ -43,15 +42,6 @@ def net(input_shape, classes):
 """
 
 
-def statuses(home: Path, study: str) -> dict[str, str]:
-    """Status by name of all MLflow runs of a study, `study` for that of the execution."""
-    client = MlflowClient(tracking_uri=f"sqlite:///{home}/mlflow.db")
-    experiment = client.get_experiment_by_name(study)
-    assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id])
-    return {run.data.tags.get("rampline.run", "study"): run.info.status for run in runs}
-
-
 @pytest.mark.usefixtures("forks")
 def test_a_failed_run_stops_only_what_starts_from_it_and_the_study_is_read_and_checked_once(
     rampline, home, tmp_path, prefect_server, monkeypatch, initialised
@@ -72,7 +62,8 @@ def test_a_failed_run_stops_only_what_starts_from_it_and_the_study_is_read_and_c
     assert re.match(r"rampline: error: run late: .*run_timeout_seconds=1; run child: not started", result.stderr)
     assert "good: test: 200 images" in result.stdout
     assert "report  " in result.stdout
-    assert statuses(home, "partly") == {"study": "FAILED", "good": "FINISHED", "late": "FAILED"}
+    statuses = {name: tags["status"] for name, tags in mlflow_tags(f"sqlite:///{home}/mlflow.db").items()}
+    assert statuses == {"study": "FAILED", "good": "FINISHED", "late": "FAILED"}
     # The thread of a run's page knows the server, too: without, Prefect would start another one for it.
     below = [" ".join(process.cmdline()) for process in psutil.Process().children()]
     assert not [command for command in below if "prefect.server.api.server" in command]

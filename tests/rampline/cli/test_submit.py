@@ -177,7 +177,6 @@ def test_gpus_are_asked_for_where_the_partition_has_some(submit: Submit, monkeyp
     ("arguments", "line"),
     [
         (["--", "--partition=none"], "Slurm has no partition none (-- --partition=NAME): it has gpu, high, low"),
-        (["--", "-p", "gpu,none"], "Slurm has no partition none (-- --partition=NAME): it has gpu, high, low"),
         (["--set", "cluster.replicas=8", "--", "-p", "gpu"], "cluster.replicas=8 needs 8 GPUs on a node: there are 4"),
         (["--", "--qos"], "sbatch refuses "),
     ],

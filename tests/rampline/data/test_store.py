@@ -35,6 +35,8 @@ def test_pixels_and_labels_do_not_depend_on_the_cache(store, make_folder):
     root = make_folder({"train/a": 6, "train/b": 5, "test/a": 2, "test/b": 2})
     datasets = [store(source=f"folder:{root}", image_size=8, cache=cache) for cache in ("memory", "disk", "none")]
     assert [dataset.storage for dataset in datasets] == ["tensor", "raw_files", "encoded_files"]
+    assert len({dataset.directory for dataset in datasets}) == 3
+    assert len({dataset.fingerprint for dataset in datasets}) == 1
     for split, examples in {"train": 9, "validation": 2, "test": 4}.items():
         pixels, *others = [read_images(dataset, split) for dataset in datasets]
         assert pixels.shape == (examples, 8, 8, 3)

@@ -85,13 +85,6 @@ def test_a_signal_that_ends_one_is_its_status(number: signal.Signals, make_run, 
     assert children_of(server) == []
 
 
-def test_wrong_input_is_told_in_its_log(tmp_path: Path, server: psutil.Process) -> None:
-    process = start_role(tmp_path / "nothing", tmp_path / "log").process
-    assert isinstance(process, ForkedProcess)
-    assert wait(process, 60) == 2
-    assert "is no run directory" in (tmp_path / "log").read_text()
-
-
 def test_an_import_of_tensorflow_runs_no_operation() -> None:
     """Devices and their threads would not outlive the fork."""
     code = """

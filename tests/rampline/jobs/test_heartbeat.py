@@ -92,27 +92,24 @@ def test_a_frozen_process_is_silent_and_one_that_goes_on_is_not(tmp_path: Path) 
         process.wait()
 
 
-def run_with_a_pause(*arguments: str) -> str:
-    """What a script prints that was stopped for 6 s with all that it has started."""
-    command = [sys.executable, "-c", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "begun\n"
-        time.sleep(0.2)
-        os.killpg(process.pid, signal.SIGSTOP)
+def test_a_pause_of_watched_and_watcher_together_is_no_silence_and_no_part_of_a_call_or_a_job(tmp_path: Path) -> None:
+    """Of a role and who looks for it, and of a launcher and its agent: each stopped with all that it has started."""
+    processes = list[subprocess.Popen[str]]()
+    try:
+        for arguments in ((WATCHED, str(tmp_path / "chief-0")), (WAITING,)):
+            command = [sys.executable, "-c", *arguments]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+            processes.append(process)
+            assert process.stdout
+            assert process.stdout.readline() == "begun\n"
+            time.sleep(0.2)
+            os.killpg(process.pid, signal.SIGSTOP)
         time.sleep(6)
-        os.killpg(process.pid, signal.SIGCONT)
-        printed = process.communicate()[0]
-        assert process.returncode == 0
-        return printed
-
-
-def test_a_pause_of_role_and_watcher_together_is_no_silence_and_no_part_of_a_call(tmp_path: Path) -> None:
-    assert run_with_a_pause(WATCHED, str(tmp_path / "chief-0")) == "True True True\n"
-
-
-def test_a_pause_of_launcher_and_agent_together_is_no_silence_and_no_part_of_a_job_s_time() -> None:
-    assert run_with_a_pause(WAITING) == "True True True\n"
+    finally:
+        for process in processes:
+            os.killpg(process.pid, signal.SIGCONT)
+    assert [process.communicate()[0] for process in processes] == ["True True True\n"] * 2
+    assert [process.returncode for process in processes] == [0, 0]
 
 
 def test_what_an_earlier_process_left_is_no_sign_of_life(tmp_path: Path) -> None:

@@ -61,13 +61,6 @@ def make_job(forks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
     return make
 
 
-def test_what_its_function_returns_comes_back(make_job: Callable[..., Job]) -> None:
-    (note,) = run_job(make_job("with_a_loss"), launcher=LOCAL)
-    assert note.startswith(
-        "model.name='job_networks:with_a_loss' is compiled, and trains with that instead of the study"
-    )
-
-
 def test_wrong_input_is_the_line_of_the_process(make_job: Callable[..., Job]) -> None:
     line = r"^model\.name='job_networks:layer' must return a keras\.Model, not Dense$"
     with pytest.raises(InputError, match=line):

@@ -16,7 +16,7 @@ from runs import make_config
 
 from rampline.config import ClusterConfig
 from rampline.devices import free_ports
-from rampline.errors import InputError, Preempted
+from rampline.errors import Preempted
 from rampline.files import read_json
 from rampline.jobs.local import Local
 from rampline.jobs.supervisor import supervise
@@ -138,9 +138,3 @@ def test_a_rendezvous_that_fails_ends_in_time(make_run) -> None:
     alone = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert alone.returncode == 1
     assert "worker 1 did not find the other roles in time" in alone.stderr
-
-
-def test_a_wrong_model_is_an_input_error(make_run) -> None:
-    directory = make_run(make_config("single", model="MobilNet"))
-    with pytest.raises(InputError, match=r"model\.name='MobilNet' is not known"):
-        supervise(directory, on_event=lambda event: None, log=print)

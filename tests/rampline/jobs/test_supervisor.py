@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shutil
 import signal
 import socket
 import threading
@@ -17,9 +16,9 @@ import pytest
 from faults import Faults, Hold, assert_bit_equal, examples_seen, run_with
 from runs import make_config, set_version
 from small_disk import read_only, small_disk
+from stored_data import store_here
 
-from rampline.config import RunConfig
-from rampline.data.dataset import PreparedDataset
+from rampline.config import DataConfig, RunConfig
 from rampline.errors import ClusterConfigError, InputError, InUse, RunFailed
 from rampline.files import read_json
 from rampline.jobs import supervisor
@@ -29,6 +28,7 @@ from rampline.jobs.roles import local_tasks
 from rampline.jobs.supervisor import Gang, supervise
 from rampline.jobs.tf_config import Task
 from rampline.record.checkpoints import VERSION, list_checkpoints
+from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
 
 
@@ -134,11 +134,9 @@ def test_weights_that_do_not_come_are_tried_again(make_run) -> None:
     assert len(attempts(directory)) == 2
 
 
-def test_a_file_that_is_damaged_in_training_is_named_by_the_run_s_last_event(
-    digits_by_cache: dict[str, PreparedDataset], forks: None, tmp_path: Path
-) -> None:
-    dataset, directory = tmp_path / "dataset", RunDirectory(tmp_path / "run")
-    shutil.copytree(digits_by_cache["disk"].directory, dataset)
+def test_a_file_that_is_damaged_in_training_is_named_by_the_run_s_last_event(forks: None, tmp_path: Path) -> None:
+    dataset = store_here(DataConfig(limit=12, cache="disk"), Home(root=tmp_path / "home")).directory
+    directory = RunDirectory(tmp_path / "run")
     directory.create(make_config("single"), RunIdentity(study="test", name="run", dataset=str(dataset)))
     damaged = dataset / "train" / "00000" / "00000007"
     damaged.unlink()
@@ -164,7 +162,7 @@ def test_workers_wait_for_a_checkpoint_that_takes_longer_than_a_step_may(make_ru
     supervise(directory, on_event=lambda event: None, log=print)
     assert read_json(directory.result_file)["attempts"] == 1
     first, _ = directory.read_events("checkpoint")
-    assert first["time"] - directory.read_events("epoch")[0]["time"] > 8
+    assert first["time"] - directory.read_events("epoch")[0]["time"] > 6
 
 
 def test_a_stop_waits_for_a_checkpoint_that_takes_long(make_run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def test_a_batch_that_memory_does_not_take_is_halved(make_run: MakeRun, model: s
     assert processes_of(directory.path) == []
 
 
-@pytest.mark.parametrize("accumulate", [2, pytest.param("auto", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("accumulate", [2, pytest.param("auto", marks=pytest.mark.long)])
 def test_a_batch_that_memory_takes_in_micro_batches_is_checked_in_them(
     make_run: MakeRun, accumulate: int | Literal["auto"]
 ) -> None:
@@ -169,17 +169,16 @@ def test_a_batch_that_memory_takes_in_micro_batches_is_checked_in_them(
     assert (result.status, result.global_batch_size, result.notes) == ("pass", 56, ())
 
 
-def test_a_model_that_no_memory_takes_is_not_applicable(make_run: MakeRun) -> None:
-    config = make_config("mirrored", model="parity_models:always_killed", batch=5, replicas=2, virtual_devices=2)
-    # More micro-batches than the share of a halved batch has examples.
-    config = dataclasses.replace(config, batch=dataclasses.replace(config.batch, accumulate=3))
-    result = check_parity(make_run(config), log=print)
-    reason = "there is no memory for the check, in float64, with a global batch of 2 either"
-    assert (result.status, result.reason) == ("not_applicable", reason)
-
-
-def test_micro_batches_are_doubled_as_far_as_a_share_has_examples(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "batch, accumulate, expected",
+    [
+        (128, "auto", [*[(128, parts) for parts in (1, 2, 4, 8, 16, 32, 64)], (64, 32), (32, 16), (16, 8), (8, 4)]),
+        # More micro-batches than the share of a halved batch has examples.
+        (5, 3, [(5, 3), (2, 1)]),
+    ],
+)
+def test_what_no_memory_takes_is_not_applicable_in_as_many_micro_batches_as_a_share_has_examples(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, batch: int, accumulate: int | Literal["auto"], expected: list
 ) -> None:
     tried = list[tuple[int, object]]()
 
@@ -188,11 +187,11 @@ def test_micro_batches_are_doubled_as_far_as_a_share_has_examples(
         raise JobFailed("chief 0", "has no memory", Path("chief-0.log"), NO_MEMORY)
 
     monkeypatch.setattr("rampline.parity.check._run_roles", no_memory)
-    config = make_config("mirrored", batch=128, replicas=2, virtual_devices=2)
-    config = dataclasses.replace(config, batch=dataclasses.replace(config.batch, accumulate="auto"))
-    assert check_parity(make_run(config), log=print).status == "not_applicable"
-    whole = [(128, parts) for parts in (1, 2, 4, 8, 16, 32, 64)]
-    assert tried == [*whole, (64, 32), (32, 16), (16, 8), (8, 4)]
+    config = make_config("mirrored", batch=batch, replicas=2, virtual_devices=2)
+    config = dataclasses.replace(config, batch=dataclasses.replace(config.batch, accumulate=accumulate))
+    result = check_parity(make_run(config), log=print)
+    reason = f"there is no memory for the check, in float64, with a global batch of {expected[-1][0]} either"
+    assert (result.status, result.reason, tried) == ("not_applicable", reason, expected)
 
 
 def test_what_is_checked_keeps_the_training_and_drops_the_rest() -> None:

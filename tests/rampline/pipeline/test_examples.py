@@ -8,14 +8,6 @@ from rampline.pipeline.examples import open_examples
 
 
 @pytest.mark.long
-def test_each_cache_has_its_storage(digits_by_cache):
-    storages = {cache: dataset.storage for cache, dataset in digits_by_cache.items()}
-    assert storages == {"memory": "tensor", "disk": "raw_files", "none": "encoded_files"}
-    assert len({dataset.directory for dataset in digits_by_cache.values()}) == 3
-    assert len({dataset.fingerprint for dataset in digits_by_cache.values()}) == 1
-
-
-@pytest.mark.long
 def test_batches_do_not_depend_on_the_cache(digits_by_cache, train_batches, assert_same):
     batches = {
         cache: train_batches(

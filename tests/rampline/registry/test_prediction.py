@@ -3,7 +3,6 @@
 import errno
 import os
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,15 +123,6 @@ def test_an_empty_folder_is_an_empty_table_in_the_home(champion: RunDirectory, h
     assert made.output.read_text() == ",".join(f'"{column}"' for column in COLUMNS) + "\n"
     assert (made.images, list(made.counts)) == (0, [str(digit) for digit in range(10)])
     assert set(made.output.parent.iterdir()) == {*before, made.output}
-
-
-@pytest.mark.usefixtures("champion")
-def test_tables_of_one_second_have_a_name_each(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "strftime", lambda *_: "20260101-000000")
-    first, second = (predict_folder(STUDY, tmp_path, home=home).output for _ in range(2))
-    assert first != second
-    assert first.is_file()
-    assert second.is_file()
 
 
 @pytest.mark.usefixtures("champion")

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from rampline.errors import ConfigError
+from rampline.study import load_study
+
 Write = Callable[..., str]
 
 
@@ -18,3 +21,16 @@ def write(tmp_path: Path) -> Write:
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def refusal() -> Callable[..., str]:
+    """`refusal(path)` is the one line with which `load_study` refuses these arguments."""
+
+    def refusal(*arguments, **keywords) -> str:
+        with pytest.raises(ConfigError) as failure:
+            load_study(*arguments, **keywords)
+        assert "\n" not in str(failure.value)
+        return str(failure.value)
+
+    return refusal

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from rampline.study.execution_file import (
     began_at,
     current_execution,
     find_executions,
+    new_execution,
     resolve_weights,
 )
 from rampline.study.preflight import check_study
@@ -43,6 +45,11 @@ def test_an_execution_is_read_back_with_its_overrides(tmp_path):
     assert {(run.config.epochs, run.config.data.limit) for run in found.study.runs} == {(2, 30)}
     content = json.loads((tmp_path / "e1" / "execution.json").read_text())
     assert (content["version"], content["parent_run_id"]) == (2, "0123abcd")
+
+
+def test_executions_and_tables_of_one_second_have_a_name_each(monkeypatch):
+    monkeypatch.setattr(time, "strftime", lambda *_: "20260101-000000")
+    assert new_execution() != new_execution()
 
 
 def test_an_execution_without_a_version_is_read_and_one_of_a_newer_rampline_refused(tmp_path):

@@ -235,7 +235,5 @@ WRONG = {
 
 
 @pytest.mark.parametrize("content, message", WRONG.values(), ids=WRONG)
-def test_a_wrong_grid_is_one_clear_line(write, content, message):
-    with pytest.raises(ConfigError) as failure:
-        load_study(write(content))
-    assert str(failure.value) == f"my-study.yaml: {message}"
+def test_a_wrong_grid_is_one_clear_line(write, refusal, content, message):
+    assert refusal(write(content)) == f"my-study.yaml: {message}"

@@ -262,10 +262,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("content, message", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_halved_is_one_clear_line(write: Callable[[str], str], content: str, message: str) -> None:
-    with pytest.raises(ConfigError) as failure:
-        load_study(write(content))
-    assert str(failure.value) == f"my-study.yaml: {message}"
+def test_what_cannot_be_halved_is_one_clear_line(
+    write: Callable[[str], str], refusal: Callable[..., str], content: str, message: str
+) -> None:
+    assert refusal(write(content)) == f"my-study.yaml: {message}"
 
 
 def test_epochs_are_those_of_the_runs_that_are_kept(write: Callable[[str], str]) -> None:

@@ -62,7 +62,5 @@ def test_the_cost_that_stops_a_run_is_at_the_price_of_its_machine(write):
         ("prices: [1]\nruns: {r: {}}", "prices=[1] is not allowed: it must be a mapping of keys, such as prices: {…}"),
     ],
 )
-def test_wrong_prices(write, content, message):
-    with pytest.raises(ConfigError) as failure:
-        load_study(write(content))
-    assert str(failure.value) == f"my-study.yaml: {message}"
+def test_wrong_prices(write, refusal, content, message):
+    assert refusal(write(content)) == f"my-study.yaml: {message}"

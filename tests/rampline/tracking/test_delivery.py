@@ -48,15 +48,6 @@ def rows(home: Home, metric: str) -> list[int]:
         return [step for (step,) in found]
 
 
-def tell_until(delivery: Delivery, lines: list[str]) -> None:
-    """Wait for a line."""
-    deadline = time.monotonic() + 20
-    while not lines:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-        delivery.tell()
-
-
 def run_of(client, parent):
     (run,) = client.search_runs([client.get_run(parent).info.experiment_id], "tags.`rampline.kind` = 'run'")
     return run
@@ -74,7 +65,7 @@ def test_an_event_never_waits_and_all_arrive_in_order_after_an_outage(
         began = time.monotonic()
         delivery.tell()
         assert time.monotonic() - began < 0.05
-    tell_until(delivery, lines)
+    wait_until(lambda: delivery.tell() or bool(lines), 20)
     rename_table(home, "metrics_away", "metrics")
     write_json(directory.result_file, RESULT)
     assert delivery.close("COMPLETE")
@@ -98,7 +89,7 @@ def test_a_full_disk_is_called_that(home, parent, make_run_directory, started, e
         filler = fill(disk)
         delivery = Delivery(lambda: open_tracking(full), directory, parent_run_id=parent, log=lines.append)
         append_events(directory, started(attempt=1), *(epoch(number) for number in range(1, 4)))
-        tell_until(delivery, lines)
+        wait_until(lambda: delivery.tell() or bool(lines), 20)
         assert lines[0].startswith("the disk is full, training goes on: ")
         filler.unlink()
         assert delivery.close("COMPLETE")

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from role_functions import RunRoles, train_on, train_steps
+from role_functions import RunRoles, assert_same_arrays, train_on, train_steps
 from runs import MakeRun, make_config
 
 from rampline.config import BatchConfig, ClusterConfig, OptimizerConfig, ParityConfig, RunConfig
@@ -109,9 +109,7 @@ def test_a_resumed_training_has_the_bits_of_the_undisturbed_one(run_roles: RunRo
     parts = [run_roles(train_on, config, tmp_path / "parts", until)[0] for until in (stop, end)]
     np.testing.assert_array_equal(np.concatenate([part["losses"] for part in parts]), whole["losses"])
     found, wanted = (np.load(tmp_path / name / f"step-{end:08d}" / "variables.npz") for name in ("parts", "whole"))
-    assert sorted(found) == sorted(wanted)
-    for name in wanted:
-        np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
+    assert_same_arrays(found, wanted)
 
 
 @pytest.mark.parametrize(
@@ -174,12 +172,12 @@ def test_out_of_memory_doubles_the_micro_batches(make_run: MakeRun, strategy: st
     assert [event.get("micro_batch_size") for event in directory.read_events("started")] == [None, 14]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("engine", "advice"),
     [
         ("loop", "batch.accumulate=auto or a smaller batch.size needs less"),
-        pytest.param("fit", "a smaller batch.size needs less", marks=pytest.mark.long),
+        ("fit", "a smaller batch.size needs less"),
     ],
 )
 def test_out_of_memory_with_one_micro_batch_says_what_needs_less(

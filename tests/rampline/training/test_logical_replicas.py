@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from role_functions import Arrays, RunRoles, train_on, train_steps
+from role_functions import Arrays, RunRoles, assert_same_arrays, train_on, train_steps
 from runs import make_config
 
 from rampline.config import OptimizerConfig, RunConfig
@@ -37,9 +37,7 @@ def test_a_training_that_shrinks_and_grows_has_the_bits_of_the_undisturbed_one(
     parts = [run_roles(train_on, config, tmp_path / "parts", until, workers=count) for count, until in CHANGES]
     assert [len(part) for part in parts] == [count for count, _ in CHANGES]
     found, wanted = saved(tmp_path / "parts"), saved(tmp_path / "whole")
-    assert sorted(found) == sorted(wanted)
-    for name, values in wanted.items():
-        assert found[name].tobytes() == values.tobytes(), name
+    assert_same_arrays(found, wanted)
     rows = wanted["replica_statistics"]
     assert len({row.tobytes() for row in rows}) == len(rows) == FULL_SIZE
     np.testing.assert_array_equal(np.concatenate([part[0]["losses"] for part in parts]), whole["losses"])
@@ -55,6 +53,4 @@ def test_two_replicas_have_the_bits_of_the_all_reduce(run_roles: RunRoles, preci
     exact = dataclasses.replace(make_exact(workers=2), precision=precision)
     fast = dataclasses.replace(exact, cluster=dataclasses.replace(exact.cluster, sum="fast"))
     for ours, theirs in zip(run_roles(train_steps, exact, 12), run_roles(train_steps, fast, 12), strict=True):
-        assert sorted(ours) == sorted(theirs)
-        for name in theirs:
-            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+        assert_same_arrays(ours, theirs)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from role_functions import RunRoles, train_on, train_whole
+from role_functions import RunRoles, assert_same_arrays, train_on, train_whole
 from runs import make_config, with_recipe
 
 from rampline.config import RunConfig
@@ -88,9 +88,7 @@ def test_a_resumed_training_has_the_same_bits_and_its_checkpoints_the_averages(
     run_roles(train_on, config, parts, 3)
     run_roles(train_on, config, parts, 6)
     arrays = [read_checkpoint(folder / "step-00000006")[1] for folder in (whole, parts)]
-    assert arrays[0].keys() == arrays[1].keys()
-    for name, value in arrays[0].items():
-        assert value.tobytes() == arrays[1][name].tobytes(), name
+    assert_same_arrays(*arrays)
     checkpoint = best_checkpoint(parts)
     assert checkpoint is not None
     model = make_model(config.model, image_shape=(28, 28, 1), classes=10)

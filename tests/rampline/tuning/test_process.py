@@ -1,19 +1,19 @@
 """A trial that kills its process does not fit; the search goes on with what may fit, each in a process of its own."""
 
-import json
 import os
 import re
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from command_line import wait_until
 from processes import processes_of
 
 from rampline.config import BatchConfig, ModelConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import RunFailed
+from rampline.record.events import EventReader
 from rampline.tuning.trial import BATCH, DOES_NOT_FIT, MEASURED, NOT_TRIED, Limits
 from rampline.tuning.tuner import OUT_OF_TIME, Tuner
 
@@ -35,13 +35,10 @@ def make_tuner(dataset: str, folder: Path, *, seconds: float = 600, lines: list[
 
 def kill_when_it_is_ready(folder: Path) -> None:
     """As the kernel does when memory runs out."""
-    file, deadline = folder / "events.jsonl", time.monotonic() + 120
-    while time.monotonic() < deadline:
-        if file.is_file() and any(json.loads(line)["event"] == "ready" for line in file.read_text().splitlines()):
-            for pid in processes_of(folder):
-                os.kill(pid, signal.SIGKILL)
-            return
-        time.sleep(0.005)
+    events = EventReader(folder / "events.jsonl")
+    wait_until(lambda: any(events.read("ready")), 120, every=0.005)
+    for pid in processes_of(folder):
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.long
