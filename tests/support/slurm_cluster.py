@@ -182,9 +182,12 @@ def running_slurm() -> Iterator[SlurmCluster]:
 
 @pytest.fixture
 def slurm(running_slurm: SlurmCluster) -> Iterator[SlurmCluster]:
-    """The same with all its nodes, and without jobs, before and after the test."""
+    """The same with all its nodes, and without jobs, before and after the test; what the controller said is printed."""
     running_slurm.cancel_all()
+    log = running_slurm.folder / "slurmctld.log"
+    before = log.stat().st_size
     yield running_slurm
+    sys.stdout.write(log.read_bytes()[before:].decode(errors="replace"))
     running_slurm.cancel_all()
     assert running_slurm.processes_on() == []
 

@@ -85,8 +85,10 @@ def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 
 
 @pytest.fixture
-def submit(slurm: SlurmCluster, rampline: Rampline, home: Path, prepared: None, prefect: dict[str, str]) -> Submit:
-    """`submit(*ARGUMENTS)` hands a study in."""
+def submit(
+    slurm: SlurmCluster, rampline: Rampline, home: Path, prepared: None, prefect: dict[str, str]
+) -> Iterator[Submit]:
+    """`submit(*ARGUMENTS)` hands a study in; what its job printed is there where a test fails."""
 
     def call(*arguments: str) -> Submitted:
         environment = prefect | slurm.environment | {"PYTHONPATH": str(SUPPORT)}
@@ -95,7 +97,9 @@ def submit(slurm: SlurmCluster, rampline: Rampline, home: Path, prepared: None, 
         (folder,) = home.glob("runs/*/*")
         return Submitted(done.stdout.split(":")[0].removeprefix("job "), RunDirectory(folder / "multi-worker"), slurm)
 
-    return call
+    yield call
+    for log in home.glob("runs/*/*/job.log"):
+        sys.stdout.write(log.read_text())
 
 
 @pytest.fixture
