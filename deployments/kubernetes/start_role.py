@@ -48,9 +48,11 @@ def _join(home: Path, execution: str, run: str) -> int:
 def _wait_for_run_directory(home: Path, execution: str, run: str) -> Path | None:
     deadline = time.monotonic() + float(os.environ.get("RUN_TIMEOUT_SECONDS", RUN_TIMEOUT_SECONDS))
     while time.monotonic() < deadline:
-        # config.json is written last: everything that a role reads is there.
+        # config.json is written last: everything that a role reads is there. stop.json stays from a stop until pod 0
+        # has started again, which refuses a run directory with roles that it does not know.
         for file in home.glob(f"runs/*/{execution}/{run}/config.json"):
-            return file.parent
+            if not (file.parent / "stop.json").is_file() or (file.parent / "result.json").is_file():
+                return file.parent
         time.sleep(1)
     return None
 
