@@ -11,9 +11,9 @@ The way around: a cursor that fails is closed at once, in its connection's own t
 **It loses events, and sends tasks away for 2 s.** A trigger of an automation reads before it writes, in one
 transaction. If another connection has written in between, sqlite refuses the trigger's write at once, whatever the busy
 timeout (https://www.sqlite.org/isolation.html), and after three more tries, all within milliseconds, the event is
-dropped. So does the question for free slots of a limit, which precedes each task that has a tag: HTTP 503, after which
-the client sleeps. The way around: such a transaction takes the write lock when it begins, as Prefect's own do for flow
-runs, and so waits.
+dropped. The question for the free slots of a limit, which precedes each task with a tag, is refused in the same way:
+the server answers 503, and the client sleeps. The way around: such a transaction takes the write lock when it begins,
+as Prefect's own do for flow runs, and so waits.
 
 **It takes events out of turn.** Two consumers feed the triggers of automations, so an event can overtake the one before
 it while that waits for the database. What a trigger `expects` then comes before what it is to come `after`, counts for

@@ -47,8 +47,7 @@ def write_comparison(
         scores: of the runs whose answers are looked at, from `read_scores`.
     """
     report = directory / "report.html"
-    # The training that stands for a run, which may be promoted, is the one whose answers are shown.
-    write_csv(directory / TABLE, comparison.csv_table.assign(run_id=comparison.runs["answers_of"]))
+    write_csv(directory / TABLE, comparison.csv_table)
     write_text(report, render_report(comparison, data=data, scores=scores))
     return report
 

@@ -173,10 +173,13 @@ class Comparison:
 
     @property
     def csv_table(self) -> pd.DataFrame:
-        """All figures, as `comparison.csv` holds them; with repeats their number, and the bounds of each interval."""
+        """All figures, as `comparison.csv` holds them; with repeats their number, and the bounds of each interval.
+
+        The training that stands for a run, which may be promoted, is the one whose answers are shown.
+        """
         own = (metric.name for metric in own_metrics(self.runs.columns))
         columns = [*csv_columns(), *own, *(f"published_{metric}" for metric in self.published_metrics)]
-        table = self.runs.filter(items=columns)
+        table = self.runs.filter(items=columns).assign(run_id=self.runs["answers_of"])
         if not self.has_repeats:
             return table
         table = table.assign(repeats=self.runs["trained"])
@@ -428,7 +431,7 @@ def _scaling(row: Mapping[str, Any], base: Mapping[str, Any] | None) -> dict[str
         if row["machine"] == base["machine"]:
             speedup = row["images_per_second"] / (base["images_per_second"] or math.nan)
             scaling["speedup"] = speedup
-            if row["run"] == base["run"] or is_faster_by_replicas(row, base) or is_faster_by_replicas(base, row):
+            if name_of_run(row) == base["run"] or is_faster_by_replicas(row, base) or is_faster_by_replicas(base, row):
                 ratio = (row["replicas"] or math.nan) / (base["replicas"] or math.nan)
                 scaling["scaling_efficiency"] = speedup / ratio
     return {**scaling, "train_seconds_vs_reference": of_time}

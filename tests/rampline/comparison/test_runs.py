@@ -303,6 +303,11 @@ def test_efficiency_is_of_the_training_of_the_reference(change: dict[str, list[A
     assert efficiencies == pytest.approx([1.0, math.nan, 0.375], nan_ok=True)
 
 
+def test_a_repeat_of_the_reference_has_an_efficiency_as_the_first_training_has():
+    rows = make_rows(replicas=[1, 1, 8], repeat_of=["", "one", ""])
+    assert find_scaling(rows, "one", "scaling_efficiency") == pytest.approx([1.0, 1.6, 0.375])
+
+
 def test_times_are_compared_for_equal_epochs_on_equal_data_only():
     epochs = find_scaling(make_rows(epochs_in_all=[5, 4, 5]), "one", "train_seconds_vs_reference")
     assert [math.isnan(figure) for figure in epochs] == [False, True, False]
