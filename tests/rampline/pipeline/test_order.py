@@ -47,6 +47,24 @@ def test_the_order_does_not_depend_on_the_number_of_replicas(examples, batch, re
     assert epoch_order(order, 2, replicas) == epoch_order(order, 2)
 
 
+def test_orders_are_as_random_as_permutations():
+    """Of as many examples as CIFAR-10 has, sorted by their ten classes."""
+    examples, batch = 50_000, 32
+
+    def order(seed: int, epoch: int) -> np.ndarray:
+        epochs = EpochOrder(examples=examples, global_batch_size=batch, seed=seed)
+        steps = epochs.steps_per_epoch
+        return epochs.indices_from(tf.constant(epoch * steps), steps).numpy()
+
+    orders = [order(0, 0), order(0, 1), order(0, 256), order(1, 0), order(256, 0), np.arange(examples)]
+    correlations = np.corrcoef(orders) - np.eye(len(orders))
+    assert np.abs(correlations).max() < 6 / np.sqrt(examples)
+    for shuffled in orders[:-1]:
+        classes = (shuffled // 5_000)[: examples // batch * batch].reshape(-1, batch)
+        counts = np.stack([(classes == label).sum(axis=1) for label in range(10)])
+        assert counts.var() == pytest.approx(batch * 0.1 * 0.9, rel=0.05)  # of a draw, which batches are
+
+
 def test_the_order_is_a_function_of_seed_and_epoch():
     orders = {
         (seed, epoch): tuple(epoch_order(EpochOrder(examples=60, global_batch_size=16, seed=seed), epoch))
