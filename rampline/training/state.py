@@ -86,6 +86,12 @@ def make_state(
     # The blocks of a download say nothing of how long the rest may take.
     advance("build")
     compiled_with = read_compiled(model, name=config.model.name, classes=classes)
+    # Before the optimizer is built: one such as ScheduleFreeAdamW begins with a copy of the weights.
+    weights = Path(config.model.weights)
+    if weights.suffix == ".keras":
+        load_keras_file(weights, model)
+    elif config.model.weights not in FRESH_WEIGHTS and weights.is_dir():
+        load_model_weights(weights, model)
     rate = partial(learning_rate_at, config, config.steps_per_epoch(dataset.splits["train"]))
     if compiled_with:
         rate = compiled_with.learning_rate
@@ -99,11 +105,6 @@ def make_state(
         make_iterations_atomic(optimizer)
     if strategy.num_replicas_in_sync > 1 and config.cluster.sum == "fast":
         draw_per_replica(model)
-    weights = Path(config.model.weights)
-    if weights.suffix == ".keras":
-        load_keras_file(weights, model)
-    elif config.model.weights not in FRESH_WEIGHTS and weights.is_dir():
-        load_model_weights(weights, model)
     return TrainingState(
         model=model,
         optimizer=optimizer,
