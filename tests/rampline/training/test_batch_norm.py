@@ -11,6 +11,7 @@ from role_functions import Arrays, RunRoles, save_and_restore
 from runs import make_config
 
 from rampline.training.batch_norm import (
+    make_average,
     make_gather,
     mean_statistics,
     moving_variables,
@@ -128,6 +129,27 @@ def test_frozen_layers_have_no_statistics_to_exchange_also_where_an_older_versio
     write_statistics(model, strategy, np.full((2, 6), 7, np.float32))
     assert np.asarray(trained.moving_mean.value).tolist() == [7, 7, 7]
     assert np.asarray(frozen.moving_mean.value).tolist() == [0, 0, 0]
+
+
+def test_all_statistics_of_a_layer_with_renorm_are_averaged():
+    strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(renorm=True)])
+    rows = tf.random.stateless_normal((2, 4, 3), seed=(1, 2))
+
+    def train() -> None:
+        context = tf.distribute.get_replica_context()
+        model(rows[context.replica_id_in_sync_group], training=True)
+
+    strategy.run(tf.function(train))
+    copies = [strategy.experimental_local_results(v.value) for v in model.non_trainable_variables]
+    before = [np.stack([copy.numpy() for copy in pair]) for pair in copies]
+    assert len(before) == 5
+    make_average(model, strategy)()
+    for pair, values in zip(copies, before, strict=True):
+        assert not np.array_equal(*values)
+        for copy in pair:
+            np.testing.assert_allclose(copy.numpy(), values.mean(axis=0), rtol=1e-6)
 
 
 def test_the_mean_does_not_overflow_and_keeps_the_type():
