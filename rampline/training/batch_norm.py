@@ -38,6 +38,12 @@ def _statistics_of(layer: keras.layers.BatchNormalization) -> list[keras.Variabl
     return [*statistics, layer.moving_stddev, layer.renorm_mean, layer.renorm_stddev] if layer.renorm else statistics
 
 
+def is_synchronized(model: keras.Model) -> bool:
+    """Whether the replicas exchange the statistics of their batches in each step, for a layer that trains."""
+    layers = model._flatten_layers()
+    return any(isinstance(x, keras.layers.BatchNormalization) and x.synchronized and x.trainable for x in layers)
+
+
 def moving_statistics(model: keras.Model) -> list[tf.Variable]:
     """The distributed variables behind `moving_variables`."""
     return [variable.value for variable in moving_variables(model)]

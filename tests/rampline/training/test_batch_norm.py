@@ -7,9 +7,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from role_functions import Arrays, RunRoles, save_and_restore
+from role_functions import Arrays, RunRoles, save_and_restore, train_steps
 from runs import make_config
 
+from rampline.config import BatchConfig
+from rampline.errors import ConfigError
 from rampline.training.batch_norm import (
     make_average,
     make_gather,
@@ -18,6 +20,7 @@ from rampline.training.batch_norm import (
     split_statistics,
     write_statistics,
 )
+from rampline.training.state import make_state
 
 STRATEGIES = {
     "mirrored, 2 replicas": ("mirrored", {"replicas": 2, "virtual_devices": 2}),
@@ -156,3 +159,37 @@ def test_the_mean_does_not_overflow_and_keeps_the_type():
     mean = mean_statistics(np.full((4, 2), 3e38, np.float32))
     assert mean.dtype == np.float32
     assert mean.tolist() == [np.float32(3e38)] * 2
+
+
+@pytest.mark.parametrize(
+    "strategy, cluster",
+    [
+        ("mirrored", {"replicas": 2, "virtual_devices": 2}),
+        pytest.param("multi_worker", {"workers": 2}, marks=pytest.mark.long),
+    ],
+)
+def test_synchronized_layers_train_as_one_replica_does(run_roles: RunRoles, strategy: str, cluster: dict):
+    """17 examples do not divide by 2 replicas, and the last batch of an epoch is of one."""
+    model = "small_models:synchronized"
+    (one,) = run_roles(train_steps, make_config("single", model=model, batch=17), 10)
+    for arrays in run_roles(train_steps, make_config(strategy, model=model, batch=17, **cluster), 10):
+        for name in ("losses", *(name for name in one if name.startswith("variable_"))):
+            np.testing.assert_allclose(arrays[name], one[name], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "strategy, cluster, changes, setting",
+    [
+        ("parameter_server", {"parameter_servers": 1}, {}, "strategy=parameter_server"),
+        ("multi_worker", {"sum": "exact"}, {}, "cluster.sum=exact"),
+        ("mirrored", {"replicas": 2}, {"batch": BatchConfig(accumulate=2)}, "batch.accumulate=2"),
+        ("mirrored", {"replicas": 2}, {"xla": True}, "xla=true"),
+    ],
+)
+def test_synchronized_layers_are_refused_where_replicas_do_not_meet(digits, strategy, cluster, changes, setting):
+    config = dataclasses.replace(make_config(strategy, model="small_models:synchronized", **cluster), **changes)
+    message = (
+        f"model.name='small_models:synchronized' has a BatchNormalization with synchronized=True: not with {setting}"
+    )
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        make_state(config, digits, tf.distribute.get_strategy())
