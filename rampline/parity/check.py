@@ -186,7 +186,11 @@ def _check_within_memory(
 def _with_batch(config: RunConfig, size: int, parts: int) -> RunConfig:
     """The run with a global batch of that size, in so many micro-batches, but no more than a share has examples."""
     parts = min(parts, math.ceil(size / config.num_replicas_in_sync))
-    return dataclasses.replace(config, batch=BatchConfig(size=size, per="global", accumulate=parts))
+    batch, rate = BatchConfig(size=size, per="global", accumulate=parts), config.learning_rate
+    # The batch may scale the peak below the floor.
+    floorless = dataclasses.replace(config, batch=batch, learning_rate=dataclasses.replace(rate, floor=0.0))
+    floor = min(rate.floor, floorless.peak_learning_rate)
+    return dataclasses.replace(floorless, learning_rate=dataclasses.replace(rate, floor=floor))
 
 
 def _on_one_machine(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:

@@ -24,13 +24,24 @@ _FUSED_DTYPES = (tf.float32, tf.float16, tf.bfloat16)
 
 
 def moving_variables(model: keras.Model) -> list[keras.Variable]:
-    """Moving means and variances of all BatchNormalization layers that train, nested ones too.
+    """Moving means and variances of all BatchNormalization layers that train, nested ones too; more with `renorm`.
 
     Those of frozen layers stay as they are: the mean of equal numbers may be another in the last bit.
     """
     found = (layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization))
     layers = [layer for layer in found if layer.trainable]
-    return [variable for layer in layers for variable in (layer.moving_mean, layer.moving_variance)]
+    return [variable for layer in layers for variable in _statistics_of(layer)]
+
+
+def _statistics_of(layer: keras.layers.BatchNormalization) -> list[keras.Variable]:
+    statistics = [layer.moving_mean, layer.moving_variance]
+    return [*statistics, layer.moving_stddev, layer.renorm_mean, layer.renorm_stddev] if layer.renorm else statistics
+
+
+def is_synchronized(model: keras.Model) -> bool:
+    """Whether the replicas exchange the statistics of their batches in each step, for a layer that trains."""
+    layers = model._flatten_layers()
+    return any(isinstance(x, keras.layers.BatchNormalization) and x.synchronized and x.trainable for x in layers)
 
 
 def moving_statistics(model: keras.Model) -> list[tf.Variable]:

@@ -76,15 +76,20 @@ def load_keras_file(path: Path, model: keras.Model) -> None:
     Raises:
         ConfigError: when they are not those of such a model.
     """
+    optimizer = getattr(model, "optimizer", None)
     try:
         # Keras takes the layers that it finds, and leaves those that a larger network has besides.
         found, wanted = _count_weights(path), len(model.weights)
         if found != wanted:
             raise ValueError(f"it has {found} weights, not {wanted}")
+        # Keras would read the state of the optimizer too.
+        model.optimizer = None
         model.load_weights(path)
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"model.weights={path} cannot be loaded into {model.name}: {reason}") from error
+    finally:
+        model.optimizer = optimizer
 
 
 def _count_weights(path: Path) -> int:

@@ -15,7 +15,8 @@ from rampline.config import RunConfig
 from rampline.config.keras_names import FRESH_WEIGHTS
 from rampline.config.learning_rate import learning_rate_at
 from rampline.data.dataset import PreparedDataset
-from rampline.training.batch_norm import fuse_batch_norm
+from rampline.errors import ConfigError
+from rampline.training.batch_norm import fuse_batch_norm, is_synchronized
 from rampline.training.checkpoint import load_model_weights
 from rampline.training.compiled_model import CompiledWith, read_compiled
 from rampline.training.models import downloads_whole, load_keras_file, make_model
@@ -74,11 +75,16 @@ def make_state(
     """Create model, optimizer and counter: the same initial values for the same seed under every strategy.
 
     `advance` is called while weights are downloaded, see `downloads_whole`, and then with `build`.
+
+    Raises:
+        ConfigError: when the model does not go with the run's other settings.
     """
     keras.utils.set_random_seed(config.seed)
     classes = len(dataset.class_names)
     with strategy.scope(), downloads_whole(advance):
         model = make_model(config.model, image_shape=dataset.image_shape, classes=classes)
+        if is_synchronized(model):
+            _check_synchronized(config)
         first = tf.VariableAggregation.ONLY_FIRST_REPLICA
         step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step", aggregation=first)
         if config.engine != "fit":
@@ -86,6 +92,12 @@ def make_state(
     # The blocks of a download say nothing of how long the rest may take.
     advance("build")
     compiled_with = read_compiled(model, name=config.model.name, classes=classes)
+    # Before the optimizer is built: one such as ScheduleFreeAdamW begins with a copy of the weights.
+    weights = Path(config.model.weights)
+    if weights.suffix == ".keras":
+        load_keras_file(weights, model)
+    elif config.model.weights not in FRESH_WEIGHTS and weights.is_dir():
+        load_model_weights(weights, model)
     rate = partial(learning_rate_at, config, config.steps_per_epoch(dataset.splits["train"]))
     if compiled_with:
         rate = compiled_with.learning_rate
@@ -99,11 +111,6 @@ def make_state(
         make_iterations_atomic(optimizer)
     if strategy.num_replicas_in_sync > 1 and config.cluster.sum == "fast":
         draw_per_replica(model)
-    weights = Path(config.model.weights)
-    if weights.suffix == ".keras":
-        load_keras_file(weights, model)
-    elif config.model.weights not in FRESH_WEIGHTS and weights.is_dir():
-        load_model_weights(weights, model)
     return TrainingState(
         model=model,
         optimizer=optimizer,
@@ -124,6 +131,20 @@ def make_objective(config: RunConfig, dataset: PreparedDataset, compiled_with: C
         metrics, one_hot = compiled_with.metrics, compiled_with.one_hot
     weights = make_class_weights(config, dataset.labels("train"), len(dataset.class_names))
     return Objective(loss, metrics, one_hot=one_hot, class_weights=weights)
+
+
+def _check_synchronized(config: RunConfig) -> None:
+    """All replicas must come to the layer together, as often as each other, and outside of a compiled function."""
+    many, parts = config.num_replicas_in_sync > 1, config.batch.accumulate
+    refused = {
+        "strategy=parameter_server": not config.is_synchronous,
+        "cluster.sum=exact": config.cluster.sum == "exact",
+        f"batch.accumulate={parts}": many and parts != 1,
+        "xla=true": many and config.xla,
+    }
+    for setting in (setting for setting, holds in refused.items() if holds):
+        name = config.model.name
+        raise ConfigError(f"model.name={name!r} has a BatchNormalization with synchronized=True: not with {setting}")
 
 
 def _prepare(optimizer: keras.optimizers.Optimizer, config: RunConfig) -> keras.optimizers.Optimizer:

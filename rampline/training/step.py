@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from rampline.data.compiled import compiled, repeat
+from rampline.training.batch_norm import is_synchronized
 from rampline.training.objective import Batch
 from rampline.training.random_draws import begin_step, seeds_of
 from rampline.training.state import TrainingState
@@ -47,6 +48,9 @@ def make_loss_gradients(
     def loss_gradients(batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
         return accumulate(gradients_of, batch, micro_batch, variables, width=state.objective.width)[:2]
 
+    if is_synchronized(state.model) and not xla:
+        # In a function inside of that of the replica, TensorFlow refuses what replicas exchange.
+        return loss_gradients
     return compiled(loss_gradients, jit_compile=xla or None, reduce_retracing=True)
 
 

@@ -68,6 +68,13 @@ def with_everything(input_shape: tuple[int, int, int], classes: int) -> keras.Mo
     return model
 
 
+def schedule_free(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """An optimizer that begins with a copy of the weights."""
+    model = network(input_shape, classes)
+    model.compile(keras.optimizers.ScheduleFreeAdamW(1e-3))
+    return model
+
+
 def with_own_loss(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
     """Plain descent on a loss of one's own; no metrics."""
     model = network(input_shape, classes)

@@ -31,6 +31,14 @@ def with_batch_norm(input_shape: tuple[int, int, int], classes: int) -> keras.Mo
     return keras.Model(inputs, keras.layers.Dense(classes, dtype="float32")(x))
 
 
+def synchronized(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """BatchNormalization by the statistics of the global batch, without ReLU, see `smooth`."""
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = keras.layers.Conv2D(4, 3, strides=2, activation="tanh")(keras.layers.Rescaling(1 / 255)(inputs))
+    x = keras.layers.Flatten()(keras.layers.BatchNormalization(synchronized=True)(x))
+    return keras.Model(inputs, keras.layers.Dense(classes, dtype="float32")(x))
+
+
 def smooth(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
     """Convolutions without ReLU or max-pooling.
 

@@ -79,6 +79,8 @@ def _read_table(path: Path, group: str | None) -> pd.DataFrame:
     try:
         # Texts as they stand: a class may be called "NA" or "007".
         table = pd.read_csv(path, dtype=str, keep_default_na=False).rename(columns=str.strip)
+        # As it stands, too: of two columns `label`, pandas calls one `label.1`.
+        header = pd.read_csv(path, dtype=str, keep_default_na=False, header=None, nrows=1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         reason = "save it as UTF-8" if isinstance(error, UnicodeDecodeError) else reason
@@ -87,7 +89,8 @@ def _read_table(path: Path, group: str | None) -> pd.DataFrame:
         values, has = table.index.nlevels + len(table.columns), ", ".join(table.columns)
         raise DatasetError(f"csv {path} has {values} values in a row, but {len(table.columns)} columns: {has}")
     used = ("path", "label", "split", *filter(None, [group]))
-    if doubled := [column for column in used if list(table.columns).count(column) > 1]:
+    names = [name.strip() for name in header.iloc[0]]
+    if doubled := [column for column in used if names.count(column) > 1]:
         raise DatasetError(f"csv {path} has two columns {doubled[0]!r}: rename one of them")
     absent = [column for column in ("path", "label") if column not in table.columns]
     if absent:

@@ -11,11 +11,11 @@ from faults import Places
 from processes import processes_of, started_processes_of
 from runs import MakeRun, make_config
 
-from rampline.config import ParityConfig, RunConfig
+from rampline.config import LearningRateConfig, ParityConfig, RunConfig
 from rampline.errors import RunFailed
 from rampline.jobs.exit_status import NO_MEMORY
 from rampline.jobs.job import JobFailed
-from rampline.parity.check import ParityResult, check_parity, parity_config, result_file
+from rampline.parity.check import ParityResult, _with_batch, check_parity, parity_config, result_file
 
 MODEL = "parity_models:with_random_parts"
 
@@ -192,6 +192,14 @@ def test_what_no_memory_takes_is_not_applicable_in_as_many_micro_batches_as_a_sh
     result = check_parity(make_run(config), log=print)
     reason = f"there is no memory for the check, in float64, with a global batch of {expected[-1][0]} either"
     assert (result.status, result.reason, tried) == ("not_applicable", reason, expected)
+
+
+def test_a_smaller_batch_may_scale_the_peak_below_the_floor() -> None:
+    rate = LearningRateConfig(schedule="ramp", peak=0.01, floor=0.01, scale_with="global_batch", base_batch_size=28)
+    config = dataclasses.replace(make_config("mirrored", batch=28), learning_rate=rate)
+    assert _with_batch(config, 28, 1).learning_rate == rate
+    smaller = _with_batch(config, 14, 1)
+    assert (smaller.peak_learning_rate, smaller.learning_rate.floor) == (0.005, 0.005)
 
 
 def test_what_is_checked_keeps_the_training_and_drops_the_rest() -> None:

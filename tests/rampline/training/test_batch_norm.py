@@ -7,16 +7,20 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from role_functions import Arrays, RunRoles, save_and_restore
+from role_functions import Arrays, RunRoles, save_and_restore, train_steps
 from runs import make_config
 
+from rampline.config import BatchConfig
+from rampline.errors import ConfigError
 from rampline.training.batch_norm import (
+    make_average,
     make_gather,
     mean_statistics,
     moving_variables,
     split_statistics,
     write_statistics,
 )
+from rampline.training.state import make_state
 
 STRATEGIES = {
     "mirrored, 2 replicas": ("mirrored", {"replicas": 2, "virtual_devices": 2}),
@@ -130,7 +134,62 @@ def test_frozen_layers_have_no_statistics_to_exchange_also_where_an_older_versio
     assert np.asarray(frozen.moving_mean.value).tolist() == [0, 0, 0]
 
 
+def test_all_statistics_of_a_layer_with_renorm_are_averaged():
+    strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(renorm=True)])
+    rows = tf.random.stateless_normal((2, 4, 3), seed=(1, 2))
+
+    def train() -> None:
+        context = tf.distribute.get_replica_context()
+        model(rows[context.replica_id_in_sync_group], training=True)
+
+    strategy.run(tf.function(train))
+    copies = [strategy.experimental_local_results(v.value) for v in model.non_trainable_variables]
+    before = [np.stack([copy.numpy() for copy in pair]) for pair in copies]
+    assert len(before) == 5
+    make_average(model, strategy)()
+    for pair, values in zip(copies, before, strict=True):
+        assert not np.array_equal(*values)
+        for copy in pair:
+            np.testing.assert_allclose(copy.numpy(), values.mean(axis=0), rtol=1e-6)
+
+
 def test_the_mean_does_not_overflow_and_keeps_the_type():
     mean = mean_statistics(np.full((4, 2), 3e38, np.float32))
     assert mean.dtype == np.float32
     assert mean.tolist() == [np.float32(3e38)] * 2
+
+
+@pytest.mark.parametrize(
+    "strategy, cluster",
+    [
+        ("mirrored", {"replicas": 2, "virtual_devices": 2}),
+        pytest.param("multi_worker", {"workers": 2}, marks=pytest.mark.long),
+    ],
+)
+def test_synchronized_layers_train_as_one_replica_does(run_roles: RunRoles, strategy: str, cluster: dict):
+    """17 examples do not divide by 2 replicas, and the last batch of an epoch is of one."""
+    model = "small_models:synchronized"
+    (one,) = run_roles(train_steps, make_config("single", model=model, batch=17), 10)
+    for arrays in run_roles(train_steps, make_config(strategy, model=model, batch=17, **cluster), 10):
+        for name in ("losses", *(name for name in one if name.startswith("variable_"))):
+            np.testing.assert_allclose(arrays[name], one[name], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "strategy, cluster, changes, setting",
+    [
+        ("parameter_server", {"parameter_servers": 1}, {}, "strategy=parameter_server"),
+        ("multi_worker", {"sum": "exact"}, {}, "cluster.sum=exact"),
+        ("mirrored", {"replicas": 2}, {"batch": BatchConfig(accumulate=2)}, "batch.accumulate=2"),
+        ("mirrored", {"replicas": 2}, {"xla": True}, "xla=true"),
+    ],
+)
+def test_synchronized_layers_are_refused_where_replicas_do_not_meet(digits, strategy, cluster, changes, setting):
+    config = dataclasses.replace(make_config(strategy, model="small_models:synchronized", **cluster), **changes)
+    message = (
+        f"model.name='small_models:synchronized' has a BatchNormalization with synchronized=True: not with {setting}"
+    )
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        make_state(config, digits, tf.distribute.get_strategy())

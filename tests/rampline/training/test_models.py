@@ -278,6 +278,20 @@ def test_a_keras_file_gives_its_weights_to_a_network_with_the_same_layers_alone(
             load_keras_file(path, other)
 
 
+def test_the_state_of_an_optimizer_in_a_keras_file_is_not_read(tmp_path):
+    inputs = keras.Input((4,))
+    saved, model = (keras.Model(inputs, keras.layers.Dense(2)(inputs)) for _ in range(2))
+    for one, rate in ((saved, 0.5), (model, 0.1)):
+        one.compile(keras.optimizers.SGD(rate), "mse")
+    saved.train_on_batch(np.ones((3, 4)), np.ones((3, 2)))
+    saved.save(tmp_path / "saved.keras")
+    optimizer = model.optimizer
+    load_keras_file(tmp_path / "saved.keras", model)
+    np.testing.assert_array_equal(model.weights[0].value, saved.weights[0].value)
+    assert model.optimizer is optimizer
+    assert (int(optimizer.iterations), float(optimizer.learning_rate)) == (0, pytest.approx(0.1))
+
+
 def test_a_file_of_a_larger_network_is_refused(tmp_path):
     """Keras would take the layers that it finds, and leave the others."""
     inputs = keras.Input((4,))

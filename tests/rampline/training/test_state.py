@@ -1,11 +1,12 @@
 """What a training changes, under every strategy."""
 
+import compiled_models
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from rampline.config import LearningRateConfig, RunConfig
+from rampline.config import LearningRateConfig, ModelConfig, RunConfig
 from rampline.training.state import make_state
 
 
@@ -45,3 +46,12 @@ def test_mixed_precision_with_float16_scales_the_loss(digits, strategy):
     state = make_state(RunConfig(precision="mixed_float16"), digits, strategy)
     assert isinstance(state.optimizer, keras.mixed_precision.LossScaleOptimizer)
     assert state.learning_rate.step is state.step
+
+
+def test_an_optimizer_that_copies_the_weights_copies_those_that_were_loaded(digits, strategy, tmp_path):
+    saved = compiled_models.schedule_free(digits.image_shape, len(digits.class_names))
+    saved.save(tmp_path / "saved.keras")
+    model = ModelConfig(name="compiled_models:schedule_free", weights=str(tmp_path / "saved.keras"))
+    optimizer = make_state(RunConfig(model=model), digits, strategy).optimizer
+    for copy, weight in zip(optimizer._momentums, saved.trainable_variables, strict=True):
+        np.testing.assert_array_equal(copy.value, weight.value)

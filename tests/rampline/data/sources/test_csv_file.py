@@ -84,6 +84,7 @@ def test_prepared_with_a_per_class_limit(folder, store):
         ("path,label,split\nx/000.png,a,dev\n", r"line 2: split='dev' is not allowed: it must be one of train, val"),
         ('path,label\n\n \nx/000.png,"a\n"\n\n"x/\n001.jpg",\n', r"line 7: label='' is not allowed"),
         ("path,label\nx/000.png,a,1\nx/001.jpg,b,2\n", r"has 3 values in a row, but 2 columns: path, label"),
+        ("path,label,label\nx/000.png,a,b\n", r"csv /.*table.csv has two columns 'label': rename one of them"),
         ("path,label, label\nx/000.png,a,b\n", r"csv /.*table.csv has two columns 'label': rename one of them"),
         ("path,label\nx/000.png,,\n", r"has 3 values in a row, but 2 columns: path, label"),
     ],
