@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
@@ -32,6 +33,8 @@ STREAMS = 8
 BLOCK_BYTES = 4 * 2**20
 # Seconds without an answer or a byte, after which a request counts as lost; it is tried three times more.
 CONNECT_SECONDS, SILENT_SECONDS = 5, 5
+# Google's library would try for 15 minutes, also without a right to the bucket.
+GS_SECONDS = 20
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -220,7 +223,8 @@ def _open(url: str) -> FileSystem:
 
     if not mark:
         return fs.SubTreeFileSystem(str(path), fs.LocalFileSystem())
-    makers = {"s3": _open_s3, "gs": lambda bucket: fs.GcsFileSystem(), "az": _open_azure}
+    gs = {"retry_time_limit": timedelta(seconds=GS_SECONDS)}
+    makers = {"s3": _open_s3, "gs": lambda bucket: fs.GcsFileSystem(**gs), "az": _open_azure}
     if scheme not in makers:
         raise ConfigError(f"{VARIABLE}={url} is not allowed: it must be {ALLOWED}")
     return fs.SubTreeFileSystem(place.strip("/"), makers[scheme](place.strip("/").partition("/")[0]))

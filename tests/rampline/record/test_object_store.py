@@ -8,6 +8,7 @@ from folder_content import read_tree
 from s3_server import S3
 
 from rampline.errors import InputError
+from rampline.record import object_store
 from rampline.record.object_store import ObjectStore, StoreDamaged
 
 CONTENT = {
@@ -91,12 +92,15 @@ def test_a_manifest_does_not_lead_out_of_the_folder(store: ObjectStore, tmp_path
         ("az://container/runs", r"needs AZURE_STORAGE_ACCOUNT"),
         ("s3://key:secret@bucket/runs", r"RAMPLINE_STORE holds a user name, password or token"),
         ("/proc/store", r"cannot be written to: "),
+        ("gs://no-such-bucket/runs", r"cannot be written to: .*Retry policy exhausted"),
     ],
 )
 def test_a_store_that_cannot_be_used_is_told_of_in_one_line(
     s3: S3, monkeypatch: pytest.MonkeyPatch, url: str, message: str
 ) -> None:
     monkeypatch.setenv("RAMPLINE_STORE", url)
+    monkeypatch.setenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr(object_store, "GS_SECONDS", 1)
     with pytest.raises(InputError, match=message) as told:
         _check()
     assert "\n" not in str(told.value)
