@@ -93,12 +93,18 @@ class ObjectStore:
         return sorted(info.base_name for info in self.files.get_file_info(FileSelector(key, allow_not_found=True)))
 
     def read_json(self, key: str) -> Any:
-        """The value of a JSON object; `None` where there is none."""
+        """The value of a JSON object; `None` where there is none.
+
+        Raises:
+            StoreDamaged: when it is no JSON.
+        """
         try:
             with self._reading(key) as stream:
                 return json.loads(stream.read())
         except FileNotFoundError:
             return None
+        except (ValueError, RecursionError) as error:
+            raise StoreDamaged(f"{self.url}/{key} is not what was put there: {error}") from error
 
     def write_json(self, key: str, value: Any) -> None:
         """Put a JSON object there, complete or not at all."""
@@ -167,11 +173,11 @@ class ObjectStore:
         Raises:
             StoreDamaged: when it is not what was put there; it counts as absent from then on.
         """
-        manifest = self.read_json(f"{key}.json")
-        if manifest is None:
-            return False
-        files = manifest["files"]
         try:
+            manifest = self.read_json(f"{key}.json")
+            if manifest is None:
+                return False
+            files = manifest["files"]
             with complete_directory(folder) as aside:
                 at_once(lambda name: self.fetch_file(f"{key}/{name}", inside(aside, name), files[name]), files)
         except (FileNotFoundError, StoreDamaged) as error:
