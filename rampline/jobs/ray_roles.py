@@ -28,6 +28,7 @@ from rampline.jobs.mirror import NOT_COPIED, Change, apply, pack
 from rampline.jobs.role_host import Update
 from rampline.jobs.tf_config import Task
 from rampline.jobs.waiting import wait_until
+from rampline.record.checkpoints import find_checkpoints
 from rampline.record.run_directory import RunDirectory
 
 SIGNAL_SECONDS = 1.0
@@ -386,7 +387,9 @@ class RayPlacement:
                 host.call("stage", str(dataset), self._staged[dataset])
         host.copies = [folder for token, folder in tokens.items() if str(token) in lacking]
         for folder in host.copies:
-            beside = _weights_of(RunDirectory(folder)) if job.function in BEGINNING else {}
+            # A role goes on from a checkpoint with all weights in it; the parity check begins anew.
+            goes_on = job.function == "role" and find_checkpoints(RunDirectory(folder).checkpoints)
+            beside = _weights_of(RunDirectory(folder)) if job.function in BEGINNING and not goes_on else {}
             host.call("stage_run", str(folder), ray.put(pack(folder, without=NOT_COPIED, beside=beside)))
         if host.copies:
             host.copies.append(log)

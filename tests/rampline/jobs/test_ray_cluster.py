@@ -239,6 +239,13 @@ def test_a_copy_of_a_run_directory_has_the_weights_in_it(
     found = Path(RunDirectory(there / "all").read_config().model.weights)
     assert found == there / "all" / "weights" / weights.name
     assert (found / "variables.npz" if found.is_dir() else found).read_text() == "trained"
+    # A checkpoint of its own has them in it; the parity check begins from the others all the same.
+    (run.checkpoints / "step-00000010").mkdir(parents=True)
+    for function in ("role", "parity"):
+        job, host = dataclasses.replace(job, function=function), SimpleNamespace(call=call, copies=None)
+        RayPlacement._stage(SimpleNamespace(tasks=[], hosts={}), host, job, run.path / "log")  # type: ignore[arg-type]
+        assert (there / "all" / "checkpoints" / "step-00000010").is_dir()
+        assert (there / "all" / "weights").exists() == (function == "parity")
 
 
 def test_whatever_ends_the_hearing_of_a_node_loses_it(cluster: str) -> None:
