@@ -43,6 +43,8 @@ RETURN_SECONDS = 5.0
 # Actors and the head are asked every second.
 SILENT_SECONDS, ASK_SECONDS = 10.0, 1.0
 CONNECT_SECONDS = 1.0
+# Before the kind of GPU, in the names of a node's resources.
+KIND = "accelerator_type:"
 TOKEN, THREADS = ".shared", "threads.json"
 # Functions whose roles have the threads of a run.
 TIMED = ("role", "forecast")
@@ -69,6 +71,27 @@ class RayNode(Node):
     port: int
     has: Share
     free: Share
+
+    @classmethod
+    def from_ray(cls, node: Mapping[str, Any], resources_free: Mapping[str, float]) -> RayNode:
+        """One that `ray.nodes()` tells of."""
+        resources = node["Resources"]
+        has, free = ({kind: each.get(kind, 0.0) for kind in ("CPU", "GPU")} for each in (resources, resources_free))
+        return cls(
+            id=node["NodeID"],
+            address=node["NodeManagerAddress"],
+            port=node["NodeManagerPort"],
+            has=has,
+            free=free,
+            name=node["NodeManagerHostname"],
+            state="alive",
+            cores=int(has["CPU"]),
+            free_cores=int(free["CPU"]),
+            gpus=int(has["GPU"]),
+            free_gpus=int(free["GPU"]),
+            gpu_kind=", ".join(name.removeprefix(KIND) for name in resources if name.startswith(KIND)),
+            memory_bytes=int(resources.get("memory", 0)),
+        )
 
 
 def answers(address: str, port: int) -> bool:
