@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -35,6 +36,9 @@ BLOCK_BYTES = 4 * 2**20
 CONNECT_SECONDS, SILENT_SECONDS = 5, 5
 # Google's library would try for 15 minutes, also without a right to the bucket.
 GS_SECONDS = 20
+
+# Whether the `at_once` that a thread works for is over.
+_STREAM = threading.local()
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -121,7 +125,7 @@ class ObjectStore:
         if self._folder:
             (self._folder / key).parent.mkdir(parents=True, exist_ok=True)
         with self.files.open_output_stream(key, compression=None) as stream:
-            while block := file.read(BLOCK_BYTES):
+            for block in _blocks(file.read):
                 stream.write(block)
                 digest.update(block)
                 size += len(block)
@@ -136,7 +140,7 @@ class ObjectStore:
         digest, size = hashlib.sha256(), 0
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._reading(key) as stream, path.open("xb") as file:
-            while block := stream.read(BLOCK_BYTES):
+            for block in _blocks(stream.read):
                 file.write(block)
                 digest.update(block)
                 size += len(block)
@@ -202,10 +206,37 @@ class ObjectStore:
         return Path(self.url).expanduser() if "://" not in self.url else None
 
 
-def at_once(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """`work` of every item, of `STREAMS` at a time; the results in the order of the items."""
+def at_once(
+    work: Callable[[Item], Result], items: Iterable[Item], is_given_up: Callable[[], bool] = lambda: False
+) -> list[Result]:
+    """`work` of every item, of `STREAMS` at a time; the results in the order of the items.
+
+    Files that are under way when one fails, when the call is interrupted or given up, end with the block they are at.
+    """
+    is_over = threading.Event()
+
+    def begin(item: Item) -> Result:
+        _STREAM.is_over = lambda: is_over.is_set() or is_given_up()
+        _check_over()
+        return work(item)
+
     with ThreadPoolExecutor(STREAMS) as pool:
-        return list(pool.map(work, items))
+        try:
+            return list(pool.map(begin, items))
+        except BaseException:
+            is_over.set()  # large files may take minutes, which Ctrl-C would wait for
+            raise
+
+
+def _blocks(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    while block := read(BLOCK_BYTES):
+        _check_over()
+        yield block
+
+
+def _check_over() -> None:
+    if (is_over := getattr(_STREAM, "is_over", None)) and is_over():
+        raise InterruptedError("the transfer was given up")
 
 
 def inside(folder: Path, name: str) -> Path:

@@ -206,7 +206,7 @@ class Keeper:
         self._taken, self._is_told = "", False
         self._away_since: float | None = None
         self._put_at: time.struct_time | None = None
-        self._is_closed = False
+        self._is_closed = self._is_given_up = False
         self._woken, self._ended = threading.Event(), threading.Event()
         threading.Thread(target=self._run, name="store", daemon=True).start()
 
@@ -229,6 +229,7 @@ class Keeper:
         began = time.monotonic()
         while not self._ended.wait(LOOK_SECONDS / 5):
             if time.monotonic() - began > (CLOSE_SECONDS if self._away_since is None else AWAY_SECONDS):
+                self._is_given_up = True  # else the end of this process would wait for all that is under way
                 what = f"its state of {time.strftime('%H:%M:%S', self._put_at)}" if self._put_at else "nothing of it"
                 self._lines.append(f"{self._execution.name}: {self._store.url} has {what}, not what came after")
                 break
@@ -239,7 +240,7 @@ class Keeper:
 
     def _run(self) -> None:
         seen, looked_at, pause = None, 0.0, FIRST_PAUSE_SECONDS
-        while not self._taken:
+        while not (self._taken or self._is_given_up):
             is_closed = self._is_closed  # read first: the execution does not change after it
             self._woken.clear()
             milestones = {str(path) for pattern in MILESTONES for path in self._execution.folder.glob(pattern)}
@@ -325,7 +326,7 @@ class Keeper:
                 with opened:
                     self._put_file(manifest, known, path, opened)
 
-        at_once(put, files)
+        at_once(put, files, lambda: self._is_given_up)
 
     def _put_file(self, manifest: Manifest, known: Files, path: Path, file: BinaryIO) -> None:
         name, stat = self._name_of(path), os.fstat(file.fileno())

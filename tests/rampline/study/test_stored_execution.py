@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import pytest
 from command_line import wait_until
@@ -21,7 +22,7 @@ from rampline.files import read_json, write_json
 from rampline.record.home import Home
 from rampline.record.object_store import STREAMS, ObjectStore
 from rampline.record.run_directory import RunIdentity
-from rampline.study import Study, load_study
+from rampline.study import Study, load_study, stored_execution
 from rampline.study.execution_file import Execution, began_at
 from rampline.study.stored_execution import (
     Keeper,
@@ -436,6 +437,29 @@ def test_the_end_does_not_wait_long_for_a_store_that_is_away(s3: S3, store, exec
     finally:
         s3.start()
     assert f"e1: {store.url} has nothing of it, not what came after" in said
+
+
+class Slow(ObjectStore):
+    """A store that takes a minute for each file."""
+
+    def put_file(self, key: str, file: BinaryIO) -> dict[str, Any]:
+        class Trickle(BytesIO):
+            def read(self, size: int | None = -1, /) -> bytes:
+                time.sleep(0.1)
+                return super().read(1)
+
+        return super().put_file(key, Trickle(bytes(600)))
+
+
+def test_the_end_does_not_wait_for_what_is_under_way_to_a_slow_store(
+    store, execution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of Python waits for the threads of a pool."""
+    monkeypatch.setattr(stored_execution, "CLOSE_SECONDS", 1.0)
+    before = {*threading.enumerate()}
+    with keeping(Slow(store.url, store.files), execution):
+        pass
+    wait_until(lambda: before >= {*threading.enumerate()}, 10)
 
 
 def test_a_checkpoint_that_is_removed_while_it_is_put_there_can_still_be_read(execution) -> None:
