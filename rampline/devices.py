@@ -81,6 +81,18 @@ def visible_gpu_ids() -> list[str]:
     return [entry for entry, _ in _visible_gpus()]
 
 
+def visible_gpus_by_number() -> dict[str, str]:
+    """What `CUDA_VISIBLE_DEVICES` may name, by the GPU's number: two commands may name a GPU in two ways.
+
+    One whose number is not known is there by its entry.
+    """
+    entries = visible_gpu_ids()
+    uuids = _uuids() if any(entry.startswith(UUIDS) for entry in entries) else []
+    numbers = {entry: [str(n) for n, uuid in enumerate(uuids) if uuid.startswith(entry)] for entry in entries}
+    # CUDA takes the beginning of an identifier, too, where it is that of one GPU.
+    return {own[0] if len(own) == 1 else entry: entry for entry, own in numbers.items()}
+
+
 def _visible_gpus() -> Iterator[tuple[str, str]]:
     """Each by its entry in `CUDA_VISIBLE_DEVICES`, and by its name."""
     gpus, visible = _gpus_of_driver() or _gpus_of_smi(), os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -94,24 +106,40 @@ def _visible_gpus() -> Iterator[tuple[str, str]]:
 
 
 def _gpus_of_driver() -> tuple[str, ...]:
-    """Each `information` file has a line `Model: NVIDIA H200`; folders are in PCI order, as CUDA has them."""
-    names = []
-    for file in sorted(NVIDIA_DRIVER.glob("*/information")):
-        models = [line.partition(":")[2].strip() for line in file.read_text().splitlines() if line.startswith("Model:")]
-        names.append(models[0] if models else "NVIDIA GPU")
-    return tuple(names)
+    return tuple(model or "NVIDIA GPU" for model in _read_driver("Model"))
 
 
 def _gpus_of_smi() -> tuple[str, ...]:
+    return tuple(line.partition(":")[2].partition("(")[0].strip() for line in _list_by_smi())
+
+
+def _uuids() -> list[str]:
+    """Of all GPUs, in the order of their numbers."""
+    uuids = _read_driver("GPU UUID")
+    # A driver that no process has used yet has question marks there.
+    if uuids and all(uuid and "?" not in uuid for uuid in uuids):
+        return uuids
+    return [line.partition("(UUID: ")[2].rstrip(")") for line in _list_by_smi()]
+
+
+def _read_driver(name: str) -> list[str]:
+    """Each `information` file has lines such as `Model: NVIDIA H200`; folders are in PCI order, as CUDA has them."""
+    values = []
+    for file in sorted(NVIDIA_DRIVER.glob("*/information")):
+        lines = (line.partition(":") for line in file.read_text().splitlines())
+        values.append(next((value.strip() for found, _, value in lines if found == name), ""))
+    return values
+
+
+def _list_by_smi() -> list[str]:
     """Lines are `GPU 0: NVIDIA H200 (UUID: GPU-…)`; a driver without /proc entries is common in containers."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        return ()
+        return []
     try:
         output = subprocess.run(
             [program, "-L"], capture_output=True, text=True, check=True, timeout=NVIDIA_SMI_TIMEOUT_SECONDS
         ).stdout
     except (subprocess.SubprocessError, OSError):
-        return ()
-    lines = [line for line in output.splitlines() if line.startswith("GPU ")]
-    return tuple(line.partition(":")[2].partition("(")[0].strip() for line in lines)
+        return []
+    return [line for line in output.splitlines() if line.startswith("GPU ")]

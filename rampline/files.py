@@ -164,7 +164,7 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def refuse_newer(path: Path, content: dict[str, Any], *, version: int) -> None:
+def refuse_newer(path: Path | str, content: dict[str, Any], *, version: int) -> None:
     """Stop at a file whose `version` is above the one that this code reads; a file without the key has version 1.
 
     Raises:

@@ -87,7 +87,7 @@ def in_turn(study: Study) -> Iterator[None]:
             stack.enter_context(hold_devices(home, ticket, slots=_slots(), log=lambda text: _wait(text, told)))
             if told:
                 _show_state("Running")
-            prepare_nodes(run.config for run in study.runs)
+            prepare_nodes((run.config for run in study.runs), has_turn=True)
             if study.needs_tensorflow_here:
                 stack.enter_context(fork_server())
             yield

@@ -142,7 +142,7 @@ class PrefectLost(RamplineError):
 
 def _run_flow(home: Home, parameters: dict[str, Any], console: Console, stack: ExitStack, study: Study) -> None:
     forks = fork_server if study.needs_tensorflow_here else nullcontext
-    prepare_nodes(run.config for run in study.runs)
+    prepare_nodes((run.config for run in study.runs), has_turn=False)
     bars = shows_bars(console)
     with console.status("starting Prefect") if bars else nullcontext():
         wait = start_prefect(home)

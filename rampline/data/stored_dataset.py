@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rampline.data.dataset import PreparedDataset
-from rampline.files import locked, write_json
+from rampline.files import ASIDE, delete_unfinished, locked, write_json
 from rampline.record.object_store import ObjectStore, StoreDamaged, first_line
 
 Log = Callable[[str], None]
@@ -23,6 +23,7 @@ def fetch_dataset(directory: Path, log: Log) -> bool:
     store = ObjectStore.from_environment()
     if store is None or directory.is_dir():
         return directory.is_dir()
+    delete_unfinished(directory.parent, f"{directory.name}{ASIDE}")  # of a process that was killed while it fetched
     try:
         found = store.fetch_folder(_key(directory), directory)
     except (OSError, StoreDamaged) as error:
@@ -46,6 +47,9 @@ def fetch_known(entry: Path, log: Log) -> bool:
     except OSError as error:
         log(f"warning: {store.url} does not answer: {first_line(error)}")
         return False
+    except StoreDamaged as damage:
+        log(f"warning: {first_line(damage)}")
+        return False
     data = entry.parents[1]
     with locked(data / ".lock", lambda _: log(f"waiting for another preparation in {data}")):
         if known is None or not fetch_dataset(data / Path(known["directory"]).name, log):
@@ -64,7 +68,7 @@ def put_dataset(dataset: PreparedDataset, log: Log, entry: Path | None = None) -
             log(f"put {directory.name} into {store.url}")
         if entry:
             store.write_json(_index_key(entry), {"directory": directory.name, "source": dataset.source})
-    except OSError as error:
+    except (OSError, StoreDamaged) as error:
         log(f"warning: {directory.name} cannot be put into {store.url}: {first_line(error)}")
 
 

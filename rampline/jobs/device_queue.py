@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rampline.config import RunConfig
-from rampline.devices import find_devices, visible_gpu_ids
+from rampline.devices import find_devices, visible_gpus_by_number
 from rampline.errors import ClusterConfigError
 from rampline.files import JsonData, lock_now, locked
 from rampline.jobs.roles import variable
@@ -43,7 +43,7 @@ class Ticket(JsonData):
         submitted_at: decides the order, in seconds since 1970.
         devices: how many it needs; with 0 it waits for nobody, and nobody for it.
         owner: who wants them, such as the id of a flow run.
-        among: the devices that it may have: GPUs as `CUDA_VISIBLE_DEVICES` names them, else slots of the CPU by number.
+        among: the devices that it may have, by number: GPUs, else slots of the CPU; see `visible_gpus_by_number`.
         granted: those that it has; empty while it waits.
     """
 
@@ -95,8 +95,8 @@ def hold_devices(home: Home, ticket: Ticket, *, slots: int, log: Log) -> Iterato
         )
     folder = _folder(home)
     path = folder / ticket.file_name
-    among = visible_gpu_ids() or map(str, range(slots))
-    ticket = dataclasses.replace(ticket, among=tuple(among) if ticket.devices else ())
+    gpus = visible_gpus_by_number()
+    ticket = dataclasses.replace(ticket, among=tuple(gpus or map(str, range(slots))) if ticket.devices else ())
     with ExitStack() as stack:
         # Between being made and being locked a ticket looks like one that a dead process left.
         with locked(folder / QUEUE):
@@ -105,8 +105,8 @@ def hold_devices(home: Home, ticket: Ticket, *, slots: int, log: Log) -> Iterato
             _write(path, ticket)
         stack.callback(path.unlink, missing_ok=True)
         granted = _wait(folder, path, ticket, slots, log)
-        if granted and visible_gpu_ids():
-            stack.enter_context(variable("CUDA_VISIBLE_DEVICES", ",".join(granted)))
+        if granted and gpus:
+            stack.enter_context(variable("CUDA_VISIBLE_DEVICES", ",".join(gpus[number] for number in granted)))
         yield granted
 
 

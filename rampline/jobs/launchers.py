@@ -35,8 +35,11 @@ def launcher_of_jobs(config: RunConfig) -> Launcher:
     return LOCAL if config.cluster.launcher in ("local", "hand") else launcher_of(config)
 
 
-def prepare_nodes(configs: Iterable[RunConfig]) -> None:
+def prepare_nodes(configs: Iterable[RunConfig], *, has_turn: bool) -> None:
     """Begin what takes seconds before the first role of these runs on Ray, while the rest of the command starts.
+
+    A cluster of this machine alone has the GPUs that it sees when it starts: before the command's turn (`has_turn`),
+    those of others are among them, and it is not started.
 
     Raises:
         ClusterConfigError, RunFailed: where the cluster does not answer.
@@ -45,7 +48,8 @@ def prepare_nodes(configs: Iterable[RunConfig]) -> None:
         if config.cluster.launcher == "ray":
             from rampline.jobs.ray_cluster import RAY  # Ray is an extra
 
-            RAY.prepare(config)
+            if has_turn or not (RAY.is_to_start and find_devices().gpus):
+                RAY.prepare(config)
 
 
 def gpus_of_machine(config: RunConfig) -> int:

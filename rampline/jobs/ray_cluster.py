@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -59,8 +60,6 @@ JOBS_SECONDS = 120.0
 AVOID_SECONDS = 30.0
 # So long one on which an actor could not start gives no room for more workers.
 DISTRUST_SECONDS = 600.0
-# Before the kind of GPU, in the names of a node's resources.
-KIND = "accelerator_type:"
 # A cluster of this machine alone holds at least so many roles, as the local launcher does.
 LEAST_CPUS = 4
 # In the place of an address, as Ray has it: a cluster of this machine alone, for the command.
@@ -93,10 +92,14 @@ class RayCluster:
         address, _, port = self._ray.get_runtime_context().gcs_address.rpartition(":")
         return address, int(port)
 
+    @property
+    def is_to_start(self) -> bool:
+        """Whether there is no cluster yet, and this machine will be one."""
+        return not _import().is_initialized() and _address() == THIS_MACHINE
+
     def nodes(self) -> list[RayNode]:
         """Nodes that answer; without a cluster, that of which this machine will make one. Starts nothing."""
-        is_to_start = not _import().is_initialized() and _address() == THIS_MACHINE
-        return [_this_machine()] if is_to_start else self._nodes()
+        return [_this_machine()] if self.is_to_start else self._nodes()
 
     def _nodes(self, avoid: Collection[str] = ()) -> list[RayNode]:
         """Nodes that answer.
@@ -190,16 +193,35 @@ class RayCluster:
         bundles = {node: _sum(share for other, share in placed if other.id == node) for node in nodes}
         on_nodes = [{**bundle, f"node:{nodes[node].address}": 0.001} for node, bundle in bundles.items()]
         group = ray.util.placement_group(on_nodes, strategy="PACK")
-        # `ready()` would start a process for the question.
-        if not group.wait(timeout_seconds=GROUP_SECONDS):
-            ray.util.remove_placement_group(group)
-            return None, set()
-        kept = {*self._idle}
+        with ExitStack() as stack:
+            stack.callback(ray.util.remove_placement_group, group)
+            # `ready()` would start a process for the question.
+            if not group.wait(timeout_seconds=GROUP_SECONDS):
+                return None, set()
+            kept = {*self._idle}
+            placement = self._occupy(config, roles, chosen, group, bundles)
+            stack.pop_all()  # the placement gives it back
+        self._open.append(placement)
+        if not any(host.why_lost for host in placement.hosts.values()):
+            return placement, set()
+        # One that was kept may have ended meanwhile: a new one is tried.
+        return None, {*placement.close()} - kept
+
+    def _occupy(
+        self,
+        config: RunConfig | None,
+        roles: Sequence[tuple[str, int]],
+        chosen: Sequence[RayNode],
+        group: Any,
+        bundles: Mapping[str, Share],
+    ) -> RayPlacement:
+        """With an actor on each of the nodes of the group; some may be lost."""
+        nodes = {node.id: node for node in chosen}
         hosts = {id: RayHost(node, self._idle.pop(id, None) or self._make_actor(node)) for id, node in nodes.items()}
         self._begin(hosts, Counter(node.id for node in chosen), self._gpus(group, bundles))
         taken = [hosts[node.id].ports.pop() if hosts[node.id].ports else 0 for node in chosen]
         tasks = _tasks(roles, chosen, taken) if config else [ALONE]
-        placement = RayPlacement(
+        return RayPlacement(
             config=config,
             tasks=tasks,
             group=group,
@@ -209,11 +231,6 @@ class RayCluster:
             idle=self._idle,
             on_close=self._open.remove,
         )
-        self._open.append(placement)
-        if not any(host.why_lost for host in hosts.values()):
-            return placement, set()
-        # One that was kept may have ended meanwhile: a new one is tried.
-        return None, {*placement.close()} - kept
 
     def _make_actor(self, node: RayNode) -> Any:
         """Without CPU or GPU: a placement group reserves these."""
@@ -259,27 +276,7 @@ def _nodes_of(ray: Any) -> list[RayNode]:
     from ray._private.state import available_resources_per_node
 
     free = available_resources_per_node()
-    return [_node(node, _of(free.get(node["NodeID"], {}))) for node in ray.nodes() if node["Alive"]]
-
-
-def _node(told: Mapping[str, Any], free: Share) -> RayNode:
-    resources = told["Resources"]
-    has = _of(resources)
-    return RayNode(
-        id=told["NodeID"],
-        address=told["NodeManagerAddress"],
-        port=told["NodeManagerPort"],
-        has=has,
-        free=free,
-        name=told["NodeManagerHostname"],
-        state="alive",
-        cores=int(has["CPU"]),
-        free_cores=int(free["CPU"]),
-        gpus=int(has["GPU"]),
-        free_gpus=int(free["GPU"]),
-        gpu_kind=", ".join(name.removeprefix(KIND) for name in resources if name.startswith(KIND)),
-        memory_bytes=int(resources.get("memory", 0)),
-    )
+    return [RayNode.from_ray(node, free.get(node["NodeID"], {})) for node in ray.nodes() if node["Alive"]]
 
 
 def _this_machine() -> RayNode:
@@ -299,10 +296,6 @@ def _this_machine() -> RayNode:
         gpu_kind=", ".join(dict.fromkeys(gpus)),
         memory_bytes=psutil.virtual_memory().total,
     )
-
-
-def _of(resources: Mapping[str, float]) -> Share:
-    return {kind: resources.get(kind, 0.0) for kind in ("CPU", "GPU")}
 
 
 def _sent() -> dict[str, str]:

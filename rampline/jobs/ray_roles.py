@@ -28,6 +28,7 @@ from rampline.jobs.mirror import NOT_COPIED, Change, apply, pack
 from rampline.jobs.role_host import Update
 from rampline.jobs.tf_config import Task
 from rampline.jobs.waiting import wait_until
+from rampline.record.checkpoints import find_checkpoints
 from rampline.record.run_directory import RunDirectory
 
 SIGNAL_SECONDS = 1.0
@@ -42,6 +43,8 @@ RETURN_SECONDS = 5.0
 # Actors and the head are asked every second.
 SILENT_SECONDS, ASK_SECONDS = 10.0, 1.0
 CONNECT_SECONDS = 1.0
+# Before the kind of GPU, in the names of a node's resources.
+KIND = "accelerator_type:"
 TOKEN, THREADS = ".shared", "threads.json"
 # Functions whose roles have the threads of a run.
 TIMED = ("role", "forecast")
@@ -68,6 +71,27 @@ class RayNode(Node):
     port: int
     has: Share
     free: Share
+
+    @classmethod
+    def from_ray(cls, node: Mapping[str, Any], resources_free: Mapping[str, float]) -> RayNode:
+        """One that `ray.nodes()` tells of."""
+        resources = node["Resources"]
+        has, free = ({kind: each.get(kind, 0.0) for kind in ("CPU", "GPU")} for each in (resources, resources_free))
+        return cls(
+            id=node["NodeID"],
+            address=node["NodeManagerAddress"],
+            port=node["NodeManagerPort"],
+            has=has,
+            free=free,
+            name=node["NodeManagerHostname"],
+            state="alive",
+            cores=int(has["CPU"]),
+            free_cores=int(free["CPU"]),
+            gpus=int(has["GPU"]),
+            free_gpus=int(free["GPU"]),
+            gpu_kind=", ".join(name.removeprefix(KIND) for name in resources if name.startswith(KIND)),
+            memory_bytes=int(resources.get("memory", 0)),
+        )
 
 
 def answers(address: str, port: int) -> bool:
@@ -386,7 +410,9 @@ class RayPlacement:
                 host.call("stage", str(dataset), self._staged[dataset])
         host.copies = [folder for token, folder in tokens.items() if str(token) in lacking]
         for folder in host.copies:
-            beside = _weights_of(RunDirectory(folder)) if job.function in BEGINNING else {}
+            # A role goes on from a checkpoint with all weights in it; the parity check begins anew.
+            goes_on = job.function == "role" and find_checkpoints(RunDirectory(folder).checkpoints)
+            beside = _weights_of(RunDirectory(folder)) if job.function in BEGINNING and not goes_on else {}
             host.call("stage_run", str(folder), ray.put(pack(folder, without=NOT_COPIED, beside=beside)))
         if host.copies:
             host.copies.append(log)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
@@ -32,6 +34,11 @@ STREAMS = 8
 BLOCK_BYTES = 4 * 2**20
 # Seconds without an answer or a byte, after which a request counts as lost; it is tried three times more.
 CONNECT_SECONDS, SILENT_SECONDS = 5, 5
+# Google's library would try for 15 minutes, also without a right to the bucket.
+GS_SECONDS = 20
+
+# Whether the `at_once` that a thread works for is over.
+_STREAM = threading.local()
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -90,12 +97,18 @@ class ObjectStore:
         return sorted(info.base_name for info in self.files.get_file_info(FileSelector(key, allow_not_found=True)))
 
     def read_json(self, key: str) -> Any:
-        """The value of a JSON object; `None` where there is none."""
+        """The value of a JSON object; `None` where there is none.
+
+        Raises:
+            StoreDamaged: when it is no JSON.
+        """
         try:
             with self._reading(key) as stream:
                 return json.loads(stream.read())
         except FileNotFoundError:
             return None
+        except (ValueError, RecursionError) as error:
+            raise StoreDamaged(f"{self.url}/{key} is not what was put there: {error}") from error
 
     def write_json(self, key: str, value: Any) -> None:
         """Put a JSON object there, complete or not at all."""
@@ -112,7 +125,7 @@ class ObjectStore:
         if self._folder:
             (self._folder / key).parent.mkdir(parents=True, exist_ok=True)
         with self.files.open_output_stream(key, compression=None) as stream:
-            while block := file.read(BLOCK_BYTES):
+            for block in _blocks(file.read):
                 stream.write(block)
                 digest.update(block)
                 size += len(block)
@@ -127,7 +140,7 @@ class ObjectStore:
         digest, size = hashlib.sha256(), 0
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._reading(key) as stream, path.open("xb") as file:
-            while block := stream.read(BLOCK_BYTES):
+            for block in _blocks(stream.read):
                 file.write(block)
                 digest.update(block)
                 size += len(block)
@@ -164,11 +177,11 @@ class ObjectStore:
         Raises:
             StoreDamaged: when it is not what was put there; it counts as absent from then on.
         """
-        manifest = self.read_json(f"{key}.json")
-        if manifest is None:
-            return False
-        files = manifest["files"]
         try:
+            manifest = self.read_json(f"{key}.json")
+            if manifest is None:
+                return False
+            files = manifest["files"]
             with complete_directory(folder) as aside:
                 at_once(lambda name: self.fetch_file(f"{key}/{name}", inside(aside, name), files[name]), files)
         except (FileNotFoundError, StoreDamaged) as error:
@@ -193,10 +206,37 @@ class ObjectStore:
         return Path(self.url).expanduser() if "://" not in self.url else None
 
 
-def at_once(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """`work` of every item, of `STREAMS` at a time; the results in the order of the items."""
+def at_once(
+    work: Callable[[Item], Result], items: Iterable[Item], is_given_up: Callable[[], bool] = lambda: False
+) -> list[Result]:
+    """`work` of every item, of `STREAMS` at a time; the results in the order of the items.
+
+    Files that are under way when one fails, when the call is interrupted or given up, end with the block they are at.
+    """
+    is_over = threading.Event()
+
+    def begin(item: Item) -> Result:
+        _STREAM.is_over = lambda: is_over.is_set() or is_given_up()
+        _check_over()
+        return work(item)
+
     with ThreadPoolExecutor(STREAMS) as pool:
-        return list(pool.map(work, items))
+        try:
+            return list(pool.map(begin, items))
+        except BaseException:
+            is_over.set()  # large files may take minutes, which Ctrl-C would wait for
+            raise
+
+
+def _blocks(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    while block := read(BLOCK_BYTES):
+        _check_over()
+        yield block
+
+
+def _check_over() -> None:
+    if (is_over := getattr(_STREAM, "is_over", None)) and is_over():
+        raise InterruptedError("the transfer was given up")
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -220,7 +260,8 @@ def _open(url: str) -> FileSystem:
 
     if not mark:
         return fs.SubTreeFileSystem(str(path), fs.LocalFileSystem())
-    makers = {"s3": _open_s3, "gs": lambda bucket: fs.GcsFileSystem(), "az": _open_azure}
+    gs = {"retry_time_limit": timedelta(seconds=GS_SECONDS)}
+    makers = {"s3": _open_s3, "gs": lambda bucket: fs.GcsFileSystem(**gs), "az": _open_azure}
     if scheme not in makers:
         raise ConfigError(f"{VARIABLE}={url} is not allowed: it must be {ALLOWED}")
     return fs.SubTreeFileSystem(place.strip("/"), makers[scheme](place.strip("/").partition("/")[0]))

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 from rampline.credentials import first_line
 from rampline.data.stored_dataset import Log, fetch_dataset
 from rampline.errors import InputError, TakenOver
-from rampline.files import ASIDE, complete_directory, delete_unfinished, locked, read_json, write_json
+from rampline.files import ASIDE, complete_directory, delete_unfinished, locked, read_json, refuse_newer, write_json
 from rampline.jobs.lock import hold
 from rampline.record.events import drop_half_line
 from rampline.record.home import Home
@@ -127,11 +127,22 @@ class Manifest:
 
     @classmethod
     def last_of(cls, store: ObjectStore, key: str, owner: str) -> Manifest | None:
-        """The last one of an owner."""
+        """The last one of an owner.
+
+        Raises:
+            StoreDamaged: when it is not what was put there.
+            ConfigError: when a newer rampline has written it.
+        """
         while found := [name for name in store.names(f"{key}/{owner}") if re.fullmatch(r"\d{8}\.json", name)]:
-            content = store.read_json(f"{key}/{owner}/{found[-1]}")
-            if content is not None:  # else there is a newer one by now
+            place = f"{key}/{owner}/{found[-1]}"
+            content = store.read_json(place)
+            if content is None:
+                continue  # there is a newer one by now
+            try:
+                refuse_newer(f"{store.url}/{place}", content, version=VERSION)
                 return cls(key=key, owner=owner, number=int(found[-1][:8]), **content["execution"])
+            except (AttributeError, KeyError, TypeError) as error:
+                raise StoreDamaged(f"{store.url}/{place} is not what was put there: {error!r}") from error
         return None
 
     def write(self, store: ObjectStore) -> None:
@@ -191,13 +202,11 @@ class Keeper:
         self._owner = Owner.read(execution.folder) or Owner.following("")
         self._owner.write(execution.folder)
         self._last: Manifest | None = None
-        # What earlier manifests had, to be deleted after the next one.
-        self._left: set[str] = set()
         self._lines = deque[str]()
         self._taken, self._is_told = "", False
         self._away_since: float | None = None
         self._put_at: time.struct_time | None = None
-        self._is_closed = False
+        self._is_closed = self._is_given_up = False
         self._woken, self._ended = threading.Event(), threading.Event()
         threading.Thread(target=self._run, name="store", daemon=True).start()
 
@@ -220,6 +229,7 @@ class Keeper:
         began = time.monotonic()
         while not self._ended.wait(LOOK_SECONDS / 5):
             if time.monotonic() - began > (CLOSE_SECONDS if self._away_since is None else AWAY_SECONDS):
+                self._is_given_up = True  # else the end of this process would wait for all that is under way
                 what = f"its state of {time.strftime('%H:%M:%S', self._put_at)}" if self._put_at else "nothing of it"
                 self._lines.append(f"{self._execution.name}: {self._store.url} has {what}, not what came after")
                 break
@@ -230,7 +240,7 @@ class Keeper:
 
     def _run(self) -> None:
         seen, looked_at, pause = None, 0.0, FIRST_PAUSE_SECONDS
-        while not self._taken:
+        while not (self._taken or self._is_given_up):
             is_closed = self._is_closed  # read first: the execution does not change after it
             self._woken.clear()
             milestones = {str(path) for pattern in MILESTONES for path in self._execution.folder.glob(pattern)}
@@ -238,9 +248,7 @@ class Keeper:
                 try:
                     self._put()
                 except Exception as error:  # noqa: BLE001 - whatever it is, training goes on and a later attempt may work
-                    # A manifest whose answer was lost may be there: the next one must not have its number.
-                    self._left |= self._last.keys() if self._last else set()
-                    self._last = None
+                    self._last = None  # a manifest whose answer was lost may be there
                     self._note_outage(error)
                     self._woken.wait(pause)
                     pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
@@ -256,11 +264,16 @@ class Keeper:
         owners = owners_of(self._store, self._key)
         if not self._owns(owners[-1] if owners else ""):
             return
-        last = self._last or Manifest.last_of(self._store, self._key, self._owner.name)
+        place = f"{self._key}/{self._owner.name}"
+        # Nobody completes these any more: this thread alone puts something there, and one put after the other.
+        there, last = self._store.names(place), self._last
+        with suppress(StoreDamaged):  # then all is put there once more
+            last = last or Manifest.last_of(self._store, self._key, self._owner.name)
         manifest = Manifest(
             key=self._key,
             owner=self._owner.name,
-            number=last.number + 1 if last else 1,
+            # What a put that failed has left may still be on its way: the next one has other names.
+            number=1 + max((int(name[:8]) for name in there if name[:8].isdecimal()), default=0),
             home=str(self._execution.home.root),
             began=began_at(self._execution.folder),
             files={},
@@ -276,8 +289,7 @@ class Keeper:
         self._put_files(manifest, known, self._plain_files(is_appended=True))
         manifest.write(self._store)
         self._last, self._put_at = manifest, time.localtime()
-        self._store.delete(*(((last.keys() if last else set()) | self._left) - manifest.keys()))
-        self._left = set()
+        self._store.delete(*({f"{place}/{name}" for name in there if name != "owner.json"} - manifest.keys()))
         for owner in owners:
             if owner < self._owner.name:
                 self._store.delete_folder(f"{self._key}/{owner}")
@@ -314,7 +326,7 @@ class Keeper:
                 with opened:
                     self._put_file(manifest, known, path, opened)
 
-        at_once(put, files)
+        at_once(put, files, lambda: self._is_given_up)
 
     def _put_file(self, manifest: Manifest, known: Files, path: Path, file: BinaryIO) -> None:
         name, stat = self._name_of(path), os.fstat(file.fileno())
@@ -399,8 +411,8 @@ def fetch_execution(store: ObjectStore, study: str, home: Home, name: str | None
     """
     try:
         names = [name] if name else store.names(f"runs/{study}")
-        found = [manifest for one in names if (manifest := Manifest.newest(store, f"runs/{study}/{one}"))]
-        newest = max(found, key=lambda manifest: manifest.began, default=None)
+        found = at_once(lambda one: Manifest.newest(store, f"runs/{study}/{one}"), names)
+        newest = max(filter(None, found), key=lambda manifest: manifest.began, default=None)
         if newest and not _is_here(store, newest, home, study, is_named=name is not None):
             _fetch(store, newest, home, study, log)
     except (OSError, StoreDamaged) as error:

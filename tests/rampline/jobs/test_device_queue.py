@@ -144,6 +144,28 @@ def test_gpus_are_told_apart_by_their_own_numbers(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize("told_by", ["driver", "nvidia-smi"])
+def test_a_gpu_that_is_named_in_two_ways_is_one(told_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for number, file in enumerate(sorted((tmp_path / "driver").glob("*/information"))):
+        uuid = f"GPU-{number}f2a-77" if told_by == "driver" else "GPU-????????-????"
+        file.write_text(f"{file.read_text()}GPU UUID: \t {uuid}\n")
+    listed = "".join(f"echo 'GPU {number}: NVIDIA H200 (UUID: GPU-{number}f2a-77)'\n" for number in range(4))
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{listed}")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    home, tickets = Home(root=tmp_path), (Ticket(name=f"{n}", submitted_at=n, devices=1) for n in range(3))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1f2a,0")
+    with hold_devices(home, next(tickets), slots=2, log=pytest.fail) as first:
+        assert (first, os.environ["CUDA_VISIBLE_DEVICES"]) == (("1",), "GPU-1f2a")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,GPU-2f2a-77")
+        with hold_devices(home, next(tickets), slots=2, log=pytest.fail) as second:
+            assert (second, os.environ["CUDA_VISIBLE_DEVICES"]) == (("2",), "GPU-2f2a-77")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+        with pytest.raises(BlockingIOError), hold_devices(home, next(tickets), slots=1, log=_refuse):
+            pass
+
+
+@pytest.mark.usefixtures("four_gpus")
 def test_fewer_gpus_than_there_are_may_be_in_use(queue: Queue):
     home = Home(root=queue.root)
     with hold_devices(home, Ticket(name="a", submitted_at=1, devices=1), slots=2, log=pytest.fail):

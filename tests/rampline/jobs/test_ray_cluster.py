@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-from command_line import Rampline
+from command_line import Rampline, wait_until
 from faults import assert_bit_equal
 from own_prefect import PrefectServer
 from ray_node import actors, make_address
@@ -27,14 +27,17 @@ from rampline.devices import free_ports
 from rampline.errors import ClusterConfigError, RunFailed
 from rampline.files import read_json
 from rampline.jobs import ray_cluster
+from rampline.jobs.device_queue import Ticket, hold_devices
 from rampline.jobs.job import Job, JobFailed, run_job
-from rampline.jobs.launchers import launcher_of, launcher_of_jobs
+from rampline.jobs.launcher import PlaceLost
+from rampline.jobs.launchers import launcher_of, launcher_of_jobs, prepare_nodes
 from rampline.jobs.mirror import replace_run
 from rampline.jobs.ray_cluster import SETTINGS, RayCluster, _address
 from rampline.jobs.ray_roles import RayHost, RayNode, RayPlacement
 from rampline.jobs.supervisor import _check_room, supervise
 from rampline.record.attempts import read_workers
 from rampline.record.events import EventReader
+from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory, RunIdentity
 
 pytestmark = pytest.mark.slow
@@ -155,6 +158,54 @@ def test_looking_at_the_cluster_starts_no_actor_and_no_cluster(cluster: str, tmp
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.usefixtures("four_gpus")
+def test_a_cluster_of_this_machine_is_started_with_the_gpus_of_the_commands_turn_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect() -> Any:
+        raise ClusterConfigError(f"started with {os.environ['CUDA_VISIBLE_DEVICES']}")
+
+    monkeypatch.setattr(ray_cluster, "connect", connect)
+    monkeypatch.setattr(ray_cluster, "RAY", RayCluster())
+    monkeypatch.setattr(RayCluster, "is_to_start", True)
+    config = on_ray(make_config("multi_worker", workers=1))
+    prepare_nodes([config], has_turn=False)
+    ticket = Ticket(name="digits/e1", submitted_at=1.0, devices=1)
+    turn = hold_devices(Home(root=tmp_path), ticket, slots=4, log=pytest.fail)
+    with turn, pytest.raises(ClusterConfigError, match=r"started with 0$"):
+        prepare_nodes([config], has_turn=True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    with pytest.raises(ClusterConfigError, match=r"started with -1$"):  # there is nothing to wait for
+        prepare_nodes([config], has_turn=False)
+
+
+class Interrupted(RayCluster):
+    """Ctrl-C while actors are asked."""
+
+    def _begin(self, hosts: object, ports: object, gpus: object) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_placement_that_is_interrupted_leaves_nothing_reserved(cluster: str) -> None:
+    config = on_ray(make_config("multi_worker", workers=3))
+    with pytest.raises(KeyboardInterrupt):
+        Interrupted().place(config)
+    wait_until(lambda: RayCluster().room(config) == 3, 20)
+
+
+def test_a_node_that_is_lost_before_a_role_starts_there_is_left_out(cluster: str, tmp_path: Path) -> None:
+    """The supervisor places the run anew, without what `close` tells."""
+    launcher = RayCluster()
+    placement = launcher.place(on_ray(make_config("multi_worker", workers=1)))
+    (host,) = placement.hosts.values()
+    for actor in actors(psutil.Process()):
+        actor.kill()
+    with pytest.raises(PlaceLost, match="does not answer"):
+        placement.start(placement.tasks[0], Job(function="role", folder=tmp_path))
+    assert placement.close() == {host.node.id}
+    assert launcher._idle == {}
+
+
 def node(name: str, *, gpus: int = 0) -> RayNode:
     has = {"CPU": 1.0, "GPU": float(gpus)}
     told = {"id": name, "address": name, "port": 1, "name": name, "state": "alive", "cores": 1, "gpus": gpus}
@@ -239,6 +290,13 @@ def test_a_copy_of_a_run_directory_has_the_weights_in_it(
     found = Path(RunDirectory(there / "all").read_config().model.weights)
     assert found == there / "all" / "weights" / weights.name
     assert (found / "variables.npz" if found.is_dir() else found).read_text() == "trained"
+    # A checkpoint of its own has them in it; the parity check begins from the others all the same.
+    (run.checkpoints / "step-00000010").mkdir(parents=True)
+    for function in ("role", "parity"):
+        job, host = dataclasses.replace(job, function=function), SimpleNamespace(call=call, copies=None)
+        RayPlacement._stage(SimpleNamespace(tasks=[], hosts={}), host, job, run.path / "log")  # type: ignore[arg-type]
+        assert (there / "all" / "checkpoints" / "step-00000010").is_dir()
+        assert (there / "all" / "weights").exists() == (function == "parity")
 
 
 def test_whatever_ends_the_hearing_of_a_node_loses_it(cluster: str) -> None:

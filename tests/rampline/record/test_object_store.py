@@ -1,6 +1,10 @@
 """Folders in an object store: complete or absent, verified, and what is said of a store that cannot be used."""
 
 import re
+import signal
+import threading
+import time
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -8,7 +12,8 @@ from folder_content import read_tree
 from s3_server import S3
 
 from rampline.errors import InputError
-from rampline.record.object_store import ObjectStore, StoreDamaged
+from rampline.record import object_store
+from rampline.record.object_store import STREAMS, ObjectStore, StoreDamaged, at_once
 
 CONTENT = {
     "small.txt": b"text",
@@ -91,15 +96,35 @@ def test_a_manifest_does_not_lead_out_of_the_folder(store: ObjectStore, tmp_path
         ("az://container/runs", r"needs AZURE_STORAGE_ACCOUNT"),
         ("s3://key:secret@bucket/runs", r"RAMPLINE_STORE holds a user name, password or token"),
         ("/proc/store", r"cannot be written to: "),
+        ("gs://no-such-bucket/runs", r"cannot be written to: .*Retry policy exhausted"),
     ],
 )
 def test_a_store_that_cannot_be_used_is_told_of_in_one_line(
     s3: S3, monkeypatch: pytest.MonkeyPatch, url: str, message: str
 ) -> None:
     monkeypatch.setenv("RAMPLINE_STORE", url)
+    monkeypatch.setenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr(object_store, "GS_SECONDS", 1)
     with pytest.raises(InputError, match=message) as told:
         _check()
     assert "\n" not in str(told.value)
+
+
+class Slow(BytesIO):
+    """A large file, of which a block takes a moment: 20 seconds in all."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        time.sleep(0.1)
+        return super().read(1)
+
+
+def test_an_interruption_does_not_wait_for_large_files(store: ObjectStore) -> None:
+    """Neither for those under way nor for those that have not begun."""
+    threading.Timer(1, signal.pthread_kill, [threading.get_ident(), signal.SIGINT]).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        at_once(lambda number: store.put_file(f"data/{number}", Slow(bytes(200))), range(3 * STREAMS))
+    assert time.monotonic() - began < 10
 
 
 def test_nobody_answers(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,13 @@ import json
 import os
 import resource
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import pytest
 from command_line import wait_until
@@ -18,9 +20,9 @@ from rampline.config import RunConfig
 from rampline.errors import InputError, TakenOver
 from rampline.files import read_json, write_json
 from rampline.record.home import Home
-from rampline.record.object_store import ObjectStore
+from rampline.record.object_store import STREAMS, ObjectStore
 from rampline.record.run_directory import RunIdentity
-from rampline.study import Study, load_study
+from rampline.study import Study, load_study, stored_execution
 from rampline.study.execution_file import Execution, began_at
 from rampline.study.stored_execution import (
     Keeper,
@@ -127,13 +129,14 @@ def test_another_home_finds_all_of_it_with_paths_that_lead_there(store, executio
         save(execution, 30)
     # By a process that was killed; the last one is of another execution.
     left = [tmp_path / "b" / name / "digits" / ".e1.0123abcd" for name in ("runs", "reports")]
+    left.append(tmp_path / "b" / "data" / f".{DATASET}.0123abcd")
     left.append(tmp_path / "b" / "runs" / "digits" / ".e1.b.0123abcd")
     for folder in left:
         folder.mkdir(parents=True)
     said = fetch(store, tmp_path / "b")
     fetched = [f"fetched {name} from {store.url}" for name in (DATASET, "digits-4567")]
     assert said == [f"fetching execution e1 from {store.url}", *fetched]
-    assert [folder.exists() for folder in left] == [False, False, True]
+    assert [folder.exists() for folder in left] == [False, False, False, True]
     (found,) = [Execution.latest("digits", Home(root=tmp_path / "b"))]
     assert found
     assert (found.home.root, found.parent_run_id) == (tmp_path / "b", "r")
@@ -173,6 +176,8 @@ def test_what_has_no_manifest_yet_is_no_part_of_it(s3: S3, store, execution, tmp
     lost = manifest.key_of("run/baseline/checkpoints/step-00000020/", manifest.number + 1)
     s3.overwrite(f"{lost}variables.npz", b"half")
     s3.overwrite(f"{lost}progress.json", b"{}")
+    # Of a checkpoint that is gone here, too.
+    s3.overwrite(manifest.key_of("run/baseline/checkpoints/step-00000015/variables.npz", 7), b"half")
     fetch(store, tmp_path / "b")
     assert steps(tmp_path / "b" / KEY) == [10]
     # The next one of this home is complete all the same.
@@ -183,6 +188,58 @@ def test_what_has_no_manifest_yet_is_no_part_of_it(s3: S3, store, execution, tmp
     assert content(tmp_path / "c" / KEY / "baseline/checkpoints") == content(
         execution.directory("baseline").checkpoints
     )
+    newest = Manifest.newest(store, KEY)
+    assert newest
+    assert newest.number > 7
+    assert s3.keys(KEY) == sorted([*newest.keys(), f"{KEY}/{newest.owner}/owner.json"])
+
+
+class Together(ObjectStore):
+    """A store that answers who asks for a manifest when as many ask as may at once."""
+
+    asking = threading.Barrier(STREAMS)
+
+    def read_json(self, key: str) -> Any:
+        if key.startswith("runs/"):
+            self.asking.wait(20)
+        return super().read_json(key)
+
+
+def test_manifests_of_many_executions_are_read_at_once(store, tmp_path: Path) -> None:
+    for number in range(STREAMS):
+        key = f"runs/digits/e{number}"
+        Manifest(key=key, owner="0001-0123abcd", number=1, home="", began=number, files={}).write(store)
+    with pytest.raises(InputError, match=r"e7/execution\.json"):  # the newest, which is empty
+        fetch(Together(store.url, store.files), tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"version": 1, "exec', r"cannot be fetched from .*\.json is not what was put there: Unterminated string"),
+        (b'{"version": 1}', r"cannot be fetched from .*\.json is not what was put there: KeyError"),
+        (b'{"version": 2}', r"s3://.*\.json was written by a newer rampline \(version 2\); this one reads 1: upgrade"),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_is_told_of_in_one_line(
+    s3: S3, store, execution, tmp_path: Path, content: bytes, message: str
+) -> None:
+    save(execution, 10)
+    with keeping(store, execution):
+        pass
+    manifest = Manifest.newest(store, KEY)
+    assert manifest
+    s3.overwrite(f"{KEY}/{manifest.owner}/{manifest.number:08d}.json", content)
+    with pytest.raises(InputError, match=message) as told:
+        fetch(store, tmp_path / "b")
+    assert "\n" not in str(told.value)
+    if b'"version": 2' in content:
+        return
+    # Who has put it there puts all there once more.
+    with keeping(store, execution):
+        pass
+    fetch(store, tmp_path / "c")
+    assert steps(tmp_path / "c" / KEY) == [10]
 
 
 def test_a_damaged_checkpoint_is_told_of_and_left_to_the_start_that_checks_it(s3, store, execution, tmp_path) -> None:
@@ -380,6 +437,29 @@ def test_the_end_does_not_wait_long_for_a_store_that_is_away(s3: S3, store, exec
     finally:
         s3.start()
     assert f"e1: {store.url} has nothing of it, not what came after" in said
+
+
+class Slow(ObjectStore):
+    """A store that takes a minute for each file."""
+
+    def put_file(self, key: str, file: BinaryIO) -> dict[str, Any]:
+        class Trickle(BytesIO):
+            def read(self, size: int | None = -1, /) -> bytes:
+                time.sleep(0.1)
+                return super().read(1)
+
+        return super().put_file(key, Trickle(bytes(600)))
+
+
+def test_the_end_does_not_wait_for_what_is_under_way_to_a_slow_store(
+    store, execution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of Python waits for the threads of a pool."""
+    monkeypatch.setattr(stored_execution, "CLOSE_SECONDS", 1.0)
+    before = {*threading.enumerate()}
+    with keeping(Slow(store.url, store.files), execution):
+        pass
+    wait_until(lambda: before >= {*threading.enumerate()}, 10)
 
 
 def test_a_checkpoint_that_is_removed_while_it_is_put_there_can_still_be_read(execution) -> None:
