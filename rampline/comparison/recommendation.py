@@ -229,12 +229,11 @@ def recommend(comparison: Comparison) -> Recommendation:
 
 
 def _least(candidates: Sequence[Candidate], figures: Sequence[Figure], reference: str) -> Candidate | None:
-    """The candidate of the smallest figure; the reference where it is not clearly beaten."""
+    """The candidate of the smallest figure among those that clearly beat the reference; the reference if none does."""
     ranked = sorted(zip(figures, candidates, strict=True), key=lambda pair: pair[0].value)
-    if not ranked:
-        return None
-    least, first = ranked[0]
-    return next((c for one, c in ranked if c.run == reference and not one.is_clearly_above(least)), first)
+    own = [pair for pair in ranked if pair[1].run == reference]
+    better = [pair for pair in ranked if all(one.is_clearly_above(pair[0]) for one, _ in own)]
+    return next((candidate for _, candidate in (*better, *own)), None)
 
 
 def _answer(

@@ -102,6 +102,17 @@ def test_scaling_pays_where_intervals_part(compare):
     assert summarise_scaling(found).startswith("Scaling did not pay")
 
 
+def test_a_run_that_varies_does_not_hide_one_that_is_clearly_faster(compare):
+    base = trainings("base", [970, 990, 1000, 1010, 1030], [0.9] * 5, replicas="1")
+    wide = trainings("wide", [900, 1000, 1140, 1200, 1300], [0.9] * 5, replicas="2")
+    sure = trainings("sure", [1090, 1100, 1110, 1120, 1130], [0.9] * 5, replicas="2")
+    found = compare("hidden", base, wide, sure)
+    assert summarise_speed(found).startswith("sure is the fastest: 1,110 images/s")
+    assert summarise_speed(found).endswith("; wide is not clearly slower.")
+    assert summarise_scaling(found).startswith("Scaling paid: sure reaches 1.11")
+    assert (recommend(found).fastest, find_fastest(found)["run"]) == ("sure", "sure")
+
+
 def test_runs_of_the_same_settings_share_an_interval(compare):
     one, twin, other = (trainings(name, [speed], [0.9]) for name, speed in (("a", 100), ("b", 120), ("c", 118)))
     twins = [[LoggedRun(**{**vars(run[0]), "params": {"seed": "0", "x": x}})] for run, x in ((one, "1"), (twin, "1"))]
