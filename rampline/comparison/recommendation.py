@@ -25,14 +25,16 @@ ABOUT = (
     "Time is from the start of the roles to the end of training, with that of the runs whose weights a run starts "
     "from; cost is that time at the machine's price. A run that is not clearly faster or cheaper than the reference, "
     "by 5 % and with repeats by more than their intervals, does not replace it, nor does one that gives its very "
-    "answers after as many epochs, if it is the same set-up or does not clearly train more images/s: that is the same "
-    "training once more. Points are against the most accurate run. Their interval is Newcombe's for paired "
-    "proportions, image by image, as rampline promote has it; where the answers of a run are not in MLflow, it is that "
-    "for independent ones, which is wider. Where both have repeats it includes Welch's over the seeds; else it does "
-    "not cover what another seed would change. The images that choose a run also score it, so the best of many runs "
-    "looks better than it is."
+    "answers after as many epochs, if it is the same set-up or does not clearly train more images/s at the same price "
+    "and with the same checkpoints and logs: that is the same training once more. Points are against the most accurate "
+    "run. Their interval is Newcombe's for paired proportions, image by image, as rampline promote has it; where the "
+    "answers of a run are not in MLflow, it is that for independent ones, which is wider. Where both have repeats it "
+    "includes Welch's over the seeds; else it does not cover what another seed would change. The images that choose a "
+    "run also score it, so the best of many runs looks better than it is."
 )
 YES = {True: "yes", False: "no"}
+# Settings that change what is paid for a model, and leave its answers and the time of an epoch as they are.
+PAID = ("checkpoint_every", "cluster.price_per_hour", "log_examples", "tensorboard")
 # The interval of two runs that are one model.
 SAME = (0.0, 0.0)
 
@@ -109,15 +111,17 @@ def have_same_answers(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def _find_repeated(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     """The runs that repeat an earlier one, with that: the same model came out, and it was not made clearly faster.
 
-    With the same settings a higher throughput says nothing either, as both are the same set-up. A run of fewer epochs
-    takes less time for another reason than noise.
+    With the same settings a higher throughput says nothing either, as both are the same set-up. A run of fewer epochs,
+    or with other settings that are `PAID`, takes less time or money for another reason than noise.
     """
     repeated: dict[str, str] = {}
     first: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         for other in first.setdefault(row["answers"] or row["run"], []):
             is_faster = figure_of(row, "images_per_second").is_clearly_above(figure_of(other, "images_per_second"))
-            if row["epochs"] == other["epochs"] and (row["set_up"] == other["set_up"] or not is_faster):
+            changed = {*row["set_up"].splitlines()} ^ {*other["set_up"].splitlines()}
+            is_other = is_faster or any(line.startswith(PAID) for line in changed)
+            if row["epochs"] == other["epochs"] and not (changed and is_other):
                 repeated.setdefault(row["run"], other["run"])
         if row["run"] not in repeated:
             first[row["answers"] or row["run"]].append(row)
