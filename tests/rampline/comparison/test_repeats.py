@@ -15,7 +15,7 @@ from rampline.comparison.errors_section import read_scores
 from rampline.comparison.recommendation import have_same_answers, recommend
 from rampline.comparison.report import make_attempts_section, write_comparison
 from rampline.comparison.run_table import make_columns
-from rampline.comparison.runs import read_comparison
+from rampline.comparison.runs import is_missing, read_comparison
 from rampline.comparison.sentences import (
     find_fastest,
     list_remarks,
@@ -307,6 +307,22 @@ def test_answers_scores_and_ids_are_of_the_training_with_the_median_accuracy_wha
     ids = found.trainings.set_index("run")["run_id"][["a-seed1", "b-seed2"]].tolist()
     assert pd.read_csv(tmp_path / "comparison.csv")["run_id"].tolist() == ids
     assert [id_ for id_ in found.trainings["run_id"] if f"/runs/{id_}?" in write_markdown(found)] == ids
+
+
+def test_curves_end_with_the_first_training_that_stops_and_figures_are_of_all(compare):
+    run = trainings("a", [100, 90, 95], [0.9] * 3)
+    reason = "after epoch 2 of 3: target accuracy 0.97 reached"
+    for number, accuracies in enumerate([(0.95, 0.97), (0.94, 0.98), (0.8, 0.85, 0.9)]):
+        epochs = [(accuracy, 100 - number, 1e-3, epoch) for epoch, accuracy in enumerate(accuracies, 1)]
+        tags = {"rampline.stopped": reason} if len(epochs) == 2 else {}
+        run[number] = replace(run[number], epochs=epochs, tags={**run[number].tags, **tags})
+    # The training that was not stopped is the one in the middle.
+    run[2] = replace(run[2], epochs=[(accuracy, 99.5, *rest) for accuracy, _, *rest in run[2].epochs])
+    found = compare("ends", run)
+    (row,) = found.rows
+    assert (row["epochs"], row["stopped"]) == (2, reason)
+    assert is_missing(row["best_epoch"])
+    assert found.epochs_of("a")["reached_val_accuracy"].tolist() == [0.94, 0.97]
 
 
 def test_times_of_trainings_that_stopped_after_other_epochs_are_not_held_to_each_other(compare):
