@@ -29,8 +29,8 @@ ABOUT = (
     "and with the same checkpoints and logs: that is the same training once more. Points are against the most accurate "
     "run. Their interval is Newcombe's for paired proportions, image by image, as rampline promote has it; where the "
     "answers of a run are not in MLflow, it is that for independent ones, which is wider. Where both have repeats it "
-    "includes Welch's over the seeds; else it does not cover what another seed would change. The images that choose a "
-    "run also score it, so the best of many runs looks better than it is."
+    "is made wider by Welch's over the seeds; else it does not cover what another seed would change. The images that "
+    "choose a run also score it, so the best of many runs looks better than it is."
 )
 YES = {True: "yes", False: "no"}
 # Settings that change what is paid for a model, and leave its answers and the time of an epoch as they are.
@@ -160,7 +160,10 @@ def _interval_to_best(row: dict[str, Any], best: dict[str, Any], comparison: Com
         # Of one that has the same accuracy with every seed: its variance is 0, as it should be.
         warnings.simplefilter("ignore", RuntimeWarning)
         over_seeds = ttest_ind(*accuracies, equal_var=False).confidence_interval()
-    return min(over_images[0], over_seeds.low), max(over_images[1], over_seeds.high)
+    # Images and seeds err independently of each other, the one about the difference told, the other about the mean.
+    told, mean = row["test_accuracy"] - best["test_accuracy"], (over_seeds.low + over_seeds.high) / 2
+    below = math.hypot(told - over_images[0], mean - over_seeds.low)
+    return told - below, told + math.hypot(over_images[1] - told, over_seeds.high - mean)
 
 
 def _interval_over_images(

@@ -181,6 +181,14 @@ def test_another_seed_widens_the_interval_of_accuracy(compare):
     assert several.interval[0] < one.interval[0] - 0.02
 
 
+def test_the_interval_holds_what_images_and_seeds_change_together(compare):
+    # Half of Welch's interval over the seeds is 1.41 points, of Newcombe's over the images 0.81.
+    one, two = [0.90, 0.91, 0.92, 0.91], [0.89, 0.90, 0.91, 0.90]
+    found = compare("both", trainings("one", [100] * 4, one), trainings("two", [300] * 4, two))
+    interval = next(c.interval for c in recommend(found).candidates if c.run == "two")
+    assert interval == pytest.approx((-0.01 - math.hypot(0.0141, 0.0081), -0.01 + math.hypot(0.0141, 0.0081)), abs=2e-4)
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("accuracies", [[0.9, 0.9, 0.9], [0.89, 0.9, 0.91]])
 def test_seeds_that_all_lead_to_one_accuracy_have_an_interval_and_no_warning(compare, accuracies):
