@@ -57,6 +57,12 @@ def test_fastest_and_cheapest_may_differ(recommended):
     )
 
 
+def test_costs_that_are_not_told_apart_leave_one_answer(recommended):
+    runs = [run("base", 0.9, 200, 0.05), run("fast", 0.9, 70, 0.0201), run("other", 0.9, 90, 0.0200)]
+    found = recommended("near-costs", runs)
+    assert (found.fastest, found.cheapest) == ("fast", "fast")
+
+
 def test_reference_stays_where_nothing_is_clearly_better(recommended):
     found = recommended("itself", [run("base", 0.9, 100, 0.2), run("other", 0.9, 96, 0.195)])
     assert found.sentence == (
