@@ -116,8 +116,8 @@ def _class_table(scores: Mapping[str, Any]) -> Table:
             Text(name if name.isprintable() else repr(name)),
             write_count(found["support"]),
             f"{found['precision']:.3f}" if answered else NONE,
-            _with_interval(found["recall"], recall, ".3f"),
-            _with_interval(found["f1-score"], f1, ".3f"),
+            _with_interval(found["recall"], recall, ".3f") if recall else NONE,
+            _with_interval(found["f1-score"], f1, ".3f") if recall else NONE,
         )
     if len(rows) > MOST_CLASSES:
         table.caption = f"… and {len(rows) - MOST_CLASSES} classes of a higher recall, or without images"
@@ -137,5 +137,5 @@ def _summary(scores: Mapping[str, Any]) -> list[str]:
 
 
 def _with_interval(value: float, bounds: Sequence[float] | None, form: str) -> str:
-    """`0.972 (0.917 to 1.000)`; a dash for a class without images."""
-    return NONE if bounds is None else f"{value:{form}} ({bounds[0]:{form}} to {bounds[1]:{form}})"
+    """`0.972 (0.917 to 1.000)`; the value alone where it has no interval."""
+    return f"{value:{form}}" + (f" ({bounds[0]:{form}} to {bounds[1]:{form}})" if bounds else "")

@@ -44,7 +44,7 @@ EXECUTIONS_AT_ONCE = 60  # before this one
 MOST_PAGES = 5  # of these: others may lie between those that may be compared
 SECONDS_PER_DAY = 86_400
 # Settings that are nothing of a set-up, and yet decide accuracy or cost.
-DECISIVE = ("repeats", "stop.", "cluster.price_per_hour")
+DECISIVE = ("repeats", "stop.")
 LARGEST_LOGARITHM = 700.0  # of a figure that a float holds
 FINISHED = "attributes.status = 'FINISHED'"
 FALSE_ALARMS = 0.01  # of a night, over all of its figures

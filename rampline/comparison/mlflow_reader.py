@@ -29,8 +29,12 @@ from rampline.training.early_stop import stopped_after
 COUNTS = ("replicas", "per_replica_batch_size", "global_batch_size", "steps_per_epoch")
 # What decides, of one source, which images a run trains on.
 SAME_DATA = ("data.limit", "data.split_seed", "data.validation_fraction")
-# What decides, of one network, how much there is to compute for an image, and by which operations.
-SAME_WORK = ("model.options", "model.trainable", "model.batch_norm", "model.head_units", "xla", "deterministic")
+# What decides, of one network, how much there is to compute for an image or an update, and by which operations.
+SAME_WORK = (
+    *("model.options", "model.trainable", "model.batch_norm", "model.head_units", "model.dropout"),
+    *("optimizer.name", "optimizer.momentum", "optimizer.weight_decay", "optimizer.clipnorm", "optimizer.ema"),
+    *("xla", "deterministic"),
+)
 # Settings that must be equal where throughput is compared for the number of replicas alone.
 COMPARABLE = (
     *("model.name", "data.source", *SAME_DATA, "data.image_size", "data.channels"),
@@ -144,7 +148,7 @@ def run_row(run: Run, parent: Run) -> dict[str, Any]:
         "answers": tags.get("rampline.answers", ""),
         "set_up": "\n".join(f"{key}={params[key]}" for key in sorted(params) if key not in NOT_OF_SET_UP),
     }
-    row |= {key: params.get(key, "") for key in ("steps_per_call", "model.weights", *COMPARABLE)}
+    row |= {key: params.get(key, "") for key in ("steps_per_call", "batch.accumulate", "model.weights", *COMPARABLE)}
     row |= {key: _integer(params.get(key)) for key in COUNTS}
     row |= {metric.name: metrics.get(metric.name, math.nan) for metric in metrics_of_run() if metric.is_read}
     # MLflow tells the last value of a metric first.

@@ -25,14 +25,16 @@ ABOUT = (
     "Time is from the start of the roles to the end of training, with that of the runs whose weights a run starts "
     "from; cost is that time at the machine's price. A run that is not clearly faster or cheaper than the reference, "
     "by 5 % and with repeats by more than their intervals, does not replace it, nor does one that gives its very "
-    "answers after as many epochs, if it is the same set-up or does not clearly train more images/s: that is the same "
-    "training once more. Points are against the most accurate run. Their interval is Newcombe's for paired "
-    "proportions, image by image, as rampline promote has it; where the answers of a run are not in MLflow, it is that "
-    "for independent ones, which is wider. Where both have repeats it includes Welch's over the seeds; else it does "
-    "not cover what another seed would change. The images that choose a run also score it, so the best of many runs "
-    "looks better than it is."
+    "answers after as many epochs, if it is the same set-up or does not clearly train more images/s at the same price "
+    "and with the same checkpoints and logs: that is the same training once more. Points are against the most accurate "
+    "run. Their interval is Newcombe's for paired proportions, image by image, as rampline promote has it; where the "
+    "answers of a run are not in MLflow, it is that for independent ones, which is wider. Where both have repeats it "
+    "is made wider by Welch's over the seeds; else it does not cover what another seed would change. The images that "
+    "choose a run also score it, so the best of many runs looks better than it is."
 )
 YES = {True: "yes", False: "no"}
+# Settings that change what is paid for a model, and leave its answers and the time of an epoch as they are.
+PAID = ("checkpoint_every", "cluster.price_per_hour", "log_examples", "tensorboard")
 # The interval of two runs that are one model.
 SAME = (0.0, 0.0)
 
@@ -109,15 +111,17 @@ def have_same_answers(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def _find_repeated(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     """The runs that repeat an earlier one, with that: the same model came out, and it was not made clearly faster.
 
-    With the same settings a higher throughput says nothing either, as both are the same set-up. A run of fewer epochs
-    takes less time for another reason than noise.
+    With the same settings a higher throughput says nothing either, as both are the same set-up. A run of fewer epochs,
+    or with other settings that are `PAID`, takes less time or money for another reason than noise.
     """
     repeated: dict[str, str] = {}
     first: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         for other in first.setdefault(row["answers"] or row["run"], []):
             is_faster = figure_of(row, "images_per_second").is_clearly_above(figure_of(other, "images_per_second"))
-            if row["epochs"] == other["epochs"] and (row["set_up"] == other["set_up"] or not is_faster):
+            changed = {*row["set_up"].splitlines()} ^ {*other["set_up"].splitlines()}
+            is_other = is_faster or any(line.startswith(PAID) for line in changed)
+            if row["epochs"] == other["epochs"] and not (changed and is_other):
                 repeated.setdefault(row["run"], other["run"])
         if row["run"] not in repeated:
             first[row["answers"] or row["run"]].append(row)
@@ -156,7 +160,10 @@ def _interval_to_best(row: dict[str, Any], best: dict[str, Any], comparison: Com
         # Of one that has the same accuracy with every seed: its variance is 0, as it should be.
         warnings.simplefilter("ignore", RuntimeWarning)
         over_seeds = ttest_ind(*accuracies, equal_var=False).confidence_interval()
-    return min(over_images[0], over_seeds.low), max(over_images[1], over_seeds.high)
+    # Images and seeds err independently of each other, the one about the difference told, the other about the mean.
+    told, mean = row["test_accuracy"] - best["test_accuracy"], (over_seeds.low + over_seeds.high) / 2
+    below = math.hypot(told - over_images[0], mean - over_seeds.low)
+    return told - below, told + math.hypot(over_images[1] - told, over_seeds.high - mean)
 
 
 def _interval_over_images(
@@ -218,6 +225,9 @@ def recommend(comparison: Comparison) -> Recommendation:
     fastest = _least(kept, [candidate.time for candidate in kept], comparison.reference)
     costs = [candidate.cost for candidate in kept]
     cheapest = None if any(math.isnan(cost.value) for cost in costs) else _least(kept, costs, comparison.reference)
+    if fastest and cheapest and cheapest.run != comparison.reference:
+        # Where noise alone parts their costs, one run is the answer.
+        cheapest = cheapest if fastest.cost.is_clearly_above(cheapest.cost) else fastest
     return Recommendation(
         sentence=_answer(comparison, candidates, fastest, cheapest),
         remarks=tuple(_remarks(comparison, candidates, fastest, cheapest)),
@@ -229,12 +239,11 @@ def recommend(comparison: Comparison) -> Recommendation:
 
 
 def _least(candidates: Sequence[Candidate], figures: Sequence[Figure], reference: str) -> Candidate | None:
-    """The candidate of the smallest figure; the reference where it is not clearly beaten."""
+    """The candidate of the smallest figure among those that clearly beat the reference; the reference if none does."""
     ranked = sorted(zip(figures, candidates, strict=True), key=lambda pair: pair[0].value)
-    if not ranked:
-        return None
-    least, first = ranked[0]
-    return next((c for one, c in ranked if c.run == reference and not one.is_clearly_above(least)), first)
+    own = [pair for pair in ranked if pair[1].run == reference]
+    better = [pair for pair in ranked if all(one.is_clearly_above(pair[0]) for one, _ in own)]
+    return next((candidate for _, candidate in (*better, *own)), None)
 
 
 def _answer(

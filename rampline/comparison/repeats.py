@@ -36,7 +36,7 @@ def merge_trainings(trainings: Iterable[Row]) -> list[Row]:
 
     Figures are medians of the finished trainings, those of time and money of the ones on the first one's machine; what
     is no single figure (names, texts, and the parts of a step, which add up) is that of the training in the middle, by
-    throughput.
+    throughput. Epochs are the lower median; the best epoch is missing where trainings differ in it.
 
     Columns beside those of `trainings`:
         answers_of: the MLflow run of the finished training whose accuracy is nearest to the median: its answers stand
@@ -64,6 +64,8 @@ REACHED = "reached_val_accuracy"
 def merge_epochs(epochs: pd.DataFrame, trainings: Iterable[Row]) -> pd.DataFrame:
     """A row per run and epoch: medians of the trainings of its figures; of speeds and times, of those on its machine.
 
+    A run ends with the first of its trainings that does: later medians would be those of the others alone, which a stop
+    by accuracy or patience does not leave by chance.
     `REACHED` is a figure too: what each training has reached by then, not the best of the medians.
     Where a run was trained more than once, `METRIC_low` and `METRIC_high` are the least and the greatest of them.
     """
@@ -74,13 +76,16 @@ def merge_epochs(epochs: pd.DataFrame, trainings: Iterable[Row]) -> pd.DataFrame
     kept[REACHED] = kept.groupby("run")["val_accuracy"].cummax()
     timed = [metric.name for metric in from_source(Source.EPOCH) if metric.name in kept and _is_timed(metric)]
     kept.loc[kept["run"].isin(elsewhere), timed] = math.nan
+    last: Any = kept.groupby("run")["epoch"].max()
+    ends = last.groupby(counted).min()
     named = kept.assign(run=[counted[run] for run in kept["run"]])
+    named = pd.DataFrame(named[named["epoch"] <= named["run"].map(ends)])
     names = ["run", "epoch"]
     if not named.duplicated(names).any():
         return named.reset_index(drop=True)
     grouped = named.groupby(names, sort=False, as_index=False)
-    ends = [grouped.agg(end).drop(columns=names).add_suffix(suffix) for end, suffix in (("min", LOW), ("max", HIGH))]
-    return pd.concat([grouped.median(), *ends], axis="columns")
+    bounds = [grouped.agg(end).drop(columns=names).add_suffix(suffix) for end, suffix in (("min", LOW), ("max", HIGH))]
+    return pd.concat([grouped.median(), *bounds], axis="columns")
 
 
 def by_run(trainings: Iterable[Row]) -> dict[str, list[Row]]:
@@ -101,7 +106,7 @@ def _merge(trainings: Sequence[Row], alike: Sequence[Row]) -> Row:
     figures = _figures(middle)
     medians = {m.name: _median(row[m.name] for row in (timed if _is_timed(m) else finished)) for m in figures}
     intervals = {m.name: _interval(m.name, timed_alike if _is_timed(m) else alike, medians[m.name]) for m in figures}
-    answers, epochs = ([row[key] for row in finished] for key in ("answers", "epochs_in_all"))
+    answers, in_all, best = ([row[key] for row in finished] for key in ("answers", "epochs_in_all", "best_epoch"))
     accuracy = medians["test_accuracy"]
     return middle | {
         **medians,
@@ -110,7 +115,10 @@ def _merge(trainings: Sequence[Row], alike: Sequence[Row]) -> Row:
         "answers_of": min(finished, key=lambda row: _distance(row["test_accuracy"], accuracy))["run_id"],
         # That of the middle has its seed.
         "set_up": finished[0]["set_up"],
-        "epochs_in_all": epochs[0] if len({*epochs}) == 1 else math.nan,
+        "epochs": statistics.median_low(row["epochs"] for row in finished),
+        "epochs_in_all": in_all[0] if len({*in_all}) == 1 else math.nan,
+        "best_epoch": best[0] if len({*best}) == 1 else math.nan,
+        "stopped": next((row["stopped"] for row in finished if row["stopped"]), ""),
         "machines": max((row["machines"] for row in timed), key=len),
         "first_epochs": tuple(sorted({epoch for row in finished for epoch in row["first_epochs"]})),
         "repeat_of": "",

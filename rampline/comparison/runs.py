@@ -60,7 +60,7 @@ IDENTITY = (
 # Columns of `runs` beside those: what tells whether and how two runs may be compared.
 SETTINGS = (
     *("virtual_devices", "attempts", "workers_of_attempts", "attempt_table", "fingerprint", "steps_per_epoch"),
-    *("steps_per_call", "run_dir", "model.weights", "repeat_of", "parity"),
+    *("steps_per_call", "batch.accumulate", "run_dir", "model.weights", "repeat_of", "parity"),
     *("answers", "set_up", "epochs_in_all", "seconds_before", "machine", "machines", "first_epochs"),
     *COMPARABLE,
 )
@@ -274,9 +274,20 @@ def is_scaled(row: Mapping[str, Any], reference: Mapping[str, Any]) -> bool:
 
 
 def is_faster_by_replicas(row: Mapping[str, Any], reference: Mapping[str, Any]) -> bool:
-    """Whether nothing but its replicas can make a scaled run faster: another engine can, and a larger batch of each."""
+    """Whether nothing but its replicas can make a scaled run faster.
+
+    Another engine can, more steps in a call, a larger batch of each replica, and larger micro-batches of that.
+    """
     no_larger = (row["per_replica_batch_size"] or math.inf) <= (reference["per_replica_batch_size"] or 0)
-    return is_scaled(row, reference) and row["engine"] == reference["engine"] and no_larger
+    no_larger = no_larger and _micro_batch_size(row) <= _micro_batch_size(reference)
+    same_calls = all(row[key] == reference[key] for key in ("engine", "steps_per_call"))
+    return is_scaled(row, reference) and same_calls and no_larger
+
+
+def _micro_batch_size(row: Mapping[str, Any]) -> float:
+    """Images that a replica computes at once; `auto`, which begins with one micro-batch, counts as that."""
+    parts = row["batch.accumulate"]
+    return row["per_replica_batch_size"] / (int(parts) if parts.isdecimal() else 1)
 
 
 def csv_columns() -> list[str]:

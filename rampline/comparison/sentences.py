@@ -61,9 +61,24 @@ def list_answers(comparison: Comparison) -> list[str]:
 
 
 def _others(comparison: Comparison) -> list[dict[str, Any]]:
-    """The finished runs beside the reference, the fastest first, and last those that are its training once more."""
-    others = [row for row in comparison.ranked("speedup") if row["run"] != comparison.reference]
-    return sorted(others, key=lambda row: _is_repeat(row, comparison))
+    """The finished runs beside the reference, in the order of `_by_speed`."""
+    return [row for row in _by_speed(comparison) if row["run"] != comparison.reference]
+
+
+def _by_speed(comparison: Comparison) -> list[dict[str, Any]]:
+    """The finished runs, the fastest first: before all others those that are clearly faster than the reference.
+
+    Last are those that are its training once more.
+    """
+    return sorted(
+        comparison.ranked("speedup"),
+        key=lambda row: (_is_repeat(row, comparison), not _is_clearly_faster(row, comparison.reference_row)),
+    )
+
+
+def _is_clearly_faster(row: Mapping[str, Any], reference: Mapping[str, Any] | None) -> bool:
+    own, of_reference = (figure_of(each, "images_per_second") for each in (row, reference or row))
+    return own.is_clearly_above(of_reference)
 
 
 def summarise_accuracy(comparison: Comparison) -> str:
@@ -94,11 +109,12 @@ def summarise_scaling(comparison: Comparison) -> str:
     scaled = [row for row in ranked if reference and is_faster_by_replicas(row, reference)]
     if not reference or not scaled:
         return ""
-    best = scaled[0]
+    # A run that varies more may have the highest figure, and not clearly so.
+    paid = [row for row in scaled if _is_clearly_faster(row, reference)]
+    best = (paid or scaled)[0]
     reach = f"{figure_of(best, 'speedup').write(write_ratio)} on {best['replicas']} replicas"
     what = f"reaches {reach}, {write_percent(best['scaling_efficiency'])} of ideal scaling"
-    own, of_reference = (figure_of(row, "images_per_second") for row in (best, reference))
-    if own.is_clearly_above(of_reference):
+    if paid:
         return f"Scaling paid: {best['run']} {what}."
     if len(scaled) == 1:
         return f"Scaling did not pay: {best['run']} {what}."
@@ -232,8 +248,11 @@ def list_verdicts(comparison: Comparison) -> list[str]:
 
 
 def find_fastest(comparison: Comparison) -> dict[str, Any]:
-    """The finished run with the highest throughput; there must be a reference."""
-    return next(row for row in comparison.ranked("speedup") if not _is_repeat(row, comparison))
+    """The finished run with the highest throughput, of those that are clearly faster than the reference if any is.
+
+    There must be a reference.
+    """
+    return _by_speed(comparison)[0]
 
 
 def _is_repeat(row: dict[str, Any], comparison: Comparison) -> bool:

@@ -76,7 +76,6 @@ class RunConfig(Settings):
         1,
         "epochs from one checkpoint to the next; that of the best epoch so far and the last one are always saved",
         changes_epoch_time=False,
-        changes_training=False,
     )
     checkpoint_keep: Whole = setting(
         1,
@@ -89,13 +88,11 @@ class RunConfig(Settings):
         "write down which examples every step used, in `examples/` of the run directory (`loop` only; not with "
         "`parameter_server`)",
         changes_epoch_time=False,
-        changes_training=False,
     )
     tensorboard: Literal["scalars", "histograms"] = setting(
         "scalars",
         "what is written for TensorBoard after every epoch; `histograms`: those of all trained weights, too",
         changes_epoch_time=False,
-        changes_training=False,
     )
     profile: Flag = setting(
         False,

@@ -410,7 +410,6 @@ class ClusterConfig(Settings):
         "price of the whole set-up per hour in USD; the run costs this times its wall time. `null` takes it from the "
         "study's `prices`, and leaves costs out without a machine",
         changes_epoch_time=False,
-        changes_training=False,
     )
     machine: Text | None = setting(None, "machine type: a key of the study's `prices`", changes_training=False)
     machines: Count = setting(1, "how many of these the run needs", changes_training=False)

@@ -220,7 +220,8 @@ def forecast_run(
     step, steps = law.step(train_examples), config.steps_per_epoch(train_examples)
     whole, rest = divmod(train_examples, config.global_batch_size)
     epoch_seconds = (whole * step.total + (law.step(rest).total if rest else 0.0)) / 1000
-    saved = math.ceil(config.epochs / config.checkpoint_every_epochs)
+    # A best epoch is saved, too, and nobody knows how many there will be: half of the others.
+    saved = (math.ceil(config.epochs / config.checkpoint_every_epochs) + config.epochs) / 2
     if config.checkpoint_every_steps:
         saved += config.epochs * steps // config.checkpoint_every_steps
     run = RunParts(

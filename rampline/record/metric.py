@@ -16,6 +16,8 @@ from rampline.record.units import NUMBER, Unit
 
 # The chance to each side that the interval misses: its confidence is 95 %.
 MISSED = 1 / 40
+# The quantile of the normal distribution above which that is.
+Z = 1.959964
 
 
 class Source(StrEnum):
@@ -143,3 +145,12 @@ def interval_of_median(values: Iterable[float]) -> tuple[float, float]:
     at_most = accumulate(math.comb(len(found), below) for below in range(len(found)))
     left_out = max(0, sum(count / draws <= MISSED for count in at_most) - 1)
     return found[left_out], found[-1 - left_out]
+
+
+def wilson_interval(share: float, count: int) -> tuple[float, float]:
+    """The 95 % score interval of one share (Wilson 1927)."""
+    middle = share + Z**2 / (2 * count)
+    width = Z * math.sqrt(share * (1 - share) / count + Z**2 / (4 * count**2))
+    scale = 1 + Z**2 / count
+    # Rounding must not lead beyond 0 and 1.
+    return max((middle - width) / scale, 0.0), min((middle + width) / scale, 1.0)

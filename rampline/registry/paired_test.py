@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# The 97.5 % quantile of the normal distribution: intervals are of 95 %.
-Z = 1.959964
+from rampline.record.metric import wilson_interval
+
 LEVEL = 0.05
 # A test that would let a larger loss of accuracy than this pass by chance is too weak to excuse a lower model.
 LARGEST_UNSEEN_LOSS = 0.05
@@ -166,11 +166,3 @@ def difference_interval(
     below = _hybrid(accuracy - low, other_high - other, correlation)
     above = _hybrid(high - accuracy, other - other_low, correlation)
     return difference - below, difference + above
-
-
-def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """The 95 % score interval of one share (Wilson 1927)."""
-    middle = share + Z**2 / (2 * count)
-    width = Z * math.sqrt(share * (1 - share) / count + Z**2 / (4 * count**2))
-    scale = 1 + Z**2 / count
-    return (middle - width) / scale, (middle + width) / scale

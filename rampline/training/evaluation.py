@@ -28,6 +28,7 @@ from rampline.pipeline.examples import open_examples
 from rampline.record.checkpoints import Which, best_checkpoint, last_checkpoint, read_progress
 from rampline.record.events import EventWriter, finite
 from rampline.record.home import Home
+from rampline.record.metric import wilson_interval
 from rampline.record.run_directory import RunDirectory
 from rampline.training.checkpoint import load_model_weights
 from rampline.training.compiled_model import read_compiled
@@ -260,7 +261,7 @@ def score_answers(labels: np.ndarray, probabilities: np.ndarray, class_names: Se
     """All scores, as `evaluation.json` has them, of `(examples,) int` labels and `(examples, classes) float32`.
 
     Among them are `test_balanced_accuracy`, the mean recall of the classes that have images; `mean_certainty`, the mean
-    of the largest probability of each image; `intervals`, see `bootstrap_intervals`; `confusion_cells`, see
+    of the largest probability of each image; `intervals`, see `score_intervals`; `confusion_cells`, see
     `rampline.tracking.artifacts.read_confusion_matrix`. There must be at least one example.
     """
     predictions, certainty = probabilities.argmax(axis=1), probabilities.max(axis=1).astype(np.float64)
@@ -274,7 +275,7 @@ def score_answers(labels: np.ndarray, probabilities: np.ndarray, class_names: Se
         "test_balanced_accuracy": float(_ratio(matrix.diagonal(), images)[images > 0].mean()),
         "test_calibration_error": calibration_error(certainty, is_right),
         "mean_certainty": float(certainty.mean()),
-        "intervals": bootstrap_intervals(matrix),
+        "intervals": score_intervals(matrix),
         "class_names": list(class_names),
         "confusion_cells": _cells(matrix),
         "classification_report": classification_report(matrix, class_names),
@@ -342,8 +343,11 @@ def calibration_error(certainty: np.ndarray, is_right: np.ndarray) -> float:
     return float(np.abs(np.bincount(bins, is_right - certainty)).sum() / len(certainty))
 
 
-def bootstrap_intervals(matrix: np.ndarray) -> dict[str, Any]:
-    """The 95 % intervals of scores: percentiles over 1,000 resamples of the images (Efron 1979), with a fixed seed.
+def score_intervals(matrix: np.ndarray) -> dict[str, Any]:
+    """The 95 % intervals of scores.
+
+    Accuracy and recalls are shares of a known number of images, and have Wilson's; the others have percentiles over
+    1,000 resamples of the images (Efron 1979), with a fixed seed, and none where these do not differ.
 
     To resample images is to draw the cells of `matrix` from a multinomial distribution. Of a class, the scores need
     three numbers: its images, the right answers among them, and the images of other classes that are taken for it.
@@ -367,21 +371,28 @@ def bootstrap_intervals(matrix: np.ndarray) -> dict[str, Any]:
     recalls = _ratio(drawn_right, drawn, np.nan)
     by_class = {
         "precision": _ratio(drawn_right, drawn_right + drawn_mistaken, np.nan),
-        "recall": recalls,
         "f1-score": _ratio(2 * drawn_right, drawn + drawn_right + drawn_mistaken, np.nan),
     }
-    overall = {
-        "test_accuracy": drawn_right.sum(axis=1) / examples,
-        "test_balanced_accuracy": np.nanmean(recalls, axis=1),
+    intervals: dict[str, Any] = {
+        "test_accuracy": _share_interval(right.sum(), examples),
+        "test_balanced_accuracy": _with_width(np.quantile(np.nanmean(recalls, axis=1), BOUNDS).tolist()),
+        "recall": [_share_interval(matrix[label, label], n) if n else None for label, n in enumerate(all_images)],
     }
-    intervals: dict[str, Any] = {name: np.quantile(values, BOUNDS).tolist() for name, values in overall.items()}
     for name, values in by_class.items():
         intervals[name] = [None] * len(matrix)
         is_told = ~np.isnan(values).all(axis=0)
         found = np.nanquantile(values[:, is_told], BOUNDS, axis=0).T.tolist()
         for label, bounds in zip(present[is_told], found, strict=True):
-            intervals[name][label] = bounds
+            intervals[name][label] = _with_width(bounds)
     return intervals
+
+
+def _share_interval(right: int, images: int) -> list[float]:
+    return list(wilson_interval(float(right / images), int(images)))
+
+
+def _with_width(bounds: list[float]) -> list[float] | None:
+    return bounds if bounds[0] < bounds[1] else None
 
 
 def _ratio(above: np.ndarray, below: np.ndarray, otherwise: float = 0.0) -> np.ndarray:

@@ -57,6 +57,12 @@ def test_fastest_and_cheapest_may_differ(recommended):
     )
 
 
+def test_costs_that_are_not_told_apart_leave_one_answer(recommended):
+    runs = [run("base", 0.9, 200, 0.05), run("fast", 0.9, 70, 0.0201), run("other", 0.9, 90, 0.0200)]
+    found = recommended("near-costs", runs)
+    assert (found.fastest, found.cheapest) == ("fast", "fast")
+
+
 def test_reference_stays_where_nothing_is_clearly_better(recommended):
     found = recommended("itself", [run("base", 0.9, 100, 0.2), run("other", 0.9, 96, 0.195)])
     assert found.sentence == (
@@ -241,7 +247,7 @@ def twins(client, compare, study: str, *, same: bool = True, **params: str):
 
 
 def test_the_same_training_once_more_is_not_recommended_and_not_faster(client, compare):
-    spelling = {"batch.per": "replica", "cluster.price_per_hour": "7"}
+    spelling = {"batch.per": "replica", "cluster.max_restarts": "7"}
     comparison = twins(client, compare, "twins", same=True, **spelling)
     found = recommend(comparison)
     assert (found.fastest, found.cheapest) == ("base", "base")
@@ -267,6 +273,16 @@ def test_the_same_training_in_another_set_up_is_recommended_where_it_is_faster(c
     assert recommend(replace(slow, runs=epochs)).fastest == "base"
     # Equal settings are one set-up, whatever came out of it: its speeds differ by noise.
     assert recommend(twins(client, compare, "no-twins", same=False)).fastest == "base"
+
+
+def test_the_same_model_at_another_price_or_with_fewer_checkpoints_is_no_training_once_more(client, compare):
+    for params in ({"cluster.price_per_hour": "1.2"}, {"checkpoint_every_epochs": "5"}):
+        comparison = twins(client, compare, f"paid-{min(params)}", same=True, **params)
+        rows = comparison.runs.assign(images_per_second=[100.0, 100.0])
+        found = recommend(replace(comparison, runs=rows))
+        assert (found.fastest, found.cheapest) == ("twin", "twin")
+        # As trainings of one set-up they would share an interval.
+        assert "cost_usd" not in rows["intervals"][0]
 
 
 def test_a_run_that_stopped_earlier_with_the_same_model_takes_less_time_for_that(client, compare):

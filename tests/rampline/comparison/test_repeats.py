@@ -15,7 +15,7 @@ from rampline.comparison.errors_section import read_scores
 from rampline.comparison.recommendation import have_same_answers, recommend
 from rampline.comparison.report import make_attempts_section, write_comparison
 from rampline.comparison.run_table import make_columns
-from rampline.comparison.runs import read_comparison
+from rampline.comparison.runs import is_missing, read_comparison
 from rampline.comparison.sentences import (
     find_fastest,
     list_remarks,
@@ -102,6 +102,17 @@ def test_scaling_pays_where_intervals_part(compare):
     assert summarise_scaling(found).startswith("Scaling did not pay")
 
 
+def test_a_run_that_varies_does_not_hide_one_that_is_clearly_faster(compare):
+    base = trainings("base", [970, 990, 1000, 1010, 1030], [0.9] * 5, replicas="1")
+    wide = trainings("wide", [900, 1000, 1140, 1200, 1300], [0.9] * 5, replicas="2")
+    sure = trainings("sure", [1090, 1100, 1110, 1120, 1130], [0.9] * 5, replicas="2")
+    found = compare("hidden", base, wide, sure)
+    assert summarise_speed(found).startswith("sure is the fastest: 1,110 images/s")
+    assert summarise_speed(found).endswith("; wide is not clearly slower.")
+    assert summarise_scaling(found).startswith("Scaling paid: sure reaches 1.11")
+    assert (recommend(found).fastest, find_fastest(found)["run"]) == ("sure", "sure")
+
+
 def test_runs_of_the_same_settings_share_an_interval(compare):
     one, twin, other = (trainings(name, [speed], [0.9]) for name, speed in (("a", 100), ("b", 120), ("c", 118)))
     twins = [[LoggedRun(**{**vars(run[0]), "params": {"seed": "0", "x": x}})] for run, x in ((one, "1"), (twin, "1"))]
@@ -168,6 +179,14 @@ def test_another_seed_widens_the_interval_of_accuracy(compare):
     assert one.interval is not None
     assert several.interval is not None
     assert several.interval[0] < one.interval[0] - 0.02
+
+
+def test_the_interval_holds_what_images_and_seeds_change_together(compare):
+    # Half of Welch's interval over the seeds is 1.41 points, of Newcombe's over the images 0.81.
+    one, two = [0.90, 0.91, 0.92, 0.91], [0.89, 0.90, 0.91, 0.90]
+    found = compare("both", trainings("one", [100] * 4, one), trainings("two", [300] * 4, two))
+    interval = next(c.interval for c in recommend(found).candidates if c.run == "two")
+    assert interval == pytest.approx((-0.01 - math.hypot(0.0141, 0.0081), -0.01 + math.hypot(0.0141, 0.0081)), abs=2e-4)
 
 
 @pytest.mark.filterwarnings("error")
@@ -296,6 +315,22 @@ def test_answers_scores_and_ids_are_of_the_training_with_the_median_accuracy_wha
     ids = found.trainings.set_index("run")["run_id"][["a-seed1", "b-seed2"]].tolist()
     assert pd.read_csv(tmp_path / "comparison.csv")["run_id"].tolist() == ids
     assert [id_ for id_ in found.trainings["run_id"] if f"/runs/{id_}?" in write_markdown(found)] == ids
+
+
+def test_curves_end_with_the_first_training_that_stops_and_figures_are_of_all(compare):
+    run = trainings("a", [100, 90, 95], [0.9] * 3)
+    reason = "after epoch 2 of 3: target accuracy 0.97 reached"
+    for number, accuracies in enumerate([(0.95, 0.97), (0.94, 0.98), (0.8, 0.85, 0.9)]):
+        epochs = [(accuracy, 100 - number, 1e-3, epoch) for epoch, accuracy in enumerate(accuracies, 1)]
+        tags = {"rampline.stopped": reason} if len(epochs) == 2 else {}
+        run[number] = replace(run[number], epochs=epochs, tags={**run[number].tags, **tags})
+    # The training that was not stopped is the one in the middle.
+    run[2] = replace(run[2], epochs=[(accuracy, 99.5, *rest) for accuracy, _, *rest in run[2].epochs])
+    found = compare("ends", run)
+    (row,) = found.rows
+    assert (row["epochs"], row["stopped"]) == (2, reason)
+    assert is_missing(row["best_epoch"])
+    assert found.epochs_of("a")["reached_val_accuracy"].tolist() == [0.94, 0.97]
 
 
 def test_times_of_trainings_that_stopped_after_other_epochs_are_not_held_to_each_other(compare):

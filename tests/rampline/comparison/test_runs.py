@@ -265,6 +265,8 @@ def make_rows(**changes: Any) -> list[dict[str, Any]]:
         "epochs_in_all": [5, 5, 5],
         "fingerprint": ["a"] * 3,
         "engine": ["loop"] * 3,
+        "steps_per_call": ["auto"] * 3,
+        "batch.accumulate": ["auto"] * 3,
         "workers_of_attempts": [""] * 3,
         "global_batch_size": [64] * 3,
         "per_replica_batch_size": [64, 32, 8],
@@ -291,6 +293,9 @@ def test_efficiency_is_relative_to_the_replicas_of_the_reference():
     "change",
     [
         {"engine": ["loop", "fit", "loop"]},
+        {"steps_per_call": ["auto", "1", "auto"]},
+        {"batch.accumulate": ["8", "1", "1"]},  # micro-batches of 8, 32 and 8
+        {"optimizer.name": ["adam", "sgd", "adam"]},
         {"precision": ["float32", "mixed_float16", "float32"]},
         {"workers_of_attempts": ["", "2, 1", ""]},
         {"global_batch_size": [64, 128, 512], "per_replica_batch_size": [64, 128, 64]},

@@ -77,6 +77,8 @@ def test_figures_of_a_point(compare):
         {"params": {"model.trainable": "head"}},
         {"params": {"model.batch_norm": "frozen"}},
         {"params": {"model.head_units": "0"}},
+        {"params": {"model.dropout": "0.5"}},
+        {"params": {"optimizer.name": "sgd"}},
         {"params": {"xla": "True"}},
         {"params": {"deterministic": "True"}},
         {"tags": {"rampline.data_fingerprint": "e" * 64}},
@@ -93,7 +95,7 @@ def test_only_comparable_runs_stand_on_a_curve(compare, change):
 
 
 def test_what_may_differ_where_more_replicas_train(compare):
-    params = {"batch.accumulate": "2", "optimizer.name": "sgd", "learning_rate.peak": "0.01"}
+    params = {"batch.accumulate": "2", "learning_rate.peak": "0.01"}
     other = run("other", 1700, 4, params=params)
     (curve,) = make_curves(compare("unlogged", [RUNS[0], other], reference="one"), "strong")
     assert [point.run for point in curve.points] == ["one", "other"]

@@ -101,6 +101,13 @@ def test_a_batch_that_the_images_do_not_fill_is_as_large_as_they_make_it() -> No
     assert found.step.total == pytest.approx(16.0)
 
 
+def test_half_of_the_epochs_between_checkpoints_are_saved_as_the_best() -> None:
+    config = RunConfig(epochs=10, batch=BatchConfig(size=32), checkpoint_every_epochs=4)
+    found = forecast_run(config, reading(1, 20.0), None, **IMAGES)
+    # Epochs 4, 8 and 10, and half of the other 7.
+    assert found.run.checkpoint == pytest.approx(6.5 * 0.05)
+
+
 def test_checkpoints_inside_epochs_are_paid_too() -> None:
     config = RunConfig(epochs=2, batch=BatchConfig(size=32), checkpoint_every_steps=10)
     found = forecast_run(config, reading(1, 20.0), None, **IMAGES)

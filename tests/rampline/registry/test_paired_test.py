@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rampline.registry.paired_test import PairedComparison, compare_predictions, difference_interval, wilson_interval
+from rampline.record.metric import wilson_interval
+from rampline.registry.paired_test import PairedComparison, compare_predictions, difference_interval
 
 
 def paired(both_right: int, only_old: int, only_new: int, both_wrong: int) -> PairedComparison:

@@ -9,11 +9,11 @@ import pytest
 from sklearn import metrics
 
 from rampline.training.evaluation import (
-    bootstrap_intervals,
     calibration_error,
     classification_report,
     confusion_matrix,
     score_answers,
+    score_intervals,
 )
 
 
@@ -66,8 +66,8 @@ def test_figures_by_hand() -> None:
     intervals = scores["intervals"]
     assert [bounds is None for bounds in intervals["recall"]] == [False, False, True]
     assert [bounds is None for bounds in intervals["f1-score"]] == [False, False, True]
-    assert [bounds is None for bounds in intervals["precision"]] == [False, False, True]
-    assert intervals["recall"][1] == [1.0, 1.0]  # its one image is right in each resample that has it
+    # All that is called a cat is one.
+    assert [bounds is None for bounds in intervals["precision"]] == [True, False, True]
     assert json.loads(json.dumps(scores)) == scores
 
 
@@ -100,11 +100,22 @@ def test_intervals_are_those_of_a_plain_bootstrap(images: tuple[int, ...]) -> No
     predictions = np.where(random.random(len(labels)) < 0.75, labels, random.integers(0, 4, len(labels)))
     plain = plain_bootstrap(labels, predictions, 4, 8000)
     matrix = confusion_matrix(labels, predictions, 4)
-    found = bootstrap_intervals(matrix)
-    assert found == bootstrap_intervals(matrix)
-    for name, expected in plain.items():
-        width = expected[..., 1:] - expected[..., :1]
-        assert (np.abs(np.array(found[name]) - expected) <= 0.12 * width + 1e-9).all(), name
+    found = score_intervals(matrix)
+    assert found == score_intervals(matrix)
+    for name in ("test_balanced_accuracy", "f1-score", "precision"):
+        bounds = found[name] if name in ("f1-score", "precision") else [found[name]]
+        for own, (low, high) in zip(bounds, plain[name].reshape(-1, 2), strict=True):
+            assert (own is None) == (low == high), name
+            assert own is None or np.abs(np.array(own) - (low, high)).max() <= 0.12 * (high - low) + 1e-9, name
+
+
+def test_shares_of_known_counts_have_wilsons_interval() -> None:
+    found = score_intervals(np.diag([3, 36, 321]))
+    assert found["recall"][0] == pytest.approx([0.4385, 1.0], abs=1e-4)
+    assert found["recall"][1] == pytest.approx([0.9036, 1.0], abs=1e-4)
+    assert found["test_accuracy"] == pytest.approx([0.9894, 1.0], abs=1e-4)
+    # All resamples are alike, and cannot tell how far another sample may be.
+    assert (found["test_balanced_accuracy"], found["f1-score"], found["precision"]) == (None, [None] * 3, [None] * 3)
 
 
 @pytest.mark.parametrize(
@@ -134,11 +145,12 @@ def test_calibration_error_goes_through_bins_as_it_is_defined() -> None:
 
 def test_one_image() -> None:
     scores = score_answers(np.array([1]), np.array([[0.25, 0.75]], np.float32), ("a", "b"))
-    assert scores["intervals"]["recall"] == [None, [1.0, 1.0]]
-    assert scores["intervals"]["test_balanced_accuracy"] == [1.0, 1.0]
+    assert scores["intervals"]["recall"] == [None, pytest.approx([0.2065, 1.0], abs=1e-4)]
+    assert scores["intervals"]["test_balanced_accuracy"] is None
     assert scores["test_calibration_error"] == pytest.approx(0.25)
     wrong = score_answers(np.array([0]), np.array([[0.25, 0.75]], np.float32), ("a", "b"))
-    assert wrong["intervals"]["f1-score"] == [[0.0, 0.0], None]
+    assert wrong["intervals"]["recall"] == [pytest.approx([0.0, 0.7935], abs=1e-4), None]
+    assert wrong["intervals"]["f1-score"] == [None, None]
     assert wrong["intervals"]["precision"] == [None, None]  # "a" is never answered, and "b" has no images
     assert (wrong["test_accuracy"], wrong["test_balanced_accuracy"]) == (0.0, 0.0)
 
@@ -154,7 +166,7 @@ def test_a_thousand_classes_cost_less_than_the_evaluation() -> None:
     labels = random.integers(0, 1000, 50_000)
     matrix = confusion_matrix(labels, np.where(random.random(50_000) < 0.8, labels, 0), 1000)
     began = time.process_time()
-    found = bootstrap_intervals(matrix)
+    found = score_intervals(matrix)
     assert time.process_time() - began < 3
     low, high = found["test_accuracy"]
     assert high - low == pytest.approx(2 * 1.96 * np.sqrt(0.8 * 0.2 / 50_000), rel=0.1)
