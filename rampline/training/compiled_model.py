@@ -115,7 +115,10 @@ class _Examples:
 
     def __init__(self, classes: int) -> None:
         count, draw = 6 if classes == 5 else 5, np.random.default_rng(0)
-        self.labels = tf.constant(draw.integers(0, classes, count), tf.int32)
+        labels = draw.integers(0, classes, count)
+        # Losses of pairs depend on the others of a class, and of other ones: each row has both outside of its part.
+        labels[_SECOND], labels[1] = labels[_FIRST], (labels[0] + 1) % classes
+        self.labels = tf.constant(labels, tf.int32)
         self.logits = tf.constant(draw.normal(size=(count, classes)), tf.float32)
 
     def taken(self, one_hot: bool, rows: list[int] | None = None) -> tuple[tf.Tensor, tf.Tensor]:

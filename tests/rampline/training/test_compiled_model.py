@@ -105,6 +105,23 @@ def test_what_cannot_be_trained_as_it_is_meant_is_refused_in_one_line(message):
     assert "\n" not in str(failure.value)
 
 
+def supervised_contrastive(y_true: Any, y_pred: Any) -> Any:
+    """Of pairs of one class alone."""
+    ops = keras.ops
+    unit = ops.normalize(y_pred)
+    is_pair = (y_true[:, None] == y_true[None]) & ~ops.eye(ops.shape(y_true)[0], dtype=bool)
+    return -ops.sum(ops.where(is_pair, unit @ ops.transpose(unit), 0.0), axis=1)
+
+
+@pytest.mark.parametrize("classes", [2, 5, 1000])
+@pytest.mark.parametrize("loss", [keras.losses.Circle(), supervised_contrastive])
+def test_losses_of_pairs_are_refused_whatever_the_number_of_classes(loss, classes):
+    model = compiled_models.network((4, 4, 1), classes)
+    model.compile(loss=loss)
+    with pytest.raises(ConfigError, match="depends on the others of its batch"):
+        read_compiled(model, name="m:f", classes=classes)
+
+
 OF_PROBABILITIES = {
     "losses": [
         ("KLDivergence", {}),
