@@ -94,6 +94,7 @@ def _decode_other(encoded: tf.Tensor, channels: int) -> tuple[tf.Tensor, tf.Tens
         decode = functools.partial(tf.io.decode_image, tf.identity(encoded), expand_animations=False)
     if channels == 1:
         is_rgb = tf.reduce_any(tf.strings.substr(encoded, 0, 2) == _ONLY_RGB)
+        # Not with the channels that the file has: of an animated WebP they end the process.
         image = tf.cond(is_rgb, lambda: tf.image.rgb_to_grayscale(decode(channels=3)), lambda: decode(channels=1))
     else:
         image = decode(channels=channels)

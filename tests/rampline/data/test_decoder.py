@@ -78,3 +78,12 @@ def test_the_palette_of_a_bmp_is_not_taken_for_greys(colours, channels):
     for image in greys:
         assert image.pixels is not None, image.problem
         np.testing.assert_array_equal(image.pixels, pixels)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_animated_webp_is_undecodable(colours, channels):
+    """TensorFlow ends the process where it is asked for the channels that such a file has."""
+    animation = encode(colours, "webp", save_all=True, append_images=[colours.rotate(180)])
+    (image,) = Decoder((9, 7, channels))([animation])
+    assert image.pixels is None
+    assert "WebP Animation" in image.problem
