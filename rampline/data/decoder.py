@@ -90,25 +90,29 @@ def _choose_reduction(size: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_other(encoded: tf.Tensor, channels: int) -> tuple[tf.Tensor, tf.Tensor]:
-    decode = functools.partial(tf.io.decode_image, encoded, expand_animations=False)
+    with tf.control_dependencies([_check_palette(encoded)]):
+        decode = functools.partial(tf.io.decode_image, tf.identity(encoded), expand_animations=False)
     if channels == 1:
         is_rgb = tf.reduce_any(tf.strings.substr(encoded, 0, 2) == _ONLY_RGB)
-        image = tf.cond(is_rgb, lambda: _make_grey(encoded, decode()), lambda: decode(channels=1))
+        # Not with the channels that the file has: of an animated WebP they end the process.
+        image = tf.cond(is_rgb, lambda: tf.image.rgb_to_grayscale(decode(channels=3)), lambda: decode(channels=1))
     else:
         image = decode(channels=channels)
     return image, tf.shape(image)[:2]
 
 
-def _make_grey(encoded: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
-    """`(height, width, 1)`; an image of one channel is a BMP with a palette, which TensorFlow does not read."""
+def _check_palette(encoded: tf.Tensor) -> Any:
+    """TensorFlow takes the indices of a BMP of 8 bits for its pixels: they are where the palette is of greys."""
 
-    def check_palette() -> tf.Tensor:
-        is_grey = tf.strings.substr(encoded, 54, len(_GREYS)) == _GREYS
-        with tf.control_dependencies([tf.debugging.Assert(is_grey, ["a BMP with a palette of colours"])]):
-            return tf.identity(image)
+    def is_grey() -> tf.Tensor:
+        header_bytes = tf.io.decode_raw(tf.strings.substr(encoded, 14, 1), tf.uint8)[0]
+        return tf.strings.substr(encoded, 14 + tf.cast(header_bytes, tf.int32), len(_GREYS)) == _GREYS
 
-    grey = tf.cond(tf.shape(image)[2] == 1, check_palette, lambda: tf.image.rgb_to_grayscale(image[..., :3]))
-    return tf.ensure_shape(grey, (None, None, 1))
+    # A shorter one than its header is TensorFlow's to refuse.
+    is_bmp = (tf.strings.substr(encoded, 0, 2) == b"BM") & (tf.strings.length(encoded) >= 54)
+    has_palette = tf.cond(is_bmp, lambda: tf.strings.substr(encoded, 28, 2) == b"\x08\x00", lambda: False)
+    is_right = tf.cond(has_palette, is_grey, lambda: True)
+    return tf.debugging.Assert(is_right, ["a BMP with a palette of colours"])
 
 
 def resize(image: tf.Tensor, image_shape: tuple[int, int, int]) -> tf.Tensor:

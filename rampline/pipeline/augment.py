@@ -18,7 +18,7 @@ from rampline.config.keras_names import IMAGE_LAYERS, keras_names
 from rampline.config.setting import Options
 from rampline.errors import ConfigError
 from rampline.pipeline.examples import Examples
-from rampline.pipeline.order import EpochOrder
+from rampline.pipeline.order import EpochOrder, shuffle
 
 # Keras' layers that put two examples together, and change labels with images.
 MIXING = (keras.layers.MixUp, keras.layers.CutMix)
@@ -73,8 +73,8 @@ class Augmented:
 
     def _mixed(self, layer: keras.layers.Layer, place: int, rows: tf.Tensor) -> Pair:
         """Each example mixed with another of the global batch, which may be in the share of another replica."""
-        last = self.order.examples_in_batch(self.step) - 1
-        partners = tf.random.experimental.index_shuffle(rows, tf.random.fold_in(self._seed_of(place), 0), last)
+        seed = tf.random.fold_in(self._seed_of(place), 0)
+        partners = shuffle(rows, seed, self.order.examples_in_batch(self.step))
         needed, places = tf.unique(tf.concat([rows, partners], axis=0), out_idx=tf.int64)
         images, labels = self._after(place - 1, needed)
         if labels.shape.rank == 1:

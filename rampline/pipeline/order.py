@@ -105,11 +105,15 @@ class EpochOrder:
 
     def _shuffle(self, positions: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
         seed = tf.stack([tf.constant(self.seed, tf.int64), epoch])
-        # The op uses only the lowest bits of each word, 8 for 50,000 examples: seeds 0 and 256 would give one order.
-        key = tf.random.stateless_uniform((3,), seed, minval=None, maxval=None, dtype=tf.uint32, alg="philox")
-        last = tf.constant(self.examples - 1, tf.int64)
-        # With TensorFlow's 4 rounds epochs of 50,000 examples correlate by 0.7, and neighbours are spread too evenly.
-        return tf.raw_ops.RandomIndexShuffle(index=positions, seed=key, max_index=last, rounds=8)
+        return shuffle(positions, seed, tf.constant(self.examples, tf.int64))
+
+
+def shuffle(positions: tf.Tensor, seed: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """Where a shuffle of [0, count) by the (2,) int64 `seed` puts each of the int64 `positions`."""
+    # The op uses only the lowest bits of each word, 8 for 50,000 examples: seeds 0 and 256 would give one order.
+    key = tf.random.stateless_uniform((3,), seed, minval=None, maxval=None, dtype=tf.uint32, alg="philox")
+    # With TensorFlow's 4 rounds epochs of 50,000 examples correlate by 0.7, and neighbours are spread too evenly.
+    return tf.raw_ops.RandomIndexShuffle(index=positions, seed=key, max_index=count - 1, rounds=8)
 
 
 def order_of(config: RunConfig, dataset: PreparedDataset) -> EpochOrder:

@@ -214,6 +214,7 @@ def load_model_weights(path: Path, model: keras.Model) -> None:
     values = [array for name, array in zip(names, arrays, strict=True) if not name.endswith(SEED_STATE)]
     _check_fit(model.weights, values, path)
     _assign(model.weights, values)
+    _finalize(model)
 
 
 def _arrays(
@@ -239,6 +240,7 @@ def _assign_all(
         _check_fit(variables, values, path)
     for variables, values in pairs:
         _assign(variables, values)
+    _finalize(model)
 
 
 def _saved_variables(
@@ -262,3 +264,10 @@ def _check_fit(variables: Sequence[keras.Variable], values: Sequence[np.ndarray]
 def _assign(variables: Sequence[keras.Variable], values: Sequence[np.ndarray]) -> None:
     for variable, value in zip(variables, values, strict=True):
         variable.assign(tf.constant(value, variable.dtype))
+
+
+def _finalize(model: keras.Model) -> None:
+    """Let the layers that compute with constants made of their weights make them of the weights that they have now."""
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Normalization):
+            layer.finalize_state()

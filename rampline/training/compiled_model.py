@@ -30,6 +30,8 @@ _OPTIMIZER_NOT_TAKEN = {
     "gradient_accumulation_steps": "each step updates the weights",
     "ema_overwrite_frequency": "averages are validated and saved, and training goes on from the weights",
 }
+# Functions of Keras that take probabilities or rates, and have no `from_logits`.
+_OF_PROBABILITIES = ("kl_divergence", "poisson", "categorical_generalized_cross_entropy")
 # What every run or its evaluation has, whatever it is compiled with.
 _OUR_FIGURES = ("loss", "accuracy", "regularization_loss", "balanced_accuracy", "calibration_error")
 # Figures of a row of sums, which every step has.
@@ -113,7 +115,10 @@ class _Examples:
 
     def __init__(self, classes: int) -> None:
         count, draw = 6 if classes == 5 else 5, np.random.default_rng(0)
-        self.labels = tf.constant(draw.integers(0, classes, count), tf.int32)
+        labels = draw.integers(0, classes, count)
+        # Losses of pairs depend on the others of a class, and of other ones: each row has both outside of its part.
+        labels[_SECOND], labels[1] = labels[_FIRST], (labels[0] + 1) % classes
+        self.labels = tf.constant(labels, tf.int32)
         self.logits = tf.constant(draw.normal(size=(count, classes)), tf.float32)
 
     def taken(self, one_hot: bool, rows: list[int] | None = None) -> tuple[tf.Tensor, tf.Tensor]:
@@ -205,12 +210,20 @@ def _finds_one_hot(loss: keras.losses.Loss, examples: _Examples) -> bool:
 
 
 def _check_takes_logits(what: str, function: Any, owner: Any) -> None:
-    """Keras' functions take probabilities unless they are told otherwise."""
-    if function is None or "from_logits" not in inspect.signature(function).parameters:
+    """Keras' functions and metrics take probabilities unless they are told otherwise."""
+    parameters = inspect.signature(function).parameters.values() if function else ()
+    settings = {parameter.name: parameter.default for parameter in parameters} | getattr(owner, "_fn_kwargs", {})
+    takes_logits = settings.get("from_logits", getattr(owner, "_from_logits", None))
+    reason = f"{what}, which takes probabilities, and a model gives logits"
+    if takes_logits is False:
+        raise _NotTaken(f"{reason}: set from_logits=True")
+    # A function or a metric of the user's may make probabilities itself.
+    if takes_logits or not (function or type(owner)).__module__.startswith("keras."):
         return
-    by_default = inspect.signature(function).parameters["from_logits"].default
-    if not getattr(owner, "_fn_kwargs", {}).get("from_logits", by_default):
-        raise _NotTaken(f"{what}, which takes probabilities, and a model gives logits: set from_logits=True")
+    threshold = settings.get("threshold", getattr(owner, "threshold", None))
+    thresholds = getattr(owner, "thresholds", () if threshold is None else (threshold,))
+    if getattr(function, "__name__", "") in _OF_PROBABILITIES or any(0 < one <= 1 for one in thresholds):
+        raise _NotTaken(reason)
 
 
 def _read_metrics(given: Any, examples: _Examples, *, one_hot: bool) -> dict[str, keras.metrics.Metric] | None:

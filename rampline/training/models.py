@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import shutil
@@ -17,6 +18,7 @@ from typing import Any
 import h5py
 import keras
 import numpy as np
+from keras.src.applications import efficientnet
 from keras.src.backend.config import keras_home
 from keras.src.utils import file_utils
 
@@ -180,8 +182,11 @@ def _freeze(backbone: keras.Model, config: ModelConfig) -> None:
 def _load_backbone(make_backbone: Callable[..., keras.Model], config: ModelConfig, shape: ImageShape) -> keras.Model:
     is_backbone_file = config.weights.endswith(".h5")
     weights = config.weights if is_backbone_file or config.weights == "imagenet" else None
+    make = functools.partial(make_backbone, include_top=False, input_shape=shape, **config.options)
     try:
-        return make_backbone(include_top=False, weights=weights, input_shape=shape, **config.options)
+        if make_backbone.__module__ == efficientnet.__name__:
+            return _make_efficientnet(make, weights)
+        return make(weights=weights)
     except DownloadFailed:
         raise
     except Exception as error:
@@ -192,6 +197,22 @@ def _load_backbone(make_backbone: Callable[..., keras.Model], config: ModelConfi
         reason = " ".join(str(error).split())[:200]
         made = f"{config.name} with {config.options}" if config.options else config.name
         raise ConfigError(f"model.weights={config.weights} cannot be loaded into {made}: {reason}") from error
+
+
+def _make_efficientnet(make: Callable[..., keras.Model], weights: str | None) -> keras.Model:
+    """A backbone with the same layers whatever its weights: a run is resumed and evaluated without those of its start.
+
+    The published files have standard deviations where the variances belong. Keras makes up for it with one more layer,
+    which only `imagenet` has (https://github.com/tensorflow/tensorflow/issues/49930); here the variances are put right.
+    """
+    backbone = make(weights=None if weights == "imagenet" else weights)
+    if weights == "imagenet":
+        backbone.set_weights(make(weights=weights).get_weights())
+    (layer,) = (layer for layer in backbone.layers if isinstance(layer, keras.layers.Normalization))
+    if np.allclose(layer.adapt_variance.numpy(), efficientnet.IMAGENET_STDDEV_RGB):
+        layer.adapt_variance.assign(np.square(efficientnet.IMAGENET_STDDEV_RGB))
+    layer.finalize_state()
+    return backbone
 
 
 @contextmanager

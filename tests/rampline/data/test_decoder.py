@@ -66,7 +66,24 @@ def test_all_kinds_get_the_channels_that_are_asked_for(colours, channels):
         np.testing.assert_allclose(image.pixels.astype(int), pixels, atol=1 if channels == 1 else 0)
 
 
-def test_the_palette_of_a_bmp_is_not_taken_for_greys(colours):
-    (image,) = Decoder((9, 7, 1))([encode(colours.quantize(16), "bmp")])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_palette_of_a_bmp_is_not_taken_for_greys(colours, channels):
+    grey = encode(colours.convert("L"), "bmp")
+    # As later versions of Windows write it: the palette begins behind a longer header.
+    longer = b"".join([grey[:10], (1078 + 84).to_bytes(4, "little"), bytes([124, 0, 0, 0]), grey[18:54], bytes(84)])
+    pixels = np.asarray(colours.convert("L"))[..., None].repeat(channels, axis=2)
+    coloured, *greys = Decoder((9, 7, channels))([encode(colours.quantize(16), "bmp"), grey, longer + grey[54:]])
+    assert coloured.pixels is None
+    assert "a BMP with a palette of colours" in coloured.problem
+    for image in greys:
+        assert image.pixels is not None, image.problem
+        np.testing.assert_array_equal(image.pixels, pixels)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_animated_webp_is_undecodable(colours, channels):
+    """TensorFlow ends the process where it is asked for the channels that such a file has."""
+    animation = encode(colours, "webp", save_all=True, append_images=[colours.rotate(180)])
+    (image,) = Decoder((9, 7, channels))([animation])
     assert image.pixels is None
-    assert "a BMP with a palette of colours" in image.problem
+    assert "WebP Animation" in image.problem

@@ -158,15 +158,22 @@ def test_mixup_mixes_each_example_with_one_other_of_the_global_batch():
     """Of black images and one white one: the white one is in two, and the labels say how much of it."""
     before = np.zeros((8, 8, 8, 1), np.uint8)
     before[5] = 255
-    pixels, labels = augmented_pairs([{"MixUp": {"alpha": 0.9}}], step=1, before=before)
+    pixels, labels = augmented_pairs([{"MixUp": {"alpha": 0.9}}], step=5, before=before)
     assert (labels.shape, labels.dtype) == ((8, CLASSES), np.float32)
     np.testing.assert_allclose(labels.sum(axis=1), 1, atol=1e-6)
     white = pixels[:, 0, 0, 0] / 255
-    # The partner of row 7 is the white one, which is of class 1; row 7 is of class 3.
-    assert np.flatnonzero(white).tolist() == [5, 7]
-    np.testing.assert_allclose(labels[[5, 7], 1], white[[5, 7]], atol=2e-3)
-    assert labels[7, 3] == pytest.approx(1 - white[7], abs=2e-3)
-    assert 0.01 < white[7] < 0.99
+    # The partner of row 4 is the white one, which is of class 1; row 4 is of class 0.
+    assert np.flatnonzero(white).tolist() == [4, 5]
+    np.testing.assert_allclose(labels[[4, 5], 1], white[[4, 5]], atol=2e-3)
+    assert labels[4, 0] == pytest.approx(1 - white[4], abs=2e-3)
+    assert 0.01 < white[4] < 0.99
+
+
+def test_few_examples_are_mixed_with_themselves():
+    """At a step for which `tf.random.experimental.index_shuffle` left 38 of 64 in their places."""
+    before = np.where(np.eye(BATCH, dtype=bool), 255, 0).astype(np.uint8).reshape(BATCH, 8, 8, 1)
+    pixels, _ = augmented_pairs([{"MixUp": {"alpha": 9.0}}], step=68, before=before)
+    assert (pixels.reshape(BATCH, BATCH).diagonal() == 255).sum() <= 5
 
 
 def test_a_mixed_example_is_a_mixture_of_what_came_before():

@@ -105,6 +105,69 @@ def test_what_cannot_be_trained_as_it_is_meant_is_refused_in_one_line(message):
     assert "\n" not in str(failure.value)
 
 
+def supervised_contrastive(y_true: Any, y_pred: Any) -> Any:
+    """Of pairs of one class alone."""
+    ops = keras.ops
+    unit = ops.normalize(y_pred)
+    is_pair = (y_true[:, None] == y_true[None]) & ~ops.eye(ops.shape(y_true)[0], dtype=bool)
+    return -ops.sum(ops.where(is_pair, unit @ ops.transpose(unit), 0.0), axis=1)
+
+
+@pytest.mark.parametrize("classes", [2, 5, 1000])
+@pytest.mark.parametrize("loss", [keras.losses.Circle(), supervised_contrastive])
+def test_losses_of_pairs_are_refused_whatever_the_number_of_classes(loss, classes):
+    model = compiled_models.network((4, 4, 1), classes)
+    model.compile(loss=loss)
+    with pytest.raises(ConfigError, match="depends on the others of its batch"):
+        read_compiled(model, name="m:f", classes=classes)
+
+
+OF_PROBABILITIES = {
+    "losses": [
+        ("KLDivergence", {}),
+        ("kl_divergence", {}),
+        ("Poisson", {}),
+        ("CategoricalGeneralizedCrossEntropy", {}),
+    ],
+    "metrics": [
+        *[(name, {}) for name in ("KLDivergence", "kl_divergence", "AUC", "BinaryAccuracy", "binary_accuracy")],
+        *[(name, {}) for name in ("Precision", "Recall", "TruePositives", "FalsePositives", "TrueNegatives")],
+        ("FalseNegatives", {}),
+        ("PrecisionAtRecall", {"recall": 0.5}),
+        ("RecallAtPrecision", {"precision": 0.5}),
+        ("SensitivityAtSpecificity", {"specificity": 0.5}),
+        ("SpecificityAtSensitivity", {"sensitivity": 0.5}),
+        ("F1Score", {"average": "macro", "threshold": 0.5}),
+    ],
+}
+OF_LOGITS = [
+    *[(name, {"top_k": 1}) for name in ("Precision", "Recall")],
+    ("F1Score", {"average": "macro"}),
+    ("TruePositives", {"thresholds": 0}),
+    ("AUC", {"from_logits": True}),
+]
+
+
+def compile_with(kind: str, name: str, options: dict) -> keras.Model:
+    found = getattr(getattr(keras, kind), name)
+    given = found(**options) if isinstance(found, type) else found
+    is_loss = kind == "losses"
+    return compile_network(loss=given if is_loss else "mse", metrics=None if is_loss else [given])
+
+
+@pytest.mark.parametrize(
+    "kind, name, options", [(kind, *one) for kind in OF_PROBABILITIES for one in OF_PROBABILITIES[kind]]
+)
+def test_what_takes_probabilities_is_refused_also_where_it_cannot_be_told_otherwise(kind, name, options):
+    with pytest.raises(ConfigError, match=", which takes probabilities, and a model gives logits"):
+        read(compile_with(kind, name, options))
+
+
+@pytest.mark.parametrize("name, options", OF_LOGITS)
+def test_metrics_that_rank_or_have_thresholds_for_logits_are_taken(name, options):
+    assert len(read(compile_with("metrics", name, options)).metrics or {}) == 1
+
+
 class WithItsOwnStep(keras.Sequential):
     """Its step would not be called."""
 

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 from command_line import wait_until
 from file_server import serve
-from keras.src.applications import mobilenet_v2
+from keras.src.applications import efficientnet, mobilenet_v2
 from keras.src.backend import config as keras_config
 from keras.src.utils import file_utils
 from processes import processes_of
@@ -27,6 +27,8 @@ from rampline.errors import ConfigError, DownloadFailed
 from rampline.files import locked
 from rampline.jobs.job import Job, JobFailed, run_job
 from rampline.jobs.local import LOCAL
+from rampline.record.checkpoints import Progress
+from rampline.training.checkpoint import load_model_weights, restore_newest, save_checkpoint
 from rampline.training.models import check_own_model, downloads_whole, load_keras_file, make_model
 from rampline.training.state import make_state
 
@@ -150,6 +152,33 @@ def test_a_backbone_file_is_loaded(tmp_path):
     for found, saved in zip(inner.weights, backbone.weights, strict=True):
         np.testing.assert_array_equal(found.value.numpy(), saved.value.numpy())
     assert all(layer.trainable for layer in model.layers)
+
+
+@pytest.mark.parametrize("weights", ["imagenet", "file"])
+def test_an_efficientnet_is_rebuilt_without_the_weights_that_it_began_with(tmp_path, monkeypatch, weights):
+    monkeypatch.setattr(efficientnet, "DEFAULT_BLOCKS_ARGS", efficientnet.DEFAULT_BLOCKS_ARGS[:1])
+    make = functools.partial(keras.applications.EfficientNetB0, include_top=False, input_shape=(32, 32, 3))
+    published, file = make(weights=None), str(tmp_path / "published.weights.h5")
+    layer = next(layer for layer in published.layers if isinstance(layer, keras.layers.Normalization))
+    layer.adapt_mean.assign([0.485, 0.456, 0.406])
+    layer.adapt_variance.assign([0.229, 0.224, 0.225])
+    published.save_weights(file)
+    monkeypatch.setattr(file_utils, "get_file", lambda *_, **__: file)
+
+    model = build("EfficientNetB0", (32, 32, 3), weights="imagenet" if weights == "imagenet" else file)
+    pixels = images((32, 32, 3))
+    backbone = next(layer for layer in model.layers if isinstance(layer, keras.Model))
+    expected = make(weights="imagenet")(pixels)
+    np.testing.assert_allclose(backbone(pixels), expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+    optimizer = keras.optimizers.SGD()
+    optimizer.build(model.trainable_variables)
+    path = save_checkpoint(tmp_path, Progress(step=1), model, optimizer)
+    evaluated, resumed = (build("EfficientNetB0", (32, 32, 3)) for _ in range(2))
+    load_model_weights(path, evaluated)
+    restore_newest(tmp_path, resumed, optimizer, warn=pytest.fail)
+    for again in (evaluated, resumed):
+        np.testing.assert_array_equal(again(pixels), model(pixels))
 
 
 FETCHING = """
