@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from command_line import Rampline, wait_until
 from own_prefect import own_prefect
-from runs import SUPPORT
 from slurm_cluster import SlurmCluster
 
 from rampline.config import to_dict
@@ -80,8 +79,7 @@ def submit(
     """`submit(*ARGUMENTS)` hands a study in; what its job printed is there where a test fails."""
 
     def call(*arguments: str) -> Submitted:
-        environment = prefect | slurm.environment | {"PYTHONPATH": str(SUPPORT)}
-        done = rampline("submit", *arguments, prefect=environment)
+        done = rampline("submit", *arguments, prefect=prefect | slurm.environment)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         (folder,) = home.glob("runs/*/*")
         return Submitted(done.stdout.split(":")[0].removeprefix("job "), RunDirectory(folder / "multi-worker"), slurm)
