@@ -119,7 +119,7 @@ def test_the_first_node_is_lost(
     assert submitted.cluster.job(submitted.job)["Restarts"] == "1"
     assert submitted.cluster.await_state(submitted.job, *ENDED) == "COMPLETED", submitted.printed
     assert_bit_equal(submitted.directory, trained_here(submitted))
-    case = f"Slurm: first node powered off, and the command with it; {spares} spares"
+    case = f"Slurm: first node powered off, and the command with it; {'one' if spares == '1' else 'no'} spare"
     cost = f"{queued:.1f} (queued again)", *trains_again(submitted, hit)
     table.add_row(case, "mid-epoch", "1", *cost, "weights bit-equal")
 
