@@ -79,7 +79,8 @@ test-quick: setup
 docs: setup
 	DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
 
-# Faults in real runs, with what each cost: about 50 minutes. The two-host cases need root, iproute2 and /dev/net/tun.
+# Faults in real runs, with what each cost: more than an hour. The two-host cases need root, iproute2 and /dev/net/tun, those of
+# jobs Debian's Slurm.
 chaos: setup
 	RAMPLINE_CHAOS_TABLE=$(or $(TABLE),.chaos-table.json) .venv/bin/pytest tests/chaos --timeout=900 $(ARGS)
 

@@ -18,7 +18,16 @@ from rampline.jobs.fork_server import fork_server
 from rampline.record.home import Home
 from rampline.servers.environments import make_quiet
 
-pytest_plugins = ["command_line", "stack", "own_prefect", "trained_runs", "tiers", "slurm_cluster", "s3_server"]
+pytest_plugins = [
+    "command_line",
+    "stack",
+    "own_prefect",
+    "trained_runs",
+    "tiers",
+    "slurm_cluster",
+    "slurm_jobs",
+    "s3_server",
+]
 
 # As the command does it, before anything imports Prefect or TensorFlow: tests run commands in this process.
 make_quiet()

@@ -216,12 +216,12 @@ def recoveries(directory: RunDirectory, hits: list[float]) -> list[Recovery]:
         told = [e["time"] for e in events if e["event"] in ("progress", "finished")]
         resumed = next((at for at in told if at > ended["time"]), hit)
         found.append(
-            Recovery(detected_after=lost - hit, resumed_after=resumed - hit, steps_repeated=_repeated(events, hit))
+            Recovery(detected_after=lost - hit, resumed_after=resumed - hit, steps_repeated=steps_repeated(events, hit))
         )
     return found
 
 
-def _repeated(events: list[dict], hit: float) -> int:
+def steps_repeated(events: list[dict], hit: float) -> int:
     """Steps told of before the hit that the next attempt did again."""
     per_epoch = next(e["steps_per_epoch"] for e in events if e["event"] == "started")
     before = [(e["epoch"] - 1) * per_epoch + e["step"] for e in events if e["event"] == "progress" and e["time"] < hit]

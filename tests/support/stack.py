@@ -34,7 +34,7 @@ SHARED = {
     "s3": "s3",
 }
 # Groups and files of more than 100 s, the longest first: what begins last is what the other processes wait for.
-LONGEST = ["prefect", "slurm", "stack", "roles", "test_wheel", "test_parity_check", "test_supervisor", "test_demo"]
+LONGEST = ["prefect", "stack", "roles", "test_wheel", "test_parity_check", "test_supervisor", "test_demo"]
 LONGEST += ["test_postgresql", "trained", "test_ray_job", "test_kubernetes", "test_process", "test_check"]
 # These kill the servers.
 LAST = "test_up.py"

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import statistics
 import sys
 import time
 
@@ -145,7 +146,7 @@ def test_a_stop_closes_and_saves_all_also_when_nobody_can_be_told(
 def test_training_does_not_wait_for_an_mlflow_server_that_is_killed(
     command, home, prefect_server, mlflow_server, tmp_path, seconds
 ):
-    count = 10 + 2 * round(seconds)  # an epoch of 13 steps takes 0.65 s and what its end takes
+    count = 10 + round(seconds)  # an epoch takes 1.3 s: 13 steps and its validation
     study = {
         "base": {
             "epochs": count,
@@ -160,7 +161,7 @@ def test_training_does_not_wait_for_an_mlflow_server_that_is_killed(
     (tmp_path / "slow.yaml").write_text(json.dumps(study))
     environment = prefect_server.prefect | {"MLFLOW_TRACKING_URI": mlflow_server.uri}
     process = command("run", str(tmp_path / "slow.yaml"), prefect=environment)
-    read_until(process, "epoch 2/")
+    read_until(process, "epoch 5/")
     mlflow_server.kill()
     killed = time.time()
     time.sleep(seconds)
@@ -175,11 +176,13 @@ def test_training_does_not_wait_for_an_mlflow_server_that_is_killed(
     ends = [event["time"] for event in events if event["event"] == "epoch"]
     epochs = [(end - begin, killed < end < back) for begin, end in itertools.pairwise(ends)]
     during = [seconds for seconds, is_away in epochs if is_away]
-    longest_else = max(seconds for seconds, is_away in epochs if not is_away)
-    away = f"{len(during)} epochs in an outage of {back - killed:.0f} s, the longest {max(during):.2f} s"
-    sys.stdout.write(f"{away}; {longest_else:.2f} s outside of it\n")
+    usual = statistics.median(seconds for seconds, is_away in epochs if not is_away)
+    away = f"{len(during)} epochs in an outage of {back - killed:.0f} s, of {statistics.median(during):.2f} s"
+    sys.stdout.write(f"{away}, the longest {max(during):.2f} s; {usual:.2f} s outside of it\n")
     assert len(during) > 5
-    assert max(during) < 2.0
+    assert statistics.median(during) < 2 * usual
+    # MLflow's client tries for most of the outage before it gives up; a machine that stands still does so for less.
+    assert max(during) < (back - killed) / 2
     for metric in ("train_loss", "val_accuracy", "epoch_seconds", "elapsed_seconds"):
         assert points(mlflow_server.database, metric) == [(step, 1) for step in range(1, count + 1)]
     tags = mlflow_tags(mlflow_server.uri)
