@@ -20,7 +20,7 @@ import tensorflow as tf
 from rampline.data.compiled import as_written
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import ConfigError, DatasetError
-from rampline.files import csv_cell, read_json, write_json, write_text
+from rampline.files import csv_cell, read_json, remove, write_json, write_text
 from rampline.imports import preload
 from rampline.jobs.job import EVENTS
 from rampline.pipeline.batches import ReplicaRange, make_evaluation_dataset
@@ -41,6 +41,8 @@ BATCH_SIZE = 256
 MOST_ERRORS, LONGEST_SIDE = 12, 96
 # Of the calibration error: bins of the certainty, all of one width.
 BINS = 15
+# How many images a saved model is tried on, and what rounding may change of a logit.
+TRIED_IMAGES, TOLERANCE = 64, 1e-2
 RESAMPLES, SEED, BOUNDS = 1000, 0, (0.025, 0.975)
 
 
@@ -80,7 +82,7 @@ def evaluate_run_directory(
         preload("rampline.training.saved_model")  # MLflow: more than a second, in which the images are scored
     model, objective = load_model(run_directory, own, checkpoint)
     labels, logits = predict(model, dataset, dataset.evaluation_split)
-    own_figures = _own_figures(objective, labels, logits)
+    own_figures, tried = _own_figures(objective, labels, logits), logits[:TRIED_IMAGES].copy()
     probabilities = to_probabilities(logits)
     progress = read_progress(checkpoint)
     content = {
@@ -100,7 +102,7 @@ def evaluate_run_directory(
         _write_predictions(dataset, labels, probabilities, run_directory.other_predictions_file)
         write_json(scores, content)
         return content
-    _write_model(model, run_directory, own)
+    _write_model(model, run_directory, own, tried)
     _write_predictions(dataset, labels, probabilities, run_directory.predictions_file)
     write_json(run_directory.worst_errors_file, _worst_errors(dataset, labels, probabilities))
     write_json(run_directory.evaluation_file, content)
@@ -140,23 +142,27 @@ def _check_import(name: str, run_directory: Path) -> None:
         )
 
 
-def predict(model: keras.Model, dataset: PreparedDataset, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Labels (examples,) int32 and logits (examples, classes) float32 of a split, in its order.
+def predict(
+    model: keras.Model, dataset: PreparedDataset, split: str, most: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Labels (examples,) int32 and logits (examples, classes) float32 of a split, or its first `most`, in its order.
 
     Where a device has no memory for a batch, in halves of it: all runs that have it are scored alike.
     """
     batch_size = BATCH_SIZE
     while True:
         try:
-            return dataset.labels(split), _predict_logits(model, dataset, split, batch_size)
+            return dataset.labels(split)[:most], _predict_logits(model, dataset, split, batch_size, most)
         except tf.errors.ResourceExhaustedError:
             if batch_size == 1:
                 raise
             batch_size //= 2
 
 
-def _predict_logits(model: keras.Model, dataset: PreparedDataset, split: str, batch_size: int) -> np.ndarray:
-    examples = dataset.splits[split]
+def _predict_logits(
+    model: keras.Model, dataset: PreparedDataset, split: str, batch_size: int, most: int | None
+) -> np.ndarray:
+    examples = dataset.splits[split] if most is None else min(most, dataset.splits[split])
     batches = make_evaluation_dataset(
         open_examples(dataset, split), total_examples=examples, batch_size=batch_size, replicas=ReplicaRange()
     )
@@ -247,14 +253,40 @@ def encode_small(image: tf.Tensor) -> bytes:
     return tf.io.encode_png(image).numpy()
 
 
-def _write_model(model: keras.Model, run_directory: RunDirectory, dataset: PreparedDataset) -> None:
+def _write_model(model: keras.Model, run_directory: RunDirectory, dataset: PreparedDataset, logits: np.ndarray) -> None:
     # Here, because no other process with TensorFlow needs MLflow.
     from rampline.training.saved_model import ModelMetadata, save_model
 
-    save_model(model, run_directory.model, ModelMetadata.of(dataset, run_directory.read_config().model.name))
+    name = run_directory.read_config().model.name
+    save_model(model, run_directory.model, ModelMetadata.of(dataset, name))
+    if ":" in name and not _loads_alike(model, run_directory.model, dataset, logits):
+        remove(run_directory.model)
+        raise ConfigError(
+            f"model.name={name!r}: the saved model loads as another network: "
+            "a layer's get_config leaves out an argument"
+        )
     lines: list[str] = []
     model.summary(print_fn=lines.append, line_length=110)
     write_text(run_directory.path / "model_summary.txt", "\n".join(lines) + "\n")
+
+
+def _loads_alike(model: keras.Model, saved: Path, dataset: PreparedDataset, logits: np.ndarray) -> bool:
+    """Whether a saved model is the network that was scored, `logits` being the first of its answers.
+
+    Keras makes a user's layer again from its `get_config`; an argument that is not in it has its default then.
+    """
+
+    def answers_alike(network: keras.Model) -> bool:
+        _, answers = predict(network, dataset, dataset.evaluation_split, len(logits))
+        return np.allclose(answers, logits, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+
+    try:
+        if answers_alike(keras.models.load_model(saved / "data" / "model.keras", compile=False)):
+            return True
+    except Exception:  # noqa: BLE001 - such as a Lambda's: the gate tells of what cannot be loaded or used
+        return True
+    # Answers that the network draws at random are never the same.
+    return not answers_alike(model)
 
 
 def score_answers(labels: np.ndarray, probabilities: np.ndarray, class_names: Sequence[str]) -> dict[str, Any]:

@@ -352,3 +352,40 @@ def with_lambda(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
     inputs = keras.Input(input_shape, dtype="uint8")
     x = keras.layers.Lambda(lambda x: x / 2)(keras.layers.Rescaling(1 / 255)(inputs))
     return keras.Model(inputs, keras.layers.Dense(classes)(keras.layers.Flatten()(x)))
+
+
+@keras.saving.register_keras_serializable()
+class Scaled(keras.layers.Layer):
+    """Its author has forgotten an argument in `get_config`."""
+
+    def __init__(self, factor: float = 1.0, **options) -> None:
+        super().__init__(**options)
+        self.factor = factor
+
+    def get_config(self) -> dict:
+        return {**super().get_config()}
+
+    def call(self, x):
+        return x * self.factor
+
+
+def with_forgotten_argument(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """Its file loads as a network that has another factor."""
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = keras.layers.Flatten()(Scaled(3.0)(keras.layers.Rescaling(1 / 255)(inputs)))
+    return keras.Model(inputs, keras.layers.Dense(classes)(x))
+
+
+@keras.saving.register_keras_serializable()
+class Noisy(keras.layers.Layer):
+    """Draws at random, also for a prediction."""
+
+    def call(self, x):
+        return x + tf.random.normal(())
+
+
+def with_noise(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """No two answers of it are the same."""
+    inputs = keras.Input(input_shape, dtype="uint8")
+    x = keras.layers.Dense(classes)(keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs)))
+    return keras.Model(inputs, Noisy()(x))

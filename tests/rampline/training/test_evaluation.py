@@ -16,6 +16,7 @@ from runs import make_config
 from scipy.special import softmax
 
 from rampline.data.dataset import PreparedDataset
+from rampline.errors import ConfigError
 from rampline.record.checkpoints import Progress
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.registry.candidate import Predictions
@@ -60,6 +61,24 @@ def test_a_runs_own_metrics_are_those_of_the_scored_checkpoint(
     assert {f"test_{name}" for name in own} <= {*scores}
     if "f1" in own:
         assert scores["test_f1"] == pytest.approx(scores["classification_report"]["macro avg"]["f1-score"], abs=1e-6)
+    reset_keras()
+
+
+@pytest.mark.parametrize("model", ["with_forgotten_argument", "with_own_layer", "with_lambda", "with_noise"])
+def test_a_model_that_loads_as_another_network_is_refused(digits: PreparedDataset, tmp_path: Path, model: str) -> None:
+    name, directory = f"small_models:{model}", RunDirectory(tmp_path / "run")
+    identity = RunIdentity(study="test", name="run", dataset=str(digits.directory))
+    directory.create(make_config("single", model=name), identity)
+    network = getattr(small_models, model)(digits.image_shape, len(digits.class_names))
+    _, logits = evaluation.predict(network, digits, digits.evaluation_split, 20)
+    assert len(logits) == 20
+    if model == "with_forgotten_argument":
+        with pytest.raises(ConfigError, match=f"^model.name='{name}': the saved model loads as another network: a lay"):
+            evaluation._write_model(network, directory, digits, logits)
+        assert not directory.model.exists()
+    else:
+        evaluation._write_model(network, directory, digits, logits)
+        assert directory.model.is_dir()
     reset_keras()
 
 
