@@ -62,12 +62,26 @@ def continue_or_check(
     if folder and is_begun(folder):
         # It has the settings that it was started with, which were checked then.
         begun = Execution.open(folder)
-        if settings_differ(begun.study, study, only, overrides, strategy):
-            log(f"execution {begun.name} continues with the settings it was started with")
+        tell_other_settings(begun, study, log, only=only, overrides=overrides, strategy=strategy)
         return begun
     checked = check_study(load_study(study, only=only, overrides=overrides, strategy=strategy), home)
     name = folder.name if folder else new_execution()
     return Execution(folder=home.runs / checked.name / name, study=checked, home=home)
+
+
+def tell_other_settings(
+    begun: Execution,
+    study: str,
+    log: Callable[[str], None],
+    *,
+    only: Sequence[str] = (),
+    overrides: Mapping[str, str] | None = None,
+    strategy: str | None = None,
+) -> None:
+    """Say of an execution that is continued where its settings are not those that are given, or those of the file."""
+    if settings_differ(begun.study, study, only, overrides or {}, strategy):
+        others = "" if only or overrides or strategy else ", not those of the study's file"
+        log(f"execution {begun.name} continues with the settings it was started with{others}")
 
 
 def settings_differ(
@@ -77,12 +91,13 @@ def settings_differ(
     overrides: Mapping[str, str],
     strategy: str | None = None,
 ) -> bool:
-    """Whether there are settings given, other arguments as `load_study`, that `study` was not checked with."""
-    if not (only or overrides or strategy):
-        return False
+    """Whether the study file with what is given, arguments as in `load_study`, is not what `study` was checked with.
+
+    Where the file is gone, it is what is given alone.
+    """
     try:
         given = load_study(name_or_path, only=only, overrides=overrides, strategy=strategy)
         runs = {run.name: _resolve(run.config) for run in given.runs}
     except InputError:
-        return True
+        return bool(only or overrides or strategy)
     return runs != {run.name: run.config for run in study.runs}

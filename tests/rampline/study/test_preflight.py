@@ -3,11 +3,12 @@
 import pytest
 from executions import begin
 
+from rampline.cli.run import _unfinished
 from rampline.errors import ConfigError
 from rampline.record.home import Home
 from rampline.study import load_study
 from rampline.study.execution_file import Execution
-from rampline.study.preflight import check_study, settings_differ
+from rampline.study.preflight import check_study, continue_or_check, settings_differ
 
 STUDY = """
 base: {cluster: {virtual_devices: auto, machine: box}}
@@ -40,6 +41,27 @@ def test_weights_in_the_home_folder_are_found_and_written_down_with_their_path(t
     checked = check_study(load_study(str(study)), Home(root=tmp_path / "home"))
     assert checked.runs[0].config.model.weights == str(tmp_path / "w.keras")
     assert not settings_differ(checked, str(study), ["one"], {})
+
+
+def test_an_execution_that_goes_on_says_where_the_file_is_another_since(tmp_path, tracked_home):
+    file, said = tmp_path / "study.yaml", []
+    file.write_text(STUDY)
+    begun = begin(file, tracked_home)
+
+    def go_on() -> list[str]:
+        said.clear()
+        found = continue_or_check(str(file), begun.folder, tracked_home, said.append, only=[], overrides={})
+        assert found.study.runs == begun.study.runs
+        resumed = _unfinished(str(file), None, tracked_home, said.append, settings_given=False)
+        assert resumed.folder == begun.folder
+        return said
+
+    assert go_on() == []
+    file.write_text(STUDY.replace("base: {", "base: {epochs: 50, "))
+    line = "execution e1 continues with the settings it was started with, not those of the study's file"
+    assert go_on() == [line, line]
+    file.unlink()
+    assert not settings_differ(begun.study, str(file), [], {})
 
 
 def test_equal_data_is_looked_for_once_and_found_where_it_is_prepared(digits, rampline_home, tmp_path):
