@@ -232,6 +232,9 @@ class ModelConfig(Settings):
         if ":" in self.name or self.name in MODELS:
             only = f"for {self.name}: only a keras.applications model has pretrained weights and a head"
             check(self.trainable == "all", "model.trainable", self.trainable, f"all {only}")
+            # Those of that head: with other values equal networks would be compared as different ones.
+            check(self.head_units == ModelConfig.head_units, "model.head_units", self.head_units, f"left out {only}")
+            check(self.dropout == ModelConfig.dropout, "model.dropout", self.dropout, f"left out {only}")
             check(not self.options, "model.options", self.options, f"left out for {self.name}, which takes none")
             pretrained = self.weights == "imagenet" or self.weights.endswith(".h5")
             check(

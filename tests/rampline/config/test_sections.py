@@ -118,12 +118,18 @@ def test_a_metric_that_is_none_is_named(name):
 
 
 @pytest.mark.parametrize("name", ["convnet", "my.models:net"])
-@pytest.mark.parametrize("key, value", [("weights", "imagenet"), ("weights", "backbone.h5"), ("trainable", "head")])
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        *(("weights", "imagenet"), ("weights", "backbone.h5"), ("trainable", "head")),
+        *(("head_units", 0), ("head_units", 64), ("dropout", 0.0), ("dropout", 0.8)),
+    ],
+)
 def test_only_a_keras_application_has_pretrained_weights_and_a_head(name, key, value):
     with pytest.raises(ConfigError) as failure:
         ModelConfig(name=name, **{key: value})
     message = str(failure.value)
-    assert message.startswith(f"model.{key}='{value}' is not allowed: it must be ")
+    assert message.startswith(f"model.{key}={value!r} is not allowed: it must be ")
     assert message.endswith(f" for {name}: only a keras.applications model has pretrained weights and a head")
 
 
