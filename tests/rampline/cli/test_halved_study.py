@@ -34,7 +34,7 @@ grid:
         a: {learning_rate: {peak: 1.0e-6}}
         b: {learning_rate: {peak: 1.0e-5}}
         c: {learning_rate: {peak: 1.0e-2}}
-        d: {learning_rate: {peak: 3.0e-3}, strategy: mirrored, cluster: {replicas: 2, virtual_devices: 2}}
+        d: {learning_rate: {peak: 1.0e-4}, strategy: mirrored, cluster: {replicas: 2, virtual_devices: 2}}
   after: {set: {model: {weights: "run:g-c"}}, over: {seed: [1]}}
 """
 
