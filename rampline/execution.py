@@ -80,9 +80,10 @@ def start_execution(execution: Execution, *, command: str = "") -> None:
         study, name = execution.study, execution.name
         experiment = open_experiment(client, study, execution.home, execution=name)
         tags = {**study_tags(study, execution.folder), "rampline.command": command}
-        execution.parent_run_id = begin_run(client, experiment, study=study.name, execution=name, tags=tags)
+        names, began = {"study": study.name, "execution": name}, time.time()
+        execution.parent_run_id = begin_run(client, experiment, **names, tags=tags, began=began)
         try:
-            execution.write()
+            execution.write(began=began)
         except OSError:  # such as a full disk: it has not begun, in MLflow neither
             with suppress(*STORE_ERRORS):
                 client.delete_run(execution.parent_run_id)

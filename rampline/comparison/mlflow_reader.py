@@ -19,6 +19,7 @@ from mlflow.exceptions import MlflowException
 from rampline.config.formats import keys_that_keep_training
 from rampline.credentials import mask
 from rampline.errors import InputError
+from rampline.record.metric import Source
 from rampline.record.metrics import compared_epochs, metrics_of_run, own_metrics
 from rampline.record.provenance import describe_machine
 from rampline.registry.candidate import PREDICTIONS, Predictions
@@ -155,6 +156,19 @@ def run_row(run: Run, parent: Run) -> dict[str, Any]:
     row |= {metric.name: metrics[metric.name] for metric in own_metrics(metrics)}
     published = {tag.removeprefix(PUBLISHED): value for tag, value in tags.items() if tag.startswith(PUBLISHED)}
     return row | {f"published_{metric}": to_number(value) for metric, value in sorted(published.items())}
+
+
+def own_figures(client: MlflowClient, run: Run) -> dict[str, Any]:
+    """Metrics of a stopped run's own as its last epoch had them: the last that MLflow has may be of a lost attempt."""
+    last, run_id = stopped_after(run.data.tags.get("rampline.stopped", "")) or 0, run.info.run_id
+    names = [metric.name for metric in own_metrics(run.data.metrics) if last and metric.source is Source.EPOCH]
+    histories = read_histories(client, [run], names)
+    kept = {name: [point for point in histories[run_id, name] if point.step <= last] for name in names}
+    return {
+        name: max(points, key=lambda point: (point.step, point.timestamp)).value
+        for name, points in kept.items()
+        if points
+    }
 
 
 def _machines(tags: Mapping[str, str], of_parent: Mapping[str, str]) -> tuple[tuple[int, str], ...]:

@@ -37,6 +37,7 @@ from rampline.comparison.mlflow_reader import (
     epoch_rows,
     find_ancestors,
     find_execution,
+    own_figures,
     read_answers,
     read_children,
     read_histories,
@@ -220,7 +221,7 @@ def read_comparison(
     histories = read_histories(client, children, compared_epochs())
     epochs = _epochs(children, histories)
     study = tags["rampline.study"]
-    rows = [run_row(child, parent) for child in children]
+    rows = [run_row(child, parent) | own_figures(client, child) for child in children]
     _add_figures(rows, epochs, "")
     reference = choose_reference(rows, declared)
     _add_figures(rows, epochs, next((row["machine"] for row in rows if name_of_run(row) == reference), ""))

@@ -74,11 +74,13 @@ class Manifest(JsonData):
         variables_sha256: hex digest of the file of variables.
         progress: how far the training was.
         model_variables: paths of the model's variables, in the order of the file.
+        network: what the model was made of, see `rampline.training.checkpoint`; empty where nobody knows.
     """
 
     variables_sha256: str
     progress: Progress
     model_variables: tuple[str, ...]
+    network: str = ""
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:

@@ -24,7 +24,7 @@ from rampline.errors import DatasetError, InputError
 from rampline.files import read_json
 from rampline.record.home import Home
 from rampline.record.run_directory import RunDirectory
-from rampline.tracking.delivery import find_run
+from rampline.tracking.delivery import find_run, logged_run_id
 from rampline.tracking.reconciliation import MODEL_NAME
 from rampline.tracking.store import TrackingError
 
@@ -166,6 +166,9 @@ def find_mlflow_run(client: MlflowClient, run: str) -> Run:
 def directory_of(run: Run, name: str) -> RunDirectory:
     """The run directory of an MLflow run.
 
+    A name of an execution may be that of several: in other homes, or after each other in one. The folder must say that
+    it was logged to this MLflow run.
+
     Raises:
         InputError: when it is not on this machine; `name` is what the user calls the run.
     """
@@ -174,13 +177,20 @@ def directory_of(run: Run, name: str) -> RunDirectory:
         raise InputError(f"{name} is no training run: its MLflow run {run.info.run_id} has no tag rampline.run_dir")
     # Of a home that was moved or copied it is in this one.
     moved = Home.from_environment().runs.joinpath(*Path(path).parts[-3:])
-    path = moved if moved.is_dir() else Path(path)
-    if not os.path.isdir(path):  # `Path.is_dir` raises where another user's folder may not be looked into
+    # `Path.is_dir` raises where another user's folder may not be looked into.
+    found = [RunDirectory(place) for place in (moved, Path(path)) if os.path.isdir(place)]
+    if not found:
         raise InputError(
             f"{name} was trained in {path}, which is not on this machine (another one, or it was deleted): "
             "its checkpoints are needed"
         )
-    return open_run_directory(path)
+    own = next((directory for directory in found if logged_run_id(directory) == run.info.run_id), None)
+    if own is None:
+        raise InputError(
+            f"{name} was trained in {path}, and {found[0].path} is not that of MLflow run {run.info.run_id}: another "
+            "run has this name, or its execution was delivered to another MLflow since (`rampline sync` leads it back)"
+        )
+    return open_run_directory(own.path)
 
 
 def open_run_directory(path: Path) -> RunDirectory:

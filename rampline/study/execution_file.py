@@ -75,14 +75,20 @@ class Execution:
         found = find_executions(home, study)
         return cls.open(found[0]) if found else None
 
-    def write(self) -> None:
-        """Write `execution.json`: the execution has begun, on what is prepared of its data."""
+    def write(self, *, began: float | None = None) -> None:
+        """Write `execution.json`: the execution has begun, on what is prepared of its data.
+
+        Args:
+            began: Unix seconds of its begin, which stay; now by default.
+        """
         study = dataclasses.asdict(dataclasses.replace(self.study, datasets={}))
         del study["datasets"]
         prepared = {run.name: self.study.datasets.get(run.config.data) for run in self.study.runs}
         names = {run: dataset.directory.name for run, dataset in prepared.items() if dataset}
         content = {"study": study, "home": str(self.home.root), "parent_run_id": self.parent_run_id, "datasets": names}
-        began = began_at(self.folder) if self.is_begun else time.time()
+        if self.is_begun:
+            began = began_at(self.folder)
+        began = time.time() if began is None else began
         write_json(self.folder / FILE, {"version": VERSION, "began": began, **content})
 
     @property

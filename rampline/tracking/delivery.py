@@ -116,8 +116,13 @@ class Projection:
 
 def find_run(client: MlflowClient, directory: RunDirectory) -> Run | None:
     """The run that the directory was logged to; `None` if this store has none, or it was deleted there."""
-    is_logged = directory.tracking_file.is_file()
-    return find_active(client, read_json(directory.tracking_file)["run_id"]) if is_logged else None
+    run_id = logged_run_id(directory)
+    return find_active(client, run_id) if run_id else None
+
+
+def logged_run_id(directory: RunDirectory) -> str | None:
+    """Id of the run that the directory was logged to last, in whichever store; `None` before that."""
+    return read_json(directory.tracking_file)["run_id"] if directory.tracking_file.is_file() else None
 
 
 def find_active(client: MlflowClient, run_id: str) -> Run | None:

@@ -147,13 +147,15 @@ class RunReader:
         return ":" in self._config.model.name and key.partition(".")[0] in BROUGHT
 
     def _read_epochs(self) -> list[Moment]:
-        """Of an epoch that was trained again, the later one counts."""
+        """Of an epoch that was trained again, the later one counts; one that a lost attempt alone has made is none."""
         epochs: dict[int, Moment] = {}
         for event in self._events.read("started", "epoch", "warning", "failed"):
             match event["event"]:
                 case "started":
                     self._started, self._failed = event, None
                     self._note_start(event)
+                    first = event.get("first_epoch", math.inf)
+                    epochs = {step: moment for step, moment in epochs.items() if step < first}
                 case "epoch":
                     figures, step = to_log(Source.EPOCH, event["metrics"]), event["epoch"]
                     before = self._times.get(step, -math.inf)

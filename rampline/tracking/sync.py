@@ -101,18 +101,23 @@ def _sync(client: MlflowClient, execution: Execution, log: Log, runs: Collection
 
 
 def find_parent(client: MlflowClient, execution: Execution) -> None:
-    """Lead the execution to its run in this store; in another one than before it is looked for by name, then made."""
+    """Lead the execution to its run in this store; in another one than before it is looked for, then made.
+
+    What it is found by are its name and its begin: several homes may use one store, and one name again and again.
+    """
     study, home = execution.study, execution.home
     experiment = experiment_id(client, study.name, home)
     known = find_active(client, execution.parent_run_id)
     if known and known.info.experiment_id == experiment:
         return
     found = find_runs(client, experiment, "tags.`rampline.kind` = 'study'", "DESC")
-    # Names are compared here: one may hold a quote.
-    ids = [run.info.run_id for run in found if run.data.tags.get("rampline.execution") == execution.name]
+    began = began_at(execution.folder)
+    # Names are compared here: one may hold a quote. MLflow keeps whole milliseconds.
+    named = [run.info for run in found if run.data.tags.get("rampline.execution") == execution.name]
+    ids = [info.run_id for info in named if abs(info.start_time - 1000 * began) < 1]
     if not ids:
         experiment = open_experiment(client, study, home, execution=execution.name)
-        names, began = {"study": study.name, "execution": execution.name}, began_at(execution.folder)
+        names = {"study": study.name, "execution": execution.name}
         ids = [begin_run(client, experiment, **names, tags=study_tags(study, execution.folder), began=began)]
     execution.parent_run_id = ids[0]
     execution.write()

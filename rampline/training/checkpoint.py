@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import shutil
+import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -37,10 +40,20 @@ from rampline.training.optimizers import averages_of
 VARIABLES = "variables.npz"
 # As Keras names the state of every `SeedGenerator`: a variable of the model, and none of its weights.
 SEED_STATE = "seed_generator_state"
+# In the configuration of a model: where names of layers are, which tell what else the process has made; and what is
+# another one in each process, or says nothing of what the model computes from its weights.
+_NAMES = ("name", "keras_history", "input_layers", "output_layers")
+_LEFT_OUT = ("seed", "build_config", "compile_config")
 
 
 def write_checkpoint(
-    folder: Path, progress: Progress, arrays: dict[str, np.ndarray], names: tuple[str, ...], *, keep: int
+    folder: Path,
+    progress: Progress,
+    arrays: dict[str, np.ndarray],
+    names: tuple[str, ...],
+    *,
+    network: str = "",
+    keep: int,
 ) -> Path:
     """Write `folder/step-…`, then remove all but this one, the best and the `keep` newest others.
 
@@ -49,6 +62,7 @@ def write_checkpoint(
     Args:
         arrays: `model/NUMBER` for each of the model's variables, and any others.
         names: of the model's variables, in their order.
+        network: what the model is made of.
 
     Raises:
         RunFailed: when it cannot be written; nothing of it is left then, and the last and the best before it are whole.
@@ -56,11 +70,11 @@ def write_checkpoint(
     path = checkpoint_path(folder, progress.step)
     try:
         try:
-            _write(path, progress, arrays, names)
+            _write(path, progress, arrays, names, network)
         except OSError as error:
             if error.errno not in NO_SPACE or not _drop_spares(folder):
                 raise
-            _write(path, progress, arrays, names)
+            _write(path, progress, arrays, names, network)
     except OSError as error:
         raise RunFailed(f"checkpoint {path} cannot be written: {_describe(error, folder, arrays)}") from error
     for old in surplus_checkpoints(path, keep):
@@ -96,11 +110,13 @@ def group(arrays: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
     return [arrays[key] for key in sorted(arrays) if key.startswith(f"{name}/")]
 
 
-def _write(path: Path, progress: Progress, arrays: dict[str, np.ndarray], names: tuple[str, ...]) -> None:
+def _write(path: Path, progress: Progress, arrays: dict[str, np.ndarray], names: tuple[str, ...], network: str) -> None:
     with complete_directory(path, replace=True) as aside:
         np.savez(aside / VARIABLES, allow_pickle=False, **arrays)
-        digest = sha256_of(aside / VARIABLES)
-        write_manifest(aside, Manifest(variables_sha256=digest, progress=progress, model_variables=names))
+        manifest = Manifest(
+            variables_sha256=sha256_of(aside / VARIABLES), progress=progress, model_variables=names, network=network
+        )
+        write_manifest(aside, manifest)
 
 
 def _drop_spares(folder: Path) -> bool:
@@ -167,7 +183,7 @@ def save_checkpoint(
     """
     arrays = _arrays(model, optimizer, replica_statistics)
     names = tuple(v.path for v in model.variables)
-    return write_checkpoint(folder, progress, arrays, names, keep=keep)
+    return write_checkpoint(folder, progress, arrays, names, network=_network_of(model), keep=keep)
 
 
 def restore_newest(
@@ -179,7 +195,7 @@ def restore_newest(
 
     Raises:
         RunFailed: when there are checkpoints and all are damaged.
-        ConfigError: when the newest whole one belongs to another model or optimizer.
+        ConfigError: when the newest whole one belongs to another model or optimizer, or the model's code has changed.
     """
     damages: list[CheckpointDamaged] = []
     for path in reversed(find_checkpoints(folder)):
@@ -217,6 +233,20 @@ def load_model_weights(path: Path, model: keras.Model) -> None:
     _finalize(model)
 
 
+def check_network(path: Path, model: keras.Model) -> None:
+    """Refuse a model that computes something else from the same weights than the one that was saved.
+
+    Raises:
+        ConfigError: when it does, as far as its configuration tells: that has no code of layers and subclasses.
+    """
+    saved, found = read_manifest(path).network, _network_of(model)
+    # Another Keras may describe the same layers otherwise.
+    if saved and found and saved.split()[0] == found.split()[0] and saved != found:
+        raise ConfigError(
+            f"checkpoint {path} does not fit this model: the model's code has changed since, put it back or train anew"
+        )
+
+
 def _arrays(
     model: keras.Model, optimizer: keras.optimizers.Optimizer, replica_statistics: np.ndarray | None
 ) -> dict[str, np.ndarray]:
@@ -238,6 +268,7 @@ def _assign_all(
     pairs = [(of_model, group(arrays, "model")), (of_optimizer, group(arrays, "optimizer"))]
     for variables, values in pairs:
         _check_fit(variables, values, path)
+    check_network(path, model)
     for variables, values in pairs:
         _assign(variables, values)
     _finalize(model)
@@ -259,6 +290,28 @@ def _check_fit(variables: Sequence[keras.Variable], values: Sequence[np.ndarray]
     shapes = [tuple(v.shape) for v in variables]
     if shapes != [value.shape for value in values]:
         raise ConfigError(f"checkpoint {path} does not fit this model: it has {len(values)} variables, or other shapes")
+
+
+def _network_of(model: keras.Model) -> str:
+    """The version of Keras, and a digest of the model's configuration; empty where the model has none."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of a `lambda`, which is not loaded from here
+            text = json.dumps(_unnamed(keras.saving.serialize_keras_object(model.get_config()), {}), sort_keys=True)
+    except Exception:  # noqa: BLE001 - whatever a user's `get_config` raises, the training is to be saved
+        return ""
+    return f"{keras.__version__} {hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _unnamed(value: Any, numbers: dict[str, int], key: str = "") -> Any:
+    """A part of a configuration with a number for each name, in the order in which they come."""
+    if isinstance(value, dict):
+        # The bytes of a compiled `lambda` are not the same in each process. The name of a type is none of a layer.
+        out = (*_LEFT_OUT, "config") if value.get("class_name") == "__lambda__" else _LEFT_OUT
+        parts = {name: part for name, part in value.items() if name not in out}
+        return {name: part if name == "dtype" else _unnamed(part, numbers, name) for name, part in parts.items()}
+    if isinstance(value, list | tuple):
+        return [_unnamed(part, numbers, key) for part in value]
+    return numbers.setdefault(value, len(numbers)) if key in _NAMES and isinstance(value, str) else value
 
 
 def _assign(variables: Sequence[keras.Variable], values: Sequence[np.ndarray]) -> None:

@@ -30,7 +30,7 @@ from rampline.record.events import EventWriter, finite
 from rampline.record.home import Home
 from rampline.record.metric import wilson_interval
 from rampline.record.run_directory import RunDirectory
-from rampline.training.checkpoint import load_model_weights
+from rampline.training.checkpoint import check_network, load_model_weights
 from rampline.training.compiled_model import read_compiled
 from rampline.training.models import make_model
 from rampline.training.objective import SUMS, Objective
@@ -117,7 +117,8 @@ def load_model(
     Its pretrained weights are not needed again.
 
     Raises:
-        ConfigError: when the network is code to import and the run directory is not one of this home.
+        ConfigError: when the network is code to import and the run directory is not one of this home, or the code has
+            changed since.
     """
     config = run_directory.read_config()
     _check_import(config.model.name, run_directory.path)
@@ -126,6 +127,7 @@ def load_model(
     bare = dataclasses.replace(config.model, weights="none")
     model = make_model(bare, image_shape=dataset.image_shape, classes=len(dataset.class_names))
     load_model_weights(checkpoint, model)
+    check_network(checkpoint, model)
     compiled_with = read_compiled(model, name=config.model.name, classes=len(dataset.class_names))
     # Who loads the model needs no optimizer, and has no code of a user's loss.
     model.compiled, model.optimizer = False, None

@@ -9,7 +9,7 @@ from rampline.errors import Preempted, RunFailed, TakenOver
 from rampline.execution import _how_stopped, close_execution, closing, command_of, start_execution
 from rampline.record.delivery_state import read_delivery
 from rampline.record.events import EventReader, EventWriter
-from rampline.study.execution_file import Execution
+from rampline.study.execution_file import Execution, began_at
 from rampline.tracking.store import TrackingError, open_tracking
 
 
@@ -56,7 +56,9 @@ def test_an_execution_that_has_begun_goes_on_without_mlflow_and_a_new_one_does_n
             begin("digits", tracked_home, "e2", only=["baseline"])
         assert not (tracked_home.runs / "digits" / "e2").exists()
     close_execution(again, "COMPLETE")
-    assert open_tracking(tracked_home).get_run(begun.parent_run_id).info.status == "FINISHED"
+    run = open_tracking(tracked_home).get_run(begun.parent_run_id)
+    assert run.info.status == "FINISHED"
+    assert run.info.start_time == int(1000 * began_at(begun.folder))  # by that it is found again
 
 
 def test_a_new_execution_that_cannot_be_written_leaves_nothing_in_mlflow(tracked_home):

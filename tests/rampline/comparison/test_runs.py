@@ -113,8 +113,9 @@ def test_epoch_logged_again_counts_once(client: MlflowClient, compare, four_runs
 
 def test_epochs_that_were_lost_before_a_run_was_stopped_are_not_its_own(compare, four_runs):
     stopped = replace(four_runs[0], tags={"rampline.stopped": "after epoch 2 of 9: limit of 1 minute reached"})
-    (row,) = compare("lost", [stopped]).rows
+    (row,) = compare("lost", [replace(stopped, curves={"val_top_3": [0.5, 0.75, 0.25, 0.125]})]).rows
     assert (row["epochs"], row["last_val_accuracy"], row["images_per_second"]) == (2, 0.95, 1000)
+    assert row["val_top_3"] == 0.75
 
 
 def test_latest_execution_unless_named(compare, client, log_study, four_runs):

@@ -23,7 +23,7 @@ from trained_runs import MODEL, aliases
 from rampline.config import DataConfig, RunConfig
 from rampline.data.dataset import PreparedDataset
 from rampline.errors import InputError
-from rampline.files import locked, read_json
+from rampline.files import locked, read_json, write_json
 from rampline.jobs.waiting import wait_until
 from rampline.parity.check import ParityResult, result_file
 from rampline.record.home import Home
@@ -352,12 +352,29 @@ def test_a_run_of_a_home_that_was_moved_is_in_it(monkeypatch: pytest.MonkeyPatch
     directory.create(RunConfig(), RunIdentity(study="s", name="r", dataset=""))
     info = RunInfo("1", "0", "me", "FINISHED", 0, 1, "active")
     run = Run(info, RunData(tags=[RunTag("rampline.run_dir", "/old/place/runs/s/e/r")]))
+    write_json(directory.tracking_file, {"run_id": "1"})
     assert directory_of(run, "r") == directory
     monkeypatch.setenv("RAMPLINE_HOME", "/another/home")
     theirs = tmp_path / "theirs"
     run = Run(info, RunData(tags=[RunTag("rampline.run_dir", str(theirs / "runs" / "s" / "e" / "r"))]))
     theirs.mkdir()
     with closed(theirs), pytest.raises(InputError, match="which is not on this machine"):
+        directory_of(run, "r")
+
+
+def test_the_run_directory_of_a_run_is_not_another_one_of_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    homes = [RunDirectory(tmp_path / home / "runs" / "s" / "nightly" / "r") for home in ("here", "there")]
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path / "here"))
+    for run_id, directory in enumerate(homes):
+        directory.create(RunConfig(), RunIdentity(study="s", name="r", dataset=""))
+        write_json(directory.tracking_file, {"run_id": str(run_id)})
+    info = RunInfo("1", "0", "me", "FINISHED", 0, 1, "active")
+    run = Run(info, RunData(tags=[RunTag("rampline.run_dir", str(homes[1].path))]))
+    assert directory_of(run, "r") == homes[1]
+    homes[1].tracking_file.unlink()  # the name was used again, and this training is not delivered yet
+    with pytest.raises(InputError, match=r"here/runs/s/nightly/r is not that of MLflow run 1: "):
         directory_of(run, "r")
 
 

@@ -125,6 +125,14 @@ def test_epochs_have_their_number_as_step_and_the_time_of_their_event(
     ]
 
 
+def test_epochs_that_were_lost_and_not_trained_again_are_none(make_run_directory, started, epoch, append_events):
+    directory = make_run_directory()
+    append_events(directory, started(first_epoch=1), *map(epoch, (1, 2, 3, 4)))
+    append_events(directory, started(attempt=2, first_epoch=2), epoch(2, val_loss=0.25))
+    epochs = epochs_of(RunReader(directory).read())
+    assert {step: figures["val_loss"] for step, figures in epochs.items()} == {1: 2.0, 2: 0.25}
+
+
 def test_a_run_that_mlflow_has_whole_keeps_its_number_of_attempts(make_run_directory, started, append_events):
     directory = make_run_directory()
     append_events(directory, started(attempt=3))

@@ -1,6 +1,7 @@
 """Delivering later, into the store that was away or into another one, as often as somebody asks."""
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import sqlite3
@@ -30,12 +31,12 @@ RESULT = {"status": "complete", "train_seconds": 4.5, "wall_seconds": 12.0, "att
 
 
 @pytest.fixture
-def execution(home, parent, dataset, started, epoch, append_events, evaluation):
+def execution(client, home, parent, dataset, started, epoch, append_events, evaluation):
     """An execution of two runs: `baseline` was completed and evaluated without MLflow, `baseline-fit` has failed."""
     folder = home.runs / "digits" / "e1"
     study = load_study("digits", only=["baseline", "baseline-fit"])
     execution = Execution(folder=folder, study=study, home=home, parent_run_id=parent)
-    execution.write()
+    execution.write(began=client.get_run(parent).info.start_time / 1000)
     for run in study.runs:
         directory = RunDirectory(folder / run.name)
         directory.create(run.config, RunIdentity(study="digits", name=run.name, dataset=str(dataset)))
@@ -141,6 +142,18 @@ def test_of_more_executions_than_a_page_of_them_it_is_found(client, execution):
     execution.parent_run_id = "0" * 31 + "x"
     find_parent(client, execution)
     assert execution.parent_run_id == Execution.open(execution.folder).parent_run_id == first
+
+
+def test_another_execution_of_the_same_name_is_another_run(client, execution, parent, tmp_path):
+    theirs = dataclasses.replace(execution, folder=tmp_path / "theirs" / "e1", parent_run_id="0" * 31 + "x")
+    theirs.write()
+    find_parent(client, theirs)
+    made = theirs.parent_run_id
+    for each, run_id in ((execution, parent), (theirs, made)):
+        each.parent_run_id = "0" * 31 + "x"
+        find_parent(client, each)
+        assert each.parent_run_id == run_id
+    assert made != parent
 
 
 def test_an_epoch_that_was_trained_again_by_a_clock_that_is_behind_counts(

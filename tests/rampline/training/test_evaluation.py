@@ -21,7 +21,7 @@ from rampline.record.checkpoints import Progress
 from rampline.record.run_directory import RunDirectory, RunIdentity
 from rampline.registry.candidate import Predictions
 from rampline.training import evaluation
-from rampline.training.checkpoint import save_checkpoint
+from rampline.training.checkpoint import restore_newest, save_checkpoint
 from rampline.training.state import make_state
 
 
@@ -79,6 +79,39 @@ def test_a_model_that_loads_as_another_network_is_refused(digits: PreparedDatase
     else:
         evaluation._write_model(network, directory, digits, logits)
         assert directory.model.is_dir()
+    reset_keras()
+
+
+def test_a_network_whose_code_was_edited_after_its_training_is_refused(
+    digits: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAMPLINE_HOME", str(tmp_path))
+
+    def write_code(activation: str) -> None:
+        def network(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+            # What draws by a seed of its own has another one each time.
+            layers = [keras.layers.RandomFlip(), keras.layers.Rescaling(1 / 255), keras.layers.Flatten()]
+            layers += [keras.layers.Dense(8, activation=activation), keras.layers.Dropout(0.1)]
+            return keras.Sequential([keras.Input(input_shape, dtype="uint8"), *layers, keras.layers.Dense(classes)])
+
+        monkeypatch.setattr(small_models, "edited", network, raising=False)
+
+    def resume() -> None:
+        state = make_state(config, digits, tf.distribute.get_strategy())
+        restore_newest(directory.checkpoints, state.model, state.optimizer, warn=pytest.fail)
+
+    write_code("tanh")
+    config = make_config("single", model="small_models:edited")
+    directory = RunDirectory(tmp_path / "runs" / "test" / "e1" / "run")
+    directory.create(config, RunIdentity(study="test", name="run", dataset=str(digits.directory)))
+    state = make_state(config, digits, tf.distribute.get_strategy())
+    checkpoint = save_checkpoint(directory.checkpoints, Progress(step=1, epoch=1), state.model, state.optimizer)
+    resume()  # its layers have other names: there are two of each now
+    evaluation.load_model(directory, digits, checkpoint)
+    write_code("relu")
+    for load in (resume, lambda: evaluation.load_model(directory, digits, checkpoint)):
+        with pytest.raises(ConfigError, match="the model's code has changed since, put it back or train anew"):
+            load()
     reset_keras()
 
 
