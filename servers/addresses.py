@@ -17,6 +17,8 @@ PROXIES = {"http_proxy", "https_proxy", "all_proxy"}
 ALLOWED_HOSTS = "RAMPLINE_ALLOWED_HOSTS"
 # Those of this machine, where they listen beyond loopback: set by `rampline up`.
 OWN_HOSTS = "RAMPLINE_OWN_HOSTS"
+# The number of the open socket that a server of `rampline up` is to listen on.
+LISTENER = "RAMPLINE_LISTENER"
 
 
 def resolve(host: str) -> str:
@@ -91,6 +93,16 @@ def own_addresses() -> list[str]:
     found = [entry for entries in psutil.net_if_addrs().values() for entry in entries]
     by_6 = [f"[{entry.address}]" for entry in found if entry.family == socket.AF_INET6 and "%" not in entry.address]
     return [entry.address for entry in found if entry.family == socket.AF_INET] + by_6
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """A socket for a server that is started again and again: nobody else can have its port meanwhile.
+
+    Another user who answered there would be told the secret by all clients.
+    """
+    listener = socket.create_server((address, port), family=_family(address))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvicorn does not, with a socket of its caller's
+    return listener
 
 
 def check_free(address: str, port: int, *, flag: str) -> None:

@@ -10,11 +10,13 @@ import inspect
 import os
 import pkgutil
 import sys
+from functools import partial
 from pathlib import Path
 
 from rampline.credentials import mask
 from rampline.errors import RamplineError
 from rampline.record.home import Home
+from rampline.servers.addresses import LISTENER
 from rampline.servers.gate import Gate
 
 APP = "RAMPLINE_MLFLOW_APP"
@@ -51,13 +53,15 @@ def _put_gate_before_app() -> None:
     """MLflow serves one of its own applications, by its name; `make_guarded_app` is told which."""
     from mlflow import server
 
-    command = server._build_uvicorn_command
+    command, fds = server._build_uvicorn_command, [os.environ[LISTENER]] if LISTENER in os.environ else []
 
     def guarded(options: str, host: str, port: int, workers: int, app: str, *_: object) -> list[str]:
         os.environ[APP] = app
-        return command(options, host, port, workers, "rampline.servers.mlflow_server:make_guarded_app", is_factory=True)
+        own = "rampline.servers.mlflow_server:make_guarded_app"
+        return [*command(options, host, port, workers, own, is_factory=True), *(f"--fd={fd}" for fd in fds)]
 
     server._build_uvicorn_command = guarded
+    server._exec_cmd = partial(server._exec_cmd, pass_fds=[int(fd) for fd in fds])
 
 
 def _make_administrator(config: Path) -> None:

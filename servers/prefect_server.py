@@ -27,6 +27,7 @@ from rampline.imports import importing
 from rampline.jobs.parent import end_with_parent
 from rampline.jobs.waiting import wait_until
 from rampline.record.home import Home
+from rampline.servers.addresses import LISTENER
 from rampline.servers.environments import OWN_PREFECT, PREFECT_AUTH, private_prefect
 from rampline.servers.running import answers, running_servers
 from rampline.servers.secret import BYTES, LOGIN, USER, log_in
@@ -136,10 +137,9 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--command", type=int, nargs=2, metavar=("PID", "SOCKET"))
     options = parser.parse_args()
-    sockets = None
+    listener = os.environ.get(LISTENER)
     if options.command:
         pid, listener = options.command
-        sockets = [socket.socket(fileno=listener)]
         # Slurm and systemd send SIGTERM to it and to the command at once; the flow has still to report how it ended.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         end_with_parent(pid, grace_seconds=GRACE_SECONDS)
@@ -164,7 +164,7 @@ def main() -> None:
         lifespan="on",
     )
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets)
+        uvicorn.Server(config).run([socket.socket(fileno=int(listener))] if listener else None)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,14 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def start(
-    command: Sequence[str], *, part: str, home: Home, environment: Mapping[str, str], folder: Path, log: Path
+    command: Sequence[str],
+    *,
+    part: str,
+    home: Home,
+    environment: Mapping[str, str],
+    folder: Path,
+    log: Path,
+    pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a marked process that leads a session of its own, so that the terminal's Ctrl-C does not reach it.
 
@@ -59,6 +66,7 @@ def start(
         environment: all of it, without the mark.
         folder: where it runs.
         log: what it prints is appended there.
+        pass_fds: open files that it has too.
     """
     mark = {"RAMPLINE_HOME": str(home.root), MARK: str(home.root), PART: part}
     with open(log, "ab") as output:
@@ -71,6 +79,7 @@ def start(
             stdout=output,
             stderr=output,
             start_new_session=True,
+            pass_fds=pass_fds,
         )
 
 
@@ -90,15 +99,6 @@ def created(pid: int) -> float:
         return psutil.Process(pid).create_time()
     except psutil.Error:
         return 0.0
-
-
-def listens(pid: int, port: int) -> bool:
-    """Whether a process, or one that it has started, listens on a port."""
-    with suppress(psutil.Error):
-        process = psutil.Process(pid)
-        sockets = [found for each in (process, *process.children(recursive=True)) for found in each.net_connections()]
-        return any(found.status == psutil.CONN_LISTEN and found.laddr[1] == port for found in sockets)
-    return False
 
 
 def send(pid: int, number: signal.Signals) -> None:

@@ -1,7 +1,8 @@
 """The supervisor of `rampline up`: starts both servers, the deployments and a worker, watches them, and ends them.
 
-`python -m rampline.servers.server_supervisor OPTIONS` is always in the background, in a session of its own, and prints
-to `servers/up.log`. Who started it holds its standard input: if that ends without the word that it may stay, all ends.
+`python -m rampline.servers.server_supervisor` is always in the background, in a session of its own, and prints to
+`servers/up.log`. Its first line of standard input are the options, since everybody can read arguments. Who started it
+holds that input: if it ends without the word that it may stay, all ends.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Supervisor:
         """Start, watch, end."""
         try:
             self._start()
-            watch = Watch(self._services, on_start=self._write_state)
+            watch = Watch(self._services, on_start=self._renew_state)
             request = self._plan.request
             idle = Idle(request.when_idle, 60 * request.idle_minutes, is_busy=lambda: is_busy(self._home))
             while True:
@@ -156,6 +157,12 @@ class Supervisor:
             if service.process is not None:
                 service.process.wait()
         say("all ended")
+
+    def _renew_state(self) -> None:
+        try:
+            self._write_state()
+        except OSError as error:  # on a full disk all that runs goes on; `rampline status` has the process before
+            say(f"{state_file(self._home)} cannot be written: {error.strerror}")
 
     def _write_state(self) -> None:
         plan = self._plan
@@ -268,12 +275,13 @@ def _leave(number: int, _frame: object) -> None:
 
 
 def main() -> int:
-    """Supervise as the only argument says, fields of a `Request` in JSON; returns the exit status."""
+    """Supervise as the first line of standard input says, fields of a `Request` in JSON; returns the exit status."""
     for number in ENDING_SIGNALS:
         signal.signal(number, _leave)
+    options = sys.stdin.readline()
     threading.Thread(target=_end_without_follower, name="follower-watch", daemon=True).start()
     try:
-        supervise(Request(home=Home.from_environment(), **json.loads(sys.argv[1])))
+        supervise(Request(home=Home.from_environment(), **json.loads(options)))
     except (RamplineError, OSError) as error:
         say(f"{ERROR_MARK}{mask(' '.join(str(error).split()))}")
         return error.exit_status if isinstance(error, RamplineError) else RamplineError.exit_status

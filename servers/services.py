@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +17,9 @@ from rampline.credentials import mask
 from rampline.errors import RamplineError
 from rampline.record.home import Home
 from rampline.record.provenance import process_identity
-from rampline.servers.addresses import host_elsewhere, is_loopback
+from rampline.servers.addresses import LISTENER, host_elsewhere, is_loopback, listen
 from rampline.servers.environments import client_environment, mlflow_environment, prefect_environment
-from rampline.servers.processes import MODULE, created, listens, send_group, start
+from rampline.servers.processes import MODULE, created, send_group, start
 from rampline.servers.running import POOL, ProcessState, answers, servers_folder
 from rampline.servers.secret import open_prefect
 from rampline.servers.server_plan import Plan
@@ -38,7 +39,7 @@ class Service:
         command: Python module that is run, and its arguments.
         environment: all of it.
         health: whether it answers; is given when the process was created, in seconds since 1970.
-        port: where it listens; who else listens there is not told the secret.
+        listener: what it listens on, open also while it is away.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Service:
     environment: Mapping[str, str]
     folder: Path
     health: Callable[[float], bool]
-    port: int | None = None
+    listener: socket.socket | None = None
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     state: ProcessState | None = field(default=None, init=False)
 
@@ -60,17 +61,17 @@ class Service:
     def start(self) -> None:
         """Start it, again too; what is left of the last time is ended."""
         self._end_rest()
-        command = ["-m", MODULE, str(os.getpid()), *self.command]
-        self.process = start(
-            command, part=self.name, home=self.home, environment=self.environment, folder=self.folder, log=self.log
-        )
+        command, environment, fds = ["-m", MODULE, str(os.getpid()), *self.command], {**self.environment}, list[int]()
+        if self.listener is not None:
+            fds = [self.listener.fileno()]
+            environment[LISTENER] = str(fds[0])
+        place = {"part": self.name, "home": self.home, "folder": self.folder, "log": self.log}
+        self.process = start(command, **place, environment=environment, pass_fds=fds)
         self.state = ProcessState(pid=self.process.pid, identity=process_identity(self.process.pid), log=str(self.log))
 
     def answers(self) -> bool:
         """Whether it works."""
-        if self.state is None or (self.port is not None and not listens(self.state.pid, self.port)):
-            return False
-        return self.health(created(self.state.pid))
+        return self.state is not None and self.health(created(self.state.pid))
 
     def how_it_ended(self) -> str | None:
         """Such as `exit status 1` or `SIGKILL`; `None` while it runs."""
@@ -132,7 +133,7 @@ def _server(
         environment=environment,
         folder=servers_folder(home),
         health=lambda _created: answers(f"{url}/health"),
-        port=port,
+        listener=listen(plan.address, port),
     )
 
 

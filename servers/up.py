@@ -52,12 +52,15 @@ def start_servers(request: Request, console: Console, *, detach: bool) -> None:
         lines.seek(0, 2)
         process = subprocess.Popen(
             # `-P`: the caller's folder is not searched for modules.
-            [sys.executable, "-P", "-m", "rampline.servers.server_supervisor", json.dumps(options)],
+            [sys.executable, "-P", "-m", "rampline.servers.server_supervisor"],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
+        assert process.stdin is not None
+        process.stdin.write(f"{json.dumps(options)}\n".encode())
+        process.stdin.flush()
         _Follower(plan, process, lines, console).follow(detach=detach)
 
 

@@ -1,10 +1,35 @@
 """Which flow run this is, for those who must reach it when this process cannot any more."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import wraps
+from typing import Any
+from uuid import UUID
+
+from prefect import flow_engine
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.settings import get_current_settings
 
 from rampline.servers.watchdog import FLOW_RUN
+
+
+def _going_on(maintain: Callable[..., AbstractContextManager[None]]) -> Callable[..., AbstractContextManager[None]]:
+    """A flow run goes on that has lost its place in the limit of its deployment; devices have a limit of their own.
+
+    Prefect takes the place from one that pauses, or whose server is away for minutes, and ends it minutes later
+    (https://github.com/PrefectHQ/prefect/issues/22885, https://github.com/PrefectHQ/prefect/issues/18839).
+    """
+
+    @wraps(maintain)
+    def maintaining(lease_id: UUID, seconds: float, **_: Any) -> AbstractContextManager[None]:
+        return maintain(lease_id, seconds, raise_on_lease_renewal_failure=False, suppress_warnings=True)
+
+    return maintaining
+
+
+# Flows import this module before the engine takes the place.
+flow_engine.maintain_concurrency_lease = _going_on(flow_engine.maintain_concurrency_lease)
 
 
 def current_flow_run() -> FlowRun:

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ from rampline.tasks.page import (
 from rampline.tasks.turns import in_turn, slots
 from rampline.tracking.experiment import TOLD_TAG
 from rampline.tracking.pages import mlflow_links, model_version_link
-from rampline.tracking.store import open_tracking
+from rampline.tracking.store import STORE_ERRORS, TrackingError, open_tracking
 from rampline.training.model_contract import checked_models
 
 # What the automation "train after new data" waits for (servers/automations.yaml).
@@ -242,9 +242,10 @@ def announce_changes(execution: Execution, changes: Sequence[str]) -> None:
         study, labels = execution.study.name, {"rampline.execution": execution.name}
         resource = {"prefect.resource.id": f"rampline.study.{study}", STUDY_LABEL: study, **labels}
         emit_event(CHANGED, resource=resource, payload={"changes": list(changes)})
-        # Who is sent messages has it now; else a later flow run tells of it.
+        # Who is sent messages has it now; else a later flow run tells of it, at worst once more.
         if execution.comparison and current_flow_run().deployment_id:
-            open_tracking(execution.home).set_tag(execution.comparison.parent_run_id, TOLD_TAG, "yes")
+            with suppress(TrackingError, *STORE_ERRORS):
+                open_tracking(execution.home).set_tag(execution.comparison.parent_run_id, TOLD_TAG, "yes")
 
 
 @task(task_run_name="label {images}", **STEP)

@@ -25,12 +25,12 @@ ABOUT = (
     "Time is from the start of the roles to the end of training, with that of the runs whose weights a run starts "
     "from; cost is that time at the machine's price. A run that is not clearly faster or cheaper than the reference, "
     "by 5 % and with repeats by more than their intervals, does not replace it, nor does one that gives its very "
-    "answers after as many epochs, if it is the same set-up or does not clearly train more images/s at the same price "
-    "and with the same checkpoints and logs: that is the same training once more. Points are against the most accurate "
-    "run. Their interval is Newcombe's for paired proportions, image by image, as rampline promote has it; where the "
-    "answers of a run are not in MLflow, it is that for independent ones, which is wider. Where both have repeats it "
-    "is made wider by Welch's over the seeds; else it does not cover what another seed would change. The images that "
-    "choose a run also score it, so the best of many runs looks better than it is."
+    "answers after as many epochs, if it is the same set-up or does not clearly train more images/s at the same "
+    "price, with the same checkpoints and logs: that is the same training once more. Points are against the most "
+    "accurate run. Their interval is Newcombe's for paired proportions, image by image; where the answers of a run "
+    "are not in MLflow, it is that for independent ones, which is wider. Where both have repeats it has Welch's over "
+    "the seeds as well; else it does not cover what another seed would change. The images that choose a run also "
+    "score it, so the best of many runs looks better than it is."
 )
 YES = {True: "yes", False: "no"}
 # Settings that change what is paid for a model, and leave its answers and the time of an epoch as they are.

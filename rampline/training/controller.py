@@ -239,11 +239,13 @@ class Controller:
     def _measure(self) -> None:
         """Measure where a step's time goes. The training is complete: what fails is told of, and not tried again."""
         mark, what = self.run_directory.probing_file, "where a step's time goes is not measured"
-        if self._agree(self.events is not None and mark.is_file()):
-            self._warn(f"{what}: the probes ended an earlier attempt")
-            return
+        was_tried = self.events is not None and mark.is_file()
         if self.events:
             write_json(mark, {"attempt": self.attempt})
+        # After that: another role may be killed before the chief goes on.
+        if self._agree(was_tried):
+            self._warn(f"{what}: the probes ended an earlier attempt")
+            return
         try:
             measure_run(self.config, self.engine, self.run_directory, self.events, workers=self._workers)
         except StopRequested:

@@ -66,12 +66,12 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prefect
         yield PrefectServer(api=PrefectApi(url=variables["PREFECT_API_URL"]), prefect=variables)
 
 
-def deployed_flow_run(api: PrefectApi, flow: str) -> FlowRun:
+def deployed_flow_run(api: PrefectApi, flow: str, **fields: object) -> FlowRun:
     """A new flow run of a deployment of that name, which has no worker: for `run_flow` in the test itself."""
     from prefect.client.orchestration import get_client  # every test session loads this file: seconds
 
     flow_id = api.post("/flows/", {"name": flow})["id"]
-    deployment = api.post("/deployments/", {"name": flow, "flow_id": flow_id})["id"]
+    deployment = api.post("/deployments/", {"name": flow, "flow_id": flow_id, **fields})["id"]
     flow_run = api.post(f"/deployments/{deployment}/create_flow_run")["id"]
     with get_client(sync_client=True) as client:
         return client.read_flow_run(flow_run)

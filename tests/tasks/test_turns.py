@@ -1,11 +1,14 @@
 """Turns and slots: what a flow run that waits shows of itself, and what it does not wait for."""
 
+import threading
+
 import pytest
 from own_prefect import deployed_flow_run
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.client.schemas.objects import State
+from prefect.concurrency import _leases
 from prefect.context import FlowRunContext
 from prefect.flow_engine import run_flow
 from prefect.settings import (
@@ -14,7 +17,7 @@ from prefect.settings import (
     PREFECT_LOGGING_TO_API_ENABLED,
     temporary_settings,
 )
-from prefect.states import Cancelling
+from prefect.states import Cancelling, Paused, Pending, Running
 
 from rampline.devices import find_devices
 from rampline.servers.environments import OWN_PREFECT
@@ -105,3 +108,27 @@ def test_a_fire_is_skipped_for_an_earlier_flow_run_but_not_for_one_that_never_st
         assert run_flow(fire, deployed_flow_run(api, "fire")) == lost.name
         monkeypatch.setattr(turns, "PENDING_SECONDS", 0.0)
         assert run_flow(fire, deployed_flow_run(api, "fire")) is None
+
+
+def test_one_that_was_paused_goes_on_without_its_place_in_the_limit_of_its_deployment(prefect_server, monkeypatch):
+    """As after an approval. Prefect asks for the place every 225 s, and would end the flow run then."""
+    monkeypatch.setattr(_leases, "_RENEWAL_FRACTION", 0.001)
+    api, ends = prefect_server.api, []
+
+    @flow
+    def asks() -> str:
+        own = current_flow_run()
+        (renewal,) = (thread for thread in threading.enumerate() if thread.name.startswith("concurrency-lease-renewal"))
+        with get_client(sync_client=True) as client:
+            for state in (Paused(), Running()):
+                client.set_flow_run_state(own.id, state, force=True)
+        renewal.join(60)
+        ends.append(not renewal.is_alive())
+        return "trained"
+
+    with temporary_settings({PREFECT_API_URL: api.url, PREFECT_LOGGING_TO_API_ENABLED: False}):
+        made = deployed_flow_run(api, "asks", concurrency_limit=1).id
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(made, Pending())
+            assert run_flow(asks, client.read_flow_run(made)) == "trained"
+    assert ends == [True]
