@@ -61,7 +61,8 @@ def _put_gate_before_app() -> None:
         return [*command(options, host, port, workers, own, is_factory=True), *(f"--fd={fd}" for fd in fds)]
 
     server._build_uvicorn_command = guarded
-    server._exec_cmd = partial(server._exec_cmd, pass_fds=[int(fd) for fd in fds])
+    names = server.__dict__
+    names["_exec_cmd"] = partial(names["_exec_cmd"], pass_fds=[int(fd) for fd in fds])
 
 
 def _make_administrator(config: Path) -> None:

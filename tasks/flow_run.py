@@ -29,7 +29,8 @@ def _going_on(maintain: Callable[..., AbstractContextManager[None]]) -> Callable
 
 
 # Flows import this module before the engine takes the place.
-flow_engine.maintain_concurrency_lease = _going_on(flow_engine.maintain_concurrency_lease)
+_ENGINE = flow_engine.__dict__
+_ENGINE["maintain_concurrency_lease"] = _going_on(_ENGINE["maintain_concurrency_lease"])
 
 
 def current_flow_run() -> FlowRun:
