@@ -36,6 +36,8 @@ from rampline.jobs.private_network import Network
 from rampline.jobs.roles import worker_environment
 
 FORK_SERVER = "--fork-server"
+# Its import included, from a disk that is cold.
+ANSWER_SECONDS = 300.0
 # What TensorFlow and NCCL read when they make devices and servers. All else may have had its effect on import.
 READ_LATE = ("TF_CONFIG", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_GRPC_DEFAULT_OPTIONS")
 READ_LATE += ("CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME", "TF_CPP_MIN_LOG_LEVEL")
@@ -123,9 +125,13 @@ def fork_worker(
         with open(log, "ab") as output, other:
             files = [other.fileno(), output.fileno(), *network.descriptors]
             socket.send_fds(server.requests, [json.dumps(request).encode()], files)
+        own.settimeout(ANSWER_SECONDS)
         pid = own.recv(64)
-    except OSError:  # it is gone, or the request is larger than a message may be
+        own.settimeout(None)
+    except OSError as error:  # it is gone, or the request is larger than a message may be
         pid = b""
+        if isinstance(error, TimeoutError):  # it is stopped, or its import hangs: no worker of it is to be heard of
+            server.process.kill()
     except BaseException:
         own.close()  # by which the server learns that nobody wants the worker any more
         raise

@@ -155,7 +155,11 @@ def apply(roots: Collection[Path], change: Change) -> None:
             file.write(change.content)
     elif change.kind == "replace" or (change.kind == "add" and not path.exists()):
         aside = path.with_name(f".{path.name}.new")
-        aside.write_bytes(change.content)
+        with open(aside, "wb") as file:
+            file.write(change.content)
+            if path.suffix == ".json":  # a result that is there and empty after a power cut would count as one
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(aside, path)
     elif change.kind == "whole":
         with complete_directory(path, replace=True) as folder:

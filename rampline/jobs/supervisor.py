@@ -304,7 +304,8 @@ def _attempt(gang: Gang) -> RoleLost | RoomFound | None:
         rests = gang.run_directory.is_at_goal and not gang.run_directory.is_complete
         how = "waits for the other runs of its grid" if rests else "complete"
     except (RoleLost, RoomFound) as error:
-        how, again = str(error), error
+        again = None if gang.run_directory.is_at_goal else error  # it came there while the roles were ended
+        how = str(again or "complete")
     except OSError as error:
         # `TimeoutError` and what a web library raises are of this class, too, and say neither file nor errno.
         how = f"{error.filename or gang.run_directory.path}: {error.strerror}" if error.strerror else repr(error)

@@ -169,6 +169,10 @@ class Controller:
             delete_unfinished(self.run_directory.checkpoints, "step-*")
             for damaged in restored.damaged if restored else ():
                 remove(damaged)
+            # A checkpoint outlives the line about its epoch where the power goes off.
+            told = {event["epoch"] for event in self.run_directory.read_events("epoch")}
+            if progress.epoch and progress.epoch not in told:
+                self.events.write("epoch", epoch=progress.epoch, metrics=progress.metrics)
         return progress
 
     def _warn(self, message: str) -> None:

@@ -124,6 +124,18 @@ def test_it_ends_when_its_socket_is_closed_before_anybody_waited(own_server: mod
     assert own_server.process.wait(10) == 0
 
 
+def test_one_that_is_stopped_is_done_without(
+    tmp_path: Path, own_server: module._Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module.wait_for_fork_server()
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.5)
+    os.kill(own_server.process.pid, signal.SIGSTOP)
+    role = start_role(tmp_path / "nothing", tmp_path / "log")
+    assert isinstance(role.process, subprocess.Popen)
+    assert own_server.process.wait(10) == -signal.SIGKILL
+    end_roles([role])
+
+
 def test_nobody_waits_for_one_that_was_killed(own_server: module._Server) -> None:
     own_server.process.kill()
     module.wait_for_fork_server()

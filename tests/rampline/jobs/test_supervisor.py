@@ -279,6 +279,19 @@ def test_a_port_that_was_taken_meanwhile_is_chosen_anew(make_run) -> None:
     assert any("starting again from step 0" in line for line in lines)
 
 
+def test_a_result_that_is_written_while_the_roles_are_ended_counts(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_attempt = supervisor._run_attempt
+
+    def lose_a_worker(gang: Gang) -> None:
+        run_attempt(gang)
+        raise supervisor.RoleLost("worker 1 was ended by signal 9")
+
+    monkeypatch.setattr(supervisor, "_run_attempt", lose_a_worker)
+    directory = make_run(make_config("single"))
+    supervise(directory, on_event=lambda event: None, log=pytest.fail)
+    assert len(attempts(directory)) == 1
+
+
 def test_an_error_without_a_file_is_told_by_what_it_says(make_run) -> None:
     directory = make_run(make_config("multi_worker", workers=2))
 

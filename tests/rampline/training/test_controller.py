@@ -101,6 +101,17 @@ def test_a_training_that_goes_on_clears_away_damaged_and_unfinished_checkpoints(
     assert read_manifest(damaged).progress.epoch == 2  # made again
 
 
+def test_an_epoch_whose_line_was_lost_is_told_again(trained) -> None:
+    """As after a power cut: checkpoints are synced, lines are not."""
+    file = trained(2).events_file
+    lines = file.read_text().splitlines(keepends=True)
+    epoch = next(event for event in map(json.loads, lines) if (event["event"], event.get("epoch")) == ("epoch", 2))
+    file.write_text("".join(line for line in lines if json.loads(line) != epoch))
+    told = trained(3).read_events("epoch")
+    assert [event["epoch"] for event in told] == [1, 2, 3]
+    assert told[1]["metrics"] == epoch["metrics"]
+
+
 def test_a_training_goes_on_without_the_weights_that_it_began_with(trained, digits, tmp_path: Path) -> None:
     """As on a machine that cannot download them."""
     file, began = tmp_path / "began.keras", make_config("single").model
