@@ -243,7 +243,7 @@ def _show_forecasts(
     for name, found in forecasts.items():
         config, price = runs[name], runs[name].cluster.price_per_hour
         if machine:
-            price = machine.price_per_hour and config.cluster.workers * machine.price_per_hour
+            price = machine.price_of(workers=config.cluster.workers, replicas=config.cluster.replicas)
         gain = faster(found, forecasts[reference]) if reference in forecasts and name != reference else None
         table.add_row(
             name,

@@ -171,7 +171,7 @@ def describe_loss(loss: Loss) -> str:
     if lost <= SMALLEST_SHARE * loss.step_ms:
         return f"{loss.run}: {reached} where the ideal is {best}. It scales ideally."
     told = [
-        f"{write_milliseconds(ms)} ms to {WORDS[key]}"
+        f"{write_milliseconds(min(ms, lost))} ms to {WORDS[key]}"
         for key, ms in sorted(loss.parts.items(), key=lambda part: part[1], reverse=True)
         if ms > max(SMALLEST_SHARE * lost, loss.noise.get(key, 0.0))
     ]

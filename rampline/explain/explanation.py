@@ -100,9 +100,9 @@ def judge(
     """The verdict on a run; `noise`: of its parts, see `noise_of_parts`."""
     values, noise = {name: getattr(parts, name) for name in BOUNDS}, noise or {}
     first, second, *_ = sorted(BOUNDS, key=lambda name: -values[name])
-    # With the noise of the others, a part can be more than the whole.
-    shares = {name: min(values[name] / parts.total, 1.0) for name in BOUNDS}
-    gain = _gain(config, first, parts, probes)
+    share = _share_of(first, values)
+    shares = {name: min(value / parts.total, 1 - share) for name, value in values.items()} | {first: share}
+    gain = _gain(config, first, share, probes)
     lost = [name for name in noise if values[name] <= noise[name] and name != first]
     step = f"of each {write_milliseconds(parts.total)} ms step"
     noises = noise.get(first, 0.0), noise.get(second, 0.0)
@@ -113,27 +113,40 @@ def judge(
         for name in (first, second):
             reason, remedy = _words(config, name, parts, probes)
             causes.append(f"{100 * shares[name]:.0f} % {reason}")
-            helps.append(_with_gain(name, remedy, _gain(config, name, parts, probes)))
+            helps.append(_with_gain(name, remedy, _gain(config, name, shares[name], probes)))
         bound = f"{BOUNDS[first]} or {BOUNDS[second]}"
         sentence = f"{bound}, not told apart: {step}, {causes[0]}, and {causes[1]}; {'; '.join(helps)}"
-        return Verdict(bound=bound, share=shares[first], gain=gain, sentence=sentence)
+        return Verdict(bound=bound, share=share, gain=gain, sentence=sentence)
     reason, remedy = _words(config, first, parts, probes)
     help_ = _with_gain(first, remedy, gain)
     others = [name for name in values if name not in (first, *lost) and values[name] > 0]
-    if shares[first] < HALF and others:
+    if share < HALF and others:
         second = max(others, key=lambda name: values[name])
         help_ += f"; next comes {NAMES[second]} with {100 * shares[second]:.0f} %"
     if lost:
         told = "is" if len(lost) == 1 else "are"
         help_ += f"; {list_names([NAMES[name] for name in lost])} {told} not told apart from noise"
-    sentence = f"{BOUNDS[first]}-bound: {100 * shares[first]:.0f} % {step} {reason}; {help_}"
-    return Verdict(bound=BOUNDS[first], share=shares[first], gain=gain, sentence=sentence)
+    sentence = f"{BOUNDS[first]}-bound: {100 * share:.0f} % {step} {reason}; {help_}"
+    return Verdict(bound=BOUNDS[first], share=share, gain=gain, sentence=sentence)
 
 
-def _gain(config: RunConfig, part: str, parts: StepParts, probes: StrategyProbes) -> float:
+def _gain(config: RunConfig, part: str, share: float, probes: StrategyProbes) -> float:
     if part == "input" and _input_remedy(config, probes) == PREFETCH:
         return _overlap(probes)
-    return 1 / max(1 - getattr(parts, part) / parts.total, 1 / MOST_GAIN)
+    return 1 / max(1 - share, 1 / MOST_GAIN)
+
+
+def _share_of(largest: str, values: Mapping[str, float]) -> float:
+    """The largest part's share of the step, in [0, 1]: with parts below 0 it may be told larger than the step.
+
+    What contention is told too large, sync is too small: both are differences from the replicas at once.
+    """
+    values = dict(values)
+    if largest not in ("contention", "sync"):
+        values |= {"contention": values["contention"] + values["sync"], "sync": 0.0}
+    others = sum(max(0.0, value) for name, value in values.items() if name != largest)
+    total = sum(values.values())
+    return max(0.0, min(values[largest], total - others) / total)
 
 
 def _with_gain(part: str, remedy: str, gain: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,6 +33,12 @@ class MachineType(Settings):
         if replicas <= self.devices:
             return ""
         return f"{replicas} replicas of one process need as many devices: it has {self.devices}"
+
+    def price_of(self, *, workers: int, replicas: int) -> float | None:
+        """USD per hour of as few machines as hold the workers, each of `replicas` of which there is no `shortage`."""
+        if self.price_per_hour is None:
+            return None
+        return math.ceil(workers / (self.devices // replicas)) * self.price_per_hour
 
 
 def read_machine_types(path: Path) -> dict[str, MachineType]:

@@ -53,6 +53,16 @@ def smooth(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(classes, dtype="float32")(x))
 
 
+def smooth_in_float32(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """`smooth`, where every layer insists on float32."""
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float32")
+    try:
+        return smooth(input_shape, classes)
+    finally:
+        keras.config.set_dtype_policy(policy)
+
+
 def regularised(input_shape: tuple[int, int, int], classes: int) -> keras.Model:
     """Penalties on the weights, and on what a layer gives out."""
     inputs = keras.Input(input_shape, dtype="uint8")

@@ -191,7 +191,16 @@ def test_a_part_that_the_run_does_better_is_not_named_as_lost(compare):
     (loss,) = find_losses(compare("better", [probed("one", 1, input=6, compute=20, other=2), better], reference="one"))
     assert loss.parts == pytest.approx({"contention": 11, "sync": 0.2, "other": -1, "input": -3, "compute": 0})
     assert sum(loss.parts.values()) == pytest.approx(21.2 - 14)
-    assert describe_loss(loss).endswith("it loses 11.0 ms to replicas sharing the hardware.")
+    # It loses no more than that in all.
+    assert describe_loss(loss).endswith("it loses 7.2 ms to replicas sharing the hardware.")
+
+
+def test_no_part_is_told_to_lose_more_than_the_step_loses(compare):
+    one = probed("one", 1, compute=2000, other=75)
+    five = probed("five", 5, batch=65, compute=518, other=75, input=179, contention=2835, sync=-1615)
+    (loss,) = find_losses(compare("too-much", [replace(one, params={**one.params, "global_batch_size": "65"}), five]))
+    assert (loss.step_ms, loss.ideal_ms, loss.parts["contention"]) == (1992, 415, 2835)
+    assert "it loses 1,577 ms to replicas sharing the hardware, 179 ms to the input pipeline" in describe_loss(loss)
 
 
 @pytest.mark.parametrize("compute, reached", [(12.3, "1.95"), (11, "2.18")])

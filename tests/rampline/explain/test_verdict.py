@@ -161,13 +161,26 @@ def test_parts_that_are_not_told_apart_from_noise_are_named() -> None:
     )
 
 
-def test_no_more_than_the_whole_step_is_said_to_go_somewhere() -> None:
-    found = parts(compute=1, sync=10.5, input=-1.5)
+def test_a_part_has_no_more_of_the_step_than_the_others_leave() -> None:
+    # Five replicas whose contention was told too large, and sync too small.
+    found = parts(compute=518, other=75, input=179, contention=2835, sync=-1615)
     verdict = judge(MIRRORED, found, probed())
-    assert verdict.share == 1
-    assert "sync-bound: 100 % of each 10.0 ms step goes" in verdict.sentence
-    apart = judge(MIRRORED, found, probed(), {"compute": 8.0, "sync": 8.0}).sentence
-    assert apart.startswith("sync or compute, not told apart: of each 10.0 ms step, 100 % goes into the all-reduce")
+    assert verdict.share == pytest.approx(1 - (518 + 75 + 179) / 1992)
+    assert verdict.gain == pytest.approx(1992 / (518 + 75 + 179))
+    assert verdict.sentence.startswith("contention-bound: 61 % of each 1,992 ms step is lost")
+    assert verdict.sentence.endswith(f"would give at most 2.6{TIMES}")
+
+
+def test_what_contention_is_told_too_large_is_no_part_of_another_bound() -> None:
+    verdict = judge(MIRRORED, parts(compute=10, contention=9, sync=-8), probed())
+    assert (verdict.bound, verdict.share) == ("compute", pytest.approx(10 / 11))
+
+
+def test_two_parts_that_are_not_told_apart_are_no_more_than_the_step() -> None:
+    found = parts(compute=1, sync=10.5, input=-1.5)
+    sentence = judge(MIRRORED, found, probed(), {"compute": 8.0, "sync": 8.0}).sentence
+    assert sentence.startswith("sync or compute, not told apart: of each 10.0 ms step, 90 % goes into the all-reduce")
+    assert "and 10 % is the network's own work" in sentence
 
 
 def test_two_parts_that_are_not_told_apart_are_both_the_cause() -> None:

@@ -43,5 +43,18 @@ def test_a_process_has_as_many_replicas_as_its_machine_has_devices() -> None:
     assert machine.shortage(4) == ""
 
 
+@pytest.mark.parametrize(
+    "workers, replicas, price",
+    [(1, 1, 10.0), (4, 1, 10.0), (5, 1, 20.0), (3, 2, 20.0), (2, 3, 20.0), (2, 4, 20.0)],
+)
+def test_workers_share_a_machine_that_has_the_devices(workers: int, replicas: int, price: float) -> None:
+    assert MachineType(devices=4, price_per_hour=10.0).price_of(workers=workers, replicas=replicas) == price
+
+
+def test_a_machine_without_a_price_has_none_and_a_free_one_costs_nothing() -> None:
+    assert MachineType().price_of(workers=2, replicas=1) is None
+    assert MachineType(price_per_hour=0.0).price_of(workers=2, replicas=1) == 0
+
+
 def test_one_replica_sends_nothing() -> None:
     assert MachineType().all_reduce_ms(10**9, 1) == 0

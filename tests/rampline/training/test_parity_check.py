@@ -157,6 +157,21 @@ def test_a_model_that_insists_on_float32_is_compared_with_what_float32_allows(ch
     assert 0 < (result.max_weight_diff or 0) < 1e-5
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("optimizer, rate", [("sgd", 0.02), ("adam", 0.01)])
+@pytest.mark.usefixtures("one_reference")
+def test_errors_are_far_above_rounding_in_float32(optimizer: str, rate: float, check: Check) -> None:
+    """Adam scales summed gradients down again, so that they show late, and its rate lets rounding grow meanwhile."""
+    config = make_config("mirrored", model="small_models:smooth_in_float32", batch=BATCH, replicas=2, virtual_devices=2)
+    settings = {"optimizer": OptimizerConfig(name=optimizer), "learning_rate": LearningRateConfig(peak=rate)}
+    config = dataclasses.replace(config, **settings)
+    right = check(config)
+    assert (right.status, right.precision) == ("pass", "float32")
+    assert 0 < (right.max_weight_diff or 0) < 1e-5
+    for make_step in WRONG:
+        assert check(config, make_step).status == "fail", make_step
+
+
 def test_a_loss_that_is_not_finite_fails_with_the_step(check: Check) -> None:
     config = make_config("mirrored", model="small_models:exploding", replicas=2, virtual_devices=2)
     result = check(config)
