@@ -77,7 +77,8 @@ def run(
     _meet_store(study, name, home, say, continues=resume or name is not None)
     folder = home.runs / load_study(study).name / name if name else None
     if resume:
-        execution = _unfinished(study, folder, home, say, settings_given=bool(only or overrides))
+        execution = _unfinished(load_study(study).name, folder, home, settings_given=bool(only or overrides))
+        tell_other_settings(execution, study, say)
     else:
         execution = continue_or_check(study, folder, home, say, only=only or [], overrides=overrides)
     # Not the latest one, perhaps.
@@ -216,9 +217,7 @@ def _show_what_there_is(execution: Execution, console: Console) -> None:
         console.print(f"no comparison: {error}", soft_wrap=True)
 
 
-def _unfinished(
-    study: str, folder: Path | None, home: Home, say: Callable[[str], None], *, settings_given: bool
-) -> Execution:
+def _unfinished(study: str, folder: Path | None, home: Home, *, settings_given: bool) -> Execution:
     """The execution of a folder, or the latest, if something of it is left to do: training, evaluation or comparison.
 
     Raises:
@@ -229,16 +228,14 @@ def _unfinished(
             "--resume continues an execution with its own settings: leave out --only, --set, --overrides, --launcher "
             "and --profile"
         )
-    name = load_study(study).name
-    execution = Execution.open(folder) if folder else Execution.latest(name, home)
+    execution = Execution.open(folder) if folder else Execution.latest(study, home)
     if execution is None:
-        raise InputError(f"study {name} has no execution in {home.runs}: leave out --resume")
+        raise InputError(f"study {study} has no execution in {home.runs}: leave out --resume")
     runs = [execution.directory(run.name) for run in execution.study.runs]
     compared = (execution.reports / "comparison.csv").is_file()
     if compared and all(run.is_complete and run.evaluation_file.is_file() for run in runs):
         which = "" if folder else "the latest "
-        raise InputError(f"{which}execution of study {name}, {execution.name}, is complete: leave out --resume")
-    tell_other_settings(execution, study, say)
+        raise InputError(f"{which}execution of study {study}, {execution.name}, is complete: leave out --resume")
     return execution
 
 

@@ -304,8 +304,7 @@ def _attempt(gang: Gang) -> RoleLost | RoomFound | None:
         rests = gang.run_directory.is_at_goal and not gang.run_directory.is_complete
         how = "waits for the other runs of its grid" if rests else "complete"
     except (RoleLost, RoomFound) as error:
-        again = None if gang.run_directory.is_at_goal else error  # it came there while the roles were ended
-        how = str(again or "complete")
+        how, again = str(error), error
     except OSError as error:
         # `TimeoutError` and what a web library raises are of this class, too, and say neither file nor errno.
         how = f"{error.filename or gang.run_directory.path}: {error.strerror}" if error.strerror else repr(error)
@@ -360,9 +359,11 @@ def _run_attempt(gang: Gang) -> None:
         if len(set(gang.hosts)) > 1:
             gang.log(f"{run_directory.path.name}: workers on {write_hosts(gang.hosts)}")
         _watch(gang, events, stop)
-    except Exception:
+    except Exception as error:
         end_roles(gang.roles)
-        raise
+        # The chief may have come to the end while they were ended.
+        if not (isinstance(error, RoleLost | RoomFound) and run_directory.is_at_goal):
+            raise
     except BaseException:
         _stop(gang)
         raise

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from faults import Faults, Hold, assert_bit_equal, examples_seen, run_with
@@ -280,13 +281,13 @@ def test_a_port_that_was_taken_meanwhile_is_chosen_anew(make_run) -> None:
 
 
 def test_a_result_that_is_written_while_the_roles_are_ended_counts(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_attempt = supervisor._run_attempt
+    watch = supervisor._watch
 
-    def lose_a_worker(gang: Gang) -> None:
-        run_attempt(gang)
+    def lose_a_worker(*arguments: Any) -> None:
+        watch(*arguments)
         raise supervisor.RoleLost("worker 1 was ended by signal 9")
 
-    monkeypatch.setattr(supervisor, "_run_attempt", lose_a_worker)
+    monkeypatch.setattr(supervisor, "_watch", lose_a_worker)
     directory = make_run(make_config("single"))
     supervise(directory, on_event=lambda event: None, log=pytest.fail)
     assert len(attempts(directory)) == 1
