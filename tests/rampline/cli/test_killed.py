@@ -56,6 +56,7 @@ def test_after_kill_9_nothing_runs_or_looks_as_if_it_did(rampline, command, home
     (run_directory(home) / "go").touch()
     resumed = rampline("run", UNHURRIED, "--resume", prefect=prefect_server.prefect)
     assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert "continues with the settings it was started with, not those of the study's file\n" in resumed.stdout
     assert "epoch 1/8" not in resumed.stdout
     assert {name: run["rampline.status"] for name, run in mlflow_tags(uri).items()} == {
         "study": "COMPLETE",

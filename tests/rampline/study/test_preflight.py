@@ -3,12 +3,11 @@
 import pytest
 from executions import begin
 
-from rampline.cli.run import _unfinished
 from rampline.errors import ConfigError
 from rampline.record.home import Home
 from rampline.study import load_study
 from rampline.study.execution_file import Execution
-from rampline.study.preflight import check_study, continue_or_check, settings_differ
+from rampline.study.preflight import check_study, continue_or_check, settings_differ, tell_other_settings
 
 STUDY = """
 base: {cluster: {virtual_devices: auto, machine: box}}
@@ -52,8 +51,7 @@ def test_an_execution_that_goes_on_says_where_the_file_is_another_since(tmp_path
         said.clear()
         found = continue_or_check(str(file), begun.folder, tracked_home, said.append, only=[], overrides={})
         assert found.study.runs == begun.study.runs
-        resumed = _unfinished(str(file), None, tracked_home, said.append, settings_given=False)
-        assert resumed.folder == begun.folder
+        tell_other_settings(begun, str(file), said.append)  # as `--resume` does
         return said
 
     assert go_on() == []
